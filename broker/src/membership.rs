@@ -248,7 +248,7 @@ fn attend(mut stream: &UnixStream, rest: Vec<u8>, member: &dyn Member, stopped: 
     }
 }
 
-/// Answers one question. Returns `false` if the allocator has ended, or its device gives nothing back any more.
+/// Answers one question. Returns `false` if the allocator has ended, or its device's context is lost, which gives nothing back any more.
 fn answer(stream: &UnixStream, said: Said, member: &dyn Member) -> io::Result<bool> {
     let (number, bytes, within) = match said {
         Said::Spare { number } => (number, 0, Duration::ZERO),
@@ -263,9 +263,8 @@ fn answer(stream: &UnixStream, said: Said, member: &dyn Member) -> io::Result<bo
         match give(allocator, bytes, within) {
             Ok(given) => has.given = given,
             Err(error) => {
-                // The end of the process, or of the device's context.
-                goes_on = !matches!(error, seamalloc::Error::Driver(_));
-                tracing::debug!(%error, "memory that another process needs stays");
+                goes_on = !error.is_context_lost();
+                tracing::warn!(%error, goes_on, "memory that another process needs stays");
             }
         }
         let spare = allocator.spare();

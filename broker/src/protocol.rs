@@ -113,7 +113,7 @@ pub(crate) struct Has {
 pub struct MemberStatus {
     /// Its number at the broker.
     pub member: u64,
-    /// Its process, 0 if that is outside of the broker's namespace.
+    /// Its process, 0 if that is unknown: it is outside of the broker's namespace.
     pub pid: i32,
     /// Its command line, cut.
     pub command: String,

@@ -6,7 +6,7 @@ use crate::error::BrokerError;
 use crate::place::prepare_for;
 use crate::state::{Event, Room};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 use seamalloc_socket::{Listener, Lock, SocketFile, Stop, admit, receive_now, send_now};
 use std::collections::BTreeMap;
 use std::io;
@@ -17,8 +17,16 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The most connections at once. Others wait in the system's queue.
-const MAX_PEERS: usize = 1024;
+/// The most processes that take part.
+const MAX_MEMBERS: usize = 1024;
+/// The most descriptors that are kept for questions, each a connection of its own.
+const MAX_QUESTIONS: usize = 256;
+/// The part of all descriptors that is kept for questions, where there are fewer.
+const QUESTIONS: usize = 8;
+/// Descriptors of a member: its connection and its process.
+const OF_A_MEMBER: usize = 2;
+/// Descriptors that are the program's own: what it had open before, the socket, its lock.
+const OWN: usize = 32;
 /// The most bytes that a connection is read of at a time, so that one that says much does not keep others waiting.
 const AT_A_TIME: usize = 16 << 10;
 
@@ -29,6 +37,23 @@ pub struct Broker {
     file: SocketFile,
     /// After the socket's file: who takes the lock next finds no file, or one that nobody listens at.
     _lock: Lock,
+}
+
+/// How many descriptors there may be for connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    descriptors: usize,
+    members: usize,
+}
+
+impl Bounds {
+    /// Divides up what a process may have, so that members leave some for questions. Without a limit `None`.
+    fn of(limit: Option<u64>) -> Self {
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+        let descriptors = limit.saturating_sub(OWN).clamp(2 * QUESTIONS, MAX_MEMBERS * OF_A_MEMBER + MAX_QUESTIONS);
+        let questions = (descriptors / QUESTIONS).min(MAX_QUESTIONS);
+        Self { descriptors, members: (descriptors - questions) / OF_A_MEMBER }
+    }
 }
 
 /// A connection of a process.
@@ -73,14 +98,17 @@ impl Broker {
         self.file.path()
     }
 
-    /// Serves until something can be read at `stop`, or its other end is closed. `tell` is called with what happens.
+    /// Serves until something can be read at `stop`, or its other end is closed. `tell` is called with what happens. The process's limit of
+    /// open descriptors bounds how many processes take part; an eighth of them, 256 at most, stay for questions.
     ///
     /// # Errors
     /// The system cannot wait for connections.
     pub fn run(&self, stop: impl AsFd, tell: &mut dyn FnMut(&Event)) -> io::Result<()> {
+        let bounds = Bounds::of(getrlimit(Resource::Nofile).current);
         let mut room = Room::new(Instant::now());
+        room.bound_members(bounds.members);
         let mut connections = BTreeMap::new();
-        while self.turn(&stop, &mut room, &mut connections)? {
+        while self.turn(&stop, bounds, &mut room, &mut connections)? {
             settle(&mut room, &mut connections);
             room.told().iter().for_each(&mut *tell);
         }
@@ -105,13 +133,23 @@ impl Broker {
     }
 
     /// Waits for the next thing to happen, and lets it. Returns `false` at the end.
-    fn turn(&self, stop: &impl AsFd, room: &mut Room, connections: &mut BTreeMap<u64, Connection>) -> io::Result<bool> {
-        let listens = if connections.len() < MAX_PEERS { PollFlags::IN } else { PollFlags::empty() };
+    fn turn(
+        &self,
+        stop: &impl AsFd,
+        bounds: Bounds,
+        room: &mut Room,
+        connections: &mut BTreeMap<u64, Connection>,
+    ) -> io::Result<bool> {
+        // One that has not spoken may become a member. Others wait in the system's queue.
+        let descriptors = connections.keys().map(|id| if room.listens_to(*id) { OF_A_MEMBER } else { 1 });
+        let has_room = descriptors.sum::<usize>() + OF_A_MEMBER <= bounds.descriptors;
+        let listens = if has_room { PollFlags::IN } else { PollFlags::empty() };
         let mut polled = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(&self.listener, listens)];
         let mut whose = Vec::new();
         for (id, connection) in connections.iter() {
             let sends = room.outbox(*id).is_some_and(|outbox| !outbox.is_empty());
-            let wants = if sends { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let mut wants = if sends { PollFlags::OUT } else { PollFlags::empty() };
+            wants.set(PollFlags::IN, room.listens_to(*id));
             polled.push(PollFd::new(&connection.stream, wants));
             whose.push((*id, false));
             if let Some(process) = &connection.process {
@@ -125,21 +163,25 @@ impl Broker {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let happened: Vec<bool> = polled.iter().map(|polled| !polled.revents().is_empty()).collect();
+        let happened: Vec<PollFlags> = polled.iter().map(PollFd::revents).collect();
         let [is_over, connected, ready @ ..] = happened.as_slice() else { return Ok(false) };
-        if *is_over {
+        if !is_over.is_empty() {
             return Ok(false);
         }
         let now = Instant::now();
-        for ((id, is_process), _) in whose.into_iter().zip(ready).filter(|(_, ready)| **ready) {
+        for ((id, is_process), flags) in whose.into_iter().zip(ready).filter(|(_, flags)| !flags.is_empty()) {
             match connections.get_mut(&id) {
                 // Its connection may live on in a child that it forked.
                 _ if is_process => room.leave(id, now),
-                Some(connection) => listen_to(id, connection, room, now),
-                None => {}
+                Some(connection) if room.listens_to(id) => listen_to(id, connection, room, now),
+                // The system reports the end of a connection also where nothing is read.
+                Some(_) if flags.intersects(PollFlags::HUP | PollFlags::ERR) => room.leave(id, now),
+                _ => {}
             }
         }
-        if *connected && let Some(stream) = self.listener.take() {
+        if !connected.is_empty()
+            && let Some(stream) = self.listener.take()
+        {
             match Connection::new(stream) {
                 Ok(connection) => drop(connections.insert(room.enter(connection.pid, now), connection)),
                 Err(error) => tracing::debug!(%error, "a process that came to the broker has gone"),
@@ -151,7 +193,9 @@ impl Broker {
 
 /// Hands over what has come from a process.
 fn listen_to(id: u64, connection: &mut Connection, room: &mut Room, now: Instant) {
-    if let Err(error) = receive_now(&connection.stream, AT_A_TIME, &mut |bytes| room.hear(id, bytes, now)) {
+    if let Err(error) =
+        receive_now(&connection.stream, AT_A_TIME, &mut |bytes| room.hear(id, bytes, now) && room.listens_to(id))
+    {
         tracing::debug!(%error, peer = id, "a connection of the broker is closed");
         room.leave(id, now);
     }
@@ -206,5 +250,23 @@ impl Drop for Running {
             // It panicked, if at all, on its own thread.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_leave_descriptors_for_questions() {
+        for limit in [0, 32, 64, 256, 1024, 4096, 1 << 20, u64::MAX] {
+            let Bounds { descriptors, members } = Bounds::of(Some(limit));
+            let questions = descriptors - members * OF_A_MEMBER;
+            assert!(members > 0 && questions >= 2 && questions >= descriptors / QUESTIONS / 2, "{limit}: {members}");
+            assert!(limit < 64 || descriptors + OWN <= usize::try_from(limit).unwrap(), "{limit}: {descriptors}");
+        }
+        assert_eq!(Bounds::of(Some(1024)), Bounds { descriptors: 992, members: 434 });
+        assert_eq!(Bounds::of(None).members, MAX_MEMBERS);
+        assert_eq!(Bounds::of(Some(1 << 20)), Bounds::of(None));
     }
 }

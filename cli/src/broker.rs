@@ -5,12 +5,14 @@ use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::table::Table;
 use clap::{Args, Subcommand, ValueHint};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seamalloc::units::format_bytes;
 use seamalloc_broker::{Broker, BrokerError, MemberStatus, default_socket, status};
 use seamalloc_trace::columns::Column;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
+use std::io::ErrorKind::{ConnectionRefused, NotFound};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -45,7 +47,9 @@ enum Action {
 }
 
 const COLUMNS: &[Column<MemberStatus>] = &[
-    Column::run("pid", |row: &MemberStatus| row.pid.into()).text("pid", |row| row.pid.to_string().into()),
+    Column::run("pid", |row: &MemberStatus| row.pid.into())
+        .text("pid", |row| if row.pid == 0 { "-".into() } else { row.pid.to_string().into() })
+        .legend("pid", "- where the process is of another namespace"),
     Column::run("device", |row: &MemberStatus| row.device.as_str().into())
         .text("device", |row| row.device.as_str().into()),
     Column::result("held", |row: &MemberStatus| row.held.into())
@@ -76,13 +80,20 @@ const COLUMNS: &[Column<MemberStatus>] = &[
         .spare(7),
 ];
 
+/// Open files that the most members and questions at once take.
+const DESCRIPTORS: u64 = 4096;
 /// Characters of a command line that are shown.
 const PROGRAM: usize = 40;
 
 pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
     let socket = args.socket.clone().unwrap_or_else(default_socket);
     if let Some(Action::Status) = args.action {
-        let members = status::members(&socket)?;
+        let members = status::members(&socket).map_err(|error| match error {
+            BrokerError::Ask { path, error } if matches!(error.kind(), NotFound | ConnectionRefused) => {
+                Failure::NoBroker { path }
+            }
+            error => error.into(),
+        })?;
         if args.json {
             return members.iter().try_for_each(|member| output::print(&json!(member).to_string()));
         }
@@ -95,6 +106,7 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
     }
     // First, so that a signal finds no socket that would be left behind.
     let stop = signals().map_err(BrokerError::Thread)?;
+    raise_descriptors();
     let broker = Broker::bind(&socket)?;
     let begun = if args.json {
         json!({ "event": "listens", "socket": socket.display().to_string() }).to_string()
@@ -110,6 +122,16 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
         }
     });
     Ok(ended.map_err(|error| BrokerError::Listen { path: socket, error })?)
+}
+
+/// Raises the soft limit of open descriptors towards the hard one, since the broker takes part with no more processes than that allows.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
+    let raised = Rlimit { current: limit.current.map(|now| now.max(wanted)), ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of open files stays");
+    }
 }
 
 /// Returns a socket at which something can be read once the process is asked to end.

@@ -11,10 +11,10 @@ use seamalloc_trace::cliff::{CliffReport, cliff};
 pub(crate) fn run(args: &CliffArgs, color: Color) -> Result<(), Failure> {
     let run = &args.traces.run;
     run.must_be_of_any_size("cliff chooses the memory")?;
-    let traces = source::load_all(&args.traces.traces, args.traces.generate)?;
+    let (traces, mut inputs) = source::load_all(&args.traces.traces, args.traces.generate)?;
     let mut output = Output::new(color, run.svg.as_deref())?;
     let mut table = Table::new(CliffReport::COLUMNS);
-    for trace in &traces {
+    inputs.each(&traces, |trace| {
         let mut by_strategy = Vec::new();
         for options in run.runs() {
             let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
@@ -31,9 +31,11 @@ pub(crate) fn run(args: &CliffArgs, color: Color) -> Result<(), Failure> {
                 }
             }
         }
-    }
+        Ok(())
+    })?;
     if !run.json {
         output.table(&table)?;
     }
-    output.finish()
+    output.finish()?;
+    inputs.finish(Ok(()))
 }

@@ -33,7 +33,8 @@ pub(crate) struct Cli {
 const AFTER_HELP: &str = "\
 The Python package has two more: `python -m seamalloc run` runs a program with this allocator, `python -m seamalloc fleet`
 shows what every rank of a job would hold.
-Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory.
+Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory,
+4 some of several inputs are broken, and the others were processed.
 Set SEAMALLOC_LOG=debug to see what the allocator logs.";
 
 const SNAPSHOTS: &str = "\

@@ -3,6 +3,7 @@
 use crate::args::Color;
 use crate::explain::{keys, legend};
 use crate::failure::Failure;
+use crate::inputs::Inputs;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::table::Table;
@@ -84,7 +85,7 @@ pub(crate) fn run(args: &EvictArgs, color: Color) -> Result<(), Failure> {
             .iter()
             .try_for_each(|program| output::print(&format!("{:longest$}  {}", program.name, program.summary)));
     }
-    let graphs = args.graphs.iter().map(|path| load(path, args.seed)).collect::<Result<Vec<_>, _>>()?;
+    let (graphs, mut inputs) = Inputs::read(&args.graphs, |path| Ok(vec![load(path, args.seed)?]))?;
     let memories = memories(args)?;
     let mut schemes: Vec<SchemeKind> = Vec::new();
     for kind in args.scheme.iter().flat_map(|named| &named.0) {
@@ -95,7 +96,7 @@ pub(crate) fn run(args: &EvictArgs, color: Color) -> Result<(), Failure> {
     let mut output = Output::new(color, args.svg.as_deref())?;
     let mut table = Table::new(EvictReport::COLUMNS);
     let (mut runs, mut failed) = (0, 0);
-    for graph in &graphs {
+    inputs.each(&graphs, |graph| {
         let peak =
             peak(graph).map_err(|error| Failure::Evict { input: graph.name().to_owned(), error: error.into() })?;
         let progress = Progress::new(graph.name().to_owned());
@@ -120,12 +121,13 @@ pub(crate) fn run(args: &EvictArgs, color: Color) -> Result<(), Failure> {
                 }
             }
         }
-    }
+        Ok(())
+    })?;
     if !args.json {
         output.table(&table)?;
     }
     output.finish()?;
-    if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) }
+    inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
 
 /// What places the tensors, each once.

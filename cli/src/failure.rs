@@ -67,17 +67,44 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Broker(#[from] seamalloc_broker::BrokerError),
     #[error(
-        "no program of this user tells of its allocators; one does with SEAMALLOC_SERVE=1 in its environment, or          seamalloc.enable(serve=True)"
+        "no program of this user tells of its allocators; one does with SEAMALLOC_SERVE=1 in its environment, or \
+         seamalloc.enable(serve=True)"
     )]
     NobodyServes,
     #[error("{0} of {1} rows differ")]
     Differ(usize, usize),
     #[error("{0} of {1} runs did not have enough memory")]
     OutOfMemory(usize, usize),
+    #[error("{0} of {1} inputs could not be processed{rest}", rest = if .0 < .1 { "; the others were" } else { "" })]
+    Broken(usize, usize),
+    #[cfg(unix)]
+    #[error("cannot ask at {path}: no broker listens there; `seamalloc broker{}` starts one", option(.path), path = .path.display())]
+    NoBroker { path: PathBuf },
 }
 
 impl Failure {
-    /// 1: bad input or a failed run; 2: the command line; 3: a run, or a plan, did not have enough memory.
+    /// Returns whether an input is at fault, so that others may be processed.
+    pub(crate) fn is_of_input(&self) -> bool {
+        match self {
+            Self::Trace(_)
+            | Self::Replay(ReplayError::Allocator { .. } | ReplayError::BadTrace { .. })
+            | Self::Csv(_)
+            | Self::Problem { .. }
+            | Self::ReadGraph(_)
+            | Self::Graph(_)
+            | Self::ReadOperators(_)
+            | Self::Order { .. }
+            | Self::Evict { .. }
+            | Self::NoSuchGraph { .. }
+            | Self::Read { .. }
+            | Self::NoSuchTrace { .. } => true,
+            Self::Plan { error, .. } => !matches!(error, PlanError::Capacity { .. }),
+            _ => false,
+        }
+    }
+
+    /// 1: bad input or a failed run; 2: the command line; 3: a run, or a plan, did not have enough memory; 4: some inputs could not be
+    /// processed, and the others were.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Trace(_)
@@ -106,6 +133,16 @@ impl Failure {
             Self::Plan { error: PlanError::Capacity { .. }, .. } => 3,
             Self::Plan { .. } => 1,
             Self::OutOfMemory(..) | Self::Capacity(..) => 3,
+            Self::Broken(broken, of) if broken < of => 4,
+            Self::Broken(..) => 1,
+            #[cfg(unix)]
+            Self::NoBroker { .. } => 1,
         }
     }
+}
+
+/// The option that names a socket, unless it is the usual one.
+#[cfg(unix)]
+fn option(socket: &std::path::Path) -> String {
+    if socket == seamalloc_broker::default_socket() { String::new() } else { format!(" --socket {}", socket.display()) }
 }

@@ -15,11 +15,11 @@ use serde_json::{Map, Value};
 
 pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     args.run.must_be_of_any_size("fit looks for the capacity")?;
-    let traces = source::load_all(&args.traces, args.generate)?;
+    let (traces, mut inputs) = source::load_all(&args.traces, args.generate)?;
     let mut output = Output::new(color, args.run.svg.as_deref())?;
     let mut table = Table::new(FitReport::COLUMNS);
     let (mut runs, mut failed) = (0, 0);
-    for trace in &traces {
+    inputs.each(&traces, |trace| {
         for (index, options) in args.run.runs().iter().enumerate() {
             let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
             let report = fit(trace, options, &mut |done, total| progress.set(done.into(), total.into()))?;
@@ -33,12 +33,13 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
                 (None, false) => table.add_cells(does_not_fit(trace, options), usize::from(index > 0)),
             }
         }
-    }
+        Ok(())
+    })?;
     if !args.run.json {
         output.table(&table)?;
     }
     output.finish()?;
-    if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) }
+    inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
 
 /// The cells of a trace that runs on no device.

@@ -11,9 +11,11 @@ mod evict;
 mod explain;
 mod failure;
 mod fit;
+mod inputs;
 mod of_python;
 mod order;
 mod output;
+mod outside;
 mod pinned;
 mod plan;
 mod progress;
@@ -53,9 +55,8 @@ fn main() -> ExitCode {
                 output::complain(&failure);
                 return failure.code().into();
             }
-            // clap's own text; `--help` and `--version` come this way too, and are no failure. If it cannot be written,
-            // nobody is listening.
-            let _ = error.print();
+            // clap's own text; `--help` and `--version` come this way too, and are no failure.
+            output::complain_of_arguments(&error);
             return if error.use_stderr() { failure::USAGE.into() } else { ExitCode::SUCCESS };
         }
     };
@@ -82,7 +83,7 @@ fn main() -> ExitCode {
             // clap panics where it cannot write.
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "seamalloc", &mut script);
-            output::print(String::from_utf8_lossy(&script).trim_end())
+            output::write(String::from_utf8_lossy(&script).trim_end())
         }
     };
     match result {
@@ -105,7 +106,7 @@ fn write_man_pages(folder: &Path) -> Result<(), Failure> {
 /// Lines on standard error for what `SEAMALLOC_LOG` asks for (`debug`, or `seamalloc::config=warn,error`).
 fn start_log() {
     // Plain, since --color is not known before the command line is read.
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false).without_time();
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| outside::Log).with_ansi(false).without_time();
     tracing_subscriber::registry().with(lines).with(logged()).init();
 }
 

@@ -3,6 +3,7 @@
 use crate::args::Color;
 use crate::explain::legend;
 use crate::failure::Failure;
+use crate::inputs::Inputs;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::svg::check_writable;
@@ -59,15 +60,16 @@ pub(crate) fn help() -> String {
 }
 
 pub(crate) fn run(args: &OrderArgs, color: Color) -> Result<(), Failure> {
-    let graphs = args.graphs.iter().map(|path| Ok(read_path(path)?)).collect::<Result<Vec<_>, Failure>>()?;
-    if let (Some(path), true) = (&args.output, graphs.len() > 1) {
-        let text = format!("--output {} is for one order; there are {} graphs", path.display(), graphs.len());
+    let (graphs, mut inputs) = Inputs::read(&args.graphs, |path| Ok(vec![read_path(path)?]))?;
+    if let (Some(path), true) = (&args.output, inputs.count() > 1) {
+        let text = format!("--output {} is for one order; there are {} graphs", path.display(), inputs.count());
         return Err(Failure::Usage(text));
     }
     args.output.iter().try_for_each(|path| check_writable(path))?;
     let mut output = Output::new(color, None)?;
     let mut table = Table::new(OrderReport::COLUMNS);
-    for graph in &graphs {
+    let mut orders = Vec::new();
+    inputs.each(&graphs, |graph| {
         let program: Vec<usize> = (0..graph.operators().len()).collect();
         let program = Load::of(graph, &program).map_err(|error| failure(graph, error))?.peak;
         let mut best: Option<Outcome> = None;
@@ -82,10 +84,9 @@ pub(crate) fn run(args: &OrderArgs, color: Color) -> Result<(), Failure> {
                 best = Some(outcome);
             }
         }
-        if let (Some(path), Some(best)) = (&args.output, best) {
-            save(path, &best)?;
-        }
-    }
+        orders.extend(best);
+        Ok(())
+    })?;
     if !args.json {
         output.table(&table)?;
         for graph in graphs.iter().filter(|graph| !graph.about().is_empty()) {
@@ -93,7 +94,11 @@ pub(crate) fn run(args: &OrderArgs, color: Color) -> Result<(), Failure> {
             output.text(&format!("{}: {}.", graph.name(), graph.about()))?;
         }
     }
-    Ok(())
+    // What was printed is not lost if the file cannot be written.
+    if let (Some(path), [best]) = (&args.output, &orders[..]) {
+        save(path, best)?;
+    }
+    inputs.finish(Ok(()))
 }
 
 fn failure(graph: &Graph, error: impl ToString) -> Failure {

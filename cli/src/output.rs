@@ -3,6 +3,7 @@
 
 use crate::args::Color;
 use crate::failure::Failure;
+use crate::outside::{printable, printable_lines};
 use crate::svg::Svg;
 use crate::table::Table;
 use seamalloc::units::format_bytes;
@@ -37,10 +38,11 @@ impl Output {
 
     /// Prints plain text, broken into lines where it is long.
     pub(crate) fn text(&mut self, text: &str) -> Result<(), Failure> {
+        let text = &printable_lines(text);
         if let Some(svg) = &mut self.svg {
             svg.add(&broken(text, TEXT_WIDTH));
         }
-        print(&broken(text, terminal_width().map_or(TEXT_WIDTH, |width| width.min(TEXT_WIDTH))))
+        write(&broken(text, terminal_width().map_or(TEXT_WIDTH, |width| width.min(TEXT_WIDTH))))
     }
 
     /// Prints a table, on a narrow terminal without its least columns.
@@ -48,7 +50,7 @@ impl Output {
         if let Some(svg) = &mut self.svg {
             svg.add(&table.styled());
         }
-        print(&table.for_terminal(terminal_width(), self.styled))
+        write(&table.for_terminal(terminal_width(), self.styled))
     }
 
     /// Prints a table of which a text is the last column, broken so that lines are no wider than a page.
@@ -57,7 +59,7 @@ impl Output {
         if let Some(svg) = &mut self.svg {
             svg.add(&table.for_terminal(Some(LIST_WIDTH), true));
         }
-        print(&table.for_terminal(Some(width), self.styled))
+        write(&table.for_terminal(Some(width), self.styled))
     }
 
     /// Saves all that was printed as a picture, if one was asked for.
@@ -92,21 +94,35 @@ pub(crate) fn bytes(bytes: u64) -> String {
     format_bytes(bytes).replace(' ', &NO_BREAK.to_string())
 }
 
-/// Lines of standard output.
+/// Lines of standard output. What a terminal would obey is escaped, as JSON has it.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    write(&printable_lines(text))
+}
+
+/// Lines as they are, for a terminal or for another program.
+pub(crate) fn write(text: &str) -> Result<(), Failure> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(Failure::Output)
 }
 
 /// A line beside the output, of what may not be what was meant.
 pub(crate) fn note(text: &str) {
     // If standard error is closed, nobody is listening.
-    let _ = writeln!(std::io::stderr().lock(), "seamalloc: {text}");
+    let _ = writeln!(std::io::stderr().lock(), "seamalloc: {}", printable(text));
 }
 
 /// The one line that a failure prints.
 pub(crate) fn complain(failure: &Failure) {
     // If standard error is closed, nobody is listening.
-    let _ = writeln!(std::io::stderr().lock(), "seamalloc: {failure}");
+    let _ = writeln!(std::io::stderr().lock(), "seamalloc: {}", printable(&failure.to_string()));
+}
+
+/// What is wrong with the command line, or the help that it asks for: the parser's own text. Where an argument has what a terminal obeys,
+/// the text has no colours, and that is escaped.
+pub(crate) fn complain_of_arguments(error: &clap::Error) {
+    let text = error.render().to_string();
+    let shown = printable_lines(&text);
+    // If it cannot be written, nobody is listening.
+    let _ = if shown == text { error.print() } else { write!(std::io::stderr().lock(), "{shown}") };
 }
 
 #[cfg(test)]

@@ -20,11 +20,11 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     if run.device().is_real() && run.lag > 0 {
         return Err(Failure::Usage("a real device keeps its own time: --lag is for simulated devices".to_owned()));
     }
-    let traces = source::load_all(&args.traces, args.generate)?;
+    let (traces, mut inputs) = source::load_all(&args.traces, args.generate)?;
     let mut output = Output::new(color, run.svg.as_deref())?;
     let mut table = Table::new(PinnedReport::COLUMNS);
     let (mut failed, mut all) = (0, 0);
-    for trace in &traces {
+    inputs.each(&traces, |trace| {
         let mut reports = vec![pytorch(trace, run.passes)];
         for options in chosen(run.runs(), run.strategy.is_empty()) {
             reports.push(of_host_pool(trace, &run.device(), &options)?);
@@ -38,12 +38,13 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
                 table.add(report, usize::from(index > 0));
             }
         }
-    }
+        Ok(())
+    })?;
     if !run.json {
         output.table(&table)?;
     }
     output.finish()?;
-    if failed > 0 { Err(Failure::OutOfMemory(failed, all)) } else { Ok(()) }
+    inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, all)) } else { Ok(()) })
 }
 
 /// Of several strategies, the default one alone where none was named: page-locked memory has no other allocators to compare with.

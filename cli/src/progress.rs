@@ -1,5 +1,6 @@
 //! Progress bars: on standard error, and only on a terminal.
 
+use crate::outside::printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar over one long piece of work.
@@ -12,13 +13,13 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{msg:30!} {bar:30} {percent:>3}% {eta:>4}") {
             bar.set_style(style);
         }
-        bar.set_message(what);
+        bar.set_message(printable(&what).into_owned());
         Self(bar)
     }
 
     /// Shows another text beside the bar.
     pub(crate) fn say(&self, what: String) {
-        self.0.set_message(what);
+        self.0.set_message(printable(&what).into_owned());
     }
 
     pub(crate) fn set(&self, done: u64, total: u64) {

@@ -12,8 +12,8 @@ pub(crate) fn run(args: &ReplayArgs, color: Color) -> Result<(), Failure> {
     if !args.also.is_empty() {
         return Err(Failure::Usage("--also is for timelines: --timeline FILE".to_owned()));
     }
-    let traces = source::load_all(&args.traces.traces, args.traces.generate)?;
+    let (traces, mut inputs) = source::load_all(&args.traces.traces, args.traces.generate)?;
     let mut runs = SideBySide::new(&args.traces.run, color)?;
-    let ran = traces.iter().try_for_each(|trace| runs.run(trace));
-    runs.finish(ran)
+    let ran = inputs.each(&traces, |trace| runs.run(trace));
+    inputs.finish(runs.finish(ran))
 }

@@ -2,6 +2,7 @@
 
 use crate::args::ReportArgs;
 use crate::failure::Failure;
+use crate::inputs::Inputs;
 use crate::output::bytes;
 use crate::progress::Progress;
 use crate::svg::check_writable;
@@ -41,18 +42,21 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
         let text = format!("--map {kind}: only strategies that run have a map: {}", names.join(", "));
         return Err(Failure::Usage(text));
     }
-    let loaded = load(args)?;
+    let (loaded, mut inputs) = load(args)?;
     check_writable(&args.output)?;
     let mut jobs = Vec::new();
     let (mut runs, mut failed) = (0, 0);
-    for (trace, origins) in &loaded {
+    inputs.each(&loaded, |(trace, origins)| {
         let job = job(args, trace, origins.clone())?;
         runs += job.courses.len();
         failed += job.courses.iter().filter(|course| is_out_of_memory(course)).count();
         jobs.push(job);
+        Ok(())
+    })?;
+    if !jobs.is_empty() {
+        write(&args.output, &html(&command(), &jobs))?;
     }
-    write(&args.output, &html(&command(), &jobs))?;
-    if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) }
+    inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
 
 fn write(path: &Path, page: &str) -> Result<(), Failure> {
@@ -71,19 +75,18 @@ fn fleet(path: &Path, output: &Path) -> Result<(), Failure> {
     write(output, &fleet_html(&name, "seamalloc fleet", &job).map_err(wrong)?)
 }
 
-/// The traces, with what their files say of the origins of requests.
-fn load(args: &ReportArgs) -> Result<Vec<(Trace, Option<Origins>)>, Failure> {
-    if args.traces.traces.is_empty() {
-        source::load_all(&[], args.traces.generate)?;
-    }
-    let mut loaded = Vec::new();
-    for path in &args.traces.traces {
+/// A trace, with what its file says of the origins of requests.
+type Loaded = (Trace, Option<Origins>);
+
+/// The traces of all files.
+fn load(args: &ReportArgs) -> Result<(Vec<Loaded>, Inputs), Failure> {
+    source::must_be_given(&args.traces.traces)?;
+    Inputs::read(&args.traces.traces, |path| {
         let traces = source::load(path, args.traces.generate)?;
         let origins = if path.exists() { read_origins(path)? } else { Vec::new() };
         let mut origins = origins.into_iter().map(Some);
-        loaded.extend(traces.into_iter().map(|trace| (trace, origins.next().flatten())));
-    }
-    Ok(loaded)
+        Ok(traces.into_iter().map(|trace| (trace, origins.next().flatten())).collect())
+    })
 }
 
 /// What all strategies make of a trace, on one device.

@@ -2,6 +2,7 @@
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
+use crate::inputs::Inputs;
 use crate::output;
 use seamalloc::nearest::near;
 use seamalloc_trace::workload::{self, Scale, Workload};
@@ -9,8 +10,14 @@ use seamalloc_trace::{Trace, TraceError, read_path, recorded};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The traces of all files and names, so that what cannot be read is known before anything runs.
-pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<Vec<Trace>, Failure> {
+/// The traces of all files and names. Of several, one that cannot be read is told and left out.
+pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<(Vec<Trace>, Inputs), Failure> {
+    must_be_given(paths)?;
+    Inputs::read(paths, |path| load(path, generate))
+}
+
+/// Refuses a command line without a trace.
+pub(crate) fn must_be_given(paths: &[PathBuf]) -> Result<(), Failure> {
     if paths.is_empty() {
         let jobs: Vec<_> = recorded::JOBS.iter().map(|job| job.name).collect();
         return Err(Failure::Usage(format!(
@@ -19,11 +26,7 @@ pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<Vec<
             jobs.join(", ")
         )));
     }
-    let mut traces = Vec::new();
-    for path in paths {
-        traces.extend(load(path, generate)?);
-    }
-    Ok(traces)
+    Ok(())
 }
 
 /// The traces of a file, or the recorded jobs and generated workloads of that name or group. A file wins.

@@ -3,6 +3,7 @@
 //! Owns: the text so far, the look, and that an unwritable place is found before the work and not after it.
 
 use crate::failure::Failure;
+use crate::outside::printable;
 use anstyle::RgbColor;
 use anstyle_svg::{Palette, Term, VGA};
 use std::ffi::OsString;
@@ -75,7 +76,7 @@ fn command(args: impl Iterator<Item = OsString>) -> String {
             args.next();
         } else if !arg.starts_with("--svg=") && !arg.starts_with("--color=") {
             out.push(' ');
-            out.push_str(&arg);
+            out.push_str(&printable(&arg));
         }
     }
     out

@@ -1,5 +1,6 @@
 //! Tables of reports: the columns that have a heading, colours, and what a narrow terminal does without.
 
+use crate::outside::printable;
 use comfy_table::{
     Attribute, Cell as Drawn, CellAlignment, Color, ColumnConstraint, ContentArrangement, LineStyle, TableStyle,
 };
@@ -145,13 +146,13 @@ fn with_repeated(cells: impl Iterator<Item = Cell>, repeated: usize) -> Vec<Draw
 
 fn drawn(cell: Cell) -> Drawn {
     match cell {
-        Cell::Text(text) => Drawn::new(text),
+        Cell::Text(text) => Drawn::new(printable(&text)),
         Cell::Used(part) => Drawn::new(format!("{:.2}%", part * 100.0)).fg(match part {
             _ if part >= GOOD => Color::Green,
             _ if part >= BAD => Color::Yellow,
             _ => Color::Red,
         }),
-        Cell::Failed(text) => Drawn::new(text).fg(Color::Red).add_attribute(Attribute::Bold),
+        Cell::Failed(text) => Drawn::new(printable(&text)).fg(Color::Red).add_attribute(Attribute::Bold),
     }
 }
 

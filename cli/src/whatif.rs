@@ -18,18 +18,18 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
         let text = "whatif replays on a simulated device: --device sim:h200,capacity=SIZE";
         return Err(Failure::Usage(text.to_owned()));
     }
-    let traces = source::load_all(&args.traces, args.generate)?;
+    let (traces, mut inputs) = source::load_all(&args.traces, args.generate)?;
     let mut output = Output::new(color, args.run.svg.as_deref())?;
     let mut table = Table::new(WhatIf::COLUMNS);
     let mut sentences = Vec::new();
     let (mut runs, mut failed) = (0, 0);
-    for trace in &traces {
+    inputs.each(&traces, |trace| {
         let (device, from) = match args.run.device() {
             Device::Sim(device) if args.run.device.is_some() => (device, DeviceFrom::Asked),
             _ => device_of(trace),
         };
         let each = args.run.runs_on(&device);
-        let Some(options) = each.first() else { continue };
+        let Some(options) = each.first() else { return Ok(()) };
         let kinds: Vec<_> = each.iter().map(|run| run.config.strategy).collect();
         let mut bar: Option<(StrategyKind, Progress)> = None;
         let mut show = |kind: StrategyKind, done: u32, total: u32| {
@@ -55,7 +55,8 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
             }
         }
         sentences.extend(sentences_of(&found));
-    }
+        Ok(())
+    })?;
     if !args.run.json {
         output.table(&table)?;
         for text in &sentences {
@@ -64,7 +65,7 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
         }
     }
     output.finish()?;
-    if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) }
+    inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
 
 /// What a job would have gained over PyTorch's allocators: by `stitch`, or by the other strategy that was asked for.

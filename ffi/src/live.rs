@@ -27,7 +27,7 @@ impl Source for Handles {
 
 /// Tells other processes of the same user what the allocators of this one do, those that come later too, from now on: a thread of the
 /// library answers at a Unix socket. `seamalloc top` asks there. `path` is the socket's name, which must not exist; NULL is
-/// PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where `seamalloc top` finds it. The socket goes when the process ends
+/// NAMESPACE-PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where `seamalloc top` finds it. The socket goes when the process ends
 /// by exit. The environment variable SEAMALLOC_SERVE asks for the same: 1, or a socket's name, when the first allocator is
 /// made. Does nothing if the process serves already. `SEAM_STATUS_FILE` where the socket cannot be made.
 #[unsafe(no_mangle)]

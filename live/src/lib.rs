@@ -27,6 +27,7 @@
 pub mod ask;
 mod error;
 mod metrics;
+mod namespace;
 #[cfg(unix)]
 mod place;
 #[cfg(unix)]

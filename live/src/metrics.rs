@@ -3,6 +3,7 @@
 //! Owns: their names, which follow its conventions (base units, `_total` for what only grows), and the text format, version 0.0.4.
 //! docs/metrics.md lists them.
 
+use crate::namespace::namespace;
 use crate::sample::{Process, Sample};
 use std::fmt::Write;
 
@@ -109,19 +110,23 @@ pub const METRICS: &[Metric] = &[
     counter("seamalloc_spill_seconds_total", "Time in the driver that both took.", |s| seconds(s.spill_ns_total)),
 ];
 
-/// Returns the metrics of processes as Prometheus reads them. Each has the labels `pid`, `device` and `allocator`.
+/// Returns the metrics of processes as Prometheus reads them. Each has the labels `pid`, `device` and `allocator`, and
+/// `pid_namespace` if the process is of another namespace than this one.
 #[must_use]
 pub fn prometheus(processes: &[Process]) -> String {
     let mut text = String::new();
+    let own = namespace().unwrap_or(0);
     for metric in METRICS {
         let kind = if metric.grows { "counter" } else { "gauge" };
         // Writing to a text does not fail.
         let _ = writeln!(text, "# HELP {} {}\n# TYPE {} {kind}", metric.name, metric.help, metric.name);
         for process in processes {
+            let of = process.pid_namespace;
+            let of = if of == 0 || of == own { String::new() } else { format!("pid_namespace=\"{of}\",") };
             for sample in &process.allocators {
                 let _ = writeln!(
                     text,
-                    "{}{{pid=\"{}\",device=\"{}\",allocator=\"{}\"}} {}",
+                    "{}{{pid=\"{}\",{of}device=\"{}\",allocator=\"{}\"}} {}",
                     metric.name,
                     process.pid,
                     escaped(&sample.device),
@@ -152,7 +157,7 @@ mod tests {
             ..Sample::default()
         };
         let process = Process { pid: 7, allocators: vec![sample], ..Process::default() };
-        let text = prometheus(&[process]);
+        let text = prometheus(std::slice::from_ref(&process));
         for line in [
             "# TYPE seamalloc_reserved_bytes gauge",
             "seamalloc_reserved_bytes{pid=\"7\",device=\"a\\\"b\\\\\",allocator=\"0\"} 9007199254740991",
@@ -162,6 +167,13 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert_eq!(text.lines().count(), 3 * METRICS.len());
+        // The first process of each of two containers.
+        let processes = [1, 2].map(|pid_namespace| Process { pid: 1, pid_namespace, ..process.clone() });
+        let text = prometheus(&processes);
+        for namespace in [1, 2] {
+            let line = format!("seamalloc_reserved_bytes{{pid=\"1\",pid_namespace=\"{namespace}\",device=");
+            assert_eq!(text.lines().filter(|found| found.starts_with(&line)).count(), 1, "{text}");
+        }
     }
 
     #[test]

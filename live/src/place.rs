@@ -1,22 +1,71 @@
 //! Where the sockets are: one for each process, in a folder of its user's alone.
+//!
+//! Owns: their names, and who may make or remove one. The folder may be shared by containers, in which processes have numbers of their own:
+//! a name has the process's namespace and its number, and a socket that may be one of another namespace counts as left behind only
+//! where it refuses a connection.
 
 use crate::error::LiveError;
+use crate::namespace::namespace;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
-use seamalloc_socket::{check_private, folder};
+use seamalloc_socket::{Listener, Lock, SocketFile, check_private, connect, folder};
 use std::fs;
-use std::path::PathBuf;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What follows the number of the process in the name of its socket.
 const ENDING: &str = ".sock";
+/// Stands between the namespace and the number.
+const BETWEEN: char = '-';
+/// For the lock of the folder, which others hold while they make or remove a socket.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two tries to take that lock.
+const PAUSE: Duration = Duration::from_millis(1);
+/// For a connection. A socket whose queue is full refuses none.
+const SHORT: Duration = Duration::from_millis(1);
 
-/// Returns the socket of a process.
+/// Returns the socket of a process of this namespace: `NAMESPACE-PID.sock`, or `PID.sock` where the system tells no namespace.
 pub(crate) fn socket_of(pid: u32) -> PathBuf {
-    folder().join(format!("{pid}{ENDING}"))
+    let name = match namespace() {
+        Some(namespace) => format!("{namespace}{BETWEEN}{pid}{ENDING}"),
+        None => format!("{pid}{ENDING}"),
+    };
+    folder().join(name)
 }
 
-/// Returns the processes of this user that have a socket, by number, with it. What processes left behind that have ended is
-/// removed.
+/// Returns the namespace and the number in the name of a socket.
+fn parsed(name: &str) -> Option<(Option<u64>, u32)> {
+    let name = name.strip_suffix(ENDING)?;
+    match name.split_once(BETWEEN) {
+        Some((namespace, pid)) => Some((Some(namespace.parse().ok()?), pid.parse().ok()?)),
+        None => Some((None, name.parse().ok()?)),
+    }
+}
+
+/// Listens at the process's own name, in place of a socket that was left behind there.
+///
+/// # Errors
+/// [`ErrorKind::AddrInUse`] if a process answers there: this one, or one of another namespace where the system tells none.
+pub(crate) fn listen(path: &Path) -> io::Result<(Listener, SocketFile)> {
+    let until = Instant::now() + PATIENCE;
+    let _lock = loop {
+        match Lock::of_folder(&folder())? {
+            Some(lock) => break lock,
+            None if Instant::now() >= until => return Err(ErrorKind::TimedOut.into()),
+            None => thread::sleep(PAUSE),
+        }
+    };
+    match connect(path, SHORT).map_err(|error| error.kind()) {
+        Err(ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Listener::bind_over(path),
+        // Somebody listens, whether in time or not.
+        _ => Err(ErrorKind::AddrInUse.into()),
+    }
+}
+
+/// Returns the processes of this user that have a socket, by number, with it. Two of different namespaces may have one number. What
+/// processes left behind that have ended is removed.
 ///
 /// # Errors
 /// [`LiveError::Folder`] if the folder is not this user's alone. One that is not there is empty.
@@ -26,18 +75,29 @@ pub fn listed() -> Result<Vec<(u32, PathBuf)>, LiveError> {
     check_private(&folder)?;
     let mut found = Vec::new();
     for entry in entries.flatten() {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_suffix(ENDING)).and_then(|pid| pid.parse::<u32>().ok());
-        let Some(pid) = pid else { continue };
-        if is_alive(pid) {
-            found.push((pid, entry.path()));
-        } else {
+        let Some((namespace, pid)) = entry.file_name().to_str().and_then(parsed) else { continue };
+        let path = entry.path();
+        if !has_ended(namespace, pid, &path) {
+            found.push((pid, path));
+        } else if let Ok(Some(_lock)) = Lock::of_folder(&folder)
+            // The number may be that of a new process since, which listens by now.
+            && has_ended(namespace, pid, &path)
+        {
             // Another client may have been faster.
-            let _ = fs::remove_file(entry.path());
+            let _ = fs::remove_file(path);
         }
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// Returns whether the process of a socket has ended. In this namespace its number says so, even where a child of it has the socket
+/// still; a number of another one, or of an unknown one, means nothing here.
+fn has_ended(of: Option<u64>, pid: u32, socket: &Path) -> bool {
+    if of.is_some() && of == namespace() {
+        return !is_alive(pid);
+    }
+    connect(socket, SHORT).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 fn is_alive(pid: u32) -> bool {
@@ -56,5 +116,34 @@ mod tests {
         child.wait().unwrap();
         assert!(!is_alive(child.id()));
         assert!(!is_alive(0) && !is_alive(u32::MAX));
+    }
+
+    #[test]
+    fn names_have_the_namespace_and_the_number() {
+        let own = socket_of(4711);
+        assert_eq!(own.file_name().and_then(|name| parsed(name.to_str()?)), Some((namespace(), 4711)));
+        assert_eq!(parsed("4711.sock"), Some((None, 4711)));
+        for other in ["broker.sock", "broker.sock.lock", "1-x.sock", "-1.sock", "1-.sock", "1-2"] {
+            assert_eq!(parsed(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn of_another_namespace_only_what_refuses_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("1.sock");
+        let (listener, file) = Listener::bind(&path).unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        // No process here has the number.
+        for of in [None, Some(1)] {
+            assert!(!has_ended(of, child.id(), &path));
+        }
+        drop(listener);
+        for of in [None, Some(1)] {
+            assert!(has_ended(of, std::process::id(), &path), "whoever has the number here");
+        }
+        drop(file);
+        assert!(!has_ended(None, 1, &path), "there is nothing to remove");
     }
 }

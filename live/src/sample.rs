@@ -94,6 +94,8 @@ pub struct Sample {
 pub struct Process {
     /// Its number.
     pub pid: u32,
+    /// The inode of the namespace in which it has that number, 0 if it is unknown.
+    pub pid_namespace: u64,
     /// Its command line, cut off after 200 bytes.
     pub command: String,
     /// The version of the library that it uses.

@@ -4,7 +4,7 @@
 //! second at most, or ten where it takes a dump; what it sends beyond a question is not read.
 
 use crate::error::LiveError;
-use crate::place::socket_of;
+use crate::place::{listen, socket_of};
 use crate::protocol::{Answer, Asked, MAX_QUESTION, Question};
 use crate::source::{Source, flight_of, samples_of};
 use parking_lot::Mutex;
@@ -31,16 +31,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to answer at the process's own socket, where `seamalloc top` looks: `PID.sock` in [`folder`].
+    /// Starts to answer at the process's own socket, where `seamalloc top` looks: `NAMESPACE-PID.sock` in [`folder`], with the inode of its
+    /// namespace of processes, which may be a container's.
     ///
     /// # Errors
-    /// [`LiveError::Folder`] if the folder is not this user's alone, [`LiveError::Listen`].
+    /// [`LiveError::Folder`] if the folder is not this user's alone, [`LiveError::Listen`], also if the process serves there already.
     pub fn start(source: impl Source) -> Result<Self, LiveError> {
         let folder = folder();
         prepare(&folder)?;
         let path = socket_of(std::process::id());
-        // In place of that of a process that had the same number.
-        Self::listening(&path, Listener::bind_over(&path), source)
+        Self::listening(&path, listen(&path), source)
     }
 
     /// Starts to answer at a socket of this name, which must not exist. Its folder should be one of this user alone; others are

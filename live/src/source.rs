@@ -1,5 +1,6 @@
 //! The allocators that are told of.
 
+use crate::namespace::namespace;
 use crate::sample::{Process, Sample};
 use seamalloc::{Allocator, Flight};
 use seamalloc_socket::command_line;
@@ -46,6 +47,7 @@ pub fn samples_of(source: &dyn Source) -> Process {
     source.each(&mut |number, device, allocator| allocators.push(Sample::of(number, device, allocator)));
     Process {
         pid: std::process::id(),
+        pid_namespace: namespace().unwrap_or(0),
         command: command_line(COMMAND),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         allocators,

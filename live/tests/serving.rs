@@ -1,7 +1,7 @@
 //! A program that serves, and its clients: those that ask, those that say nothing, and those that say anything.
 
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a panic fails the test")]
 
 #[path = "../../socket/tests/harness/mod.rs"]
 mod harness;
@@ -9,7 +9,7 @@ mod harness;
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config};
-use seamalloc_live::{LiveError, Served, Server, Source, ask, prometheus, samples_of};
+use seamalloc_live::{LiveError, Served, Server, Source, ask, listed, prometheus, samples_of};
 use seamalloc_trace::{TraceEvent, read_bytes};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -148,6 +148,54 @@ fn a_source_that_panics_costs_one_answer() {
     let server = Server::start_at(folder.path().join("bomb.sock"), Bomb).unwrap();
     for _ in 0..2 {
         assert!(matches!(ask::samples(server.path()), Err(LiveError::Ask { .. })));
+    }
+}
+
+/// What a process of [`programs_of_other_namespaces_are_seen_and_keep_their_sockets`] does.
+const DOES: &str = "SEAMALLOC_TEST_DOES";
+
+/// Returns whether this is such a process: one that serves until its input ends, or one that says whom it saw.
+fn does() -> bool {
+    let Some(does) = std::env::var_os(DOES) else { return false };
+    if does == "serve" {
+        let _server = Server::start(Served::default()).unwrap();
+        assert!(Server::start(Served::default()).is_err(), "the process serves there already");
+        println!("\nready");
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    } else {
+        let seen = listed().unwrap().into_iter().filter_map(|(_, socket)| ask::samples(&socket).ok());
+        println!("\ndone {:?}", seen.map(|process| process.pid).collect::<Vec<_>>());
+    }
+    true
+}
+
+/// Two programs with the number 1, as the first of each of two containers that share the folder.
+#[test]
+fn programs_of_other_namespaces_are_seen_and_keep_their_sockets() {
+    const NAME: &str = "programs_of_other_namespaces_are_seen_and_keep_their_sockets";
+    if does() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let environment = |does: &'static str| [(DOES, does.as_ref()), ("XDG_RUNTIME_DIR", folder.path().as_os_str())];
+    let contained = |does| {
+        let mut process = harness::Process::start_in_namespace(NAME, environment(does))?;
+        let said = process.next();
+        Some((process, said))
+    };
+    let look = || harness::Process::start(NAME, environment("look")).next();
+    let sockets = || std::fs::read_dir(folder.path().join("seamalloc")).unwrap().count();
+    let Some((one, _)) = contained("serve") else { return };
+    let (two, _) = contained("serve").unwrap();
+    assert_eq!(look(), "done [1, 1]");
+    assert_eq!(contained("look").unwrap().1, "done [1, 1]");
+    assert_eq!(sockets(), 2, "looks remove no socket of a program that lives");
+    one.end();
+    assert_eq!((look(), sockets()), ("done [1]".to_owned(), 1));
+    two.kill();
+    let begun = Instant::now();
+    while look() != "done []" || sockets() > 0 {
+        assert!(begun.elapsed() < harness::LONG, "the program was killed: its socket refuses, and is removed");
     }
 }
 

@@ -23,7 +23,9 @@ impl From<TooLong> for io::Error {
 pub struct Lines {
     most: usize,
     bytes: Vec<u8>,
-    /// So many of them are known to have no end of a line.
+    /// So many of them were taken as lines. They are removed together, before more is added.
+    taken: usize,
+    /// So many of them were taken, or are known to have no end of a line.
     searched: usize,
 }
 
@@ -31,11 +33,14 @@ impl Lines {
     /// Takes lines of so many bytes at most, without their ends.
     #[must_use]
     pub const fn new(most: usize) -> Self {
-        Self { most, bytes: Vec::new(), searched: 0 }
+        Self { most, bytes: Vec::new(), taken: 0, searched: 0 }
     }
 
     /// Adds what was read.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.taken);
+        self.searched -= self.taken;
+        self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -46,22 +51,23 @@ impl Lines {
     pub fn next_line(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let new = self.bytes.get(self.searched..).unwrap_or_default();
         let end = new.iter().position(|byte| *byte == b'\n').map(|at| self.searched + at);
-        if end.unwrap_or(self.bytes.len()) > self.most {
+        if end.unwrap_or(self.bytes.len()) - self.taken > self.most {
             return Err(TooLong { most: self.most });
         }
         let Some(end) = end else {
             self.searched = self.bytes.len();
             return Ok(None);
         };
-        let mut line: Vec<u8> = self.bytes.drain(..=end).collect();
-        line.pop();
-        self.searched = 0;
+        let line = self.bytes.get(self.taken..end).unwrap_or_default().to_vec();
+        self.taken = end + 1;
+        self.searched = self.taken;
         Ok(Some(line))
     }
 
     /// Returns what came behind the last line that was taken.
     #[must_use]
-    pub fn into_rest(self) -> Vec<u8> {
+    pub fn into_rest(mut self) -> Vec<u8> {
+        self.bytes.drain(..self.taken);
         self.bytes
     }
 }

@@ -33,7 +33,7 @@ pub struct SocketFile {
     owner: Owner,
 }
 
-/// A name is this process's until this is dropped, or the process ends, however it ends. A child that it forked without `exec` keeps it
+/// A name, or a folder, is this process's until this is dropped, or the process ends, however it ends. A child that it forked without `exec` keeps it
 /// beyond a `kill`.
 #[derive(Debug)]
 pub struct Lock {
@@ -62,8 +62,8 @@ impl Listener {
         Ok((Self(listener), SocketFile { path: path.to_owned(), inode, owner: Owner::here() }))
     }
 
-    /// Listens at a name, in place of a socket that was left behind there: of a process that was killed. Whoever has the [`Lock`] of the name,
-    /// or a name that holds its process's number, knows that no other process listens. What is no socket is left alone.
+    /// Listens at a name, in place of a socket that was left behind there: of a process that was killed. Whoever has the [`Lock`] of the
+    /// name, or of its folder and was refused a connection, knows that no other process listens. What is no socket is left alone.
     ///
     /// # Errors
     /// Those of [`Self::bind`].
@@ -137,7 +137,20 @@ impl Lock {
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = open(Path::new(&name), flags, PRIVATE)?;
+        Self::of(open(Path::new(&name), flags, PRIVATE)?)
+    }
+
+    /// Takes the lock of a folder, by which what is made and removed in it is one process's matter at a time. Returns `None` if another
+    /// process has it, or this one already.
+    ///
+    /// # Errors
+    /// Those of the system: it is no folder, or a link.
+    pub fn of_folder(folder: &Path) -> io::Result<Option<Self>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Self::of(open(folder, flags, Mode::empty())?)
+    }
+
+    fn of(file: OwnedFd) -> io::Result<Option<Self>> {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Self { file, owner: Owner::here() })),
             Err(Errno::WOULDBLOCK) => Ok(None),
@@ -246,5 +259,10 @@ mod tests {
         symlink(folder.path().join("elsewhere"), folder.path().join("c.sock.lock")).unwrap();
         assert!(Lock::take(&folder.path().join("c.sock")).is_err());
         assert!(!folder.path().join("elsewhere").exists());
+        let whole = Lock::of_folder(folder.path()).unwrap().unwrap();
+        assert!(Lock::of_folder(folder.path()).unwrap().is_none());
+        drop(whole);
+        assert!(Lock::of_folder(folder.path()).unwrap().is_some());
+        assert!(Lock::of_folder(&path).is_err());
     }
 }

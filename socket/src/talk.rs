@@ -3,8 +3,9 @@
 //! Owns: who may talk, and for how long. [`connect`] and [`Bounded`] wait, until a time; [`send_now`] and [`receive_now`] wait for nobody.
 
 use crate::lines::Lines;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect as connect_to, send, socket_with,
 };
@@ -19,18 +20,18 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// Bytes that are read at once.
 const PIECE: usize = 4096;
 
-/// Refuses a process of another user, at either end. Returns the other process's number, 0 if it is outside of this one's namespace.
+/// Refuses a process of another user, at either end. Returns the other process's number, 0 if it is unknown: the process is outside of this
+/// one's namespace.
 ///
 /// # Errors
 /// [`ErrorKind::PermissionDenied`] if it is another's, and what the system says where it does not tell.
 pub fn admit(stream: &UnixStream) -> io::Result<i32> {
-    let peer = socket_peercred(stream)?;
-    let pid = peer.pid.as_raw_nonzero().get();
-    if peer.uid != geteuid() {
-        let said = format!("process {pid} belongs to user {}", peer.uid.as_raw());
+    let peer = getsockopt(stream, PeerCredentials)?;
+    if peer.uid() != geteuid().as_raw() {
+        let said = format!("process {} belongs to user {}", peer.pid(), peer.uid());
         return Err(io::Error::new(ErrorKind::PermissionDenied, said));
     }
-    Ok(pid)
+    Ok(peer.pid())
 }
 
 /// Connects to a process of this user, within a time: one that is stopped takes no connection once its queue is full.

@@ -25,7 +25,7 @@ pub enum Backup {
     Pinned,
     /// They are lost: after waking, live blocks keep their addresses and hold anything.
     Discard,
-    /// They are kept in a file of this name, which must not exist. Where the system allows it, the name is gone again as soon
+    /// They are kept in a file of this name, which must not exist, for its user alone (mode 0600). Where the system allows it, the name is gone again as soon
     /// as the file is open, so that its space is free once the pool is awake or gone, even if the process is killed.
     File(PathBuf),
 }
@@ -134,8 +134,12 @@ impl Saved {
                 let mut copy = PathBuf::new();
                 copy.try_reserve_exact(path.as_os_str().len())?;
                 copy.push(path);
-                let opened = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-                let file = opened.map_err(|error| failed(path.clone(), &error))?;
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create_new(true);
+                // Others may read nothing of it, not even until its name is gone.
+                #[cfg(unix)]
+                std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+                let file = options.open(path).map_err(|error| failed(path.clone(), &error))?;
                 // The open file lives on without a name.
                 let named = std::fs::remove_file(path).is_err();
                 Bytes::File(Kept { file, path: copy, named })
@@ -210,4 +214,20 @@ impl Drop for Kept {
 
 fn failed(path: PathBuf, error: &std::io::Error) -> Error {
     Error::Backup { path, detail: text(format_args!("{error}")) }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_file_is_its_users_alone() {
+        let path = std::env::temp_dir().join(format!("seamalloc-saved-{}", std::process::id()));
+        let saved = Saved::new(&Backup::File(path.clone()), Vec::new()).unwrap();
+        let Bytes::File(kept) = &saved.bytes else { panic!("{saved:?}") };
+        assert_eq!(kept.file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        drop(saved);
+        assert!(!path.exists());
+    }
 }

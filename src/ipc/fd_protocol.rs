@@ -6,7 +6,8 @@
 //! ```
 //! Owns: the sizes and times of this protocol, and whom either end talks to.
 
-use rustix::net::sockopt;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use rustix::process::geteuid;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -25,9 +26,10 @@ pub(super) const GONE: u8 = 2;
 /// Refuses a process of another user, at either end: everyone can connect, and once a process has ended, anyone can bind
 /// its name.
 pub(super) fn admit(socket: impl AsFd) -> io::Result<()> {
-    let peer = sockopt::socket_peercred(socket)?;
-    if peer.uid != rustix::process::geteuid() && !peer.uid.is_root() {
-        return Err(io::Error::new(ErrorKind::PermissionDenied, format!("it is of user {}", peer.uid.as_raw())));
+    const ROOT: u32 = 0;
+    let user = getsockopt(&socket.as_fd(), PeerCredentials)?.uid();
+    if user != geteuid().as_raw() && user != ROOT {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, format!("it is of user {user}")));
     }
     Ok(())
 }

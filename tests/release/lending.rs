@@ -136,6 +136,39 @@ fn nobody_is_asked_where_more_memory_would_not_help() {
     assert_eq!((lender.asked.lock().len(), of_other.asked.lock().len()), (0, 0));
 }
 
+/// A lender that gives a little, and says that more may come; meanwhile another thread frees a block of the asker.
+struct Frees {
+    asker: Weak<Allocator>,
+    block: Mutex<Option<u64>>,
+    other: Arc<Allocator>,
+    asked: AtomicU32,
+}
+
+impl Lender for Frees {
+    fn ask(&self, _: &Shortage) -> Lent {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        if let Some(block) = self.block.lock().take() {
+            self.asker.upgrade().unwrap().free(block).unwrap();
+        }
+        Lent { processes: 1, given: self.other.lend(2 * MIB).unwrap(), again: asked < 10, ..Lent::default() }
+    }
+}
+
+/// What became free in the asker while others gave takes its own means to get at: here its cached segment goes back to the device.
+#[test]
+fn after_others_gave_all_own_means_are_tried() {
+    let gpu = device(200);
+    let (one, two) = (on(&gpu, "strategy:caching"), on(&gpu, "strategy:caching"));
+    let _kept = one.allocate(100 * MIB, STREAM).unwrap();
+    one.free(one.allocate(12 * MIB, STREAM).unwrap()).unwrap();
+    let block = Mutex::new(Some(two.allocate(60 * MIB, STREAM).unwrap()));
+    let asker = Arc::downgrade(&two);
+    let lender = Arc::new(Frees { asker, block, other: one, asked: AtomicU32::new(0) });
+    two.set_lender(Some(lender.clone()));
+    two.free(two.allocate(90 * MIB, STREAM).unwrap()).unwrap();
+    assert_eq!(lender.asked.load(Ordering::Relaxed), 1, "it is asked again for what its own means would have had");
+}
+
 /// As a GPU's driver takes time to take memory back.
 #[test]
 fn it_is_asked_again_for_as_long_as_it_says() {

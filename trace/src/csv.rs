@@ -42,7 +42,14 @@ fn read_line(line: &EventLine<'_>, builder: &mut TraceBuilder) -> Result<(), Tra
     };
     let event = match kind {
         b"a" => {
-            let id = line.decimal(field("an id")?, "an id")?;
+            let id = field("an id")?;
+            if line.number == 1 && !id.iter().any(u8::is_ascii_digit) {
+                // The heads of columns may begin so too.
+                let expected =
+                    "an event: a,ID,SIZE,STREAM or r,ID or f,ID, with a number as ID; no other form of csv is known";
+                return Err(line.malformed(excerpt(line.content), expected));
+            }
+            let id = line.decimal(id, "an id")?;
             let size = line.decimal(field("a size in bytes")?, "a size in bytes")?;
             let stream = StreamId(line.hexadecimal(field("a stream in hex")?, "a stream")?);
             end(line, fields)?;
@@ -129,6 +136,12 @@ mod tests {
             write_csv(&trace, &mut text).unwrap();
             prop_assert_eq!(read_csv("made", "made.csv", text.as_slice()).unwrap(), trace);
         }
+    }
+
+    #[test]
+    fn heads_of_columns_are_no_event() {
+        let error = read("a,b,c\n1,2,3\n").unwrap_err().to_string();
+        assert!(error.contains("\"a,b,c\"") && error.contains("no other form of csv is known"), "{error}");
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::fmt;
 use std::io;
 
 use crate::memory::MemoryError;
+use seamalloc::snapshot::{BlockState, Snapshot};
+use seamalloc::units::format_bytes;
 
 /// Where in a file something was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +95,53 @@ pub enum RuleError {
     Memory(MemoryError),
 }
 
+/// What an allocator held at one moment: a snapshot without a history says that alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Layout {
+    /// Segments of all devices together.
+    pub segments: usize,
+    /// Their bytes.
+    pub reserved: u64,
+    /// Bytes of blocks that are handed out.
+    pub allocated: u64,
+    /// Bytes of the largest free block.
+    pub largest_free: u64,
+}
+
+impl Layout {
+    /// Sums up snapshots of devices.
+    pub(crate) fn of(snapshots: &[Snapshot]) -> Self {
+        let mut layout = Self::default();
+        for segment in snapshots.iter().flat_map(|snapshot| &snapshot.segments) {
+            layout.segments += 1;
+            layout.reserved = layout.reserved.saturating_add(segment.total_size);
+            layout.allocated = layout.allocated.saturating_add(segment.allocated_size());
+            let free = segment.blocks.iter().filter(|block| block.state == BlockState::Inactive);
+            layout.largest_free = free.map(|block| block.size).fold(layout.largest_free, u64::max);
+        }
+        layout
+    }
+}
+
+/// Stands behind what is missing.
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [reserved, allocated, free] = [self.reserved, self.allocated, self.largest_free].map(format_bytes);
+        match self.segments {
+            0 => write!(f, ", and no segments either"),
+            count => {
+                let segments = if count == 1 { "segment" } else { "segments" };
+                write!(
+                    f,
+                    ", only the layout at one moment: {count} {segments} of {reserved}, of which {allocated} are "
+                )?;
+                write!(f, "allocated; the largest free block has {free}")
+            }
+        }
+    }
+}
+
 /// Why a trace or a snapshot could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
@@ -143,15 +192,17 @@ pub enum TraceError {
         /// The file.
         file: String,
     },
-    /// A PyTorch snapshot in which no history was recorded.
+    /// A PyTorch snapshot in which no history was recorded: `device_traces` has no allocation and no free.
     #[error(
-        "{file}: the snapshot holds no history of allocations (device_traces is empty); record one with \
+        "{file}: the snapshot holds no history of allocations (device_traces has no alloc entry){layout}; record one with \
          torch.cuda.memory._record_memory_history(max_entries=1000000) before the job and \
          torch.cuda.memory._dump_snapshot(path) after it"
     )]
     NoHistory {
         /// The file.
         file: String,
+        /// What it holds instead.
+        layout: Layout,
     },
     /// A pickle with objects that are not plain data. Nothing of it was executed.
     #[error(
@@ -266,6 +317,30 @@ mod tests {
         assert!(error.to_string().starts_with("s.pickle, device_traces[1][5]: block 42 is allocated again"));
         let error = TraceError::malformed("s.pickle", Place::Whole, "a list", "a dict");
         assert_eq!(error.to_string(), "s.pickle: found a list, expected a dict");
+    }
+
+    #[test]
+    fn a_snapshot_without_a_history_says_what_it_has() {
+        let blocks = r#"[{"address":0,"size":3145728,"state":"active_allocated"},{"address":3145728,"size":1048576,"state":"inactive"}]"#;
+        let segment = format!(r#"{{"address":0,"total_size":4194304,"blocks":{blocks}}}"#);
+        let entry = r#"{"action":"snapshot","addr":0,"size":0,"stream":0}"#;
+        let text = format!(r#"{{"segments":[{segment}],"device_traces":[[{entry}]]}}"#);
+        let error = crate::read_bytes("s.json", text.as_bytes()).unwrap_err();
+        let TraceError::NoHistory { layout, .. } = &error else { panic!("{error}") };
+        assert_eq!(
+            (layout.segments, layout.reserved, layout.allocated, layout.largest_free),
+            (1, 4 << 20, 3 << 20, 1 << 20)
+        );
+        let said = error.to_string();
+        assert!(said.contains("no history of allocations (device_traces has no alloc entry)"), "{said}");
+        assert!(
+            said.contains(
+                "1 segment of 4.00 MiB, of which 3.00 MiB are allocated; the largest free block has 1.00 MiB"
+            ),
+            "{said}"
+        );
+        let none = crate::read_bytes("s.json", br#"{"segments":[],"device_traces":[[]]}"#).unwrap_err().to_string();
+        assert!(none.contains("no alloc entry), and no segments either; record one with"), "{none}");
     }
 
     #[test]

@@ -63,7 +63,7 @@ mod write;
 pub use builder::TraceBuilder;
 pub use compact::{read_compact, write_compact};
 pub use csv::{read_csv, write_csv};
-pub use error::{Place, RuleError, TraceError};
+pub use error::{Layout, Place, RuleError, TraceError};
 pub use flight::{FlightDump, write_flight};
 pub use fragmentation::{FRAGMENTATION_COLUMNS, fragmentation_json};
 pub use memory::MemoryError;

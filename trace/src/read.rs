@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use crate::error::{TraceError, excerpt};
+use crate::error::{Layout, TraceError, excerpt};
 use crate::trace::Trace;
 use crate::unpack::{self, Opened};
 use crate::{compact, csv, pytorch, rmm};
@@ -68,7 +68,8 @@ fn traces_of(opened: Opened<impl BufRead>, file: &str, name: &str) -> Result<Vec
             let (bytes, memory) = unpack::read_to_limit(file, opened.content, unpack::MAX_WHOLE)?;
             let snapshot = pytorch::read_snapshot_named(file, name, &bytes, memory)?;
             if snapshot.traces.is_empty() {
-                return Err(TraceError::NoHistory { file: file.to_owned() });
+                let layout = Layout::of(&snapshot.snapshots);
+                return Err(TraceError::NoHistory { file: file.to_owned(), layout });
             }
             Ok(snapshot.traces)
         }

@@ -12,7 +12,7 @@ pub enum Event {
     Joined {
         /// Its number.
         member: u64,
-        /// Its process.
+        /// Its process, 0 if that is unknown: it is outside of the broker's namespace.
         pid: i32,
         /// Its device.
         device: String,
@@ -61,18 +61,23 @@ pub struct GivenBy {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use seamalloc::units::format_bytes as bytes;
+        let process = |pid: &i32| match pid {
+            0 => "a process of another namespace".to_owned(),
+            pid => format!("process {pid}"),
+        };
         match self {
             Self::Joined { member, pid, device, guarantee, weight } => {
                 let keeps = bytes(*guarantee);
-                write!(f, "process {pid} joined as {member} on {device}: guarantee {keeps}, weight {weight}")
+                write!(f, "{} joined as {member} on {device}: guarantee {keeps}, weight {weight}", process(pid))
             }
             Self::Left { member, pid, held } => {
-                write!(f, "process {pid} ({member}) left; it held {}", bytes(*held))
+                write!(f, "{} ({member}) left; it held {}", process(pid), bytes(*held))
             }
             Self::Lent { device, pid, missing, given, by, us } => {
                 let (missing, given) = (bytes(*missing), bytes(*given));
                 let ms = *us as f64 / 1e3;
-                write!(f, "process {pid} lacked {missing} on {device}; {} others gave {given} in {ms:.1} ms", by.len())
+                let (process, others) = (process(pid), by.len());
+                write!(f, "{process} lacked {missing} on {device}; {others} others gave {given} in {ms:.1} ms")
             }
         }
     }

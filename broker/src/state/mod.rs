@@ -58,6 +58,8 @@ pub struct Room {
     entered: u64,
     questions: u64,
     begun: Instant,
+    /// More members are refused.
+    most_members: usize,
 }
 
 /// Somebody wants to see all members: each is asked what it has.
@@ -81,7 +83,13 @@ impl Room {
             entered: 0,
             questions: 0,
             begun: now,
+            most_members: usize::MAX,
         }
+    }
+
+    /// Refuses to let more members than these join.
+    pub(crate) fn bound_members(&mut self, most: usize) {
+        self.most_members = most;
     }
 
     /// A process of this number has connected. Returns the number of its connection.
@@ -91,12 +99,15 @@ impl Room {
         self.entered
     }
 
-    /// Takes bytes of a connection, whole lines or not. Returns whether it stays open.
+    /// Takes bytes of a connection, whole lines or not. Returns whether it stays open. What follows a question is dropped.
     pub fn hear(&mut self, id: u64, bytes: &[u8], now: Instant) -> bool {
-        if let Some(peer) = self.peers.get_mut(&id) {
+        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.speaks()) {
             peer.inbox.push(bytes);
         }
         while let Some(peer) = self.peers.get_mut(&id) {
+            if !peer.speaks() {
+                return true;
+            }
             match peer.hear() {
                 Ok(Some(line)) => self.heard(id, &line, now),
                 Ok(None) => return true,
@@ -113,6 +124,11 @@ impl Room {
     #[must_use]
     pub fn is_open(&self, id: u64) -> bool {
         self.peers.contains_key(&id)
+    }
+
+    /// Returns whether anything is expected of a connection: whoever has asked its one question says no more.
+    pub(crate) fn listens_to(&self, id: u64) -> bool {
+        self.peers.get(&id).is_some_and(Peer::speaks)
     }
 
     /// Returns whether a connection is that of a process which takes part.
@@ -255,9 +271,12 @@ impl Room {
     }
 
     /// Returns the asker's own number as a member, if it is one. It may have named the number that it had at a broker before this one, which
-    /// is another's here.
+    /// is another's here. The word of a process whose number is unknown, 0, is taken if it names such a member.
     fn own(&self, demand: &Demand) -> Option<u64> {
-        demand.ask.member.filter(|id| self.peers.get(id).is_some_and(|peer| peer.pid == demand.pid))
+        let is_own = |peer: &Peer| {
+            peer.pid == demand.pid && peer.member().is_some_and(|member| member.known.device == demand.ask.device)
+        };
+        demand.ask.member.filter(|id| self.peers.get(id).is_some_and(is_own))
     }
 
     fn is_below_guarantee(&self, demand: &Demand) -> bool {
@@ -277,7 +296,6 @@ impl Room {
                 Ok(Answer::Has(has)) => self.has(id, has),
                 Err(error) => self.refuse(id, format!("this is no answer: {error}"), now),
             },
-            // It asks one question.
             Role::Asker | Role::Leaving => {}
         }
     }
@@ -306,6 +324,11 @@ impl Room {
     }
 
     fn join(&mut self, id: u64, join: Join, now: Instant) {
+        if self.peers.values().filter(|peer| peer.member().is_some()).count() >= self.most_members {
+            let why = format!("{} processes take part, for which the broker has descriptors", self.most_members);
+            tracing::warn!(most = self.most_members, "a process is refused: the broker has no more descriptors");
+            return self.refuse(id, why, now);
+        }
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Join { device, guarantee, weight, mut command, .. } = join;
         let end = (0..=MAX_COMMAND.min(command.len())).rev().find(|end| command.is_char_boundary(*end));

@@ -96,6 +96,11 @@ impl Peer {
         if let Role::Member(member) = &mut self.role { Some(member) } else { None }
     }
 
+    /// Returns whether it may say anything: it has not spoken, or takes part. Others have asked their one question.
+    pub(super) fn speaks(&self) -> bool {
+        matches!(self.role, Role::New | Role::Member(_))
+    }
+
     /// Returns whether it has its answer.
     pub(super) fn is_done(&self) -> bool {
         matches!(self.role, Role::Leaving) && self.outbox.is_empty()

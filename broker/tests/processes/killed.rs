@@ -2,9 +2,9 @@
 //!
 //! Each process is this program again, which does what its standard input says. Memory is an account of a device that they share.
 
-use crate::harness::{LONG, Process};
+use crate::harness::{LONG, Process, Raw};
 use crate::shared_device::SharedDevice;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, setrlimit, waitpid};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Driver, StreamId};
 use seamalloc::{Allocator, Config, Lender, Shortage};
@@ -21,6 +21,8 @@ const FOLDER: &str = "SEAMALLOC_TEST_FOLDER";
 const ROLE: &str = "SEAMALLOC_TEST_ROLE";
 /// Children that are forked while other threads hold the locks of a membership every now and then.
 const FORKS: usize = 40;
+/// Open files that a broker of few may have.
+const FEW: u64 = 64;
 
 fn socket(folder: &Path) -> PathBuf {
     folder.join("broker.sock")
@@ -87,6 +89,13 @@ fn role() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     match std::env::var(ROLE).unwrap().as_str() {
         "broker" => {
+            let broker = Broker::bind(&socket(&folder)).unwrap();
+            println!("\nready");
+            broker.run(std::io::stdin(), &mut |_| {}).unwrap();
+        }
+        "broker of few" => {
+            let few = Rlimit { current: Some(FEW), maximum: Some(FEW) };
+            setrlimit(Resource::Nofile, few).unwrap();
             let broker = Broker::bind(&socket(&folder)).unwrap();
             println!("\nready");
             broker.run(std::io::stdin(), &mut |_| {}).unwrap();
@@ -194,6 +203,41 @@ fn world() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
     (folder, path)
+}
+
+/// More come than there are descriptors for.
+#[test]
+fn a_broker_of_few_descriptors_refuses_members_and_answers_questions() {
+    let (_folder, path) = world();
+    let broker = ready(&path, "broker of few");
+    let mut members: Vec<Raw> = Vec::new();
+    let mut refused = 0;
+    for _ in 0..FEW {
+        let mut raw = Raw::connect(&socket(&path));
+        raw.say("{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0,\"weight\":1}}\n");
+        let said = raw.hear();
+        if said.starts_with("{\"joined\"") {
+            members.push(raw);
+        } else {
+            assert!(said.starts_with("{\"refused\"") && said.contains("descriptors"), "{said}");
+            refused += 1;
+        }
+    }
+    assert!(members.len() > 8 && refused > 8, "{} joined, {refused} were refused", members.len());
+    assert_eq!(status::members(&socket(&path)).unwrap().len(), members.len());
+    let mut asks = Raw::connect(&socket(&path));
+    asks.say("{\"ask\":{\"version\":1,\"device\":\"gpu\",\"member\":null,\"missing\":1,\"held\":0}}\n");
+    assert!(asks.hear().starts_with("{\"lent\""));
+    // Where one leaves another may join.
+    drop(members.pop());
+    let begun = Instant::now();
+    while status::members(&socket(&path)).unwrap().len() > members.len() {
+        assert!(begun.elapsed() < LONG);
+    }
+    let mut raw = Raw::connect(&socket(&path));
+    raw.say("{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0,\"weight\":1}}\n");
+    assert!(raw.hear().starts_with("{\"joined\""));
+    broker.end();
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! A broker and those that come to it: members, those that say nothing, those that say anything, those that are not of its user.
 
 use crate::harness::{self, LONG, Raw};
-use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{Call, Status, StreamId};
 use seamalloc::{Allocator, Config, Shortage};
 use seamalloc_broker::{Broker, BrokerError, Membership, Running, Terms, status};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -174,6 +174,53 @@ fn who_lies_about_what_it_has_is_asked_and_believed_no_further() {
     }
     asking.join().unwrap().unwrap();
     assert!(gave > 0);
+}
+
+/// One event that cannot be queried is no reason to take part no more.
+#[test]
+fn who_fails_once_to_give_gives_the_next_time() {
+    let world = World::new();
+    let (one, membership) = world.member(LONG);
+    let (two, _second) = world.member(LONG);
+    let [free, used] = [300, 400].map(|size| one.allocate(size * MIB, StreamId(1)).unwrap());
+    one.free(free).unwrap();
+    // Another stream uses it until after the first question.
+    let hold = world.gpu.hold(StreamId(2));
+    one.record_stream(used, StreamId(2)).unwrap();
+    one.free(used).unwrap();
+    (1..=4).for_each(|nth| world.gpu.fail_nth(Call::EventQuery, nth, Status::UNKNOWN));
+    let asking = std::thread::spawn(move || two.allocate(600 * MIB, StreamId::DEFAULT).map(|_| ()));
+    let begun = Instant::now();
+    let asked = || status::members(&world.socket()).unwrap().iter().any(|member| member.asked_for > 0);
+    while !asked() && begun.elapsed() < LONG {}
+    world.gpu.finish_hold(hold);
+    asking.join().unwrap().unwrap();
+    assert!(membership.is_joined());
+    // A lost context gives nothing back.
+    world.gpu.lose_context(Status::ILLEGAL_ADDRESS);
+    let mut asks = world.connect();
+    asks.say("{\"ask\":{\"version\":1,\"device\":\"gpu\",\"member\":null,\"missing\":1,\"held\":0}}\n");
+    assert!(asks.hear().starts_with("{\"lent\""));
+}
+
+/// Who has asked is not read until its answer has gone: more than the system's queue takes nobody can send it.
+#[cfg(target_os = "linux")]
+#[test]
+fn who_waits_for_an_answer_is_not_read() {
+    let world = World::new();
+    let _silent = world.by_hand();
+    let mut stream = UnixStream::connect(world.socket()).unwrap();
+    stream
+        .write_all(b"{\"ask\":{\"version\":1,\"device\":\"gpu\",\"member\":null,\"missing\":1,\"held\":0}}\n")
+        .unwrap();
+    const PIECE: usize = 4096;
+    let (piece, mut sent) = ([b'\n'; PIECE], 0);
+    while let Ok(now) = stream.write(&piece) {
+        sent += now;
+    }
+    let queue: usize = std::fs::read_to_string("/proc/sys/net/core/wmem_default").unwrap().trim().parse().unwrap();
+    // The broker may have read some with the question.
+    assert!(sent <= queue + 2 * PIECE, "{sent} bytes were taken, and {queue} fit the queue");
 }
 
 #[test]

@@ -115,3 +115,71 @@ fn what_was_given_is_not_asked_for_again() {
     assert_eq!((&asked_for[..2], asked_for[2] + asked_for[3]), (&[0, 0][..], 5), "{asked_for:?}");
     assert_eq!(asked_for[4..], [5 - 1 - asked_for[3]], "{asked_for:?}");
 }
+
+impl Queue {
+    /// Answers all questions to a member. It says each time that it has 10, free, and gave so much of what it was asked for. Returns what it
+    /// was asked to give.
+    fn answer(&mut self, member: u64, gives: impl Fn(u64) -> u64) -> Vec<u64> {
+        let mut asked_for = Vec::new();
+        for said in self.hear(member) {
+            let (number, given) = match said["give"]["bytes"].as_u64() {
+                Some(bytes) => {
+                    asked_for.push(bytes);
+                    (&said["give"]["number"], gives(bytes))
+                }
+                None => (&said["spare"]["number"], 0),
+            };
+            let has = json!({ "number": number, "given": given, "held": 10, "live": 0, "free": 10 });
+            self.room.hear(member, format!("{}\n", json!({ "has": has })).as_bytes(), self.now);
+        }
+        asked_for
+    }
+}
+
+/// Whoever says that it gave more than it was asked for is believed to a piece beyond that: 1 GiB, the largest chunk.
+#[test]
+fn what_was_given_is_bounded_by_what_was_asked_for() {
+    let now = Instant::now();
+    let mut queue = Queue { room: Room::new(now), now };
+    let liar = queue.join(1, 0);
+    let ask = queue.ask(2, 0);
+    assert!(queue.answer(liar, |_| 0).is_empty());
+    assert_eq!(queue.answer(liar, |_| u64::MAX), [5]);
+    assert_eq!(queue.hear(ask)[0]["lent"]["given"], 5 + (1 << 30));
+}
+
+/// Whoever gives less than its share has no more to give, whatever it says.
+#[test]
+fn who_gave_less_than_its_share_is_not_asked_again() {
+    let now = Instant::now();
+    let mut queue = Queue { room: Room::new(now), now };
+    let [liar, other] = [1, 2].map(|pid| queue.join(pid, 0));
+    let ask = queue.ask(3, 0);
+    let (mut of_liar, mut of_other) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        of_liar.extend(queue.answer(liar, |_| 0));
+        of_other.extend(queue.answer(other, |bytes| bytes));
+    }
+    assert_eq!((of_liar.len(), of_other.len()), (1, 2), "{of_liar:?} {of_other:?}");
+    assert_eq!(of_other.iter().sum::<u64>(), 5, "the other gives what the first did not");
+    assert_eq!(queue.hear(ask)[0]["lent"]["given"], 5);
+}
+
+/// Processes of other namespaces have no number here.
+#[test]
+fn who_has_no_number_is_taken_at_its_word_for_a_member_of_its_device() {
+    let now = Instant::now();
+    let mut queue = Queue { room: Room::new(now), now };
+    let [known, unknown] = [1, 0].map(|pid| queue.join(pid, 0));
+    // The process names itself: only the other one is asked.
+    let ask = queue.ask(0, unknown);
+    queue.answer(known, |_| 0);
+    assert!(queue.hear(unknown).is_empty());
+    queue.answer(known, |bytes| bytes);
+    assert_eq!(queue.hear(ask)[0]["lent"]["processes"], 1);
+    // It cannot be one whose number is known: both are asked.
+    queue.ask(0, known);
+    queue.room.advance(now);
+    assert!(queue.room.outbox(known).is_some_and(|said| !said.is_empty()));
+    assert!(queue.room.outbox(unknown).is_some_and(|said| !said.is_empty()));
+}

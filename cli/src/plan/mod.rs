@@ -12,6 +12,7 @@ mod report;
 use crate::args::{Color, GenerateArgs};
 use crate::explain::legend;
 use crate::failure::Failure;
+use crate::inputs::Inputs;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::svg::check_writable;
@@ -69,20 +70,19 @@ pub(crate) fn help() -> String {
 
 pub(crate) fn run(args: &PlanArgs, color: Color) -> Result<(), Failure> {
     let generate = GenerateArgs { seed: args.seed, steps: None };
-    let mut inputs = Vec::new();
-    for path in &args.inputs {
-        inputs.extend(input::load(path, generate)?);
-    }
+    let (loaded, mut inputs) = Inputs::read(&args.inputs, |path| input::load(path, generate))?;
     let places: Vec<&Path> = [&args.output, &args.svg].into_iter().flatten().map(PathBuf::as_path).collect();
-    if inputs.len() > 1 && !places.is_empty() {
-        let text = format!("--output and --svg are for one plan; there are {} inputs", inputs.len());
+    let count = loaded.len().max(inputs.count());
+    if count > 1 && !places.is_empty() {
+        let text = format!("--output and --svg are for one plan; there are {count} inputs");
         return Err(Failure::Usage(text));
     }
     places.iter().try_for_each(|place| check_writable(place))?;
     let mut output = Output::new(color, None)?;
     let mut table = Table::new(PlanReport::COLUMNS);
     let (mut runs, mut too_large) = (0, 0);
-    for input in &inputs {
+    let mut plans = Vec::new();
+    inputs.each(&loaded, |input| {
         let mut best: Option<Outcome> = None;
         for (index, &method) in args.method.iter().enumerate() {
             let outcome = run_one(args, input, method)?;
@@ -98,18 +98,22 @@ pub(crate) fn run(args: &PlanArgs, color: Color) -> Result<(), Failure> {
                 best = Some(outcome);
             }
         }
-        if let Some(best) = best {
-            save(args, input, &best)?;
-        }
-    }
+        plans.push((input, best));
+        Ok(())
+    })?;
     if !args.json {
         output.table(&table)?;
-        for text in inputs.iter().filter_map(Input::in_words) {
+        for text in plans.iter().filter_map(|(input, _)| input.in_words()) {
             output.text("")?;
             output.text(&text)?;
         }
     }
-    if too_large > 0 { Err(Failure::Capacity(too_large, runs)) } else { Ok(()) }
+    // What was printed is not lost if a file cannot be written.
+    for (input, best) in plans.iter().filter_map(|(input, best)| Some((input, best.as_ref()?))) {
+        save(args, input, best)?;
+    }
+    let ran = if too_large > 0 { Err(Failure::Capacity(too_large, runs)) } else { Ok(()) };
+    inputs.finish(ran)
 }
 
 fn run_one(args: &PlanArgs, input: &Input, method: Method) -> Result<Outcome, Failure> {

@@ -4,6 +4,7 @@
 
 use super::axis::Axis;
 use super::labels::{Labels, Pixel, spread};
+use crate::outside::printable;
 use plotters::chart::ChartBuilder;
 use plotters::coord::Shift;
 use plotters::drawing::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
@@ -133,8 +134,8 @@ pub(crate) fn draw(heading: &str, legend: &str, panels: &[Panel]) -> Result<Stri
     let height = HEAD + panels.iter().map(Panel::height).sum::<u32>();
     let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
     root.fill(&BACKGROUND)?;
-    root.draw(&Text::new(heading.to_owned(), (MARGIN, MARGIN), style(HEADING, TEXT)))?;
-    root.draw(&Text::new(legend.to_owned(), (MARGIN, MARGIN + HEADING + 5), style(SMALL, QUIET)))?;
+    root.draw(&Text::new(printable(heading).into_owned(), (MARGIN, MARGIN), style(HEADING, TEXT)))?;
+    root.draw(&Text::new(printable(legend).into_owned(), (MARGIN, MARGIN + HEADING + 5), style(SMALL, QUIET)))?;
     let (_, mut below) = root.split_vertically(HEAD);
     for panel in panels {
         let (area, rest) = below.split_vertically(panel.height());
@@ -153,7 +154,7 @@ fn style(size: i32, colour: RGBColor) -> TextStyle<'static> {
 
 fn draw_panel(root: &Area<'_>, area: &Area<'_>, panel: &Panel) -> Result<(), DrawError> {
     let (left, top) = area.get_base_pixel();
-    root.draw(&Text::new(panel.title.clone(), (left + MARGIN, top + MARGIN), style(TITLE, TEXT)))?;
+    root.draw(&Text::new(printable(&panel.title).into_owned(), (left + MARGIN, top + MARGIN), style(TITLE, TEXT)))?;
     let mut chart = ChartBuilder::on(area)
         .margin(MARGIN)
         .margin_top(MARGIN + TITLE + 8)
@@ -279,7 +280,7 @@ impl Inside<'_, '_> {
 
     fn text(&self, text: &str, at: Pixel, colour: RGBColor, across: HPos) -> Result<(), DrawError> {
         let style = style(SMALL, colour).pos(Pos::new(across, VPos::Center));
-        self.root.draw(&Text::new(text.to_owned(), at, style))
+        self.root.draw(&Text::new(printable(text).into_owned(), at, style))
     }
 }
 

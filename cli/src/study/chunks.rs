@@ -85,7 +85,7 @@ fn size(text: &str) -> Result<u64, ConfigError> {
 pub(super) fn run(args: &ChunksArgs, color: Color) -> Result<(), Failure> {
     let study = &args.study;
     let (base, mut output) = study.begin(("chunk_size_mb", |config| config.chunk_size.is_some()), color)?;
-    let traces = study.traces(&args.traces, |_| true)?;
+    let (traces, inputs) = study.traces(&args.traces, |_| true)?;
     let mut settings: Vec<Size> = args.sizes.iter().copied().map(Some).collect();
     settings.sort_unstable();
     settings.dedup();
@@ -110,7 +110,7 @@ pub(super) fn run(args: &ChunksArgs, color: Color) -> Result<(), Failure> {
         output.table(&table)?;
     }
     let plot = || draw(&all, settings.len(), &format!("{}, {}", base.device, ahead(args.lag)));
-    finish(&all, study.svg.as_deref().map(|path| (path, plot())))
+    inputs.finish(finish(&all, study.svg.as_deref().map(|path| (path, plot()))))
 }
 
 fn name(size: Size) -> String {

@@ -114,7 +114,7 @@ pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
     let study = &args.study;
     let is_set = |config: &Config| config.sharing != StreamSharing::default();
     let (base, mut output) = study.begin(("sharing", is_set), color)?;
-    let traces = study.traces(&args.traces, |name| name == JOB)?;
+    let (traces, inputs) = study.traces(&args.traces, |name| name == JOB)?;
     let mut lags = args.lags.clone();
     lags.sort_unstable();
     lags.dedup();
@@ -146,7 +146,7 @@ pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
         output.table(&table)?;
     }
     let plot = || draw(&all, &lags, &base.device.to_string());
-    finish(&all, study.svg.as_deref().map(|path| (path, plot())))
+    inputs.finish(finish(&all, study.svg.as_deref().map(|path| (path, plot()))))
 }
 
 /// Three panels a trace: what is used by lag, a line a policy and pass; how often streams waited; and for how old events.

@@ -3,6 +3,7 @@
 use super::outcome::PASSES;
 use crate::args::{Color, GenerateArgs};
 use crate::failure::Failure;
+use crate::inputs::Inputs;
 use crate::output::Output;
 use crate::source;
 use crate::svg::check_writable;
@@ -34,10 +35,16 @@ pub(crate) struct StudyArgs {
 
 impl StudyArgs {
     /// The traces of all files and names, or the recorded jobs of these names.
-    pub(super) fn traces(&self, paths: &[PathBuf], default: impl Fn(&str) -> bool) -> Result<Vec<Trace>, Failure> {
+    pub(super) fn traces(
+        &self,
+        paths: &[PathBuf],
+        default: impl Fn(&str) -> bool,
+    ) -> Result<(Vec<Trace>, Inputs), Failure> {
         if paths.is_empty() {
             let jobs = recorded::JOBS.iter().filter(|job| default(job.name));
-            return jobs.map(|job| Ok(job.load()?)).collect();
+            let traces = jobs.map(|job| Ok(job.load()?)).collect::<Result<Vec<_>, Failure>>()?;
+            let inputs = Inputs::whole(traces.len());
+            return Ok((traces, inputs));
         }
         source::load_all(paths, self.generate)
     }

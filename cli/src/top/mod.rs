@@ -58,7 +58,7 @@ pub(crate) struct TopArgs {
 
 pub(crate) fn run(args: &TopArgs, color: Color) -> Result<(), Failure> {
     if args.prometheus {
-        return output::print(prometheus(&look(args)?).trim_end());
+        return output::write(prometheus(&look(args)?).trim_end());
     }
     if let Some(path) = &args.dump {
         return dump(args, path);
@@ -116,14 +116,30 @@ fn watch(args: &TopArgs) -> Shown<()> {
 
 /// Asks the processes that were named, or all that there are. Of all, one that does not answer is left out.
 fn look(args: &TopArgs) -> Result<Vec<Process>, Failure> {
+    Ok(answers(args)?.into_iter().map(|(_, process)| process).collect())
+}
+
+/// Returns what each process says, with its socket.
+fn answers(args: &TopArgs) -> Result<Vec<(PathBuf, Process)>, Failure> {
+    let ask = |socket: PathBuf| Ok(ask::samples(&socket).map(|process| (socket, process))?);
     if let Some(socket) = &args.socket {
-        return Ok(vec![ask::samples(socket)?]);
+        return Ok(vec![ask(socket.clone())?]);
     }
+    let there = listed()?;
     if !args.pids.is_empty() {
-        return args.pids.iter().map(|pid| Ok(ask::samples(&ask::socket(*pid))?)).collect();
+        return args.pids.iter().flat_map(|pid| named(*pid, &there)).map(ask).collect();
     }
-    let answers = listed()?.into_iter().map(|(_, socket)| ask::samples(&socket));
-    Ok(answers.filter_map(|answer| answer.inspect_err(|error| tracing::debug!(%error, "left out")).ok()).collect())
+    let answers = there.into_iter().map(|(_, socket)| ask(socket));
+    Ok(answers
+        .filter_map(|answer| answer.inspect_err(|error: &Failure| tracing::debug!(%error, "left out")).ok())
+        .collect())
+}
+
+/// Returns the socket of a process of this namespace, or those of processes of other ones that have the number there.
+fn named(pid: u32, there: &[(u32, PathBuf)]) -> Vec<PathBuf> {
+    let own = ask::socket(pid);
+    let found: Vec<_> = there.iter().filter(|(number, _)| *number == pid).map(|(_, socket)| socket.clone()).collect();
+    if found.is_empty() || found.contains(&own) { vec![own] } else { found }
 }
 
 fn some(processes: Vec<Process>) -> Result<Vec<Process>, Failure> {
@@ -131,22 +147,25 @@ fn some(processes: Vec<Process>) -> Result<Vec<Process>, Failure> {
 }
 
 fn dump(args: &TopArgs, path: &Path) -> Result<(), Failure> {
-    let processes = some(look(args)?)?;
-    let found: Vec<_> = processes
+    let answers = answers(args)?;
+    if answers.is_empty() {
+        return Err(Failure::NobodyServes);
+    }
+    let found: Vec<_> = answers
         .iter()
-        .flat_map(|process| process.allocators.iter().map(move |sample| (process.pid, sample)))
-        .filter(|(_, sample)| args.allocator.is_none_or(|wanted| wanted == sample.allocator))
+        .flat_map(|(socket, process)| process.allocators.iter().map(move |sample| (socket, process.pid, sample)))
+        .filter(|(_, _, sample)| args.allocator.is_none_or(|wanted| wanted == sample.allocator))
         .collect();
-    let [(pid, sample)] = found[..] else {
-        let names = found.iter().map(|(pid, sample)| format!("{pid}/{} ({})", sample.allocator, sample.device));
+    let [(socket, pid, sample)] = found[..] else {
+        let names = found.iter().map(|(_, pid, sample)| format!("{pid}/{} ({})", sample.allocator, sample.device));
         let names = names.collect::<Vec<_>>().join(", ");
         return Err(Failure::Usage(format!(
-            "{} allocators fit ({names}): name one process, and one of its allocators with --allocator",
+            "{} allocators fit ({names}): name one process, or its socket with --socket, and one of its allocators with \
+             --allocator",
             found.len()
         )));
     };
-    let socket = args.socket.clone().unwrap_or_else(|| ask::socket(pid));
-    let bytes = ask::flight(&socket, sample.allocator)?;
+    let bytes = ask::flight(socket, sample.allocator)?;
     std::fs::write(path, &bytes).map_err(|error| Failure::Write { path: path.to_owned(), error })?;
     output::print(&format!("{} of process {pid}: {} bytes in {}", sample.device, bytes.len(), path.display()))
 }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pid: u32,
+    pid_namespace: u64,
     command: String,
     sample: Sample,
     /// Of the time before, if there was one.
@@ -22,6 +23,7 @@ impl Row {
     /// What is shown of it, and how: keys for JSON beside those of the sample, columns for a table.
     pub(super) const COLUMNS: &[Column<Self>] = &[
         Self::run("pid", |row| row.pid.into()).text("pid", |row| row.pid.into()),
+        Self::run("pid_namespace", |row| row.pid_namespace.into()),
         Self::run("command", |row| row.command.as_str().into()),
         Self::run("device", |row| row.sample.device.as_str().into())
             .text("device", |row| row.sample.device.as_str().into()),
@@ -86,11 +88,13 @@ impl Row {
     /// Returns the rows of processes, those of which more is held first, with rates since earlier ones.
     pub(super) fn of(processes: Vec<Process>, earlier: &[Self]) -> Vec<Self> {
         let mut rows = Vec::new();
-        for Process { pid, command, allocators, .. } in processes {
+        for Process { pid, pid_namespace, command, allocators, .. } in processes {
             for sample in allocators {
-                let same = |row: &&Self| (row.pid, row.sample.allocator) == (pid, sample.allocator);
+                let same = |row: &&Self| {
+                    (row.pid_namespace, row.pid, row.sample.allocator) == (pid_namespace, pid, sample.allocator)
+                };
                 let earlier = earlier.iter().find(same).map(|row| row.sample.clone());
-                rows.push(Self { pid, command: command.clone(), sample, earlier });
+                rows.push(Self { pid, pid_namespace, command: command.clone(), sample, earlier });
             }
         }
         rows.sort_by_key(|row| (std::cmp::Reverse(row.sample.reserved_bytes), row.pid, row.sample.allocator));

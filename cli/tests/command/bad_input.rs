@@ -100,13 +100,101 @@ fn what_is_no_file_is_said_to_be_none() {
     assert!(folder.content().is_empty());
 }
 
-/// What comes first is not run in vain.
+/// Every command that takes several inputs names those that are broken, processes the others, and ends with 4.
 #[test]
-fn one_bad_file_of_several_is_found_before_any_run() {
+fn of_several_inputs_the_broken_ones_are_named_and_the_others_processed() {
     let folder = Folder::new();
+    let good = folder.file("good.csv", b"a,1,4194304,0\nr,1\nf,1\n");
     let bad = folder.file("bad.csv", b"a,1,x,0\n");
-    has(&complaint(&["replay", "opt1.3b-R", &bad], 1), &["bad.csv, line 1"]);
-    has(&complaint(&["replay", "--json", "opt1.3b-R", &bad], 1), &["bad.csv, line 1"]);
+    let none = folder.file("none.json", b"{\"segments\":[],\"device_traces\":[[]]}");
+    let missing = folder.name("missing.csv");
+    let page = folder.name("page.html");
+    let buffers = folder.file("buffers.csv", b"id,lower,upper,size\n1,0,9,64\n");
+    let graph = folder.file("graph.json", super::order::TWO.as_bytes());
+    let program = folder.file("program.json", super::evict::LIST.as_bytes());
+    let commands: [(&[&str], &str); 11] = [
+        (&["replay"], &good),
+        (&["whatif", "--quick"], &good),
+        (&["report", "--quick", "-o", &page], &good),
+        (&["fit", "--strategy", "stitch"], &good),
+        (&["cliff", "--strategy", "stitch", "--times-live", "2"], &good),
+        (&["pinned"], &good),
+        (&["study", "chunks", "--sizes", "2"], &good),
+        (&["study", "lag", "--lags", "0"], &good),
+        (&["plan"], &buffers),
+        (&["order", "--method", "program"], &graph),
+        (&["evict", "--scheme", "lru", "--budget", "0.9", "--strategy", "counted"], &program),
+    ];
+    for (command, good) in commands {
+        let several = [command, &[bad.as_str(), good, &none, &missing]].concat();
+        let ended = run(&several, 4);
+        let errors = String::from_utf8_lossy(&ended.get_output().stderr).into_owned();
+        has(&errors, &["bad.csv", "none.json", "missing.csv", "3 of 4 inputs could not be processed; the others were"]);
+        let shown = String::from_utf8_lossy(&ended.get_output().stdout).into_owned();
+        has(
+            &shown,
+            &[if command[0] == "report" {
+                "page.html: "
+            } else {
+                std::path::Path::new(good).file_stem().unwrap().to_str().unwrap()
+            }],
+        );
+        let errors = complaint(&[command, &[bad.as_str(), &missing]].concat(), 1);
+        has(&errors, &["bad.csv", "missing.csv", "2 of 2 inputs could not be processed\n"]);
+    }
+    // What is broken comes before what ran out of memory, which is said too.
+    let ended = run(&["replay", "--strategy", "stitch", "--device", "sim:h200,capacity=2MiB", &bad, &good], 4);
+    has(
+        &String::from_utf8_lossy(&ended.get_output().stderr),
+        &["1 of 1 runs did not have enough memory", "1 of 2 inputs"],
+    );
+    // What is broken is known before anything runs; a mistake of the command line ends it.
+    has(&complaint(&["replay", "--device", "sim:nothing", &bad, &good], 2), &["sim:nothing"]);
+}
+
+/// A name may hold anything: a terminal obeys none of it, and a line stays a line.
+#[cfg(unix)]
+#[test]
+fn names_with_control_characters_reach_no_terminal() {
+    let folder = Folder::new();
+    let name = "x\u{1b}]0;title\u{7}\u{9b}31m\u{202e}\ny";
+    let good = folder.file(&format!("{name}.csv"), b"a,1,4194304,0\nr,1\nf,1\n");
+    let bad = folder.file(&format!("{name}-bad.csv"), b"a,1,x,0\n");
+    let missing = folder.name(&format!("{name}-missing.csv"));
+    let page = folder.name(&format!("{name}.html"));
+    let commands: [&[&str]; 8] = [
+        &["replay", &good, &bad, &missing],
+        &["replay", "--device", "sim:h200,capacity=2MiB", &good],
+        &["whatif", "--quick", &good],
+        &["whatif", "--quick", "--json", &good],
+        &["report", "--quick", &good, "-o", &page],
+        &["pinned", &good],
+        &["replay", "--device", name, &good],
+        &["plan", &good],
+    ];
+    for command in commands {
+        let ended = seamalloc(command).env("SEAMALLOC_LOG", "debug").assert();
+        let output = ended.get_output();
+        for (text, which) in [(&output.stdout, "stdout"), (&output.stderr, "stderr")] {
+            let text = String::from_utf8(text.clone()).unwrap();
+            let obeyed = |ch: char| (ch.is_control() && ch != '\n') || ch == '\u{202e}';
+            assert!(!text.contains(obeyed), "{command:?}, {which}: {text:?}");
+        }
+        let all = [output.stdout.clone(), output.stderr.clone()].concat();
+        let all = String::from_utf8(all).unwrap();
+        assert!(all.contains("\\u009b31m\\u202e"), "{command:?}: {all}");
+    }
+    // The lines of JSON say the name as it is.
+    let line = &super::lines(&["whatif", "--json", "--quick", &good], 0)[0];
+    assert_eq!(line["trace"], name);
+    // A name that is no UTF-8 is shown as far as it is.
+    let other = folder.path("").join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"rank-1\xff.csv"));
+    std::fs::copy(&good, &other).unwrap();
+    let ended = seamalloc(&["replay", "--strategy", "stitch"]).arg(other).assert().success();
+    has(&String::from_utf8_lossy(&ended.get_output().stdout), &["rank-1\u{fffd}"]);
+    let picture = folder.name("picture.svg");
+    run(&["replay", &good, "--svg", &picture], 0);
+    has(&std::fs::read_to_string(&picture).unwrap(), &["\\u001b]0;title"]);
 }
 
 #[test]

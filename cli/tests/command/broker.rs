@@ -19,7 +19,10 @@ struct Broker(Child, BufReader<std::process::ChildStdout>);
 
 impl Broker {
     fn start(args: &[&str], folder: &Folder) -> Self {
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("seamalloc"));
+        Self::of(Command::new(assert_cmd::cargo::cargo_bin!("seamalloc")), args, folder)
+    }
+
+    fn of(mut command: Command, args: &[&str], folder: &Folder) -> Self {
         command.arg("broker").args(args).env("XDG_RUNTIME_DIR", folder.name("")).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
@@ -67,6 +70,24 @@ fn allocators(socket: &Path) -> [(Arc<Allocator>, Membership); 2] {
     })
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn it_raises_its_soft_limit_of_descriptors() {
+    let folder = Folder::new();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -S -n 64; exec \"$0\" \"$@\""]).arg(assert_cmd::cargo::cargo_bin!("seamalloc"));
+    let broker = Broker::of(command, &[], &folder);
+    let limits = |pid: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let figures = line.split_whitespace().filter_map(|figure| figure.parse::<u64>().ok());
+        figures.collect::<Vec<_>>()
+    };
+    let hard = limits("self").get(1).copied().unwrap_or(u64::MAX);
+    assert_eq!(limits(&broker.0.id().to_string())[0], hard.min(4096));
+    assert_eq!(broker.end("-TERM"), Some(0));
+}
+
 #[test]
 fn it_says_what_happens_and_status_shows_who_takes_part() {
     let folder = Folder::new();
@@ -109,5 +130,11 @@ fn it_ends_at_signals_and_what_a_killed_one_left_is_taken_over() {
         assert_eq!(usual.exists(), signal == "-KILL");
     }
     let nobody = run(&["broker", "status", "--socket", "/nonexistent/b.sock"], 1);
-    has(&String::from_utf8_lossy(&nobody.get_output().stderr), &["cannot ask at /nonexistent/b.sock"]);
+    has(
+        &String::from_utf8_lossy(&nobody.get_output().stderr),
+        &[
+            "cannot ask at /nonexistent/b.sock: no broker listens there",
+            "`seamalloc broker --socket /nonexistent/b.sock` starts one",
+        ],
+    );
 }

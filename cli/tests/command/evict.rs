@@ -28,7 +28,7 @@ const MEMORIES: [&str; 5] = ["caching", "expandable", "stitch", "arena", "counte
 
 /// Three tensors of 7 MiB in a row, of which the first is read again at the end: 21 MiB at most, and 16 will do where one is made
 /// again.
-const LIST: &str = r#"{"operators": [
+pub(super) const LIST: &str = r#"{"operators": [
   {"name": "input", "outputs": [{"name": "x", "bytes": 512}]},
   {"name": "matmul", "cost": 10, "inputs": ["x"], "outputs": [{"name": "a", "bytes": 7340032}]},
   {"name": "matmul", "cost": 20, "inputs": ["x"], "outputs": [{"name": "b", "bytes": 7340032}]},

@@ -4,7 +4,7 @@ use super::{Folder, complaint, has, lines, run, stdout};
 use serde_json::Value;
 
 /// Two large tensors, each with a small result: 210 bytes in the program's order, 120 if each is read at once; 16 are a weight.
-const TWO: &str = r#"{"about": "two of a kind",
+pub(super) const TWO: &str = r#"{"about": "two of a kind",
   "tensors": [{"name": "w", "bytes": 16, "persistent": true}, {"name": "a", "bytes": 100}, {"name": "b", "bytes": 100},
               {"name": "x", "bytes": 10}, {"name": "y", "bytes": 10}],
   "operators": [{"name": "make", "inputs": ["w"], "outputs": ["a"]}, {"name": "make", "inputs": ["w"], "outputs": ["b"]},

@@ -94,7 +94,10 @@ fn who_is_not_there_is_said() {
         let ended = command.args(args).env("XDG_RUNTIME_DIR", empty.name("")).assert().code(code);
         String::from_utf8(ended.get_output().stderr.clone()).unwrap()
     };
-    has(&said(&["--once"], 1), &["no program of this user", "SEAMALLOC_SERVE=1"]);
+    has(
+        &said(&["--once"], 1),
+        &["no program of this user", "SEAMALLOC_SERVE=1 in its environment, or seamalloc.enable(serve=True)"],
+    );
     has(&said(&["--once", "123456789"], 1), &["123456789.sock", "No such file"]);
     has(&said(&["--socket", "/nowhere/job.sock", "--json"], 1), &["cannot ask at /nowhere/job.sock"]);
     has(&said(&["--dump"], 2), &["--dump"]);

@@ -27,6 +27,8 @@ BUFFER_TOO_SMALL = 15
 
 # In place of a device's number: the page-locked memory behind PyTorch. No device has this one.
 PINNED = 1 << 16
+# Where there is no GPU, this variable has a device simulated.
+SIMULATED = "SEAMALLOC_DEVICE"
 
 # A file's name.
 FileName = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]

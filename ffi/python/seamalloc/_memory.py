@@ -16,6 +16,7 @@ from . import _end, _switch
 from ._library import (
     OUT_OF_MEMORY,
     PINNED,
+    SIMULATED,
     Error,
     OutOfMemory,
     check,
@@ -38,9 +39,6 @@ NON_BLOCKING = 1
 REQUEST_TOO_LARGE, DRIVER, FORKED = 4, 13, 16
 # `CUresult`s by which CUDA says that it, or the device's context, has ended.
 ENDED = (4, 201, 709)
-# Where there is no GPU, a device is simulated.
-SIMULATED = "SEAMALLOC_DEVICE"
-
 
 # The allocators that gave out memory here. A forked child has copies of its parent's pointers, and no memory.
 _handles: dict[int, int] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ._library import OptionError
+from ._outside import printable_lines
 from ._record import record_process
 from ._switch import FALLBACKS, VARIABLE, enable
 
@@ -31,7 +32,7 @@ With SEAMALLOC_PINNED=1, or options for it, PyTorch's page-locked memory is seam
 def fail(text: object, code: int = 1) -> NoReturn:
     """Ends the command: with 1 for what went wrong, with 2 for a wrong command line."""
     name = "" if str(text).startswith("seamalloc ") else "seamalloc: "
-    print(f"{name}{text}", file=sys.stderr)
+    print(printable_lines(f"{name}{text}"), file=sys.stderr)
     sys.exit(code)
 
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Callable
 
 from . import _children, _end, _live, _messages
-from ._library import PATH, FileName, check, library, plugged_devices, read_options, version
+from ._library import PATH, SIMULATED, FileName, check, library, plugged_devices, read_options, version
 from ._library import PINNED as LOCKED
 from ._options import join
 from ._unavailable import UnavailableError
@@ -245,11 +245,27 @@ def _say_that_it_is_on(torch: Any, options: str, pinned: str | None) -> None:
     if pinned is not None and _enabled == "full":
         chosen += f", page-locked memory too{f' ({pinned})' if pinned else ''}"
     _messages.say(f"{version()} is the allocator of PyTorch {torch.__version__} ({_enabled}, {chosen})")
+    why = _sees_no_gpu()
+    if why is not None:
+        _messages.say(f"no GPU is visible ({why}), so that no GPU memory will be allocated")
     for name in OF_PYTORCH:
         text = os.environ.get(name, "")
         # PyTorch still reads what is about the host's memory.
         if any(not key.startswith("pinned_") for key in re.findall(r"([A-Za-z_]\w*)\s*:", text)):
             _messages.say(f"what {name} says of GPU memory has no effect ({text}); {VARIABLE} takes the same syntax")
+
+
+def _sees_no_gpu() -> str | None:
+    """Why certainly no GPU can be used. CUDA itself is not asked: a process that has asked it cannot be forked any more."""
+    if os.environ.get(SIMULATED):
+        return None
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return "CUDA_VISIBLE_DEVICES hides all"
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "the driver's library libcuda.so.1 is missing"
+    return None
 
 
 def _torch() -> Any:

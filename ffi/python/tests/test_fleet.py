@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import random
 import signal
@@ -12,7 +13,8 @@ from unittest import mock
 from fleet_jobs import line
 from processes import run
 
-from seamalloc.fleet import engines, files, outliers, progress
+from seamalloc._outside import encodable, printable, printable_lines
+from seamalloc.fleet import engines, files, outliers, progress, rank
 from seamalloc.fleet.job import judge
 from seamalloc.fleet.rank import Found
 
@@ -45,6 +47,37 @@ class Names(unittest.TestCase):
         self.assertEqual(list(files.short_names(twice).values()), ["x.pickle", "x.pickle.gz"])
         self.assertEqual(files.short_names(["/a/b/rank-1.snapshot.pickle"]), {"/a/b/rank-1.snapshot.pickle": "rank-1"})
         self.assertEqual(files.short_names([]), {})
+
+
+class Outside(unittest.TestCase):
+    """Text from outside: names may hold anything."""
+
+    def test_is_printed_so_that_no_terminal_obeys_it(self):
+        self.assertEqual(printable("größer 大 \\ x"), "größer 大 \\ x")
+        self.assertEqual(
+            printable("a\x1b]0;t\x07\n\t\r\x9b\u2028\u202e\udcff"),
+            "a\\u001b]0;t\\u0007\\n\\t\\u000d\\u009b\\u2028\\u202e\\udcff",
+        )
+        self.assertEqual(printable_lines("a\x1b\nb"), "a\\u001b\nb")
+
+    def test_can_be_encoded(self):
+        self.assertEqual(encodable("rank-1\udcff\x1b\u2028.csv"), "rank-1\\udcff\x1b\u2028.csv")
+        judged = judge(
+            [Found("/job/rank-1\udcff.csv", (line("rank-1"),)), Found("/job/rank-2\udcff.csv", error="no \udcfe")], "0"
+        )
+        json.dumps(judged, ensure_ascii=False).encode()
+        self.assertEqual([row["file"] for row in judged["ranks"]], ["/job/rank-1\\udcff.csv"])
+        self.assertEqual(
+            [(row["file"], row["error"]) for row in judged["broken"]], [("/job/rank-2\\udcff.csv", "no \\udcfe")]
+        )
+
+    def test_splits_no_line_of_the_program(self):
+        name = "rank-1\u2028\x85\x1c.csv"
+        answer = json.dumps(line(name), ensure_ascii=False) + "\n"
+        program = mock.Mock(returncode=0, communicate=lambda timeout: (answer, ""))
+        with mock.patch.object(rank.Running, "start", return_value=program):
+            found = rank._judge(f"/job/{name}", f"/job/{name}", rank.Settings(), rank.Running())
+        self.assertEqual((found.error, found.lines), (None, (line(name),)))
 
 
 class Outliers(unittest.TestCase):

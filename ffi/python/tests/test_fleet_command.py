@@ -43,6 +43,55 @@ class InFolder(unittest.TestCase):
         return json.loads(self.fleet(*arguments, "--json", code=code, **environment).stdout)
 
 
+class Names(InFolder):
+    """Files whose names hold anything that a name of a file may."""
+
+    NAMES = ("rank-0\u2028\x85\x1c.csv", "rank-1\udcff.csv", "rank-2\x1b]0;title\x07\n.csv")
+
+    def names(self):
+        for rank, name in enumerate(self.NAMES):
+            trace(self.folder, name, 100 + 50 * rank, 50)
+        (self.folder / "rank-3\x1b\udcff.csv").write_text("a,1,x,0\n")
+        return f"{self.folder}/rank-*"
+
+    def test_are_looked_at_and_printed_and_a_page_is_written(self):
+        page = self.folder / "page.html"
+        job = self.judged(self.names(), "--quick", "--device", DEVICE, "-o", page, code=4)
+        self.assertEqual([row["rank"] for row in job["ranks"]], [0, 1, 2])
+        shown = [name.replace("\udcff", "\\udcff") for name in self.NAMES]
+        self.assertEqual([Path(row["file"]).name for row in job["ranks"]], shown)
+        self.assertTrue(page.is_file())
+        done = self.fleet(f"{self.folder}/rank-*", "--quick", "--device", DEVICE, code=4)
+        for text in (done.stdout, done.stderr):
+            self.assertNotRegex(text, "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028]")
+        self.assertIn("rank-2\\u001b]0;title\\u0007\\n", done.stdout)
+        self.assertIn("rank-3\\u001b\\udcff", done.stdout)
+
+    def test_are_printed_where_the_page_cannot_be_written(self):
+        job = self.job(ranks=2)
+        page = self.folder / "pages" / "page.html"
+        page.parent.mkdir()
+        code = f"""
+import shutil, sys
+from seamalloc.fleet import command
+write = command._write_page
+def gone(judged, output):
+    shutil.rmtree({str(page.parent)!r})
+    write(judged, output)
+command._write_page = gone
+sys.exit(command.main([{job!r}, "--quick", "--device", {DEVICE!r}, "-o", {str(page)!r}]))
+"""
+        done = run("-c", code)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("rank-1", done.stdout)
+        self.assertIn("page.html", done.stderr)
+
+    def test_are_printed_where_the_locale_lacks_a_character(self):
+        trace(self.folder, "rank-größer-0.csv", 100, 50)
+        done = self.fleet(f"{self.folder}/*.csv", "--quick", "--device", DEVICE, PYTHONIOENCODING="ascii")
+        self.assertIn("rank-gr\\xf6\\xdfer", done.stdout)
+
+
 class Command(InFolder):
     def test_says_which_rank_decides(self):
         job = self.judged(self.job(), "--device", DEVICE)
@@ -76,7 +125,10 @@ class Command(InFolder):
         self.assertEqual((job["job"]["ranks"], job["job"]["broken"], job["job"]["files"]), (3, 2, 5))
         cut, empty = job["broken"]
         self.assertEqual((cut["rank"], cut["file"]), (3, str(bad)))
-        self.assertEqual(cut["error"], "byte 999: found 0 bytes before the end of the pickle, expected 1")
+        self.assertEqual(
+            cut["error"],
+            "byte 999: found the end of a file that is cut off, after 0 of 1 bytes, expected a whole pickle",
+        )
         self.assertIn("no allocation", empty["error"])
         self.assertIn(f"broken: {bad}: byte 999", self.fleet(pattern, "--quick", code=4).stdout)
         for arguments in ([bad], [bad, "--json"], [bad, "-o", self.folder / "x.html"]):

@@ -286,6 +286,14 @@ class Lines(unittest.TestCase):
         self.assertEqual(len(self.lines()), 1, "it is kept")
         self.assertIn("default options", self.lines()[0])
 
+    def test_say_that_no_gpu_is_visible(self):
+        self.stand_in()
+        self.lines()
+        on, none = self.lines(device="", CUDA_VISIBLE_DEVICES="")
+        self.assertIn("is the allocator of PyTorch", on)
+        expected = "seamalloc: no GPU is visible (CUDA_VISIBLE_DEVICES hides all), so that no GPU memory will be allocated"
+        self.assertEqual(none, expected)
+
     def test_are_silenced(self):
         self.stand_in()
         self.assertEqual(self.lines("import seamalloc; seamalloc.enable(quiet=True)"), [])

@@ -94,7 +94,23 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(test: &str, environment: [(&str, &OsStr); 2]) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::of(Command::new(std::env::current_exe().unwrap()), test, environment)
+    }
+
+    /// Starts one with the number 1 of a new namespace of processes. Returns `None` where the system lets nobody make one.
+    pub(crate) fn start_in_namespace(test: &str, environment: [(&str, &OsStr); 2]) -> Option<Self> {
+        let all: [&[&str]; 2] = [&["-p", "-f", "--kill-child"], &["-U", "-r", "-p", "-f", "--kill-child"]];
+        let may = |args: &&[&str]| {
+            let tried = Command::new("unshare").args(*args).arg("true").stderr(Stdio::null()).status();
+            tried.is_ok_and(|status| status.success())
+        };
+        let args = all.into_iter().find(may)?;
+        let mut command = Command::new("unshare");
+        command.args(args).arg(std::env::current_exe().unwrap());
+        Some(Self::of(command, test, environment))
+    }
+
+    fn of(mut command: Command, test: &str, environment: [(&str, &OsStr); 2]) -> Self {
         command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
         command.envs(environment).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();

@@ -254,7 +254,8 @@ impl Machine<'_> {
                 Ok(bytes)
             }
             None => {
-                Err(self.malformed(format!("{} bytes before the end of the pickle", rest.len()), length.to_string()))
+                let found = format!("the end of a file that is cut off, after {} of {length} bytes", rest.len());
+                Err(self.malformed(found, "a whole pickle"))
             }
         }
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -130,8 +131,19 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("seamalloc: fleet: interrupted", file=sys.stderr)
         return INTERRUPTED
-    if args.output is not None:
-        _write_page(judged, args.output)
+    # What took hours is printed before anything else can fail, and the page is written although it cannot be printed.
+    try:
+        _print(judged, args)
+    finally:
+        if args.output is not None:
+            _write_page(judged, args.output)
+    return _code(judged)
+
+
+def _print(judged: dict[str, Any], args: argparse.Namespace) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Of a locale that lacks a character all others are printed.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if args.json:
             print(json.dumps(judged))
@@ -143,7 +155,6 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         # Whoever read it has enough of it; Python would complain at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _code(judged)
 
 
 def _terminated(number: int, frame: object) -> NoReturn:
@@ -173,7 +184,7 @@ def _check_options(args: argparse.Namespace) -> None:
         trace = Path(folder) / "options.csv"
         trace.write_text("a,1,512,0\n")
         command = [str(PROGRAM), "whatif", str(trace), "--json", *_options(args)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode not in (0, OUT_OF_MEMORY):
         text = done.stderr.strip().removeprefix("error: ").removeprefix("seamalloc: ")
         fail(f"fleet: {text.replace('seamalloc whatif', 'seamalloc fleet')}", 2)
@@ -223,7 +234,7 @@ def _write_page(judged: dict[str, Any], output: str) -> None:
         path = Path(folder) / "fleet.json"
         path.write_text(json.dumps(judged))
         command = [str(PROGRAM), "report", f"--fleet={path}", f"--output={output}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         fail(f"fleet: {done.stderr.strip().removeprefix('seamalloc: ')}")
     print(done.stdout.strip(), file=sys.stderr)

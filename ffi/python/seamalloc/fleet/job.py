@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median_low
 from typing import Any
 
+from .._outside import encodable
 from . import outliers
 from .files import rank_of, short_names
 from .rank import Found, Row
@@ -19,7 +21,8 @@ from .words import BASELINES, EXPANDABLE, NATIVE, sentences
 
 def judge(found: Iterable[Found], version: str) -> dict[str, Any]:
     """The job that these files are of."""
-    found = sorted(found, key=lambda one: one.url)
+    # A name of a file need not be UTF-8, and all that is said here goes into JSON.
+    found = sorted(map(_encodable, found), key=lambda one: one.url)
     names = short_names(one.url for one in found)
     rows, broken = [], []
     for one in found:
@@ -43,6 +46,10 @@ def judge(found: Iterable[Found], version: str) -> dict[str, Any]:
         "ranks": rows,
         "broken": broken,
     }
+
+
+def _encodable(one: Found) -> Found:
+    return replace(one, url=encodable(one.url), error=None if one.error is None else encodable(one.error))
 
 
 def _order(row: Row) -> tuple[bool, int, str, str]:

@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from .._outside import printable
 from .._program import PROGRAM, missing
 from .files import File, in_words
 
@@ -106,11 +107,13 @@ def _judge(url: str, path: str, settings: Settings, running: Running) -> Found:
     finally:
         running.forget(process)
     if process.returncode in (0, OUT_OF_MEMORY):
-        return Found(url, tuple(json.loads(line) for line in out.splitlines()))
+        # A name may hold other ends of lines than this one, as JSON does.
+        return Found(url, tuple(json.loads(line) for line in out.split("\n") if line))
     if process.returncode < 0:
         return Found(url, error=_by_signal(-process.returncode))
     # The file's name is known, and a copy's place says nothing to anybody.
-    said = " ".join(said.split()).removeprefix("seamalloc: ").removeprefix(path).lstrip(":, ").replace(path, url)
+    shown = printable(path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    said = " ".join(said.split()).removeprefix("seamalloc: ").removeprefix(shown).lstrip(":, ").replace(shown, url)
     return Found(url, error=said[:MOST_WORDS] or f"the command failed with status {process.returncode}")
 
 

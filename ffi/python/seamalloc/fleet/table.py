@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
+from .._outside import printable
 from .words import BASELINES, EXPANDABLE, ours, signed, times
 
 # Characters in a line where nobody says how wide the paper is.
@@ -16,6 +17,11 @@ WIDTH = 160
 # Broken files that are named.
 MOST_BROKEN = 20
 GIB = 1 << 30
+
+
+def escape(text: str) -> str:
+    """Text from outside as a terminal and rich's markup show it."""
+    return escape_markup(printable(text))
 
 
 def show(judged: dict[str, Any], most_rows: int, console: Console | None = None) -> None:
@@ -121,12 +127,12 @@ def _ranks(judged: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
         unlike = f"[yellow]unlike: {_unlike(row)}[/]" if row["outlier"] else ""
         table.add_row(
             escape(row["name"]),
-            row["device"],
+            escape(row["device"]),
             gib(row["peak_live"]),
             "–" if recorded is None else gib(recorded),
             *(gib(of(strategy)["reserved"]) for strategy in strategies),
             *step,
-            "; ".join(filter(None, (marks.get(row["name"], ""), unlike))),
+            "; ".join(filter(None, (escape(marks.get(row["name"], "")), unlike))),
         )
     return table
 
