@@ -20,7 +20,7 @@ impl Inputs {
     /// Reads all inputs before anything runs, so that what cannot be read is known at once.
     ///
     /// # Errors
-    /// That of an only input; [`Failure::Broken`] if none can be read.
+    /// The error of an only input; [`Failure::Broken`] if none can be read.
     pub(crate) fn read<T>(
         paths: &[PathBuf],
         mut read: impl FnMut(&Path) -> Result<Vec<T>, Failure>,
@@ -43,7 +43,7 @@ impl Inputs {
     /// Processes what was read, each by itself.
     ///
     /// # Errors
-    /// That of an only input, and one that is no input's fault.
+    /// The error of an only input, and one that is no input's fault.
     pub(crate) fn each<'i, T>(
         &mut self,
         items: &'i [T],

@@ -116,8 +116,8 @@ pub(crate) fn complain(failure: &Failure) {
     let _ = writeln!(std::io::stderr().lock(), "seamalloc: {}", printable(&failure.to_string()));
 }
 
-/// What is wrong with the command line, or the help that it asks for: the parser's own text. Where an argument has what a terminal obeys,
-/// the text has no colours, and that is escaped.
+/// Prints the parser's own text: the error of a command line, or the help that it asks for. If an argument has characters that a terminal
+/// obeys, they are escaped, and the text has no colours.
 pub(crate) fn complain_of_arguments(error: &clap::Error) {
     let text = error.render().to_string();
     let shown = printable_lines(&text);

@@ -151,7 +151,7 @@ fn a_source_that_panics_costs_one_answer() {
     }
 }
 
-/// What a process of [`programs_of_other_namespaces_are_seen_and_keep_their_sockets`] does.
+/// The variable that says what a process of [`programs_of_other_namespaces_are_seen_and_keep_their_sockets`] does.
 const DOES: &str = "SEAMALLOC_TEST_DOES";
 
 /// Returns whether this is such a process: one that serves until its input ends, or one that says whom it saw.

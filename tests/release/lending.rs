@@ -154,7 +154,7 @@ impl Lender for Frees {
     }
 }
 
-/// What became free in the asker while others gave takes its own means to get at: here its cached segment goes back to the device.
+/// Memory that became free in the asker while others gave is had by its own means: here its cached segment goes back to the device.
 #[test]
 fn after_others_gave_all_own_means_are_tried() {
     let gpu = device(200);

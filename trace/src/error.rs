@@ -95,7 +95,7 @@ pub enum RuleError {
     Memory(MemoryError),
 }
 
-/// What an allocator held at one moment: a snapshot without a history says that alone.
+/// The memory that an allocator held at one moment. A snapshot without a history says no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Layout {
@@ -124,7 +124,7 @@ impl Layout {
     }
 }
 
-/// Stands behind what is missing.
+/// The words behind those that say what is missing.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [reserved, allocated, free] = [self.reserved, self.allocated, self.largest_free].map(format_bytes);
@@ -201,7 +201,7 @@ pub enum TraceError {
     NoHistory {
         /// The file.
         file: String,
-        /// What it holds instead.
+        /// The layout that the file holds instead.
         layout: Layout,
     },
     /// A pickle with objects that are not plain data. Nothing of it was executed.

@@ -58,7 +58,7 @@ pub struct Room {
     entered: u64,
     questions: u64,
     begun: Instant,
-    /// More members are refused.
+    /// The most members. Further ones are refused.
     most_members: usize,
 }
 

@@ -205,7 +205,7 @@ fn world() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// More come than there are descriptors for.
+/// More processes join than there are descriptors for.
 #[test]
 fn a_broker_of_few_descriptors_refuses_members_and_answers_questions() {
     let (_folder, path) = world();

@@ -203,7 +203,8 @@ fn who_fails_once_to_give_gives_the_next_time() {
     assert!(asks.hear().starts_with("{\"lent\""));
 }
 
-/// Who has asked is not read until its answer has gone: more than the system's queue takes nobody can send it.
+/// The broker reads nothing of a process that has asked until its answer has gone, so that no more is taken of it than the system's queue
+/// holds.
 #[cfg(target_os = "linux")]
 #[test]
 fn who_waits_for_an_answer_is_not_read() {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from ._outside import printable_lines
+
 VARIABLE = "SEAMALLOC_QUIET"
 # How launchers number the processes of a machine: torchrun, Slurm, Open MPI.
 LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -32,7 +34,7 @@ def line(text: str) -> None:
     """A line, whoever is quiet: of what went wrong."""
     # Where standard error is closed there is nobody to tell.
     if sys.stderr is not None:
-        print(f"seamalloc: {text}", file=sys.stderr, flush=True)
+        print(f"seamalloc: {printable_lines(text)}", file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
