@@ -88,6 +88,8 @@ pub(super) struct Core {
     pub(super) lender: Option<Arc<dyn Lender>>,
     /// What they said of the request that is being refused.
     pub(super) lending: Option<Lending>,
+    /// Whether the driver has refused addresses since the last miss began.
+    pub(super) no_addresses: bool,
 }
 
 /// The rules of requests to private pools with memory of their own.
@@ -130,17 +132,9 @@ impl Allocator {
             let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
             return Err(Error::Granularity { device, granularity });
         }
-        // Only `stitch` has live memory that can be spilled.
-        let config = Config { spill: config.spill.filter(|_| kind.joins_free_memory()), ..config };
+        let config = for_strategy(config);
         let strategy = strategy::new(kind);
-        let heap = Heap::new(HeapRules {
-            oversize_from: config.max_split_size.unwrap_or(u64::MAX),
-            adopts_idle: config.sharing != StreamSharing::Completed,
-            home_is_shared: kind.joins_free_memory(),
-            layout: strategy.layout(&config, properties.total_memory),
-            flight: config.flight_recorder,
-            ages: config.spill.is_some(),
-        })?;
+        let heap = Heap::new(heap_rules(&config, &*strategy, properties))?;
         let guard = Guard::new(&config.guard);
         let rules = strategy.rules(&config);
         let core = Core {
@@ -165,6 +159,7 @@ impl Allocator {
             lender: None,
             lending: None,
             looks: Looks::default(),
+            no_addresses: false,
         };
         Ok(Self {
             core: Mutex::new(core),
@@ -187,7 +182,8 @@ impl Allocator {
     }
 
     /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where no strategy was
-    /// named and the device has no virtual memory, as vGPUs and some virtual machines have none. Then the strategy is
+    /// named and the device has no virtual memory, as vGPUs and some virtual machines have none, or, from the first request on, where the
+    /// driver refuses addresses in every size. Then the strategy is
     /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a warning.
     #[must_use]
     pub fn instead_of(&self) -> Option<StrategyKind> {
@@ -216,8 +212,10 @@ impl Core {
             limits: self.limits,
             exchanges,
             spill: budget.map(|budget| Spill { budget, policy: &*self.spill_policy }),
+            no_addresses: false,
         };
         let result = step(&mut *self.strategy, &mut context);
+        self.no_addresses |= context.no_addresses;
         if !context.rollback.is_whole()
             && let Err(error) = context.retry_rollback()
         {
@@ -308,6 +306,7 @@ impl Core {
             refused,
             instead_of: self.instead_of,
             lending: self.lending.take(),
+            no_addresses: self.no_addresses,
         };
         match input.report().and_then(|report| Ok(OutOfMemoryReport::new(report)?)) {
             Ok(report) => {
@@ -319,6 +318,24 @@ impl Core {
                 error
             }
         }
+    }
+
+    /// Puts `caching` in the place of a strategy that the program has not named, if the driver has refused every range of
+    /// addresses, and nothing lies in one or depends on the strategy. Returns whether it did.
+    pub(super) fn takes_plain_memory(&mut self) -> bool {
+        let has_ranges = self.heap.home().is_some() || self.heap.views().iter().next().is_some();
+        let depends = self.heap.private().has_apart() || !self.growths.is_empty();
+        if !self.no_addresses || self.config.insists_on_strategy() || has_ranges || depends {
+            return false;
+        }
+        let properties = self.driver.properties();
+        let reason = "refuses addresses in every size";
+        let Some((config, instead_of)) = with_plain_memory(&self.config, properties, reason) else { return false };
+        self.strategy = strategy::new(config.strategy);
+        self.instead_of = Some(instead_of);
+        self.heap.set_rules(heap_rules(&config, &*self.strategy, properties));
+        self.set_config(config);
+        true
     }
 
     pub(super) fn check(&self) -> std::result::Result<(), String> {
@@ -348,18 +365,47 @@ impl Core {
 
 /// Returns the options with a strategy that the device can have, if none was named; and the one that it cannot.
 fn for_device(config: Config, device: &DeviceProperties) -> (Config, Option<StrategyKind>) {
-    let wanted = config.strategy;
-    if device.virtual_memory || config.insists_on_strategy() || !wanted.needs_virtual_memory() {
+    if device.virtual_memory || config.insists_on_strategy() {
         return (config, None);
+    }
+    match with_plain_memory(&config, device, "has no virtual memory management") {
+        Some((config, wanted)) => (config, Some(wanted)),
+        None => (config, None),
+    }
+}
+
+/// Returns the options with `caching` in the place of a strategy that needs virtual memory, and that strategy. The log has a warning with
+/// the reason.
+fn with_plain_memory(config: &Config, device: &DeviceProperties, reason: &str) -> Option<(Config, StrategyKind)> {
+    let wanted = config.strategy;
+    if !wanted.needs_virtual_memory() {
+        return None;
     }
     let strategy = StrategyKind::Caching;
     tracing::warn!(
         target: FALLBACK,
-        "{} has no virtual memory management, which the strategy `{wanted}` needs: `{strategy}` takes its place, which joins no free \
-         memory. Name `strategy:{strategy}` to say that this is meant",
+        "{} {reason}, which the strategy `{wanted}` needs: `{strategy}` takes its place, which joins no free memory. Name \
+         `strategy:{strategy}` to say that this is meant",
         device.name
     );
-    (Config { strategy, ..config }, Some(wanted))
+    Some((for_strategy(Config { strategy, ..config.clone() }), wanted))
+}
+
+/// Returns the options without what only another strategy can do: live memory is spilled by `stitch` alone.
+fn for_strategy(config: Config) -> Config {
+    Config { spill: config.spill.filter(|_| config.strategy.joins_free_memory()), ..config }
+}
+
+/// Returns the rules of a heap under these options.
+fn heap_rules(config: &Config, strategy: &dyn Strategy, device: &DeviceProperties) -> HeapRules {
+    HeapRules {
+        oversize_from: config.max_split_size.unwrap_or(u64::MAX),
+        adopts_idle: config.sharing != StreamSharing::Completed,
+        home_is_shared: config.strategy.joins_free_memory(),
+        layout: strategy.layout(config, device.total_memory),
+        flight: config.flight_recorder,
+        ages: config.spill.is_some(),
+    }
 }
 
 /// The error for a headroom beside which nothing could be held.
