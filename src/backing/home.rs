@@ -48,31 +48,30 @@ pub(crate) fn grow_home(context: &mut StrategyContext<'_>, times: u64, size: u64
     // The driver has refused more than it gave last.
     let last = home.ranges().last().map_or(left, |range| range.reserved.size);
     let mut range = if spare { left.min(last).max(least) } else { least };
-    while least <= left {
-        let mut slots = context.heap.reserve_home_range()?;
+    if least > left {
+        return Ok(false);
+    }
+    let mut slots = context.heap.reserve_home_range()?;
+    let reserved = loop {
         match context.reserve_addresses(range, 0) {
-            Ok(start) => {
-                let reserved = Span::new(start, range);
-                context.heap.check_answer(Call::Reserve, reserved, GRANULE)?;
-                let tables = context.heap.home().map(|home| home.wider(reserved));
-                return match tables {
-                    Some(Ok(Some(tables))) => {
-                        context.heap.add_home_range(reserved, tables, &mut slots)?;
-                        Ok(true)
-                    }
-                    tables => {
-                        context.driver.address_free(start, range)?;
-                        // Addresses so far from the others are of no use.
-                        tables.transpose().map(|_| false).map_err(Miss::from)
-                    }
-                };
-            }
+            Ok(start) => break Span::new(start, range),
             Err(error) if error.is_out_of_memory() && range > least => range = half(range).max(least),
             Err(error) if error.is_out_of_memory() => return Ok(false),
             Err(error) => return Err(error.into()),
         }
+    };
+    context.heap.check_answer(Call::Reserve, reserved, GRANULE)?;
+    match context.heap.home().map(|home| home.wider(reserved)) {
+        Some(Ok(Some(tables))) => {
+            context.heap.add_home_range(reserved, tables, &mut slots)?;
+            Ok(true)
+        }
+        refused => {
+            context.driver.address_free(reserved.start, reserved.size)?;
+            // Addresses so far from the others are of no use.
+            refused.transpose().map(|_| false).map_err(Miss::from)
+        }
     }
-    Ok(false)
 }
 
 /// Returns the bytes of addresses that home is to have.

@@ -434,6 +434,43 @@ mod tests {
     }
 
     #[test]
+    fn a_further_range_leaves_all_where_it_is() {
+        const GIB: u64 = 1 << 30;
+        for start in [GIB, 7 * GIB - GRANULE - GIB / 2, 8 * GIB, 500 * GIB] {
+            let (mut home, chunks) = home(&[1, 70, 60, 3]);
+            home.mapped(chunks[1].1);
+            let reserved = Span::new(start, GIB / 2);
+            let inside = home.apart(reserved);
+            let cut = if start == 8 * GIB { GRANULE } else { 0 };
+            assert_eq!((inside.start, inside.end()), (start + cut, reserved.end()), "ranges do not touch");
+            let tables = home.wider(reserved).unwrap().unwrap();
+            home.reserve_range().unwrap();
+            let segment = SegmentId(1);
+            home.add_range(HomeRange { reserved, segment }, inside.start, BlockId(9), tables);
+            let (_, first) = chunks[0];
+            let added = Chunk { address: inside.start, size: 5 * GRANULE, handle: Handle(77), ..first };
+            let id = home.add_chunk(added);
+            for (id, chunk) in chunks.iter().chain([&(id, added)]) {
+                for at in [chunk.address, chunk.end() - 1] {
+                    assert_eq!(
+                        home.chunk_at(at).map(|(found, chunk)| (found, chunk.address)),
+                        Some((*id, chunk.address))
+                    );
+                    assert!(home.holds(at) && home.is_bare(at, 1) == (chunk.address != chunks[1].1.address));
+                }
+            }
+            assert_eq!(home.first[home.granule(inside.start)], 9);
+            assert_eq!((home.addresses(), home.ranges().len()), (GIB + GIB / 2, 2));
+            assert!(!home.holds(reserved.end() + GRANULE) && !home.is_bare(reserved.end() + GRANULE, GRANULE));
+            home.remove_chunk(id);
+            assert!(home.remove_range(segment, BlockId(9), inside.start) && !home.holds(inside.start));
+            assert_eq!(home.first[home.granule(inside.start)], 0);
+        }
+        let (home, _) = home(&[1]);
+        assert!(home.wider(Span::new(2 * MAX_HOME, GIB)).unwrap().is_none(), "tables have a bound");
+    }
+
+    #[test]
     fn addresses_outside_of_home_are_not_bare() {
         let (home, chunks) = home(&[1]);
         assert!(home.is_bare(chunks[0].1.address, 1));

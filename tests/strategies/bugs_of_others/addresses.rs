@@ -148,6 +148,7 @@ fn without_addresses_plain_memory_serves_or_is_advised() {
         assert_eq!((allocator.reserved(), device.gpu.leaks().reservations), (0, 0), "{kind}");
         sound(&device.gpu, &allocator);
     }
+    device.allocator("strategy:caching").allocate(GIB, MAIN).unwrap();
 }
 
 /// What depends on the strategy keeps it: tags have chunks of their own.
