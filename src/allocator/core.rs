@@ -132,7 +132,8 @@ impl Allocator {
             let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
             return Err(Error::Granularity { device, granularity });
         }
-        let config = for_strategy(config);
+        config::tell_without_effect(&config, properties);
+        let config = without_unspent_budget(config);
         let strategy = strategy::new(kind);
         let heap = Heap::new(heap_rules(&config, &*strategy, properties))?;
         let guard = Guard::new(&config.guard);
@@ -232,7 +233,7 @@ impl Core {
 
     /// Returns whether physical memory may be exchanged under live addresses. Work of other devices is not waited for.
     fn may_exchange(&self) -> bool {
-        self.config.split != config::Split::Off && self.nobody_else_looks()
+        self.config.splits() && self.nobody_else_looks()
     }
 
     /// Returns how much live memory may be spilled, if any.
@@ -325,14 +326,16 @@ impl Core {
     pub(super) fn takes_plain_memory(&mut self) -> bool {
         let has_ranges = self.heap.home().is_some() || self.heap.views().iter().next().is_some();
         let depends = self.heap.private().has_apart() || !self.growths.is_empty();
-        if !self.no_addresses || self.config.insists_on_strategy() || has_ranges || depends {
+        let is_named = self.config.insists_on_strategy() || !self.config.strategy.needs_virtual_memory();
+        if !self.no_addresses || is_named || has_ranges || depends {
             return false;
         }
         let properties = self.driver.properties();
-        let reason = "refuses addresses in every size";
-        let Some((config, instead_of)) = with_plain_memory(&self.config, properties, reason) else { return false };
+        self.instead_of = Some(self.config.strategy);
+        let config = with_plain_memory(self.config.clone(), properties, "refuses addresses in every size");
+        config::tell_without_effect(&config, properties);
+        let config = without_unspent_budget(config);
         self.strategy = strategy::new(config.strategy);
-        self.instead_of = Some(instead_of);
         self.heap.set_rules(heap_rules(&config, &*self.strategy, properties));
         self.set_config(config);
         true
@@ -365,35 +368,30 @@ impl Core {
 
 /// Returns the options with a strategy that the device can have, if none was named; and the one that it cannot.
 fn for_device(config: Config, device: &DeviceProperties) -> (Config, Option<StrategyKind>) {
-    if device.virtual_memory || config.insists_on_strategy() {
+    if device.virtual_memory || config.insists_on_strategy() || !config.strategy.needs_virtual_memory() {
         return (config, None);
     }
-    match with_plain_memory(&config, device, "has no virtual memory management") {
-        Some((config, wanted)) => (config, Some(wanted)),
-        None => (config, None),
-    }
+    let wanted = config.strategy;
+    (with_plain_memory(config, device, "has no virtual memory management"), Some(wanted))
 }
 
-/// Returns the options with `caching` in the place of a strategy that needs virtual memory, and that strategy. The log has a warning with
-/// the reason.
-fn with_plain_memory(config: &Config, device: &DeviceProperties, reason: &str) -> Option<(Config, StrategyKind)> {
-    let wanted = config.strategy;
-    if !wanted.needs_virtual_memory() {
-        return None;
-    }
-    let strategy = StrategyKind::Caching;
+/// Returns the options with `caching` in the place of a strategy that needs virtual memory. The log has a warning with the reason.
+fn with_plain_memory(config: Config, device: &DeviceProperties, reason: &str) -> Config {
+    let (wanted, strategy) = (config.strategy, StrategyKind::Caching);
     tracing::warn!(
         target: FALLBACK,
         "{} {reason}, which the strategy `{wanted}` needs: `{strategy}` takes its place, which joins no free memory. Name \
          `strategy:{strategy}` to say that this is meant",
         device.name
     );
-    Some((for_strategy(Config { strategy, ..config.clone() }), wanted))
+    Config { strategy, ..config }
 }
 
-/// Returns the options without what only another strategy can do: live memory is spilled by `stitch` alone.
-fn for_strategy(config: Config) -> Config {
-    Config { spill: config.spill.filter(|_| config.strategy.joins_free_memory()), ..config }
+/// Returns the options without a budget for spilling that is never spent: memory is spilled by `stitch` alone, after a wait for the
+/// device, and keeps its place in guard mode.
+fn without_unspent_budget(config: Config) -> Config {
+    let spills = config.strategy.joins_free_memory() && config.wait_ms.is_none() && !config.guard.is_on();
+    Config { spill: config.spill.filter(|_| spills), ..config }
 }
 
 /// Returns the rules of a heap under these options.

@@ -107,6 +107,7 @@ fn split_chunks(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice
         && !figures.capturing
         && input.may_exchange
         && input.config.split == Split::Off
+        && input.config.wait_ms.is_none()
         && figures.servable < input.request.size
         && figures.has_room_for_views();
     let landlocked = figures.memory.landlocked_bytes;
