@@ -12,6 +12,7 @@ mod explain;
 mod failure;
 mod fit;
 mod inputs;
+mod log;
 mod of_python;
 mod order;
 mod output;
@@ -38,15 +39,9 @@ use command_line::{Cli, Command};
 use failure::Failure;
 use std::path::Path;
 use std::process::ExitCode;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
-
-/// Without SEAMALLOC_LOG: failures, and options that have no effect.
-const LOGGED: &str = "error,seamalloc::config=warn";
 
 fn main() -> ExitCode {
-    start_log();
+    log::start();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -101,19 +96,4 @@ fn main() -> ExitCode {
 fn write_man_pages(folder: &Path) -> Result<(), Failure> {
     let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
     written.map_err(|error| Failure::Write { path: folder.to_owned(), error })
-}
-
-/// Lines on standard error for what `SEAMALLOC_LOG` asks for (`debug`, or `seamalloc::config=warn,error`).
-fn start_log() {
-    // Plain, since --color is not known before the command line is read.
-    let lines = tracing_subscriber::fmt::layer().with_writer(|| outside::Log).with_ansi(false).without_time();
-    tracing_subscriber::registry().with(lines).with(logged()).init();
-}
-
-/// What is logged: the variable's directives, or the usual ones where it is not set or cannot be read.
-fn logged() -> Targets {
-    let named = std::env::var("SEAMALLOC_LOG").ok();
-    // An empty part would be read as `error`.
-    let named = named.map(|text| text.split(',').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(","));
-    named.and_then(|text| text.parse().ok()).or_else(|| LOGGED.parse().ok()).unwrap_or_default()
 }

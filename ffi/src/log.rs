@@ -1,8 +1,8 @@
 //! What the environment variable SEAMALLOC_LOG asks for, as lines on standard error.
 //!
 //! Owns: the subscriber, which is there from the first allocator on. Without the variable nothing is logged, so that a
-//! library in someone's process is quiet, but for the mistakes that guard mode was asked to find, and for a device that cannot have the
-//! default strategy.
+//! library in someone's process is quiet, but for the mistakes that guard mode was asked to find, for a device that cannot have the
+//! default strategy, and for options that have no effect.
 
 use std::env;
 use std::io;
@@ -14,18 +14,18 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Directives as the command `seamalloc` reads them: `info`, or `seamalloc::config=warn,error`.
 const VARIABLE: &str = "SEAMALLOC_LOG";
 
-/// A strategy in the place of another one.
-const FALLBACK: &str = "seamalloc::fallback=warn";
+/// A strategy in the place of another one, and options that have no effect.
+const USUAL: &str = "seamalloc::fallback=warn,seamalloc::config=warn";
 
 /// The same, and what guard mode has found.
-const FINDINGS: &str = "seamalloc::fallback=warn,seamalloc::guard=error";
+const FINDINGS: &str = "seamalloc::fallback=warn,seamalloc::config=warn,seamalloc::guard=error";
 
 /// Logs what is asked for from now on; where nothing is, what nobody should miss.
 pub(crate) fn start(guards: bool) {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let asked = env::var_os(VARIABLE).filter(|text| !text.is_empty());
-        let wanted = asked.unwrap_or_else(|| if guards { FINDINGS } else { FALLBACK }.into());
+        let wanted = asked.unwrap_or_else(|| if guards { FINDINGS } else { USUAL }.into());
         let wanted = wanted.to_string_lossy();
         // An empty part would be read as `error`.
         let parts: Vec<_> = wanted.split(',').filter(|part| !part.trim().is_empty()).collect();

@@ -135,6 +135,7 @@ impl Allocator {
     }
 
     fn serve_miss(&self, core: &mut MutexGuard<'_, Core>, order: &Order, prepared: Prepared) -> Result<u64> {
+        core.no_addresses = false;
         let (prepared, found) = self.search(core, order, prepared)?;
         match found {
             Ok(id) => core.hand_out(id, &prepared),
@@ -254,11 +255,15 @@ impl Core {
     /// Returns the block that a step of the strategy finds.
     pub(super) fn ask(
         &mut self,
-        step: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> Served,
+        mut step: impl FnMut(&mut dyn Strategy, &mut StrategyContext<'_>) -> Served,
     ) -> Result<Found> {
         // What is found can be handed out then.
         self.heap.reserve_live()?;
-        match self.timed(step) {
+        let mut served = self.timed(&mut step);
+        if matches!(served, Err(Miss::OutOfMemory { .. })) && self.takes_plain_memory() {
+            served = self.timed(step);
+        }
+        match served {
             Ok(id) => Ok(Ok(id)),
             Err(Miss::OutOfMemory { refused }) => Ok(Err(refused)),
             Err(Miss::Failed(error)) => Err(error),

@@ -88,6 +88,8 @@ pub(super) struct Core {
     pub(super) lender: Option<Arc<dyn Lender>>,
     /// What they said of the request that is being refused.
     pub(super) lending: Option<Lending>,
+    /// Whether the driver has refused addresses since the last miss began.
+    pub(super) no_addresses: bool,
 }
 
 /// The rules of requests to private pools with memory of their own.
@@ -130,17 +132,10 @@ impl Allocator {
             let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
             return Err(Error::Granularity { device, granularity });
         }
-        // Only `stitch` has live memory that can be spilled.
-        let config = Config { spill: config.spill.filter(|_| kind.joins_free_memory()), ..config };
+        config::tell_without_effect(&config, properties);
+        let config = without_unspent_budget(config);
         let strategy = strategy::new(kind);
-        let heap = Heap::new(HeapRules {
-            oversize_from: config.max_split_size.unwrap_or(u64::MAX),
-            adopts_idle: config.sharing != StreamSharing::Completed,
-            home_is_shared: kind.joins_free_memory(),
-            layout: strategy.layout(&config, properties.total_memory),
-            flight: config.flight_recorder,
-            ages: config.spill.is_some(),
-        })?;
+        let heap = Heap::new(heap_rules(&config, &*strategy, properties))?;
         let guard = Guard::new(&config.guard);
         let rules = strategy.rules(&config);
         let core = Core {
@@ -165,6 +160,7 @@ impl Allocator {
             lender: None,
             lending: None,
             looks: Looks::default(),
+            no_addresses: false,
         };
         Ok(Self {
             core: Mutex::new(core),
@@ -187,7 +183,8 @@ impl Allocator {
     }
 
     /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where no strategy was
-    /// named and the device has no virtual memory, as vGPUs and some virtual machines have none. Then the strategy is
+    /// named and the device has no virtual memory, as vGPUs and some virtual machines have none, or, from the first request on, where the
+    /// driver refuses addresses in every size. Then the strategy is
     /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a warning.
     #[must_use]
     pub fn instead_of(&self) -> Option<StrategyKind> {
@@ -216,8 +213,10 @@ impl Core {
             limits: self.limits,
             exchanges,
             spill: budget.map(|budget| Spill { budget, policy: &*self.spill_policy }),
+            no_addresses: false,
         };
         let result = step(&mut *self.strategy, &mut context);
+        self.no_addresses |= context.no_addresses;
         if !context.rollback.is_whole()
             && let Err(error) = context.retry_rollback()
         {
@@ -234,7 +233,7 @@ impl Core {
 
     /// Returns whether physical memory may be exchanged under live addresses. Work of other devices is not waited for.
     fn may_exchange(&self) -> bool {
-        self.config.split != config::Split::Off && self.nobody_else_looks()
+        self.config.splits() && self.nobody_else_looks()
     }
 
     /// Returns how much live memory may be spilled, if any.
@@ -308,6 +307,7 @@ impl Core {
             refused,
             instead_of: self.instead_of,
             lending: self.lending.take(),
+            no_addresses: self.no_addresses,
         };
         match input.report().and_then(|report| Ok(OutOfMemoryReport::new(report)?)) {
             Ok(report) => {
@@ -319,6 +319,26 @@ impl Core {
                 error
             }
         }
+    }
+
+    /// Puts `caching` in the place of a strategy that the program has not named, if the driver has refused every range of
+    /// addresses, and nothing lies in one or depends on the strategy. Returns whether it did.
+    pub(super) fn takes_plain_memory(&mut self) -> bool {
+        let has_ranges = self.heap.home().is_some() || self.heap.views().iter().next().is_some();
+        let depends = self.heap.private().has_apart() || !self.growths.is_empty();
+        let is_named = self.config.insists_on_strategy() || !self.config.strategy.needs_virtual_memory();
+        if !self.no_addresses || is_named || has_ranges || depends {
+            return false;
+        }
+        let properties = self.driver.properties();
+        self.instead_of = Some(self.config.strategy);
+        let config = with_plain_memory(self.config.clone(), properties, "refuses addresses in every size");
+        config::tell_without_effect(&config, properties);
+        let config = without_unspent_budget(config);
+        self.strategy = strategy::new(config.strategy);
+        self.heap.set_rules(heap_rules(&config, &*self.strategy, properties));
+        self.set_config(config);
+        true
     }
 
     pub(super) fn check(&self) -> std::result::Result<(), String> {
@@ -348,18 +368,42 @@ impl Core {
 
 /// Returns the options with a strategy that the device can have, if none was named; and the one that it cannot.
 fn for_device(config: Config, device: &DeviceProperties) -> (Config, Option<StrategyKind>) {
-    let wanted = config.strategy;
-    if device.virtual_memory || config.insists_on_strategy() || !wanted.needs_virtual_memory() {
+    if device.virtual_memory || config.insists_on_strategy() || !config.strategy.needs_virtual_memory() {
         return (config, None);
     }
-    let strategy = StrategyKind::Caching;
+    let wanted = config.strategy;
+    (with_plain_memory(config, device, "has no virtual memory management"), Some(wanted))
+}
+
+/// Returns the options with `caching` in the place of a strategy that needs virtual memory. The log has a warning with the reason.
+fn with_plain_memory(config: Config, device: &DeviceProperties, reason: &str) -> Config {
+    let (wanted, strategy) = (config.strategy, StrategyKind::Caching);
     tracing::warn!(
         target: FALLBACK,
-        "{} has no virtual memory management, which the strategy `{wanted}` needs: `{strategy}` takes its place, which joins no free \
-         memory. Name `strategy:{strategy}` to say that this is meant",
+        "{} {reason}, which the strategy `{wanted}` needs: `{strategy}` takes its place, which joins no free memory. Name \
+         `strategy:{strategy}` to say that this is meant",
         device.name
     );
-    (Config { strategy, ..config }, Some(wanted))
+    Config { strategy, ..config }
+}
+
+/// Returns the options without a budget for spilling that is never spent: memory is spilled by `stitch` alone, after a wait for the
+/// device, and keeps its place in guard mode.
+fn without_unspent_budget(config: Config) -> Config {
+    let spills = config.strategy.joins_free_memory() && config.wait_ms.is_none() && !config.guard.is_on();
+    Config { spill: config.spill.filter(|_| spills), ..config }
+}
+
+/// Returns the rules of a heap under these options.
+fn heap_rules(config: &Config, strategy: &dyn Strategy, device: &DeviceProperties) -> HeapRules {
+    HeapRules {
+        oversize_from: config.max_split_size.unwrap_or(u64::MAX),
+        adopts_idle: config.sharing != StreamSharing::Completed,
+        home_is_shared: config.strategy.joins_free_memory(),
+        layout: strategy.layout(config, device.total_memory),
+        flight: config.flight_recorder,
+        ages: config.spill.is_some(),
+    }
 }
 
 /// The error for a headroom beside which nothing could be held.

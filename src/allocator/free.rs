@@ -237,7 +237,9 @@ impl Core {
 
     /// Gives a public block back to the driver. Returns `false` if it cannot be done now.
     fn free_to_driver(&mut self, id: BlockId) -> Result<bool> {
-        if self.capturing() || self.heap.is_private(self.heap.block(id).pool.large()) {
+        let block = self.heap.block(id);
+        // Guarded memory is of no pool of the driver's.
+        if self.capturing() || block.kind == Kind::Guarded || self.heap.is_private(block.pool.large()) {
             return Ok(false);
         }
         let freed = self.timed(|strategy, context| strategy.free(context, id));

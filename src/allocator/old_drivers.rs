@@ -37,7 +37,7 @@ fn plain_memory_takes_the_place_of_the_default(open: impl Fn() -> CudaDriver) {
         let Err(Error::OutOfMemory(report)) = allocator.allocate(200 << 20, StreamId::DEFAULT) else {
             panic!("no such memory")
         };
-        let words = "The strategy is `caching`, since the device has no virtual memory, which `stitch` needs.";
+        let words = "The strategy is `caching`, since the device has too few addresses or no virtual memory, which `stitch` needs.";
         assert!(report.to_string().ends_with(words), "{report}");
         allocator.free(address).unwrap();
         assert_eq!(allocator.empty_cache(), Ok(2 << 20));

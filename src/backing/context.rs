@@ -25,6 +25,8 @@ pub(crate) struct StrategyContext<'a> {
     pub(crate) exchanges: bool,
     /// How live memory may be spilled, if it may be.
     pub(crate) spill: Option<Spill<'a>>,
+    /// Whether the driver has refused addresses.
+    pub(crate) no_addresses: bool,
 }
 
 /// How live memory may be spilled.
@@ -131,6 +133,13 @@ impl StrategyContext<'_> {
     /// Returns by how many bytes memory can grow, if the driver tells.
     pub(crate) fn known_room(&self) -> Option<u64> {
         self.driver.memory_info().ok().map(|info| self.limits.room(self.heap.reserved(), info.free))
+    }
+
+    /// Reserves addresses, and notes it if the driver has none.
+    pub(crate) fn reserve_addresses(&mut self, size: u64, alignment: u64) -> DriverResult<u64> {
+        let reserved = self.driver.reserve(size, alignment);
+        self.no_addresses |= reserved.as_ref().is_err_and(DriverError::is_out_of_memory);
+        reserved
     }
 
     /// Tries again to undo earlier failed calls.

@@ -1,39 +1,114 @@
 //! The addresses of home: reserved when first needed, given back when home is empty.
 //!
 //! Owns: the driver calls for them. The strategy chooses what lies in home, and where.
+//!
+//! Some drivers refuse one large range, and give smaller ones: on embedded devices, under WSL, in processes with little address
+//! space. Home is asked for in halves until it is had, and grows by further ranges.
 
 use super::context::{Miss, StrategyContext};
 use crate::driver::{Call, DriverResult};
-use crate::heap::{GRANULE, State};
+use crate::heap::{GRANULE, Heap, MAX_HOME, State};
+use crate::ids::SegmentId;
 use crate::span::Span;
 
-/// The most addresses of home, in bytes (64 TiB): no driver was seen to reserve more at once.
-const MAX_HOME: u64 = 64 << 40;
+/// The sizes of ranges are multiples of this, in bytes.
+const UNIT: u64 = 64 * GRANULE;
+/// A range has at least this part (1/n) of the device's memory, so that home has no more than some hundred ranges.
+const LEAST_PART: u64 = 64;
 
-/// Reserves home, if it does not exist yet, with `times` as many addresses as the device has memory.
-pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64) -> Result<(), Miss> {
+/// Reserves home, if it does not exist yet, with `times` as many addresses as the device has memory. Where the driver refuses
+/// so many, home has a half of them, or a quarter, and so on, as long as it holds a request of `size` bytes.
+pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64, size: u64) -> Result<(), Miss> {
     if context.heap.home().is_some() {
         return Ok(());
     }
+    let most = wanted(context, times);
+    let (mut range, least) = (most, least_range(context, size).min(most));
+    loop {
+        let (tables, mut slots) = context.heap.reserve_home(range)?;
+        match context.reserve_addresses(range, 0) {
+            Ok(start) => {
+                let span = Span::new(start, range);
+                context.heap.check_answer(Call::Reserve, span, GRANULE)?;
+                context.heap.add_home(span, tables, &mut slots);
+                return Ok(());
+            }
+            Err(error) if error.is_out_of_memory() && range > least => range = half(range).max(least),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Reserves one more range of home, in which `size` bytes have a place, unless home has as many addresses as it is to have. With
+/// `spare`, the range is as large as the driver gives it, otherwise as small as may be. Returns whether there is a new range.
+pub(crate) fn grow_home(context: &mut StrategyContext<'_>, times: u64, size: u64, spare: bool) -> Result<bool, Miss> {
+    let Some(home) = context.heap.home() else { return Ok(false) };
+    let left = wanted(context, times).saturating_sub(home.addresses());
+    let least = least_range(context, size);
+    // The driver has refused more than it gave last.
+    let last = home.ranges().last().map_or(left, |range| range.reserved.size);
+    let mut range = if spare { left.min(last).max(least) } else { least };
+    if least > left {
+        return Ok(false);
+    }
+    let mut slots = context.heap.reserve_home_range()?;
+    let reserved = loop {
+        match context.reserve_addresses(range, 0) {
+            Ok(start) => break Span::new(start, range),
+            Err(error) if error.is_out_of_memory() && range > least => range = half(range).max(least),
+            Err(error) if error.is_out_of_memory() => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    context.heap.check_answer(Call::Reserve, reserved, GRANULE)?;
+    match context.heap.home().map(|home| home.wider(reserved)) {
+        Some(Ok(Some(tables))) => {
+            context.heap.add_home_range(reserved, tables, &mut slots)?;
+            Ok(true)
+        }
+        refused => {
+            context.driver.address_free(reserved.start, reserved.size)?;
+            // Addresses so far from the others are of no use.
+            refused.transpose().map(|_| false).map_err(Miss::from)
+        }
+    }
+}
+
+/// Returns the bytes of addresses that home is to have.
+fn wanted(context: &StrategyContext<'_>, times: u64) -> u64 {
     let total = context.driver.properties().total_memory;
     // What is spilled has its addresses there too.
     let beside = context.config.spill.unwrap_or(0);
-    let size =
-        total.saturating_mul(times).saturating_add(beside).clamp(GRANULE, MAX_HOME).next_multiple_of(64 * GRANULE);
-    let (tables, mut slots) = context.heap.reserve_home(size)?;
-    let span = Span::new(context.driver.reserve(size, 0)?, size);
-    context.heap.check_answer(Call::Reserve, span, GRANULE)?;
-    context.heap.add_home(span, tables, &mut slots);
+    total.saturating_mul(times).saturating_add(beside).clamp(GRANULE, MAX_HOME).next_multiple_of(UNIT)
+}
+
+/// Returns the bytes of the smallest range in which `size` bytes have a place. No range holds more than the device.
+fn least_range(context: &StrategyContext<'_>, size: u64) -> u64 {
+    let total = context.driver.properties().total_memory;
+    // A granule at each end may go, so that ranges do not touch.
+    let size = if size <= total { size + 2 * GRANULE } else { 0 };
+    (total / LEAST_PART).max(size).clamp(GRANULE, MAX_HOME).next_multiple_of(UNIT)
+}
+
+fn half(range: u64) -> u64 {
+    (range / 2).next_multiple_of(UNIT)
+}
+
+/// Gives back the ranges of home that are empty.
+pub(crate) fn release_home(context: &mut StrategyContext<'_>) -> DriverResult<()> {
+    while let Some((segment, reserved)) = empty_range(context.heap) {
+        context.driver.address_free(reserved.start, reserved.size)?;
+        context.heap.remove_home_range(segment);
+    }
     Ok(())
 }
 
-/// Gives back the addresses of home, if it is empty.
-pub(crate) fn release_home(context: &mut StrategyContext<'_>) -> DriverResult<()> {
-    let Some(home) = context.heap.home() else { return Ok(()) };
-    let (span, head) = (home.span, context.heap.block(context.heap.head_of(home.segment)));
-    if head.state == State::Unmapped && !head.is_split() {
-        context.driver.address_free(span.start, span.size)?;
-        context.heap.remove_home();
-    }
-    Ok(())
+/// Returns a range of home in which nothing lies.
+fn empty_range(heap: &Heap) -> Option<(SegmentId, Span)> {
+    let is_empty = |segment: SegmentId| {
+        let head = heap.block(heap.head_of(segment));
+        head.state == State::Unmapped && !head.is_split()
+    };
+    let range = heap.home()?.ranges().iter().find(|range| is_empty(range.segment))?;
+    Some((range.segment, range.reserved))
 }

@@ -28,7 +28,7 @@ pub(crate) use driver_pool::DriverPool;
 pub(crate) use exchange::{Fate, Part, exchange};
 pub(crate) use growing::{map_part, release_addresses, reserve_addresses, settled_tail};
 pub(crate) use guarded::{GUARD_RANGE, map_guarded, unmap_guarded};
-pub(crate) use home::{release_home, reserve_home};
+pub(crate) use home::{grow_home, release_home, reserve_home};
 pub(crate) use host_stock::{bound_backups, release_backups, release_host_stock};
 pub(crate) use release_plan::choose;
 pub(crate) use rollback::PendingRollback;

@@ -31,12 +31,29 @@ pub(crate) struct UnmappedPart {
     pub(crate) span: Span,
 }
 
-/// Reserves addresses for a segment of a pool. Returns its unmapped block.
-pub(crate) fn reserve_segment(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64, unit: u64) -> Served {
+/// Reserves addresses for a segment of a pool: `size` bytes, or, where the driver refuses so many, half of them, and so on, but
+/// not fewer than `least`. Returns its unmapped block.
+pub(crate) fn reserve_segment(
+    context: &mut StrategyContext<'_>,
+    pool: PoolIndex,
+    mut size: u64,
+    least: u64,
+    unit: u64,
+) -> Served {
     let mut slots = context.heap.reserve_segment(pool)?;
-    let span = Span::new(context.driver.reserve(size, 0)?, size);
-    context.heap.check_answer(Call::Reserve, span, SMALL_SEGMENT)?;
-    Ok(context.heap.add_expandable_segment(pool, span, unit, &mut slots))
+    loop {
+        match context.reserve_addresses(size, 0) {
+            Ok(start) => {
+                let span = Span::new(start, size);
+                context.heap.check_answer(Call::Reserve, span, SMALL_SEGMENT)?;
+                return Ok(context.heap.add_expandable_segment(pool, span, unit, &mut slots));
+            }
+            Err(error) if error.is_out_of_memory() && size > least => {
+                size = (size / 2).next_multiple_of(unit).max(least);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Gives back the addresses of a segment in which nothing is mapped.

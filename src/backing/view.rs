@@ -79,7 +79,7 @@ pub(crate) fn build_view(context: &mut StrategyContext<'_>, plan: ViewPlan, requ
     let new = context.heap.reserve_view(chunks)?;
     context.rollback.reserve(1)?;
     let size = plan.size();
-    let span = Span::new(context.driver.reserve(size, GRANULE)?, size);
+    let span = Span::new(context.reserve_addresses(size, GRANULE)?, size);
     context.heap.check_answer(Call::Reserve, span, GRANULE)?;
     let mut mapping = Mapping::of_chunks(span.start, pieces);
     if let Err(error) = mapping.map(context.driver) {

@@ -3,6 +3,7 @@
 //! Owns: the options, their defaults and limits; how a request becomes a block size; how much may be held.
 
 mod classic;
+mod effect;
 mod error;
 mod guard;
 mod host_pool;
@@ -19,6 +20,7 @@ mod syntax;
 mod tests;
 
 pub use classic::ClassicOptions;
+pub(crate) use effect::tell_without_effect;
 pub use error::ConfigError;
 pub use guard::GuardOptions;
 pub use limits::Limit;

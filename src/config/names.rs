@@ -5,8 +5,7 @@
 use super::classic::ClassicOptions;
 use super::paddle::PaddleFlags;
 
-/// Options of PyTorch without effect here: they concern pinned host memory, locking or graph capture in its own
-/// implementation.
+/// Options of PyTorch without effect here.
 pub(super) const WITHOUT_EFFECT: [&str; 6] = [
     "release_lock_on_cudamalloc",
     "graph_capture_record_stream_reuse",
@@ -15,6 +14,10 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
     "pinned_use_background_threads",
     "pinned_reserve_segment_size_mb",
 ];
+
+/// Why they have none.
+pub(super) const OF_PYTORCH: &str =
+    "it concerns page-locked memory, locking or graph capture in PyTorch's own allocator";
 
 /// Options that earlier versions had, and the sentence that says what to write in place of each.
 pub(super) const REMOVED: [(&str, &str); 6] = [

@@ -295,6 +295,11 @@ impl Config {
         self.strategy_named || self.strategy != StrategyKind::default()
     }
 
+    /// Returns whether chunks may be split: that takes a wait for the device, which a bound on waits forbids.
+    pub(crate) fn splits(&self) -> bool {
+        self.split != Split::Off && self.wait_ms.is_none()
+    }
+
     /// Returns whether streams are safe by the rule of Paddle's `StreamSafeCUDAAllocator`.
     pub(crate) fn paddle_stream_safe(&self) -> bool {
         self.paddle.use_stream_safe_cuda_allocator && StrategyKind::PADDLE.contains(&self.strategy)

@@ -3,9 +3,10 @@
 //! Owns: the names of the options, and the text form of each value. `options.rs` checks the ranges. The syntax is that
 //! of `PYTORCH_CUDA_ALLOC_CONF`, so that a setting can be copied as it is.
 
+use super::effect;
 use super::error::ConfigError;
 use super::guard::VALUES;
-use super::names::{REMOVED, WITHOUT_EFFECT, names, option_list};
+use super::names::{OF_PYTORCH, REMOVED, WITHOUT_EFFECT, names, option_list};
 use super::options::{Config, MIB, Split, StreamSharing};
 use super::paddle::{PaddleFlags, THROTTLE_RATIO};
 use super::strategy_kind::StrategyKind;
@@ -140,9 +141,7 @@ impl Config {
                 self.garbage_collection_threshold = threshold;
             }
             "per_process_memory_fraction" => self.memory_fraction = Some(fraction(key, value)?),
-            _ if WITHOUT_EFFECT.contains(&key) => {
-                tracing::warn!(option = key, "this option of PyTorch has no effect here")
-            }
+            _ if WITHOUT_EFFECT.contains(&key) => effect::tell(key, OF_PYTORCH),
             _ => self.set_family(key, value)?,
         }
         Ok(())

@@ -4,6 +4,7 @@
 
 use super::figures::Figures;
 use super::input::ReportInput;
+use crate::config::rounding::segment_size;
 use crate::config::{Split, StreamSharing};
 use crate::fallible::{Grown, TryCollect};
 use crate::report::out_of_memory::{Advice, Cause};
@@ -27,6 +28,7 @@ pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> Grown<
         share_streams(input, figures),
         split_chunks(input, figures),
         stitch(input, figures),
+        plain_memory(input, figures),
         raise_limit(input, figures),
         lower_headroom(input, figures),
         free_device(input, figures),
@@ -49,6 +51,8 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
         }
         // If the driver did not tell how much is free, it is unknown whether all of it would have been enough.
         () if needed > max_held && (input.device.is_some() || input.limits.lowest().is_some()) => Cause::TooLittle,
+        // Bounds of ours on views are not the driver's word.
+        () if figures.is_refused_by_driver() && input.refused.is_none() => Cause::Refused,
         () if figures.capturing => Cause::Capture,
         () if needed.saturating_add(fenced) > max_held => Cause::PrivatePools,
         () if figures.segmented => Cause::OwnSegments,
@@ -103,6 +107,7 @@ fn split_chunks(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice
         && !figures.capturing
         && input.may_exchange
         && input.config.split == Split::Off
+        && input.config.wait_ms.is_none()
         && figures.servable < input.request.size
         && figures.has_room_for_views();
     let landlocked = figures.memory.landlocked_bytes;
@@ -113,12 +118,21 @@ fn split_chunks(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice
 fn stitch(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let kept = figures.needed.saturating_add(figures.margin).saturating_add(figures.fenced);
     let joins = input.properties.virtual_memory && kept <= figures.max_held;
-    if figures.stitches || figures.segmented || figures.capturing || !joins {
+    // Other memory would be refused as well.
+    if figures.stitches || figures.segmented || figures.capturing || !joins || figures.is_refused_by_driver() {
         return None;
     }
     let enough = |chunk: u64| figures.joinable(chunk).saturating_add(figures.room) >= input.request.size;
     let (_, chunk_size) = CHUNK_SIZES.iter().find(|(chunk, _)| enough(*chunk))?;
     Some(Advice::Stitch { chunk_size: *chunk_size })
+}
+
+/// Advises plain memory, which needs no ranges of addresses, if the driver has refused these and the device has room.
+fn plain_memory(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
+    let ReportInput { heap, config, request, .. } = *input;
+    let segment = segment_size(request.size, config.large_segment_size);
+    let helps = input.no_addresses && !figures.segmented && !heap.is_private(request.pool) && segment <= figures.room;
+    (helps && figures.exceeded_by(segment).is_none()).then_some(Advice::PlainMemory)
 }
 
 /// Advises a higher limit, if the device has room for it.

@@ -107,14 +107,24 @@ impl<'a> Figures<'a> {
 
     /// Returns which limits forbid this growth.
     pub(super) fn exceeded(&self) -> Option<Limit> {
+        self.exceeded_by(self.growth)
+    }
+
+    /// Returns which limits forbid a growth by so many bytes for the request.
+    pub(super) fn exceeded_by(&self, growth: u64) -> Option<Limit> {
         let ReportInput { heap, config, request, limits, .. } = *self.input;
         // `expandable` counts against the fraction as PyTorch does.
         let counted = match config.strategy {
             StrategyKind::Expandable => segment_size(request.size, config.large_segment_size),
-            _ => self.growth,
+            _ => growth,
         };
-        let more = Increase { against_fraction: Some(counted), against_bytes: Some(self.growth) };
+        let more = Increase { against_fraction: Some(counted), against_bytes: Some(growth) };
         limits.exceeded(heap.reserved(), more)
+    }
+
+    /// Returns whether the driver has refused memory that is free by its own word, and that the limits allow.
+    pub(super) fn is_refused_by_driver(&self) -> bool {
+        self.growth <= self.room && self.exceeded().is_none()
     }
 
     /// Returns how much views would take with the refused one and those refused before it: each live block may be in

@@ -26,4 +26,6 @@ pub(crate) struct ReportInput<'a> {
     pub(crate) instead_of: Option<StrategyKind>,
     /// What other processes were asked for.
     pub(crate) lending: Option<Lending>,
+    /// Whether the driver has refused addresses for the request.
+    pub(crate) no_addresses: bool,
 }

@@ -1,8 +1,12 @@
-//! Home: the one address range in which every chunk of physical memory has its permanent place.
+//! Home: the addresses at which every chunk of physical memory has its permanent place.
 //!
 //! Owns: where the chunks are, which of them are mapped there, and which block covers an address. All three are looked
 //! up in constant time, in tables with one entry for each granule of 2 MiB; a split or merge updates one entry of each.
 //! A chunk that only views have used so far has its place at home, but is not mapped there: it is bare.
+//!
+//! Home is one range of addresses, or several where the driver gives no range that is large enough. The tables go from the
+//! first range to the last one, so that a lookup is the same for one range and for many. No two ranges touch: no block, and no
+//! run of mappings, goes from one into another.
 //!
 //! ```text
 //! granule    |0     |1     |2     |3     |
@@ -12,12 +16,15 @@
 
 use super::block::BlockTable;
 use super::fingerprint::Fingerprint;
-use crate::fallible::{Grown, zeros};
+use crate::fallible::{Grown, with_room, zeros};
 use crate::ids::{BlockId, ChunkId, Handle, SegmentId};
 use crate::span::Span;
 
 /// The size of a granule in bytes: the granularity of the driver's virtual-memory calls on every GPU so far.
 pub(crate) const GRANULE: u64 = 2 << 20;
+
+/// The most addresses of home, in bytes (64 TiB): no driver was seen to reserve more at once.
+pub(crate) const MAX_HOME: u64 = 64 << 40;
 
 /// Physical memory at its place at home.
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +53,32 @@ impl Chunk {
     }
 }
 
+/// One range of home's addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HomeRange {
+    /// The addresses that the driver gave. The segment has them all, except where it would touch another range.
+    pub(crate) reserved: Span,
+    /// The number of the range among the segments.
+    pub(crate) segment: SegmentId,
+}
+
+/// Tables of a home with one more range.
+#[derive(Debug)]
+pub(crate) struct WiderTables {
+    span: Span,
+    first: Vec<u32>,
+    begun: Vec<u64>,
+    chunk_of: Vec<u32>,
+    bare: Vec<u64>,
+}
+
 /// The home of one device.
 #[derive(Debug)]
 pub(crate) struct ChunkMap {
-    /// The addresses of home.
+    /// All addresses from the first range of home to the last one.
     pub(crate) span: Span,
-    /// The number of home among the segments.
-    pub(crate) segment: SegmentId,
+    /// The ranges of home, in the order in which they were reserved.
+    ranges: Vec<HomeRange>,
     /// The first block that begins in each granule; 0 is none.
     first: Vec<u32>,
     /// One bit a granule: a block begins in it.
@@ -76,7 +102,7 @@ impl ChunkMap {
         let granules = (size / GRANULE) as usize;
         Ok(Self {
             span: Span::new(0, size),
-            segment: SegmentId(0),
+            ranges: with_room(1)?,
             first: zeros(granules)?,
             begun: zeros(granules.div_ceil(64))?,
             chunk_of: zeros(granules)?,
@@ -91,9 +117,79 @@ impl ChunkMap {
 
     /// Gives home its place.
     pub(crate) fn placed(mut self, span: Span, segment: SegmentId, head: BlockId) -> Self {
-        (self.span, self.segment, self.slabs_from) = (span, segment, span.end());
+        (self.span, self.slabs_from) = (span, span.end());
+        self.ranges.push(HomeRange { reserved: span, segment });
         self.begins(head, span.start, BlockId::NONE, 0);
         self
+    }
+
+    /// Returns the ranges of home, in the order in which they were reserved.
+    pub(crate) fn ranges(&self) -> &[HomeRange] {
+        &self.ranges
+    }
+
+    /// Returns the bytes of all ranges.
+    pub(crate) fn addresses(&self) -> u64 {
+        self.ranges.iter().map(|range| range.reserved.size).sum()
+    }
+
+    /// Makes room for one more range, before it is reserved.
+    pub(crate) fn reserve_range(&mut self) -> Grown<()> {
+        self.ranges.try_reserve(1)
+    }
+
+    /// Returns the addresses of one more range that touch no other range.
+    pub(crate) fn apart(&self, reserved: Span) -> Span {
+        let touches =
+            |at: u64| self.ranges.iter().any(|range| range.reserved.start == at || range.reserved.end() == at);
+        let start = if touches(reserved.start) { reserved.start + GRANULE } else { reserved.start };
+        let end = if touches(reserved.end()) { reserved.end() - GRANULE } else { reserved.end() };
+        Span::between(start, end)
+    }
+
+    /// Makes the tables of a home that has one more range. Returns `None` if they would have to be larger than those of any
+    /// home.
+    pub(crate) fn wider(&self, range: Span) -> Grown<Option<WiderTables>> {
+        // Words of bits stay whole where the start moves by whole words.
+        let below = self.span.start.saturating_sub(range.start).next_multiple_of(64 * GRANULE);
+        let end = self.span.end().max(range.end());
+        let Some(start) = self.span.start.checked_sub(below).filter(|start| end - start <= MAX_HOME) else {
+            return Ok(None);
+        };
+        let span = Span::between(start, end);
+        let (granules, moved) = ((span.size / GRANULE) as usize, (below / GRANULE) as usize);
+        let mut out = WiderTables {
+            span,
+            first: zeros(granules)?,
+            begun: zeros(granules.div_ceil(64))?,
+            chunk_of: zeros(granules)?,
+            bare: zeros(granules.div_ceil(64))?,
+        };
+        // Only entries of ranges are copied: those between them stay without memory of the host.
+        for HomeRange { reserved, .. } in &self.ranges {
+            let (from, to) = (self.granule(reserved.start), self.granule(reserved.end()));
+            out.first[from + moved..to + moved].copy_from_slice(&self.first[from..to]);
+            out.chunk_of[from + moved..to + moved].copy_from_slice(&self.chunk_of[from..to]);
+            let (from, to, moved) = (from / 64, to.div_ceil(64), moved / 64);
+            out.begun[from + moved..to + moved].copy_from_slice(&self.begun[from..to]);
+            out.bare[from + moved..to + moved].copy_from_slice(&self.bare[from..to]);
+        }
+        Ok(Some(out))
+    }
+
+    /// Adds a range, for which there is room, with the block that its segment begins with.
+    pub(crate) fn add_range(&mut self, range: HomeRange, start: u64, head: BlockId, tables: WiderTables) {
+        let WiderTables { span, first, begun, chunk_of, bare } = tables;
+        (self.span, self.first, self.begun, self.chunk_of, self.bare) = (span, first, begun, chunk_of, bare);
+        self.ranges.push(range);
+        self.begins(head, start, BlockId::NONE, 0);
+    }
+
+    /// Removes a range without chunks, whose block is `head`. Returns whether another one is left.
+    pub(crate) fn remove_range(&mut self, segment: SegmentId, head: BlockId, start: u64) -> bool {
+        self.ends(head, start, BlockId::NONE, 0);
+        self.ranges.retain(|range| range.segment != segment);
+        !self.ranges.is_empty()
     }
 
     /// Makes room for `count` more chunks.
@@ -114,7 +210,7 @@ impl ChunkMap {
 
     /// Returns whether the address is one of home.
     pub(crate) fn holds(&self, address: u64) -> bool {
-        self.span.contains(address)
+        self.ranges.iter().any(|range| range.reserved.contains(address))
     }
 
     /// Notes a block that begins at `address`. The block before it begins at `before_address`.
@@ -335,6 +431,43 @@ mod tests {
         let first = home.fingerprint();
         home.add_chunk(chunk);
         assert!(home.fingerprint() == both && first != both && first != Fingerprint::default());
+    }
+
+    #[test]
+    fn a_further_range_leaves_all_where_it_is() {
+        const GIB: u64 = 1 << 30;
+        for start in [GIB, 7 * GIB - GRANULE - GIB / 2, 8 * GIB, 500 * GIB] {
+            let (mut home, chunks) = home(&[1, 70, 60, 3]);
+            home.mapped(chunks[1].1);
+            let reserved = Span::new(start, GIB / 2);
+            let inside = home.apart(reserved);
+            let cut = if start == 8 * GIB { GRANULE } else { 0 };
+            assert_eq!((inside.start, inside.end()), (start + cut, reserved.end()), "ranges do not touch");
+            let tables = home.wider(reserved).unwrap().unwrap();
+            home.reserve_range().unwrap();
+            let segment = SegmentId(1);
+            home.add_range(HomeRange { reserved, segment }, inside.start, BlockId(9), tables);
+            let (_, first) = chunks[0];
+            let added = Chunk { address: inside.start, size: 5 * GRANULE, handle: Handle(77), ..first };
+            let id = home.add_chunk(added);
+            for (id, chunk) in chunks.iter().chain([&(id, added)]) {
+                for at in [chunk.address, chunk.end() - 1] {
+                    assert_eq!(
+                        home.chunk_at(at).map(|(found, chunk)| (found, chunk.address)),
+                        Some((*id, chunk.address))
+                    );
+                    assert!(home.holds(at) && home.is_bare(at, 1) == (chunk.address != chunks[1].1.address));
+                }
+            }
+            assert_eq!(home.first[home.granule(inside.start)], 9);
+            assert_eq!((home.addresses(), home.ranges().len()), (GIB + GIB / 2, 2));
+            assert!(!home.holds(reserved.end() + GRANULE) && !home.is_bare(reserved.end() + GRANULE, GRANULE));
+            home.remove_chunk(id);
+            assert!(home.remove_range(segment, BlockId(9), inside.start) && !home.holds(inside.start));
+            assert_eq!(home.first[home.granule(inside.start)], 0);
+        }
+        let (home, _) = home(&[1]);
+        assert!(home.wider(Span::new(2 * MAX_HOME, GIB)).unwrap().is_none(), "tables have a bound");
     }
 
     #[test]

@@ -72,7 +72,7 @@ mod view;
 mod views;
 
 pub(crate) use block::{Block, Kind, Slots, State};
-pub(crate) use chunk_map::{Chunk, ChunkMap, GRANULE};
+pub(crate) use chunk_map::{Chunk, ChunkMap, GRANULE, MAX_HOME};
 pub(crate) use fit::{FitRules, Request};
 pub(crate) use flight_log::Kept;
 pub(crate) use growing::Tail;

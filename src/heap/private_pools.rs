@@ -132,6 +132,11 @@ impl PrivatePools {
     }
 
     /// Returns whether a pool has chunks of its own.
+    /// Returns whether any pool has chunks of its own.
+    pub(crate) fn has_apart(&self) -> bool {
+        self.pools.values().any(|pool| pool.apart)
+    }
+
     pub(crate) fn is_apart(&self, id: PoolId) -> bool {
         self.get(id).is_some_and(|pool| pool.apart)
     }

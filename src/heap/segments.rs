@@ -1,7 +1,7 @@
 //! Segments come, grow, shrink and go: `backing` notes here which memory it got and gave back.
 
 use super::block::{Block, Kind, Slots, State};
-use super::chunk_map::{Chunk, ChunkMap};
+use super::chunk_map::{Chunk, ChunkMap, HomeRange, WiderTables};
 use super::segment::{Backing, Segment};
 use super::tables::Heap;
 use crate::driver::{Call, DriverError, DriverResult, Status};
@@ -12,6 +12,7 @@ use crate::report::observer::Action;
 use crate::span::Span;
 
 const NOT_EXPANDABLE: Error = Error::Internal("a block of a segment that cannot grow");
+const WITHOUT_HOME: Error = Error::Internal("a chunk without a home");
 
 /// Memory that a part of a segment gets.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +93,27 @@ impl Heap {
         self.home = Some(tables.placed(span, self.blocks[id].segment, id));
     }
 
+    /// Makes room for one more range of home. Returns the slot for its block.
+    pub(crate) fn reserve_home_range(&mut self) -> Result<Slots> {
+        self.home.as_mut().map_or(Ok(()), ChunkMap::reserve_range)?;
+        self.reserve_segment(self.idle)
+    }
+
+    /// Adds a range of home, in which nothing is mapped.
+    ///
+    /// # Errors
+    /// There is no home. Nothing has changed.
+    pub(crate) fn add_home_range(&mut self, reserved: Span, tables: WiderTables, slots: &mut Slots) -> Result<()> {
+        let span = self.home.as_ref().map(|home| home.apart(reserved)).ok_or(WITHOUT_HOME)?;
+        let id = self.add_segment(self.idle, span, Backing::Home, slots);
+        self.pools[self.idle].unmapped.insert((span.start, id));
+        let range = HomeRange { reserved, segment: self.blocks[id].segment };
+        if let Some(home) = &mut self.home {
+            home.add_range(range, span.start, id, tables);
+        }
+        Ok(())
+    }
+
     pub(super) fn add_segment(&mut self, pool: PoolIndex, span: Span, backing: Backing, slots: &mut Slots) -> BlockId {
         let (kind, state) = match backing {
             Backing::Malloc => (Kind::Malloc, State::Free),
@@ -144,11 +166,15 @@ impl Heap {
         self.remove_segment(id, segment);
     }
 
-    /// Removes home, whose addresses were given back.
-    pub(crate) fn remove_home(&mut self) {
-        if let Some(home) = self.home.take() {
-            self.remove_expandable_segment(self.head_of(home.segment));
+    /// Removes a range of home, whose addresses were given back. Home goes with the last one.
+    pub(crate) fn remove_home_range(&mut self, segment: SegmentId) {
+        let head = self.head_of(segment);
+        let start = self.blocks[head].address;
+        let is_left = self.home.as_mut().is_some_and(|home| home.remove_range(segment, head, start));
+        if !is_left {
+            self.home = None;
         }
+        self.remove_expandable_segment(head);
     }
 
     pub(super) fn remove_segment(&mut self, head: BlockId, segment: SegmentId) {
@@ -266,7 +292,7 @@ impl Heap {
     /// # Errors
     /// There is no home. Nothing has changed.
     pub(crate) fn add_chunk(&mut self, chunk: Chunk) -> Result<ChunkId> {
-        let home = self.home.as_mut().ok_or(Error::Internal("a chunk without a home"))?;
+        let home = self.home.as_mut().ok_or(WITHOUT_HOME)?;
         Ok(home.add_chunk(chunk))
     }
 

@@ -143,6 +143,11 @@ impl Heap {
         Ok(heap)
     }
 
+    /// Sets the rules of another strategy. No memory is held by the rules of the earlier one, and the flight recorder stays.
+    pub(crate) fn set_rules(&mut self, rules: HeapRules) {
+        self.rules = rules;
+    }
+
     /// Returns the bytes held from the driver.
     #[inline]
     pub(crate) fn reserved(&self) -> u64 {

@@ -148,7 +148,8 @@ impl SpillStats {
 pub struct Stats {
     /// The strategy in force.
     pub strategy: StrategyKind,
-    /// The strategy in whose place it is, because the device has no virtual memory ([`Allocator::instead_of`](crate::Allocator::instead_of)).
+    /// The strategy in whose place it is, because the device has no virtual memory, or the driver refused all addresses
+    /// ([`Allocator::instead_of`](crate::Allocator::instead_of)).
     pub instead_of: Option<StrategyKind>,
     /// Blocks that were handed out and that the program has not freed.
     pub allocation: StatByPool,

@@ -61,7 +61,10 @@ impl Grow for Expandable {
         let unit = unit_of(context.config, request.class);
         let start = match found {
             Some(id) => id,
-            None => reserve_segment(context, request.pool, addresses(context, request, unit), unit)?,
+            None => {
+                let least = request.size.checked_next_multiple_of(unit).unwrap_or(request.size);
+                reserve_segment(context, request.pool, addresses(context, request, unit), least, unit)?
+            }
         };
         let parts = plan(context.heap, start, request, unit);
         let mapped = parts.map_err(Miss::from).and_then(|parts| map_units(context, request.pool, parts, unit));

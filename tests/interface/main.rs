@@ -16,6 +16,9 @@ mod sharing;
 mod viewer;
 mod viewer_rules;
 
+#[path = "../common/log.rs"]
+#[allow(dead_code, reason = "of errors and warnings, those that are asked for")]
+mod log;
 #[path = "../common/physical.rs"]
 #[allow(dead_code, reason = "as much of it as random programs of blocks need")]
 mod physical;

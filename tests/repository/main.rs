@@ -10,6 +10,9 @@ mod options_page;
 
 #[path = "../common/documents.rs"]
 mod documents;
+#[path = "../common/log.rs"]
+#[allow(dead_code, reason = "of errors and warnings, those that are asked for")]
+mod log;
 #[path = "../common/random.rs"]
 mod random;
 #[path = "../common/simulated.rs"]

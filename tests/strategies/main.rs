@@ -11,6 +11,9 @@ mod gmlake;
 mod rules;
 mod without_virtual_memory;
 
+#[path = "../common/log.rs"]
+#[allow(dead_code, reason = "of errors and warnings, those that are asked for")]
+mod log;
 #[path = "../common/random.rs"]
 mod random;
 #[path = "../common/simulated.rs"]

@@ -38,7 +38,7 @@ def pending_waits_of(waits: dict[str, int]) -> str:
 
 def strategy_of(stats: Mapping[str, Any]) -> str:
     """A strategy in the place of another one."""
-    return f"{stats['strategy']}, since the device has no virtual memory, which {stats['instead_of']} needs"
+    return f"{stats['strategy']}, since the device has too few addresses or no virtual memory, which {stats['instead_of']} needs"
 
 
 def headroom_of(headroom: dict[str, int]) -> str:

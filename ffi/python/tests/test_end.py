@@ -81,7 +81,7 @@ class Log(OfStandIn):
 
     def test_tells_of_options_without_effect_and_of_itself(self):
         text = self.run_program(1, conf="release_lock_on_cudamalloc:True", SEAMALLOC_LOG=",seamalloc::config=warn,")
-        self.assertIn("this option of PyTorch has no effect here", text)
+        self.assertIn("has no effect: it concerns page-locked memory", text)
         self.assertIn("SEAMALLOC_LOG is `=x=`, which cannot be read", self.run_program(1, SEAMALLOC_LOG="=x="))
 
 

@@ -83,6 +83,8 @@ pub enum Advice {
         /// usual to join them.
         chunk_size: Option<u64>,
     },
+    /// The option `strategy:caching`, whose memory needs no ranges of addresses: the driver has refused them.
+    PlainMemory,
     /// A higher limit.
     RaiseLimit {
         /// The limit that was exceeded.
@@ -161,6 +163,9 @@ impl fmt::Display for Advice {
             Self::Stitch { chunk_size } => {
                 f.write_str("the option strategy:stitch, which joins free memory wherever it lies")?;
                 chunk_size.map_or(Ok(()), |size| write!(f, ", with chunk_size_mb:{}", size >> 20))
+            }
+            Self::PlainMemory => {
+                f.write_str("the option strategy:caching, which needs no ranges of addresses: the driver refused them")
             }
             Self::RaiseLimit { limit, to, total } => {
                 let fraction = format!("per_process_memory_fraction:{}", Self::fraction(to, total));

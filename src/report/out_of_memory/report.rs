@@ -24,7 +24,7 @@ pub struct OutOfMemory {
     pub device: String,
     /// The strategy that refused it.
     pub strategy: StrategyKind,
-    /// The strategy in whose place it is, because the device has no virtual memory.
+    /// The strategy in whose place it is, because the device has no virtual memory, or the driver refused all addresses.
     pub instead_of: Option<StrategyKind>,
     /// The stream of the request.
     pub stream: StreamId,
@@ -325,7 +325,7 @@ impl fmt::Display for OutOfMemory {
         if let Some(wanted) = self.instead_of {
             write!(
                 f,
-                " The strategy is `{}`, since the device has no virtual memory, which `{wanted}` needs.",
+                " The strategy is `{}`, since the device has too few addresses or no virtual memory, which `{wanted}` needs.",
                 self.strategy
             )?;
         }

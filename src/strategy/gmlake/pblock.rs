@@ -3,7 +3,9 @@
 //! Owns: where pBlocks lie, and which of them can be given back. Each allocation of chunks lies apart from the others,
 //! so that it merges with none of them, and only with parts split off it, as in the release.
 
-use crate::backing::{ChunkPlace, Miss, Served, StrategyContext, add_chunks, drop_view, release_chunks, reserve_home};
+use crate::backing::{
+    ChunkPlace, Miss, Served, StrategyContext, add_chunks, drop_view, grow_home, release_chunks, reserve_home,
+};
 use crate::error::Result;
 use crate::fallible::{Grown, TryCollect, TryPush};
 use crate::heap::{Block, Chunk, GRANULE, Heap, NewMemory, State};
@@ -26,15 +28,21 @@ pub(super) fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolInd
     if context.heap.reserved().saturating_add(size) > limit {
         return Err(Miss::OUT_OF_MEMORY);
     }
-    reserve_home(context, HOME_MULTIPLE)?;
-    let (room, address) = place(context.heap, size).ok_or(Miss::OUT_OF_MEMORY)?;
+    // With a chunk's space on either side.
+    let space = size.saturating_add(2 * CHUNK);
+    reserve_home(context, HOME_MULTIPLE, space)?;
+    let found = match place(context.heap, space) {
+        None if grow_home(context, HOME_MULTIPLE, space, true)? => place(context.heap, space),
+        found => found,
+    };
+    let (room, address) = found.ok_or(Miss::OUT_OF_MEMORY)?;
     let memory = NewMemory { room, span: Span::new(address, size), pool };
     add_chunks(context, ChunkPlace { memory, chunk: CHUNK, mapped: true, slab: false }, &mut Vec::new())
 }
 
-/// Returns the lowest place for `size` bytes with a chunk's space on either side.
-fn place(heap: &Heap, size: u64) -> Option<(BlockId, u64)> {
-    let fits = |(_, id): &&(u64, BlockId)| heap.block(*id).size >= size.saturating_add(2 * CHUNK);
+/// Returns the lowest place with so much space, and the address behind a chunk's space there.
+fn place(heap: &Heap, space: u64) -> Option<(BlockId, u64)> {
+    let fits = |(_, id): &&(u64, BlockId)| heap.block(*id).size >= space;
     heap.pool(heap.idle()).unmapped.iter().find(fits).map(|(address, id)| (*id, address + CHUNK))
 }
 

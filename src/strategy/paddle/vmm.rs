@@ -83,8 +83,8 @@ impl Grow for Vmm {
         let room = match found {
             Some(room) => room,
             None => {
-                let size = addresses(context, request, handle).saturating_mul(ROOM_TO_MOVE);
-                reserve_segment(context, request.pool, size, handle)?
+                let most = addresses(context, request, handle).saturating_mul(ROOM_TO_MOVE);
+                reserve_segment(context, request.pool, most, size, handle)?
             }
         };
         let span = Span::new(context.heap.block(room).address, size);

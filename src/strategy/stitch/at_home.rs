@@ -4,7 +4,7 @@
 
 use super::choose;
 use crate::backing::StrategyContext;
-use crate::config::{Config, Split};
+use crate::config::Config;
 use crate::error::Result;
 use crate::heap::{FitRules, Placement, Request};
 use crate::ids::BlockId;
@@ -16,7 +16,7 @@ const FIT_BY_GRANULE: FitRules = FitRules { placement: Placement::ByGranule, ..F
 /// Returns the rules by which requests find their blocks.
 pub(super) fn fit_rules(config: &Config) -> &'static FitRules {
     // Whole granules in coarse chunks are worth nothing unless chunks are split.
-    if config.split == Split::Off { &FIT } else { &FIT_BY_GRANULE }
+    if config.splits() { &FIT_BY_GRANULE } else { &FIT }
 }
 
 const APART: FitRules = FitRules { takes_idle: false, ..FIT };
@@ -27,7 +27,7 @@ pub(super) fn fit_rules_of(context: &StrategyContext<'_>, request: &Request) -> 
     if context.heap.takes_idle(request.pool) {
         return fit_rules(context.config);
     }
-    if context.config.split == Split::Off { &APART } else { &APART_BY_GRANULE }
+    if context.config.splits() { &APART_BY_GRANULE } else { &APART }
 }
 
 /// Takes a block of one range at home that the stream may use at once.

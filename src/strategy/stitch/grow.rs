@@ -5,11 +5,14 @@
 //! Large memory grows upwards, from the start of home or from where its stream began, so that it stays contiguous. Slabs for
 //! small blocks grow downwards from the end of home, so that they do not lie between large chunks.
 
-use crate::backing::{ChunkPlace, Miss, Served, StrategyContext, add_chunks, release_chunks};
+use crate::backing::{ChunkPlace, Miss, Served, StrategyContext, add_chunks, grow_home, release_chunks};
 use crate::config::Config;
 use crate::heap::{GRANULE, Heap, NewMemory, Request, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
 use crate::span::Span;
+
+/// Addresses of home, as a multiple of the device's memory: room for chunks of any size beside holes.
+pub(super) const HOME_MULTIPLE: u64 = 2;
 
 /// The most bytes of a chunk: a request that grows home by less gets one chunk. Each chunk costs driver time, and the
 /// free part of a chunk that is partly in use serves no view: smaller chunks cost time, larger ones memory.
@@ -33,6 +36,8 @@ pub(super) struct Growth {
     exact: u64,
     /// The bytes by which home grows for small requests in a row, if that is more.
     ahead: u64,
+    /// Bytes of the request.
+    request: u64,
 }
 
 impl Growth {
@@ -43,7 +48,7 @@ impl Growth {
         // What extends a view takes chunks whole, and has its own rule for what it takes ahead.
         let ahead = if request.extends.is_some() { 0 } else { context.heap.reserved() / AHEAD };
         let ahead = ahead.min(chunk) / GRANULE * GRANULE;
-        Self { pool: request.pool, chunk, exact, ahead }
+        Self { pool: request.pool, chunk, exact, ahead, request: request.size }
     }
 
     /// Returns by how many bytes home grows at most.
@@ -70,17 +75,29 @@ impl Growth {
     ) -> Result<(), Miss> {
         let Self { pool, chunk, .. } = self;
         while missing > 0 {
-            let place = if context.shares_nothing() {
-                place_of(context.heap, pool, missing)
-            } else {
-                lowest(context.heap, missing)
-            };
-            let (room, span) = place.ok_or(Miss::OUT_OF_MEMORY)?;
+            let apart = context.shares_nothing();
+            let place = |heap: &Heap| if apart { place_of(heap, pool, missing) } else { lowest(heap, missing) };
+            let mut found = place(context.heap);
+            if found.is_none_or(|(_, span)| span.size < missing) && self.widens(context, missing)? {
+                found = place(context.heap);
+            }
+            let (room, span) = found.ok_or(Miss::OUT_OF_MEMORY)?;
             let memory = NewMemory { room, span, pool };
             add_chunks(context, ChunkPlace { memory, chunk, mapped: false, slab: false }, added)?;
             missing -= span.size;
         }
         Ok(())
+    }
+
+    /// Gives home one more range if no gap holds the missing bytes. Where all gaps together hold them, a view joins these, which
+    /// takes as many addresses as a range for a whole request.
+    fn widens(&self, context: &mut StrategyContext<'_>, missing: u64) -> Result<bool, Miss> {
+        let gaps = &context.heap.pool(context.heap.idle()).unmapped;
+        let suffices = gaps.iter().map(|(_, id)| context.heap.block(*id).size).sum::<u64>() >= missing;
+        if suffices && missing < self.request {
+            return Ok(false);
+        }
+        grow_home(context, HOME_MULTIPLE, missing, !suffices)
     }
 }
 
@@ -98,8 +115,12 @@ pub(super) fn most_chunks(heap: &Heap, config: &Config, bytes: u64) -> usize {
 
 /// Grows home by one slab, for a pool of small blocks. Returns the free block that the slab is part of.
 pub(super) fn grow_slab(context: &mut StrategyContext<'_>, pool: PoolIndex, added: &mut Vec<ChunkId>) -> Served {
-    let unmapped = &context.heap.pool(context.heap.idle()).unmapped;
-    let (_, room) = *unmapped.last().ok_or(Miss::OUT_OF_MEMORY)?;
+    let last = |heap: &Heap| heap.pool(heap.idle()).unmapped.last().map(|(_, room)| *room);
+    let room = match last(context.heap) {
+        None if grow_home(context, HOME_MULTIPLE, GRANULE, true)? => last(context.heap),
+        room => room,
+    };
+    let room = room.ok_or(Miss::OUT_OF_MEMORY)?;
     let span = Span::new(context.heap.block(room).end() - GRANULE, GRANULE);
     let memory = NewMemory { room, span, pool };
     add_chunks(context, ChunkPlace { memory, chunk: GRANULE, mapped: false, slab: true }, added)

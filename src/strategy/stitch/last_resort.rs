@@ -96,8 +96,6 @@ impl Stitch {
     /// Does the same with what the GPU has passed so far, without a wait. Nothing is split, which takes a wait for the device.
     pub(super) fn replace_passed(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.advance_epochs()?;
-        // Otherwise chunks may yet be split.
-        self.spends_spare = context.config.wait_ms.is_some();
         match self.miss(context, request) {
             Err(Miss::OutOfMemory { .. }) => {}
             done => return done,

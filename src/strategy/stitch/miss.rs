@@ -5,7 +5,7 @@
 use super::at_home::{fit_rules, fit_rules_of, run_at_home};
 use super::choose;
 use super::estimate;
-use super::grow::{Growth, grow_slab, release_added};
+use super::grow::{Growth, HOME_MULTIPLE, grow_slab, release_added};
 use super::others;
 use super::release::ReleasableChunks;
 use super::remembered::{Choice, Key, Remembered};
@@ -20,9 +20,6 @@ use crate::heap::{GRANULE, Heap, PlanHash, Request, ViewUsage};
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
 use crate::span::Span;
 use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
-
-/// Addresses of home, as a multiple of the device's memory: room for chunks of any size beside holes.
-const HOME_MULTIPLE: u64 = 2;
 
 /// How often home grows for one request. Twice is enough unless addresses or mappings are at their bounds.
 const MAX_GROWTHS: u32 = 8;
@@ -145,7 +142,7 @@ impl Strategy for Stitch {
 impl Stitch {
     /// Runs the steps that take nothing from others.
     pub(super) fn miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        reserve_home(context, HOME_MULTIPLE)?;
+        reserve_home(context, HOME_MULTIPLE, request.size)?;
         self.attempt(context, request, |stitch, context| match request.class {
             Class::Small => stitch.slab(context, request),
             Class::Large => stitch.stitch(context, request),

@@ -59,7 +59,7 @@ fn ends_clean(gpu: &SimGpu, allocator: Allocator) {
 
 /// The same test under every strategy.
 fn each_strategy(guard: &str, test: impl Fn(&Arc<SimGpu>, Allocator)) {
-    for kind in StrategyKind::MAIN {
+    for kind in StrategyKind::ALL {
         let (gpu, allocator) = guarded(&format!("strategy:{kind},{guard}"));
         test(&gpu, allocator);
     }

@@ -1,6 +1,7 @@
 //! Blocks: what they are, what dropping them does, and what they leave when they are taken apart.
 
-use super::{MAIN, MIB, SIDE, device, live, log};
+use super::{MAIN, MIB, SIDE, device, live};
+use crate::log;
 use seamalloc::driver::sim::Range;
 use seamalloc::driver::{Call, Driver, Status};
 use seamalloc::{Allocator, Block, Error, RawBlock, StreamId};

@@ -2,7 +2,6 @@
 
 mod blocks;
 mod ends;
-mod log;
 mod opened;
 mod pools;
 mod streams;

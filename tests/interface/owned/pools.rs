@@ -1,6 +1,7 @@
 //! Pools and routes that end by themselves.
 
-use super::{MAIN, MIB, SIDE, device, live, log};
+use super::{MAIN, MIB, SIDE, device, live};
+use crate::log;
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::{Error, Pool, PoolId, PoolRoute, Route};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,6 +1,7 @@
 //! Streams that the allocator forgets before they are destroyed.
 
-use super::{MAIN, MIB, SIDE, device, live, log};
+use super::{MAIN, MIB, SIDE, device, live};
+use crate::log;
 use seamalloc::driver::sim::{CaptureMode, SimGpu};
 use seamalloc::{Stream, StreamId};
 use std::sync::Arc;

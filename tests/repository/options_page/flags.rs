@@ -1,13 +1,8 @@
 //! The rows of Paddle's flags.
 
-use super::row::{Of, Row, mib};
-use StrategyKind::{MallocAsync, PaddleAutoGrowth, PaddleNaiveBestFit, PaddleThreadLocal, PaddleVmm};
-use seamalloc::{Config, StrategyKind};
+use super::row::{Row, mib};
+use seamalloc::Config;
 
-const OF_PADDLE: Of = Of::These(&StrategyKind::PADDLE);
-const OF_AUTO_GROWTH: Of = Of::These(&[PaddleAutoGrowth]);
-const OF_NAIVE: Of = Of::These(&[PaddleNaiveBestFit, PaddleThreadLocal]);
-const OF_VMM: Of = Of::These(&[PaddleVmm]);
 const OF_CHUNKS: &str = "MiB; 0: as large as the request";
 
 fn switch(on: bool) -> String {
@@ -21,27 +16,18 @@ const fn flag(
     field: &'static str,
     value: &'static str,
     default: fn(&Config) -> String,
-    of: Of,
     example: &'static str,
 ) -> Row {
-    Row { name, field, value, default, of, when: "", example }
+    Row { name, field, value, default, when: "", example }
 }
 
 pub(crate) const FLAGS: &[Row] = &[
-    flag(
-        "FLAGS_free_idle_chunk",
-        "paddle.free_idle_chunk",
-        SWITCH,
-        |c| switch(c.paddle.free_idle_chunk),
-        OF_AUTO_GROWTH,
-        "1",
-    ),
+    flag("FLAGS_free_idle_chunk", "paddle.free_idle_chunk", SWITCH, |c| switch(c.paddle.free_idle_chunk), "1"),
     flag(
         "FLAGS_free_when_no_cache_hit",
         "paddle.free_when_no_cache_hit",
         SWITCH,
         |c| switch(c.paddle.free_when_no_cache_hit),
-        OF_AUTO_GROWTH,
         "1",
     ),
     flag(
@@ -49,7 +35,6 @@ pub(crate) const FLAGS: &[Row] = &[
         "paddle.auto_growth_chunk_size",
         OF_CHUNKS,
         |c| mib(c.paddle.auto_growth_chunk_size),
-        OF_AUTO_GROWTH,
         "64",
     ),
     flag(
@@ -57,7 +42,6 @@ pub(crate) const FLAGS: &[Row] = &[
         "paddle.small_pool_size",
         "MiB; 0: no such pool",
         |c| mib(c.paddle.small_pool_size),
-        OF_AUTO_GROWTH,
         "1",
     ),
     flag(
@@ -65,7 +49,6 @@ pub(crate) const FLAGS: &[Row] = &[
         "paddle.small_pool_auto_growth_chunk_size",
         OF_CHUNKS,
         |c| mib(c.paddle.small_pool_auto_growth_chunk_size),
-        OF_AUTO_GROWTH,
         "8",
     ),
     flag(
@@ -73,7 +56,6 @@ pub(crate) const FLAGS: &[Row] = &[
         "paddle.large_pool_auto_growth_chunk_size",
         OF_CHUNKS,
         |c| mib(c.paddle.large_pool_auto_growth_chunk_size),
-        OF_AUTO_GROWTH,
         "64",
     ),
     flag(
@@ -81,7 +63,6 @@ pub(crate) const FLAGS: &[Row] = &[
         "paddle.fraction_of_gpu_memory_to_use",
         "above 0, up to 1",
         |c| c.paddle.fraction_of_gpu_memory_to_use.to_string(),
-        OF_NAIVE,
         "0.1",
     ),
     flag(
@@ -89,7 +70,6 @@ pub(crate) const FLAGS: &[Row] = &[
         "paddle.initial_gpu_memory",
         "MiB; 0: by the fraction",
         |c| mib(c.paddle.initial_gpu_memory),
-        OF_NAIVE,
         "64",
     ),
     flag(
@@ -97,7 +77,6 @@ pub(crate) const FLAGS: &[Row] = &[
         "paddle.reallocate_gpu_memory",
         "MiB; 0: by the fraction",
         |c| mib(c.paddle.reallocate_gpu_memory),
-        OF_NAIVE,
         "64",
     ),
     flag(
@@ -105,7 +84,6 @@ pub(crate) const FLAGS: &[Row] = &[
         "paddle.use_stream_safe_cuda_allocator",
         SWITCH,
         |c| switch(c.paddle.use_stream_safe_cuda_allocator),
-        OF_PADDLE,
         "1",
     ),
     flag(
@@ -113,7 +91,6 @@ pub(crate) const FLAGS: &[Row] = &[
         "paddle.cuda_malloc_async_pool_memory_throttle_ratio",
         "0 to 1",
         |c| c.paddle.cuda_malloc_async_pool_memory_throttle_ratio.to_string(),
-        Of::These(&[MallocAsync]),
         "0.1",
     ),
     flag(
@@ -121,7 +98,6 @@ pub(crate) const FLAGS: &[Row] = &[
         "paddle.vmm_v2_large_pool_handle_size",
         "MiB, even",
         |c| mib(c.paddle.vmm_v2_large_pool_handle_size),
-        OF_VMM,
         "2",
     ),
 ];

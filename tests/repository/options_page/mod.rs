@@ -3,6 +3,7 @@
 //! `SEAMALLOC_WRITE_OPTIONS=1 cargo test --test repository options_page` writes the page anew.
 
 mod docs;
+mod effects;
 mod flags;
 mod row;
 mod rows;
@@ -10,7 +11,7 @@ mod rows;
 use crate::random::Random;
 use crate::simulated;
 use docs::Source;
-use row::{Group, Of, Row};
+use row::{Group, Row};
 use rows::GROUPS;
 use seamalloc::driver::{Driver, StreamId};
 use seamalloc::{Config, Error, Split, StrategyKind, StreamSharing};
@@ -63,12 +64,15 @@ fn owner(row: &Row) -> (&'static str, &'static str) {
     }
 }
 
-fn strategies(of: Of) -> String {
-    match of {
-        Of::All => "all".to_owned(),
-        Of::These(kinds) if kinds == StrategyKind::PADDLE => "`paddle-…`".to_owned(),
-        Of::These(kinds) => kinds.iter().map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", "),
+fn strategies(row: &Row) -> String {
+    let kinds = effects::heeding(row);
+    if kinds == StrategyKind::ALL {
+        return "all".to_owned();
     }
+    if kinds == StrategyKind::PADDLE {
+        return "`paddle-…`".to_owned();
+    }
+    kinds.iter().map(|kind| format!("`{kind}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// The text in lines that are as wide as lines may be; those after the first begin with `indent`.
@@ -140,7 +144,7 @@ fn group(group: &Group, source: &Source, page: &mut String) {
             field,
             row.value.to_owned(),
             (row.default)(&default),
-            strategies(row.of),
+            strategies(row),
             row.when.to_owned(),
         ];
         let cells = if has_when { &cells[..] } else { &cells[..5] };
@@ -165,6 +169,7 @@ fn page() -> String {
     GROUPS.iter().for_each(|one| group(one, &source, &mut page));
     let idle: Vec<_> = source.strings("WITHOUT_EFFECT").iter().map(|name| format!("`{name}`")).collect();
     let idle = format!("{}: options of PyTorch that are taken, with a warning, and change nothing.", idle.join(", "));
+    page += &effects::section();
     write!(page, "\n## Without effect\n{}\n", wrap(&idle, "")).unwrap();
     page
 }
@@ -223,6 +228,8 @@ fn beside(row: &Row) -> &'static str {
     match row.name {
         "guard_sample" | "guard_min_size" | "guard_quarantine_mb" => "guard:page,",
         "max_non_split_rounding_mb" => "max_split_size_mb:20,",
+        "garbage_collection_threshold" => "per_process_memory_fraction:0.9,",
+        "broker_guarantee" | "broker_weight" | "broker_wait_ms" => "broker:auto,",
         "FLAGS_small_pool_auto_growth_chunk_size_in_mb" | "FLAGS_large_pool_auto_growth_chunk_size_in_mb" => {
             "FLAGS_small_pool_size_in_mb:1,"
         }
@@ -276,8 +283,9 @@ fn other_strategies_do_not_heed_an_option() {
         let usual = what_happens(kind, "");
         assert!(usual == what_happens(kind, ""), "{kind} does not do the same twice");
         for row in rows() {
-            let Of::These(kinds) = row.of else { continue };
-            if !kinds.contains(&kind) && what_happens(kind, beside(row)) != what_happens(kind, &typed(row)) {
+            if !effects::heeding(row).contains(&kind)
+                && what_happens(kind, beside(row)) != what_happens(kind, &typed(row))
+            {
                 heeded.push(format!("{kind}: {}", typed(row)));
             }
         }
@@ -291,11 +299,10 @@ fn the_strategies_that_are_named_heed_it() {
     // What shows only while the GPU is behind, after seconds without a request, or under a fraction; and
     // where this run never comes.
     let unseen = ["wait_ms", "idle_release_s", "garbage_collection_threshold", "max_views", "split", "backup_cache"];
-    let is_seen = |row: &&Row| match row.of {
-        Of::All => true,
-        Of::These(kinds) => {
-            kinds.iter().any(|kind| what_happens(*kind, beside(row)) != what_happens(*kind, &typed(row)))
-        }
+    let is_seen = |row: &&Row| {
+        let kinds = effects::heeding(row);
+        let differs = |kind: &StrategyKind| what_happens(*kind, beside(row)) != what_happens(*kind, &typed(row));
+        kinds == StrategyKind::ALL || kinds.iter().any(differs)
     };
     let idle: Vec<_> =
         rows().filter(|row| !unseen.contains(&row.name)).filter(|row| !is_seen(row)).map(typed).collect();

@@ -1,6 +1,6 @@
 //! One row of the page.
 
-use seamalloc::{Config, StrategyKind};
+use seamalloc::Config;
 
 const MIB: u64 = 1 << 20;
 
@@ -14,19 +14,10 @@ pub(crate) struct Row {
     pub(crate) value: &'static str,
     /// The default, as it is typed.
     pub(crate) default: fn(&Config) -> String,
-    /// What it has an effect on.
-    pub(crate) of: Of,
     /// When to touch it.
     pub(crate) when: &'static str,
     /// A value other than the default, which the strategies that are not named must not heed.
     pub(crate) example: &'static str,
-}
-
-/// The strategies that heed an option.
-#[derive(Clone, Copy)]
-pub(crate) enum Of {
-    All,
-    These(&'static [StrategyKind]),
 }
 
 /// Options that belong together.

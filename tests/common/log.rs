@@ -29,8 +29,16 @@ impl Subscriber for Lines {
 
 /// The errors that `run` causes in the log.
 pub(crate) fn errors(run: impl FnOnce()) -> Vec<String> {
+    lines(run).into_iter().filter(|line| line.starts_with("ERROR")).collect()
+}
+
+/// The warnings that `run` causes in the log.
+pub(crate) fn warnings(run: impl FnOnce()) -> Vec<String> {
+    lines(run).into_iter().filter(|line| line.starts_with("WARN")).collect()
+}
+
+fn lines(run: impl FnOnce()) -> Vec<String> {
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), run);
-    let all = std::mem::take(&mut *lines.0.lock().unwrap());
-    all.into_iter().filter(|line| line.starts_with("ERROR")).collect()
+    std::mem::take(&mut *lines.0.lock().unwrap())
 }

@@ -1,0 +1,263 @@
+//! Which options have an effect: with which strategies, beside which other options, on which devices.
+//!
+//! Owns: the tables, from which the warnings follow, and `docs/options.md` with them. An option counts as given if its value is not
+//! the default.
+
+use super::guard::GuardOptions;
+use super::options::{Config, StreamSharing};
+use super::strategy_kind::StrategyKind;
+use super::strategy_kind::StrategyKind::{
+    Buddy, Caching, Exact, Expandable, Gmlake, MallocAsync, PaddleAutoGrowth, PaddleNaiveBestFit, PaddleThreadLocal,
+    PaddleVmm, Stitch,
+};
+use crate::driver::DeviceProperties;
+use std::fmt::{self, Write as _};
+
+/// The strategies that heed an option. Every strategy heeds those that are not listed.
+const HEEDED_BY: &[(&[&str], &[StrategyKind])] = &[
+    (
+        &[
+            "split",
+            "spill",
+            "backup_cache",
+            "sharing",
+            "wait_ms",
+            "idle_release_s",
+            "chunk_size_mb",
+            "max_view_mappings",
+            "max_views",
+            "max_view_address_space",
+        ],
+        &[Stitch],
+    ),
+    (&["roundup_power2_divisions", "large_segment_size_mb"], &[Caching, Expandable, Gmlake, Stitch]),
+    (&["max_split_size_mb", "max_non_split_rounding_mb"], &[Caching, Expandable]),
+    (&["garbage_collection_threshold"], &[Caching]),
+    (&["fragLimit", "reuseLimit", "defragLevel", "autoGC"], &[Gmlake]),
+    (&["exact_buffer_mb"], &[Exact]),
+    (&["buddy_capacity_mb"], &[Buddy]),
+    (
+        &[
+            "FLAGS_free_idle_chunk",
+            "FLAGS_free_when_no_cache_hit",
+            AUTO_GROWTH_CHUNK,
+            SMALL_POOL,
+            "FLAGS_small_pool_auto_growth_chunk_size_in_mb",
+            "FLAGS_large_pool_auto_growth_chunk_size_in_mb",
+        ],
+        &[PaddleAutoGrowth],
+    ),
+    (
+        &["FLAGS_fraction_of_gpu_memory_to_use", "FLAGS_initial_gpu_memory_in_mb", "FLAGS_reallocate_gpu_memory_in_mb"],
+        &[PaddleNaiveBestFit, PaddleThreadLocal],
+    ),
+    (&["FLAGS_use_stream_safe_cuda_allocator"], &StrategyKind::PADDLE),
+    (&["FLAGS_cuda_malloc_async_pool_memory_throttle_ratio"], &[MallocAsync]),
+    (&["FLAGS_vmm_v2_large_pool_handle_size_in_mb"], &[PaddleVmm]),
+];
+
+const SMALL_POOL: &str = "FLAGS_small_pool_size_in_mb";
+const AUTO_GROWTH_CHUNK: &str = "FLAGS_auto_growth_chunk_size_in_mb";
+
+/// Options that have an effect only beside others, or on certain devices.
+struct Rule {
+    options: &'static [&'static str],
+    has_effect: fn(&Config, &DeviceProperties) -> bool,
+    /// Why there is none where `has_effect` is false.
+    reason: &'static str,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        options: &["max_non_split_rounding_mb"],
+        has_effect: |config, _| config.max_split_size.is_some(),
+        reason: "it needs `max_split_size_mb`",
+    },
+    Rule {
+        options: &["garbage_collection_threshold"],
+        has_effect: |config, _| config.memory_fraction.is_some_and(|fraction| fraction < 1.0),
+        reason: "it refers to `per_process_memory_fraction`, which has to be below 1",
+    },
+    Rule {
+        options: &["guard_sample", "guard_min_size", "guard_quarantine_mb"],
+        has_effect: |config, _| config.guard.page,
+        reason: "it needs `guard:page`",
+    },
+    Rule {
+        options: &["split", "spill"],
+        has_effect: |config, _| !GuardOptions::is_on(&config.guard),
+        reason: "memory keeps its place with `guard`",
+    },
+    Rule {
+        options: &["split", "spill"],
+        has_effect: |config, _| config.wait_ms.is_none(),
+        reason: "it takes a wait for the device, which `wait_ms` forbids",
+    },
+    Rule {
+        options: &["max_view_mappings", "max_view_address_space"],
+        has_effect: |config, _| config.max_views > 0,
+        reason: "`max_views:0` forbids all views",
+    },
+    Rule {
+        options: &["max_views", "max_view_address_space"],
+        has_effect: |config, _| config.max_view_mappings > 0,
+        reason: "`max_view_mappings:0` forbids all views",
+    },
+    Rule {
+        options: &["max_views", "max_view_mappings"],
+        has_effect: |config, _| config.max_view_address_space > 0,
+        reason: "`max_view_address_space:0B` forbids all views",
+    },
+    Rule {
+        options: &["broker_guarantee", "broker_weight", "broker_wait_ms"],
+        has_effect: |config, _| config.broker.is_some(),
+        reason: "it needs `broker`",
+    },
+    Rule {
+        options: &["fragLimit", "reuseLimit", "autoGC"],
+        has_effect: |config, _| config.defrag_level < 3,
+        reason: "with a `defragLevel` of 3 and more no memory is stitched",
+    },
+    Rule {
+        options: &["FLAGS_small_pool_auto_growth_chunk_size_in_mb", "FLAGS_large_pool_auto_growth_chunk_size_in_mb"],
+        has_effect: |config, _| config.paddle.small_pool_size > 0,
+        reason: "it needs `FLAGS_small_pool_size_in_mb`",
+    },
+    Rule {
+        options: &[AUTO_GROWTH_CHUNK],
+        has_effect: |config, _| config.paddle.small_pool_size == 0,
+        reason: "the pools of `FLAGS_small_pool_size_in_mb` have options of their own for it",
+    },
+    Rule {
+        options: &["FLAGS_free_when_no_cache_hit"],
+        has_effect: |config, _| !config.paddle.free_idle_chunk,
+        reason: "`FLAGS_free_idle_chunk` leaves no idle chunks",
+    },
+    Rule {
+        options: &["FLAGS_fraction_of_gpu_memory_to_use"],
+        has_effect: |config, _| config.paddle.initial_gpu_memory == 0 || config.paddle.reallocate_gpu_memory == 0,
+        reason: "`FLAGS_initial_gpu_memory_in_mb` and `FLAGS_reallocate_gpu_memory_in_mb` say how large all chunks are",
+    },
+    Rule {
+        options: &["memory_limit"],
+        has_effect: |config, device| config.memory_limit.is_none_or(|limit| limit < device.total_memory),
+        reason: "the device has no more memory than that",
+    },
+];
+
+/// Why an option has no effect.
+enum Reason {
+    /// The strategy, and those that heed the option.
+    Strategy(StrategyKind, &'static [StrategyKind]),
+    Rule(&'static str),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Strategy(kind, heeding) => {
+                write!(f, "the strategy `{kind}` does not heed it, but ")?;
+                let mut names = heeding.iter().enumerate();
+                names.try_for_each(|(at, name)| write!(f, "{}`{name}`", if at > 0 { ", " } else { "" }))
+            }
+            Self::Rule(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// Says in the log that an option was given which has no effect, and why.
+pub(super) fn tell(option: &str, reason: impl fmt::Display) {
+    tracing::warn!("the option `{option}` has no effect: {reason}");
+}
+
+/// Says in the log which of these options have no effect on a device, one warning for each.
+pub(crate) fn tell_without_effect(config: &Config, device: &DeviceProperties) {
+    let mut given = Given::new(|option| {
+        if let Some(reason) = reason(option, config, device) {
+            tell(option, reason);
+        }
+    });
+    // Nothing in it fails.
+    let _ = write!(given, "{config}");
+}
+
+/// Returns why a given option has no effect, or `None` if it has one.
+fn reason(option: &str, config: &Config, device: &DeviceProperties) -> Option<Reason> {
+    // A pool of the host's memory sets it by itself, whatever the strategy.
+    let is_set = option == "sharing" && config.sharing == StreamSharing::Completed;
+    let heeding = HEEDED_BY.iter().find(|(options, _)| options.contains(&option)).map(|(_, kinds)| *kinds);
+    if let Some(kinds) = heeding.filter(|kinds| !is_set && !kinds.contains(&config.strategy)) {
+        return Some(Reason::Strategy(config.strategy, kinds));
+    }
+    let rule = RULES.iter().find(|rule| rule.options.contains(&option) && !(rule.has_effect)(config, device));
+    rule.map(|rule| Reason::Rule(rule.reason))
+}
+
+/// The most bytes of an option's name.
+const LONGEST_NAME: usize = 64;
+
+/// Reads options as they are written, and visits the name of each. The host's memory is not needed for it.
+struct Given<F> {
+    visit: F,
+    name: [u8; LONGEST_NAME],
+    length: usize,
+    in_value: bool,
+    /// How many brackets are open.
+    depth: u32,
+}
+
+impl<F: FnMut(&str)> Given<F> {
+    fn new(visit: F) -> Self {
+        Self { visit, name: [0; LONGEST_NAME], length: 0, in_value: false, depth: 0 }
+    }
+}
+
+impl<F: FnMut(&str)> fmt::Write for Given<F> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            match byte {
+                b'[' => self.depth += 1,
+                b']' => self.depth = self.depth.saturating_sub(1),
+                b',' if self.depth == 0 => (self.in_value, self.length) = (false, 0),
+                b':' if !self.in_value => {
+                    self.in_value = true;
+                    (self.visit)(str::from_utf8(&self.name[..self.length]).unwrap_or_default());
+                }
+                _ if !self.in_value && self.length < LONGEST_NAME => {
+                    self.name[self.length] = byte;
+                    self.length += 1;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::names::option_list;
+
+    /// What is named here is an option, under the name by which it is written.
+    #[test]
+    fn every_name_is_that_of_an_option() {
+        let of_rules = RULES.iter().flat_map(|rule| rule.options);
+        for option in HEEDED_BY.iter().flat_map(|(options, _)| *options).chain(of_rules) {
+            assert!(option_list().any(|name| name == *option), "{option}");
+            assert!(option.len() < LONGEST_NAME, "{option}");
+        }
+        let listed: Vec<_> = HEEDED_BY.iter().flat_map(|(options, _)| *options).collect();
+        assert!(listed.iter().all(|name| listed.iter().filter(|other| other == &name).count() == 1));
+    }
+
+    #[test]
+    fn the_names_are_those_of_what_is_written() {
+        let text = "roundup_power2_divisions:[256:1,512:2,>:4],memory_limit:1GiB,broker:/a:b,guard:page|streams";
+        let config = Config::parse(text).unwrap();
+        let mut names: Vec<String> = Vec::new();
+        write!(Given::new(|name| names.push(name.to_owned())), "{config}").unwrap();
+        assert_eq!(names, ["roundup_power2_divisions", "memory_limit", "broker", "guard"]);
+        write!(Given::new(|name| panic!("{name}")), "{}", Config::default()).unwrap();
+    }
+}
