@@ -235,9 +235,11 @@ impl Core {
         Ok(())
     }
 
-    /// Gives a public block back to the driver. Returns `false` if it cannot be done now.
+    /// Gives a public block back to the driver's pool. Returns `false` if it cannot be done now, or if the memory is guarded and so is
+    /// not of that pool.
     fn free_to_driver(&mut self, id: BlockId) -> Result<bool> {
-        if self.capturing() || self.heap.is_private(self.heap.block(id).pool.large()) {
+        let Block { kind, pool, .. } = *self.heap.block(id);
+        if kind == Kind::Guarded || self.capturing() || self.heap.is_private(pool.large()) {
             return Ok(false);
         }
         let freed = self.timed(|strategy, context| strategy.free(context, id));
