@@ -65,10 +65,9 @@ coverage *arguments:
 fuzz seconds='60' *arguments:
     .ci/fuzz {{seconds}} {{arguments}}
 
-# Random programs of everything public, in Rust and in C, with debug assertions: `just attack`, or with `SEAMALLOC_ATTACK_SEED` and
-# `SEAMALLOC_ATTACK_OPERATIONS`. A finding says how it is repeated.
-attack:
-    .ci/attack
+# Random programs of everything public: `just attack`, `just attack rust`, `just attack c`. A finding says how it is repeated.
+attack *arguments:
+    .ci/attack {{arguments}}
 
 # Changes of the core that a test must notice: `just mutants 'src/streams/*'`.
 mutants *arguments:

@@ -57,7 +57,7 @@ fn an_attack_reaches_every_function_and_breaks_no_rule() {
     let calls = number("SEAMALLOC_ATTACK_OPERATIONS").unwrap_or(rounds(2 * CALLS, 200 * CALLS));
     let mut reached = Reached::new();
     for seed in first..first + calls.div_ceil(CALLS) {
-        println!("attack {seed}: repeat it with SEAMALLOC_ATTACK_SEED={seed} SEAMALLOC_ATTACK_OPERATIONS={CALLS}");
+        println!("attack {seed}; alone: SEAMALLOC_ATTACK_SEED={seed} SEAMALLOC_ATTACK_OPERATIONS={CALLS} .ci/attack c");
         for (name, (made, done)) in attack(seed, CALLS, THREADS[(seed % 4) as usize]) {
             let sum = reached.entry(name).or_default();
             *sum = (sum.0 + made, sum.1 + done);

@@ -16,7 +16,7 @@
 //!
 //! Each operation is drawn from a number of its own and from what is there when it runs, so that a program stays one when operations
 //! are left out. That is how a program that finds something is shortened before it is printed. `SEAMALLOC_ATTACK_SEED` and
-//! `SEAMALLOC_ATTACK_OPERATIONS` choose the first program and how many operations there are in all (`just attack`).
+//! `SEAMALLOC_ATTACK_OPERATIONS` choose the first program and how many operations there are in all (`.ci/attack rust`).
 
 mod callbacks;
 mod dice;
@@ -133,7 +133,7 @@ fn shorten(setup: &mut Setup, operations: &mut Vec<u64>) {
 /// Tells of a finding: how it is repeated, and a short program that finds something too.
 fn tell(seed: u64, finding: &Finding) -> ! {
     let (mut setup, mut operations) = program(seed);
-    let repeated = format!("SEAMALLOC_ATTACK_SEED={seed} SEAMALLOC_ATTACK_OPERATIONS={PROGRAM} just attack");
+    let repeated = format!("SEAMALLOC_ATTACK_SEED={seed} SEAMALLOC_ATTACK_OPERATIONS={PROGRAM} .ci/attack rust");
     let whole = format!("{setup}");
     operations.truncate(finding.operations);
     shorten(&mut setup, &mut operations);
