@@ -3,10 +3,10 @@
 use super::dice::Dice;
 use super::oracle::Use;
 use super::setup::MIB;
-use super::world::{FIRST_STREAM, HANDLES_NAME_NEW_STREAMS, Live, World, found};
+use super::world::{FIRST_STREAM, HANDLES_NAME_NEW_STREAMS, Live, PLAIN_ADDRESSES_KEEP_LAST_USES, World, found};
 use seamalloc::driver::sim::Range;
 use seamalloc::driver::{PlainMemory, StreamId};
-use seamalloc::{Advice, Error, PoolId};
+use seamalloc::{Advice, Block, Error, Growing, PoolId, RawBlock};
 use std::time::Duration;
 
 /// Blocks live at most: more take longer to look at than they show.
@@ -23,7 +23,8 @@ impl World {
             220..400 => self.allocate(dice),
             400..620 => self.free(dice),
             620..640 => self.launch(dice),
-            640..665 => self.reserve(dice),
+            640..660 => self.reserve(dice),
+            660..665 => self.reserve_owned(dice),
             665..715 => self.resize(dice),
             715..730 => self.advise(dice),
             730..740 => self.unspill(),
@@ -208,11 +209,10 @@ impl World {
             _ => dice.below(60_000),
         };
         let pieces = self.pieces(address, size);
-        if let Err(error) = self.gpu.launch(stream, &[Range { address, size }], ns) {
-            found!("a kernel on {address:#x}: {error}");
+        if self.runs(stream, Range { address, size }, ns) {
+            let ends = self.gpu.done_at(stream).unwrap_or(u64::MAX);
+            self.uses.add(&pieces, Use { stream, ends, untold, graph_of: None });
         }
-        let ends = self.gpu.done_at(stream).unwrap_or(u64::MAX);
-        self.uses.add(&pieces, Use { stream, ends, untold, graph_of: None });
     }
 
     /// Whether a use of a block by `stream` can be told to the allocator.
@@ -268,6 +268,16 @@ impl World {
                 self.kernel(dice, address, stream, live.stream.filter(|own| *own != stream));
                 self.allocator.free_under(address, stream)
             }
+            4 | 5 if told && live.stream.is_some() && !live.grows => {
+                named = Some(stream);
+                // The errors of a plain value are only logged.
+                let plain = how == 5;
+                if plain {
+                    self.disarm();
+                }
+                self.kernel(dice, address, stream, None);
+                self.free_owned(address, stream, plain)
+            }
             _ => self.allocator.free(address),
         };
         match done {
@@ -277,6 +287,23 @@ impl World {
                 self.still_live(address, named);
             }
         }
+    }
+
+    /// Frees by a [`Block`], which knows its last use, or by the plain value that it leaves.
+    fn free_owned(&self, address: u64, last_use: StreamId, plain: bool) -> Result<(), Error> {
+        let live = &self.live[&address];
+        let stream = live.stream.unwrap_or_default();
+        let mut block = Block::from_raw(&*self.allocator, RawBlock { address, size: live.size, stream });
+        block.set_last_use(last_use);
+        if plain {
+            return self.allocator.free(block.into_raw().address);
+        }
+        let freed = block.free();
+        if freed.is_err() {
+            // Else it would be freed here.
+            let _ = block.into_raw();
+        }
+        freed
     }
 
     fn gone(&mut self, address: u64, live: &Live) {
@@ -339,6 +366,47 @@ impl World {
                 }
             }
             Err(error) => self.refused("reserve", &error),
+        }
+    }
+
+    /// An allocation that grows is owned at first: another stream uses it last, and it becomes a plain address.
+    fn reserve_owned(&mut self, dice: &mut Dice) {
+        let (capacity, stream, last_use) = (MIB * (1 + dice.below(40)), self.stream(dice), self.stream(dice));
+        if self.live.len() >= MAX_LIVE || self.is_captured(stream) || self.is_captured(last_use) {
+            return;
+        }
+        self.log(|| format!("{}: reserve {capacity} on {stream}, used last on {last_use}", self.operation));
+        // What fails in dropping and naming is only logged.
+        self.disarm();
+        let allocator = std::sync::Arc::clone(&self.allocator);
+        let mut growing = match Growing::new(&*allocator, capacity, stream) {
+            Ok(growing) => growing,
+            Err(error) => return self.refused("reserve", &error),
+        };
+        let grown = growing.grow(1 + dice.below(capacity));
+        let (address, size) = (growing.address(), growing.len());
+        self.follow();
+        if let Err(error) = grown {
+            self.refused("grow", &error);
+        }
+        let own = Some(stream);
+        let live = Live { size, stream: own, handle: own, pool: None, grows: true, captured: false };
+        if let Some(before) = self.live.insert(address, live) {
+            found!("{address:#x} is reserved, and was live: {before:?}");
+        }
+        self.whole();
+        self.apart();
+        self.is_passed(address, size, stream, None);
+        self.kernel(dice, address, last_use, None);
+        growing.set_last_use(last_use);
+        if PLAIN_ADDRESSES_KEEP_LAST_USES && dice.one_in(2) {
+            let _ = growing.into_address();
+            return;
+        }
+        self.live.remove(&address);
+        drop(growing);
+        if self.allocator.extent(address).is_ok() {
+            found!("{address:#x} is dropped, and live");
         }
     }
 
