@@ -185,7 +185,7 @@ impl Core {
         let Some(guard) = &mut self.guard else { return Ok(()) };
         let id = self.heap.live(address)?;
         guard.allocated(&self.heap, &*self.driver, id);
-        self.heap.set_has_uses(id, true);
+        self.heap.set_has_uses(id);
         Ok(())
     }
 
