@@ -42,13 +42,12 @@ impl Allocator {
             return Ok(());
         }
         let core = &mut *self.core.lock();
-        let stream = core.driver.canonical_stream(stream)?;
         if core.grows_at(address)? {
+            let stream = core.driver.canonical_stream(stream)?;
             return core.free_growing_on(address, stream);
         }
-        let id = core.live(address)?;
-        core.name_stream(id, stream)?;
-        core.naming(stream, |core| core.free(address))
+        let id = core.take_live(address)?;
+        if core.is_own_stream(id, stream) { core.free_block(id) } else { core.free_named(id, stream) }
     }
 
     /// Does the same as [`Self::free`], for a program with a current stream, such as PyTorch: work on that stream may
@@ -110,6 +109,14 @@ impl Core {
         let freed = free(self);
         name(self, None);
         freed
+    }
+
+    /// Frees a block that was taken out of the table of live allocations, and that `stream` uses last.
+    fn free_named(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
+        let named = self.driver.canonical_stream(stream).map_err(Error::from);
+        let named = named.and_then(|stream| self.name_stream(id, stream).map(|_| stream));
+        let stream = named.inspect_err(|_| self.heap.keep_live(id))?;
+        self.naming(stream, |core| core.free_block(id))
     }
 
     /// Frees a block that was taken out of the table of live allocations.

@@ -195,11 +195,6 @@ impl Core {
         self.heap.take_live(address).map_err(|error| self.explained(address, error))
     }
 
-    /// Does the same, and leaves it there.
-    pub(super) fn live(&mut self, address: u64) -> Result<BlockId> {
-        self.heap.live(address).map_err(|error| self.explained(address, error))
-    }
-
     #[cold]
     fn explained(&mut self, address: u64, error: Error) -> Error {
         let finding = self.guard.as_mut().and_then(|guard| guard.wrong_free(address));

@@ -1,5 +1,6 @@
 //! An allocation that grows in place, and frees itself.
 
+use super::last_use::LastUse;
 use crate::allocator::{Allocator, Extent};
 use crate::error::Result;
 use crate::ids::{PoolId, StreamId};
@@ -32,8 +33,7 @@ pub struct Growing<A: Deref<Target = Allocator> = Arc<Allocator>> {
     allocator: A,
     /// 0 if there is nothing to free.
     address: u64,
-    stream: StreamId,
-    last_use: StreamId,
+    last_use: LastUse,
     extent: Extent,
 }
 
@@ -70,7 +70,8 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     }
 
     fn of(allocator: A, address: u64, capacity: u64, stream: StreamId) -> Self {
-        Self { allocator, address, stream, last_use: stream, extent: Extent { len: 0, mapped: 0, capacity } }
+        let extent = Extent { len: 0, mapped: 0, capacity };
+        Self { allocator, address, last_use: LastUse::on(stream), extent }
     }
 
     /// Returns where it begins: an address of the device, a multiple of 2 MiB, which never changes.
@@ -112,7 +113,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// Returns the stream that it was reserved for.
     #[must_use]
     pub fn stream(&self) -> StreamId {
-        self.stream
+        self.last_use.own()
     }
 
     /// Returns its allocator.
@@ -145,9 +146,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         if size >= self.extent.len {
             return Ok(());
         }
-        if self.last_use != self.stream {
-            self.allocator.record_stream(self.address, self.last_use)?;
-        }
+        self.last_use.record(&self.allocator, self.address)?;
         let shrunk = self.allocator.shrink(self.address, size);
         let looked = self.look();
         self.extent.len = self.extent.len.min(size);
@@ -162,7 +161,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
 
     /// Says on which stream it is used last, as [`Block::set_last_use`](super::Block::set_last_use) does.
     pub fn set_last_use(&mut self, stream: impl Into<StreamId>) {
-        self.last_use = stream.into();
+        self.last_use.set(stream.into());
     }
 
     /// Says that work on `stream` uses it: what it gives back waits for that stream too ([`Allocator::record_stream`]).
@@ -173,9 +172,11 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         self.allocator.record_stream(self.address, stream.into())
     }
 
-    /// Returns its address; it is no longer freed by itself, but by [`Allocator::free`].
+    /// Returns its address; it is no longer freed by itself, but by [`Allocator::free`]. That another stream uses it last is named to
+    /// the allocator ([`Allocator::record_stream`]), which may fail: then the error is logged.
     #[must_use = "the allocation leaks unless somebody frees it"]
     pub fn into_address(mut self) -> u64 {
+        self.last_use.leave(&self.allocator, self.address);
         std::mem::take(&mut self.address)
     }
 
@@ -190,11 +191,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     }
 
     fn give_back(&self) -> Result<()> {
-        if self.last_use == self.stream {
-            self.allocator.free(self.address)
-        } else {
-            self.allocator.free_on(self.address, self.last_use)
-        }
+        self.last_use.free(&self.allocator, self.address)
     }
 }
 
@@ -213,9 +210,9 @@ impl<A: Deref<Target = Allocator>> fmt::Debug for Growing<A> {
         growing
             .field("address", &format_args!("{:#x}", self.address))
             .field("extent", &self.extent)
-            .field("stream", &self.stream);
-        if self.last_use != self.stream {
-            growing.field("last_use", &self.last_use);
+            .field("stream", &self.stream());
+        if let Some(other) = self.last_use.other() {
+            growing.field("last_use", &other);
         }
         growing.finish_non_exhaustive()
     }
