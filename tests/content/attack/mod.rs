@@ -38,6 +38,8 @@ const PROGRAM: u64 = 1_500;
 /// Operations of all programs together, in the short form and in the long one.
 const SHORT: u64 = if cfg!(feature = "paranoid") { 9_000 } else { 45_000 };
 const LONG: u64 = 1_000_000;
+/// Programs after which a long run says how far it is.
+const PROGRESS: u64 = 200;
 /// Runs for which a program is shortened at most.
 const SHORTENINGS: u32 = 3_000;
 
@@ -159,6 +161,9 @@ fn nothing_is_shared_early_or_lost_whatever_is_combined() {
     let operations = number("SEAMALLOC_ATTACK_OPERATIONS").unwrap_or(rounds(SHORT, LONG));
     let mut tally = Tally::new();
     for seed in first..first + operations.div_ceil(PROGRAM) {
+        if seed > first && (seed - first).is_multiple_of(PROGRESS) {
+            println!("{} operations", (seed - first) * PROGRAM);
+        }
         let (setup, operations) = program(seed);
         match run(&setup, &operations, None) {
             Ok(more) => more.into_iter().for_each(|(what, times)| *tally.entry(what).or_default() += times),

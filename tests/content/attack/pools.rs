@@ -255,7 +255,7 @@ impl World {
             let old = before.iter().any(|other| other.address == block.address);
             let pool = Some(id);
             let size = self.allocator.size_of(block.address).unwrap_or(0);
-            let live = Live { size, stream: None, handle: None, pool, grows: false, captured: false };
+            let live = Live { size, stream: None, pool, grows: false, captured: false, restored: true };
             if self.live.insert(block.address, live).is_some() {
                 found!("{:#x} is restored, and live (before as well: {old})", block.address);
             }

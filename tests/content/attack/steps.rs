@@ -3,7 +3,7 @@
 use super::dice::Dice;
 use super::oracle::Use;
 use super::setup::MIB;
-use super::world::{FIRST_STREAM, HANDLES_NAME_NEW_STREAMS, Live, PLAIN_ADDRESSES_KEEP_LAST_USES, World, found};
+use super::world::{FIRST_STREAM, Live, World, found};
 use seamalloc::driver::sim::Range;
 use seamalloc::driver::{PlainMemory, StreamId};
 use seamalloc::{Advice, Block, Error, Growing, PoolId, RawBlock};
@@ -179,7 +179,7 @@ impl World {
             other => found!("{size} bytes are handed out at {address:#x}, which has {other:?}"),
         };
         let captured = self.is_captured(stream);
-        let live = Live { size: has, stream: Some(stream), handle: Some(stream), pool, grows: false, captured };
+        let live = Live { size: has, stream: Some(stream), pool, grows: false, captured, restored: false };
         if let Some(before) = self.live.insert(address, live) {
             found!("{address:#x} is handed out, and was live: {before:?}");
         }
@@ -218,9 +218,8 @@ impl World {
     /// Whether a use of a block by `stream` can be told to the allocator.
     fn can_be_told(&self, address: u64, stream: StreamId) -> bool {
         let live = &self.live[&address];
-        let ended = live.stream.is_none() && live.handle == Some(stream);
         let in_capture = live.captured && self.capture.is_some();
-        !self.is_captured(stream) && !in_capture && (HANDLES_NAME_NEW_STREAMS || !ended)
+        !self.is_captured(stream) && !in_capture
     }
 
     fn launch(&mut self, dice: &mut Dice) {
@@ -244,7 +243,6 @@ impl World {
         let stream = self.stream(dice);
         let live = self.live[&address].clone();
         let told = self.can_be_told(address, stream) && !self.is_asleep(address);
-        let own = if HANDLES_NAME_NEW_STREAMS { live.handle } else { live.stream };
         let how = dice.below(10);
         self.log(|| format!("{}: free {address:#x} ({how}) with {stream}", self.operation));
         self.whole();
@@ -262,7 +260,7 @@ impl World {
                 self.kernel(dice, address, stream, None);
                 self.allocator.free_on(address, stream)
             }
-            3 if told && own.is_some() => {
+            3 if told && !live.restored => {
                 named = Some(stream);
                 self.count("freed under another stream");
                 self.kernel(dice, address, stream, live.stream.filter(|own| *own != stream));
@@ -360,7 +358,7 @@ impl World {
             Ok(address) => {
                 self.log(|| format!("    {address:#x}"));
                 let (stream, captured) = (Some(stream), false);
-                let live = Live { size: 0, stream, handle: stream, pool, grows: true, captured };
+                let live = Live { size: 0, stream, pool, grows: true, captured, restored: false };
                 if let Some(before) = self.live.insert(address, live) {
                     found!("{address:#x} is reserved, and was live: {before:?}");
                 }
@@ -389,8 +387,7 @@ impl World {
         if let Err(error) = grown {
             self.refused("grow", &error);
         }
-        let own = Some(stream);
-        let live = Live { size, stream: own, handle: own, pool: None, grows: true, captured: false };
+        let live = Live { size, stream: Some(stream), pool: None, grows: true, captured: false, restored: false };
         if let Some(before) = self.live.insert(address, live) {
             found!("{address:#x} is reserved, and was live: {before:?}");
         }
@@ -399,7 +396,7 @@ impl World {
         self.is_passed(address, size, stream, None);
         self.kernel(dice, address, last_use, None);
         growing.set_last_use(last_use);
-        if PLAIN_ADDRESSES_KEEP_LAST_USES && dice.one_in(2) {
+        if dice.one_in(2) {
             let _ = growing.into_address();
             return;
         }

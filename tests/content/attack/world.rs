@@ -19,24 +19,17 @@ const THOROUGH: u64 = 32;
 pub(super) const FIRST_STREAM: u64 = 7;
 /// A stream that only requests of the checks themselves have.
 const OWN_STREAM: StreamId = StreamId(6);
-/// Whether a block of a forgotten stream may be freed under, or recorded for, a stream while its handle names a new stream. The allocator takes
-/// such a block for the new stream's own.
-pub(super) const HANDLES_NAME_NEW_STREAMS: bool = false;
-
-/// Whether the last use of a [`Growing`](seamalloc::Growing) is named where it becomes a plain address.
-pub(super) const PLAIN_ADDRESSES_KEEP_LAST_USES: bool = false;
-
 #[derive(Clone, Debug)]
 pub(super) struct Live {
     pub(super) size: u64,
     /// `None` for a block of no stream: its stream was forgotten, or it was restored.
     pub(super) stream: Option<StreamId>,
-    /// The handle of the stream that it was allocated for, which a new stream may have by now; `None` once restored.
-    pub(super) handle: Option<StreamId>,
     pub(super) pool: Option<PoolId>,
     pub(super) grows: bool,
     /// Handed out in a capture.
     pub(super) captured: bool,
+    /// Brought back by a checkpoint.
+    pub(super) restored: bool,
 }
 
 pub(super) struct Pool {
