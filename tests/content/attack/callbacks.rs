@@ -7,7 +7,7 @@ use seamalloc::driver::StreamId;
 use seamalloc::{Allocator, Backup, Lender, Lent, PoolId, Shortage, SpillCandidate, SpillPolicy};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Callbacks within callbacks at most.
+/// The depth of callbacks within callbacks at most.
 const DEPTH: u32 = 2;
 
 /// Changes that a callback made, and that the book has to follow.
@@ -17,10 +17,10 @@ pub(super) enum Act {
     Released(PoolId),
 }
 
-/// What the program and its callbacks share.
+/// State that the program and its callbacks share.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// The present operation's: each operation seeds it, so that a shortened program does the same in what is left.
+    /// The seed of the callbacks' dice. Each operation sets it, so that the operations that a shortened program keeps do the same.
     pub(super) seed: u64,
     pub(super) depth: u32,
     pub(super) capturing: bool,
@@ -62,7 +62,7 @@ impl Desk {
         self.lock().acts.push(act);
     }
 
-    /// One to three changes of the allocator.
+    /// Makes one to three changes of the allocator.
     fn meddle(&self, allocator: &Allocator, dice: &mut Dice, stream: StreamId, may_allocate: bool) {
         for _ in 0..1 + dice.below(3) {
             let (capturing, pool) = {

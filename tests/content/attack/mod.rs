@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Each operation is drawn from a number of its own and from what is there when it runs, so that a program stays one when operations
-//! are left out. That is how a program that finds something is shortened before it is printed. `SEAMALLOC_ATTACK_SEED` and
+//! are left out. So a program that finds something is shortened before it is printed. `SEAMALLOC_ATTACK_SEED` and
 //! `SEAMALLOC_ATTACK_OPERATIONS` choose the first program and how many operations there are in all (`.ci/attack rust`).
 
 mod callbacks;
@@ -33,7 +33,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use world::{Tally, World};
 
-/// Operations of a program.
+/// The number of operations of a program.
 const PROGRAM: u64 = 1_500;
 /// Operations of all programs together, in the short form and in the long one.
 const SHORT: u64 = if cfg!(feature = "paranoid") { 9_000 } else { 45_000 };
@@ -43,8 +43,7 @@ const PROGRESS: u64 = 200;
 /// Runs for which a program is shortened at most.
 const SHORTENINGS: u32 = 3_000;
 
-/// Returns the program of a seed: its surroundings and the numbers of its operations. In half of the programs they repeat themselves, as training
-/// steps do.
+/// Returns the program of a seed: its surroundings and the numbers of its operations, which mostly repeat themselves as training steps do.
 fn program(seed: u64) -> (Setup, Vec<u64>) {
     let dice = &mut Dice::new(seed.wrapping_mul(0x0123_4567_89AB));
     // Options that contradict each other are drawn again.

@@ -1,5 +1,5 @@
-//! What must hold of physical memory, by the device's word and not by addresses, so that it holds for memory that is mapped twice,
-//! exchanged under live addresses, spilled and brought back.
+//! The rules of physical memory. The simulated GPU says which memory lies behind an address, so that the rules hold for memory that is
+//! mapped twice, exchanged under live addresses, spilled and brought back.
 //!
 //! Owns: the uses of memory by kernels that have not ended, and the comparison of who lies where. The simulated GPU itself tells of
 //! memory that is unmapped under a kernel, and of kernels without memory.
@@ -14,7 +14,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Use {
     pub(super) stream: StreamId,
-    /// By the device's clock.
+    /// The time at which the kernel ends, by the device's clock.
     pub(super) ends: u64,
     /// The block's own stream, if nobody told the allocator of this use: that stream gets the memory at once, and whoever uses it
     /// there without a wait is wrong.
@@ -64,7 +64,8 @@ impl Uses {
         pieces.iter().find_map(met)
     }
 
-    /// A capture frees what a capture was handed out: what kernels do with it is the program's to order.
+    /// Leaves the uses of these pieces to the graphs of a pool: a capture frees what a capture was handed out, and the program orders
+    /// its graphs.
     pub(super) fn leave_to_graphs_of(&mut self, pieces: &[Piece], pool: PoolId) {
         for piece in pieces {
             let parts = self.0.get_mut(&piece.memory).into_iter().flatten();
@@ -109,7 +110,7 @@ pub(super) fn intruder(live: &[Stretch], piece: &Piece, own: impl Fn(u64) -> boo
     meeting.copied().find(|other| !own(other.address))
 }
 
-/// Bytes of pieces together.
+/// Returns the bytes of pieces together.
 pub(super) fn bytes(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| piece.size).sum()
 }

@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// One more use of a pool, of a released one too; or what it has free goes back.
+    /// Adds a use to a pool, also to a released one, or gives its free memory back.
     fn use_pool(&mut self, dice: &mut Dice) {
         let known = self.allocator.private_pools();
         let Some(id) = dice.index(known.len()).map(|at| known[at]) else { return };
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// A use of a pool has ended. Graphs of a pool without uses may not be launched any more.
+    /// Ends a use of a pool in the book. Graphs of a pool without uses may not be launched any more.
     pub(super) fn released(&mut self, id: PoolId) {
         let Some(at) = self.pools.iter().position(|pool| pool.id == id) else { return };
         self.pools[at].uses -= 1;
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// A block is handed out in a capture: its graph may be launched on any stream at once.
+    /// Checks a block that is handed out in a capture: its graph may be launched on any stream at once.
     pub(super) fn captured(&mut self, address: u64, size: u64, stream: StreamId, pool: Option<PoolId>) {
         let (now, pieces) = (self.gpu.now_ns(), self.pieces(address, size));
         let early = |by: &Use| by.ends > now && by.untold != Some(stream) && by.graph_of != pool;
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// A capture must be valid at its end, whatever the allocator did meanwhile.
+    /// Ends a capture, which must be valid whatever the allocator did meanwhile.
     pub(super) fn end_capture(&mut self) {
         let Some(Capture { stream, pool, ranges }) = self.capture.take() else { return };
         self.log(|| format!("{}: end the capture", self.operation));
@@ -220,7 +220,7 @@ impl World {
         self.count("replays");
     }
 
-    /// Takes a checkpoint of a pool, or brings one back: what the pool has live afterwards is what the allocator says.
+    /// Takes a checkpoint of a pool, or brings one back: the blocks of the checkpoint, and no others, are live afterwards.
     pub(super) fn checkpoint(&mut self, dice: &mut Dice) {
         if self.capture.is_some() {
             return;

@@ -73,7 +73,7 @@ impl World {
         size.min(capacity)
     }
 
-    /// Any stream of the program, captured or not.
+    /// Returns any stream of the program, captured or not.
     pub(super) fn stream(&self, dice: &mut Dice) -> StreamId {
         match dice.below(10) {
             0..4 => StreamId::DEFAULT,
@@ -90,7 +90,7 @@ impl World {
         self.desk.lock().may_free.contains(&address)
     }
 
-    /// A live block that is not left to a callback, mostly one of the newest.
+    /// Returns a live block that is not left to a callback.
     pub(super) fn block(&self, dice: &mut Dice, grows: bool) -> Option<u64> {
         let of_kind: Vec<u64> = self.live.iter().filter(|(_, live)| live.grows || !grows).map(|(at, _)| *at).collect();
         let address = of_kind[dice.index(of_kind.len())?];
@@ -101,7 +101,7 @@ impl World {
         self.live.values().map(|live| live.size).sum()
     }
 
-    /// A step of a job: a slot's block is allocated or freed, in each pass with the same size.
+    /// Takes a step of a job: allocates or frees the block of a slot, in each pass with the same size.
     fn slot(&mut self, dice: &mut Dice) {
         let slot = dice.below(SLOTS);
         let held = self.slots.remove(&slot);
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// The private pool of a block that was asked for without a pool.
+    /// Returns the private pool of a block that was asked for without a pool.
     fn pool_of(&self, address: u64) -> Option<PoolId> {
         let has = |id: &PoolId| {
             let blocks = self.allocator.pool_blocks(*id).unwrap_or_default();
@@ -195,7 +195,7 @@ impl World {
         self.kernel(dice, address, stream, None);
     }
 
-    /// A kernel uses a block; in a capture only those of other streams do.
+    /// Launches a kernel that uses a block. In a capture nothing runs.
     pub(super) fn kernel(&mut self, dice: &mut Dice, address: u64, stream: StreamId, untold: Option<StreamId>) {
         let Some(live) = self.live.get(&address) else { return };
         let in_capture = live.captured && self.capture.is_some() || self.is_captured(stream);
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// Whether a use of a block by `stream` can be told to the allocator.
+    /// Returns whether a use of a block by `stream` can be told to the allocator.
     fn can_be_told(&self, address: u64, stream: StreamId) -> bool {
         let live = &self.live[&address];
         let in_capture = live.captured && self.capture.is_some();
@@ -315,7 +315,7 @@ impl World {
         }
     }
 
-    /// A free that failed changed nothing. The use that it named is told again, so that the next free waits for it.
+    /// Checks that a free which failed changed nothing, and tells the allocator again of the use that it named.
     fn still_live(&mut self, address: u64, named: Option<StreamId>) {
         if self.live[&address].grows {
             match self.allocator.extent(address) {
@@ -367,14 +367,14 @@ impl World {
         }
     }
 
-    /// An allocation that grows is owned at first: another stream uses it last, and it becomes a plain address.
+    /// Makes an allocation that grows and is owned. Another stream uses it last; then it is dropped, or becomes a plain address.
     fn reserve_owned(&mut self, dice: &mut Dice) {
         let (capacity, stream, last_use) = (MIB * (1 + dice.below(40)), self.stream(dice), self.stream(dice));
         if self.live.len() >= MAX_LIVE || self.is_captured(stream) || self.is_captured(last_use) {
             return;
         }
         self.log(|| format!("{}: reserve {capacity} on {stream}, used last on {last_use}", self.operation));
-        // What fails in dropping and naming is only logged.
+        // Errors of a drop, and of a name for the last use, are only logged.
         self.disarm();
         let allocator = std::sync::Arc::clone(&self.allocator);
         let mut growing = match Growing::new(&*allocator, capacity, stream) {
@@ -442,7 +442,7 @@ impl World {
         if after.len > before.len {
             self.count("growths");
         }
-        // What it had before its own kernels may still use.
+        // Kernels of the allocation itself may still use the memory that it had before.
         if after.mapped > before.mapped {
             self.is_passed(address + before.mapped, after.mapped - before.mapped, stream, live.pool);
         }
@@ -532,7 +532,7 @@ impl World {
         self.judge("fix_memory", |world| world.allocator.fix_memory(address));
     }
 
-    /// Others take memory of the device, and give it back.
+    /// Lets others take memory of the device, or give it back.
     fn others(&mut self, dice: &mut Dice) {
         if self.capture.is_some() {
             return;
@@ -560,7 +560,7 @@ impl World {
         }
     }
 
-    /// An address at which nothing was handed out is refused.
+    /// Checks that an address at which nothing was handed out is refused.
     fn wrong_address(&mut self, dice: &mut Dice) {
         let near = self.block(dice, false).unwrap_or(0).wrapping_add(512 * (1 + dice.below(64)));
         let address = if dice.one_in(3) { dice.next() >> dice.below(40) } else { near };

@@ -1,4 +1,4 @@
-//! The device, the allocator and the program's book, and the checks of them.
+//! The device, the allocator, the program's book of its blocks, and the checks of them.
 //!
 //! Owns: the state of a program, the checks after each operation, which errors may come, and the end.
 
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// Does in the book what callbacks did meanwhile.
+    /// Notes the changes that callbacks made.
     pub(super) fn follow(&mut self) {
         let acts = std::mem::take(&mut self.desk.lock().acts);
         for act in acts {
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// No call fails any more. Memory that could not be put back has to be there, and usable, after the next request.
+    /// Ends the failures of calls. Memory that could not be put back has to be there after the next request.
     pub(super) fn disarm(&mut self) {
         self.gpu.fail_no_more();
         // A capture has to end first: memory is not put back while it is under way.
@@ -320,7 +320,8 @@ impl World {
         })
     }
 
-    /// Every byte of a live block has memory. Where calls fail it may be missing until the next request without failing calls.
+    /// Checks that every byte of a live block has memory. Where calls fail, memory may be missing until the next request without
+    /// failing calls.
     pub(super) fn whole(&mut self) {
         let Some((address, live)) = self.missing() else { return };
         if !self.armed {
@@ -331,7 +332,7 @@ impl World {
         }
     }
 
-    /// No two live blocks share a byte, and nobody has memory of a graph of another pool.
+    /// Checks that no two live blocks share a byte, and that nobody has memory of a graph of another pool.
     pub(super) fn apart(&self) {
         let stretches = |(address, live): (&u64, &Live)| {
             let pieces = self.pieces(*address, live.size).into_iter();
@@ -357,7 +358,7 @@ impl World {
         }
     }
 
-    /// The books of the device and of the machine agree with the allocator's, to the byte.
+    /// Checks that the books of the device and of the machine agree with the allocator's, to the byte.
     pub(super) fn books(&mut self) {
         let (stats, held) = (self.allocator.stats(), self.gpu.leaks());
         let others: u64 = self.others.iter().map(|(_, size)| size).sum();
@@ -410,7 +411,7 @@ impl World {
         self.tags.retain(|tag| known.contains(tag));
     }
 
-    /// Looks at an error: may it come?
+    /// Checks that an error may come here.
     pub(super) fn refused(&mut self, what: &'static str, error: &Error) {
         self.log(|| format!("    {what}: {}", error.to_string().lines().next().unwrap_or_default()));
         match error {
@@ -430,7 +431,7 @@ impl World {
         }
     }
 
-    /// No kernel of another stream may still use a block that is handed out on `stream`.
+    /// Checks that no kernel of another stream may still use memory that is handed out on `stream`.
     pub(super) fn is_passed(&mut self, address: u64, size: u64, stream: StreamId, pool: Option<PoolId>) {
         let now = self.gpu.now_ns();
         let starts = self.gpu.done_at(stream).unwrap_or(u64::MAX).max(now);

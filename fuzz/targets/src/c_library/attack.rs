@@ -17,7 +17,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Calls within calls at most.
+/// The depth of calls within calls at most.
 const DEPTH: u32 = 2;
 /// Random bytes of a round of calls, and calls of a round at most.
 const BYTES: usize = 2_000;
@@ -67,7 +67,7 @@ const WITHOUT_STATUS: [&str; 16] = [
 /// How often each function was called, and how often it did as asked.
 pub type Reached = BTreeMap<&'static str, (u64, u64)>;
 
-/// What the threads share. Addresses are numbers here: the program never looks behind them.
+/// The allocators, blocks and pools that the threads share. Addresses are numbers here, since the program never looks behind them.
 #[derive(Default)]
 struct Table {
     allocators: Vec<u64>,
@@ -122,7 +122,7 @@ fn table() -> MutexGuard<'static, Option<Table>> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Random bytes of this thread.
+/// Returns random bytes, in the order of this thread.
 fn random_bytes() -> Vec<u8> {
     let mut state = SEED.get();
     let mut next = || {
@@ -157,7 +157,7 @@ fn round(most: u64) -> u64 {
     most.max(1)
 }
 
-/// The arguments get what the threads share.
+/// Copies the table into the arguments of a call.
 fn take_up(a: &mut Arguments<'_>) {
     let guard = table();
     let Some(table) = &*guard else { return };
@@ -170,7 +170,7 @@ fn take_up(a: &mut Arguments<'_>) {
     a.plugged = table.plugged.iter().map(|(of, block)| (*of, ptr::without_provenance_mut(*block))).collect();
 }
 
-/// What a call made is the others' from now on, and what it destroyed.
+/// Adds to the table what a call made, and removes what it destroyed.
 fn publish(a: &mut Arguments<'_>, name: &'static str, answer: Option<Status>) {
     let mut guard = table();
     let Some(table) = &mut *guard else { return };
@@ -212,7 +212,7 @@ fn publish(a: &mut Arguments<'_>, name: &'static str, answer: Option<Status>) {
     table.callbacks.drain(..callbacks);
 }
 
-/// A callback that may call every function calls some.
+/// Calls some functions from a callback that may call every one.
 pub(super) fn within_callback(user: u64) {
     if !ATTACKED.load(Relaxed) || DEEP.get() >= DEPTH {
         return;
@@ -228,7 +228,7 @@ pub(super) fn within_callback(user: u64) {
     DEEP.set(DEEP.get() - 1);
 }
 
-/// Functions called under the allocator's lock are refused, whatever allocator they name.
+/// Checks that functions called under the allocator's lock are refused, whatever allocator they name.
 pub(super) fn is_refused() {
     if !ATTACKED.load(Relaxed) {
         return;
