@@ -65,6 +65,10 @@ coverage *arguments:
 fuzz seconds='60' *arguments:
     .ci/fuzz {{seconds}} {{arguments}}
 
+# Random programs of everything public: `just attack`, `just attack rust`, `just attack c`. A finding says how it is repeated.
+attack *arguments:
+    .ci/attack {{arguments}}
+
 # Changes of the core that a test must notice: `just mutants 'src/streams/*'`.
 mutants *arguments:
     .ci/mutants {{arguments}}

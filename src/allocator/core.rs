@@ -358,11 +358,10 @@ impl Core {
         Ok(())
     }
 
-    /// Returns whether a block belongs to this stream. The handle of an ended stream belongs to another stream.
+    /// Returns whether a block belongs to this stream.
     #[inline]
     pub(super) fn is_own_stream(&self, id: crate::ids::BlockId, stream: StreamId) -> bool {
-        let of = self.heap.pool(self.heap.block(id).pool.large());
-        of.stream == stream && !of.ended
+        self.heap.pool(self.heap.block(id).pool.large()).stream == stream && !self.heap.has_no_stream(id)
     }
 }
 

@@ -42,13 +42,12 @@ impl Allocator {
             return Ok(());
         }
         let core = &mut *self.core.lock();
-        let stream = core.driver.canonical_stream(stream)?;
         if core.grows_at(address)? {
+            let stream = core.driver.canonical_stream(stream)?;
             return core.free_growing_on(address, stream);
         }
-        let id = core.live(address)?;
-        core.name_stream(id, stream)?;
-        core.naming(stream, |core| core.free(address))
+        let id = core.take_live(address)?;
+        if core.is_own_stream(id, stream) { core.free_block(id) } else { core.free_named(id, stream) }
     }
 
     /// Does the same as [`Self::free`], for a program with a current stream, such as PyTorch: work on that stream may
@@ -112,11 +111,20 @@ impl Core {
         freed
     }
 
+    /// Frees a block that was taken out of the table of live allocations, and that `stream` uses last.
+    fn free_named(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
+        let named = self.driver.canonical_stream(stream).map_err(Error::from);
+        let named = named.and_then(|stream| self.name_stream(id, stream).map(|_| stream));
+        let stream = named.inspect_err(|_| self.heap.keep_live(id))?;
+        self.naming(stream, |core| core.free_block(id))
+    }
+
     /// Frees a block that was taken out of the table of live allocations.
     #[inline]
     fn free_block(&mut self, id: BlockId) -> Result<()> {
-        let Block { address, size, pool, has_uses, .. } = *self.heap.block(id);
-        if has_uses {
+        let block = *self.heap.block(id);
+        let Block { address, size, pool, .. } = block;
+        if block.has_uses() {
             if !self.growths.is_empty() && self.heap.grown_in(id).is_some() {
                 self.heap.keep_live(id);
                 return self.free_growing(address);
@@ -229,17 +237,17 @@ impl Core {
             self.timed(|_, context| context.streams.recorded.hold(context.heap, context.driver, id));
             self.has_pre_work = true;
         } else {
-            self.heap.set_has_uses(id, false);
+            self.heap.clear_uses(id);
             self.heap.free_at_once(id);
         }
         Ok(())
     }
 
-    /// Gives a public block back to the driver. Returns `false` if it cannot be done now.
+    /// Gives a public block back to the driver's pool. Returns `false` if it cannot be done now, or if the memory is guarded and so is
+    /// not of that pool.
     fn free_to_driver(&mut self, id: BlockId) -> Result<bool> {
-        let block = self.heap.block(id);
-        // Guarded memory is of no pool of the driver's.
-        if self.capturing() || block.kind == Kind::Guarded || self.heap.is_private(block.pool.large()) {
+        let Block { kind, pool, .. } = *self.heap.block(id);
+        if kind == Kind::Guarded || self.capturing() || self.heap.is_private(pool.large()) {
             return Ok(false);
         }
         let freed = self.timed(|strategy, context| strategy.free(context, id));
@@ -298,7 +306,7 @@ impl Core {
         if let (Err(_), Some(stream)) = (&freed, noted) {
             self.streams.recorded.forget_use(&mut self.heap, id, stream);
             if self.guard.is_some() {
-                self.heap.set_has_uses(id, true);
+                self.heap.set_has_uses(id);
             }
         }
         freed
@@ -312,17 +320,19 @@ impl Core {
             return Ok(None);
         }
         let large = self.heap.block(id).pool.large();
-        // A block that waits for other streams already, or whose own stream has ended, waits for this stream too.
+        // A block that waits for other streams already, or that belongs to no stream, waits for this stream too.
         // One with memory of its own, or with the machine's, is unmapped once both have passed.
         let is_unmapped = self.heap.block(id).kind == Kind::Guarded || self.goes_when_freed(id);
-        let mut waits = is_unmapped || self.heap.pool(large).ended || self.streams.recorded.has_uses(id);
+        let mut waits = is_unmapped || self.heap.has_no_stream(id) || self.streams.recorded.has_uses(id);
         if !waits && self.heap.is_private(large) {
-            // Memory of a private pool serves no one else before the pool ends.
-            let owner = self.heap.owner_of(large);
-            self.heap.private_mut().set_used_by_others(owner);
+            // Memory of a private pool serves no one else before the pool, or its stream, ends.
+            self.heap.set_used_by_others(large);
         } else if !waits {
             waits = match self.rules.free_used_by {
-                FreeUsedBy::DeviceWaits => false,
+                FreeUsedBy::DeviceWaits => {
+                    self.heap.set_used_by_others(large);
+                    false
+                }
                 FreeUsedBy::RecordStream => true,
                 FreeUsedBy::Epoch => !self.timed(|_, context| {
                     let (streams, on) = context.on_streams();

@@ -8,7 +8,7 @@ use crate::ids::{PoolId, StreamId, ViewId};
 use rustc_hash::FxHashMap;
 
 /// How much of an allocation that grows is in use, has memory, and is reserved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Extent {
     /// Bytes as asked for by the last [`Allocator::grow`](crate::Allocator::grow) or [`Allocator::shrink`](crate::Allocator::shrink).

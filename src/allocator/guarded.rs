@@ -185,7 +185,7 @@ impl Core {
         let Some(guard) = &mut self.guard else { return Ok(()) };
         let id = self.heap.live(address)?;
         guard.allocated(&self.heap, &*self.driver, id);
-        self.heap.set_has_uses(id, true);
+        self.heap.set_has_uses(id);
         Ok(())
     }
 
@@ -193,11 +193,6 @@ impl Core {
     #[inline]
     pub(super) fn take_live(&mut self, address: u64) -> Result<BlockId> {
         self.heap.take_live(address).map_err(|error| self.explained(address, error))
-    }
-
-    /// Does the same, and leaves it there.
-    pub(super) fn live(&mut self, address: u64) -> Result<BlockId> {
-        self.heap.live(address).map_err(|error| self.explained(address, error))
     }
 
     #[cold]

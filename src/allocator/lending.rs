@@ -25,7 +25,7 @@ use crate::strategy::{Assumption, Goal, Means, OWN_SEGMENTS_STRATEGY, Strategy};
 use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// In bytes: what is asked for beyond what is missing, for each time that it did not suffice. The driver was seen to refuse some
 /// memory that it calls free.
@@ -104,29 +104,30 @@ impl Allocator {
                 Ok(id) => return Ok((prepared, Ok(id))),
                 Err(still) => refused = still,
             }
-            if !lent.again {
-                break;
-            }
         }
         core.lending = asking.told;
         Ok((prepared, Err(refused)))
     }
 }
 
-/// The questions of one request.
+/// The questions of one request, and their bound: what is asked after each answer is tried once more, and the last answer is the
+/// one that says so, or that comes when the time is over which a request may wait for others.
 pub(super) struct Asking {
     since: Instant,
     told: Option<Lending>,
+    over: bool,
 }
 
 impl Asking {
     pub(super) fn new() -> Self {
-        Self { since: Instant::now(), told: None }
+        Self { since: Instant::now(), told: None, over: false }
     }
 
-    /// Asks others for bytes, without the lock. Returns `None` if there is nobody to ask.
+    /// Asks others for bytes, without the lock. The request is to be tried again then, whatever the answer. Returns `None` if there
+    /// is nobody to ask, or no more to be asked.
     pub(super) fn ask(&mut self, core: &mut MutexGuard<'_, Core>, missing: u64) -> Option<Lent> {
-        let lender = core.lender.clone()?;
+        let lender = core.lender.clone().filter(|_| !self.over)?;
+        let longest = Duration::from_millis(core.config.broker_wait_ms);
         let told = self.told.get_or_insert(Lending { missing, ..Lending::default() });
         let more = MORE_EACH_TIME.saturating_mul(u64::from(told.rounds).min(TIMES_MORE));
         let held = core.heap.reserved();
@@ -144,7 +145,9 @@ impl Asking {
             Lent::default()
         });
         told.add(&lent, self.since);
-        Some(lent)
+        let again = lent.again && self.since.elapsed() < longest;
+        self.over = !again;
+        Some(Lent { again, ..lent })
     }
 
     /// Returns what is to be said of it in a report.

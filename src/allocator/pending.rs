@@ -143,7 +143,8 @@ impl Allocator {
         waiting.spent_ns = waiting.spent_ns.saturating_add(spent);
         waiting.any = true;
         let done = waited?;
-        waiting.expired |= !done;
+        // What is done by then may be taken by others each time.
+        waiting.expired |= !done || waiting.until.is_some_and(|until| driver.clock_ns() >= until);
         Ok(done)
     }
 }

@@ -130,7 +130,7 @@ impl Allocator {
                 Err(Miss::OutOfMemory { refused }) => refused,
             };
             let lent = core.missing_of_device(bytes).and_then(|missing| asking.ask(guard, missing));
-            if !lent.is_some_and(|lent| lent.given > 0 || lent.again) {
+            if lent.is_none() {
                 guard.lending = asking.told();
                 let pool = guard.heap.pair_of(tag).unwrap_or(guard.heap.idle());
                 let class = Class::Large;

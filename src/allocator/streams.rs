@@ -64,7 +64,7 @@ impl Allocator {
         let id = core.heap.live(address)?;
         core.streams.recorded.forget_use(&mut core.heap, id, stream);
         if core.guard.is_some() {
-            core.heap.set_has_uses(id, true);
+            core.heap.set_has_uses(id);
         }
         core.checked()
     }
@@ -94,10 +94,11 @@ impl Allocator {
     /// is short. Frees that wait for the stream are completed.
     ///
     /// Its live memory stays valid, and belongs to no stream: once freed it serves others, so name the streams that go
-    /// on using it with [`Self::record_stream`]. A later call with the same handle means a new stream. The default
-    /// stream cannot be destroyed, and is not forgotten.
+    /// on using it with [`Self::record_stream`]. A later call with the same handle means a new stream, which has to be named
+    /// for that memory like any other. The default stream cannot be destroyed, and is not forgotten.
     ///
-    /// The wait is short if the program has already waited itself.
+    /// The wait is short if the program has already waited itself. Where memory of the stream was freed under another one
+    /// ([`Self::free_under`]), the CPU waits for the device. The call walks all blocks.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -189,7 +190,9 @@ impl Core {
             }
         });
         waited?;
-        if pools.iter().any(|large| self.streams.epochs.waits_for_others(*large)) {
+        let others =
+            |large: &PoolIndex| self.heap.pool(*large).used_by_others || self.streams.epochs.waits_for_others(*large);
+        if pools.iter().any(others) {
             self.timed(|_, context| context.driver.synchronize())?;
         }
         self.streams.recorded.end_stream(&mut self.heap, stream)?;

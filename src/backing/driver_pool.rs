@@ -68,7 +68,7 @@ impl DriverPool {
             }
         }
         let id = context.heap.add_pooled_segment(pool, span, &mut slots);
-        context.heap.set_has_uses(id, true);
+        context.heap.set_has_uses(id);
         self.read_held(context);
         Ok(id)
     }
@@ -105,7 +105,7 @@ impl DriverPool {
             self.pending += context.heap.block(id).size;
         }
         context.streams.recorded.forget_uses(id);
-        context.heap.set_has_uses(id, false);
+        context.heap.clear_uses(id);
         context.heap.free_requested(id);
         let others = context.heap.gives_back();
         context.heap.free_completed(id);
@@ -154,7 +154,7 @@ impl DriverPool {
     /// Returns where a block may be freed. Frees of several streams are joined there.
     fn place_of_free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<FreedOn> {
         let large = context.heap.block(id).pool.large();
-        let (stream, ended) = (context.heap.pool(large).stream, context.heap.pool(large).ended);
+        let (stream, ended) = (context.heap.pool(large).stream, context.heap.has_no_stream(id));
         if context.capturing() {
             return Ok(FreedOn::Later);
         }

@@ -14,6 +14,9 @@ use crate::ids::{BlockId, PoolId, PoolIndex};
 use crate::span::Span;
 use std::cmp::Reverse;
 
+/// Bytes that no segment has: the user addresses of x86-64 are as many. The flight recorder has room for smaller sizes alone.
+const ADDRESS_SPACE: u64 = 1 << 47;
+
 /// Allocates a segment for a pool, from its source or by the driver's `malloc`. Returns its block, which is in no
 /// index.
 pub(crate) fn malloc_segment(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> Served {
@@ -153,7 +156,7 @@ fn take_memory(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) ->
         Err(SourceError::Failed(detail)) => return Err(Error::Source { pool: owner, detail }.into()),
     };
     let span = Span::new(address, size);
-    if context.heap.may_begin_at(span, MIN_BLOCK) && !overlaps_view(context.heap, span) {
+    if size < ADDRESS_SPACE && context.heap.may_begin_at(span, MIN_BLOCK) && !overlaps_view(context.heap, span) {
         return Ok(address);
     }
     let what = "which cannot be, or is part of memory that the allocator has";

@@ -34,6 +34,18 @@ pub(crate) enum State {
     Retired,
 }
 
+/// What it takes to free a live block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Freeing {
+    /// The block merges with its neighbours.
+    AtOnce,
+    /// More than merging: other streams were named by `record_stream`, or the block is of a private pool.
+    BySteps,
+    /// The same. The stream of the block has ended, so the block belongs to none, also where a new stream has the handle and the pool.
+    OfNoStream,
+}
+
 /// The kind of memory that a block is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -76,9 +88,8 @@ pub(crate) struct Block {
     pub(crate) capture: u32,
     pub(crate) kind: Kind,
     pub(crate) state: State,
-    /// Whether freeing the block takes more than merging: other streams were named by `record_stream`, or the block is
-    /// of a private pool.
-    pub(crate) has_uses: bool,
+    /// Of a live block: what freeing it takes.
+    pub(crate) freeing: Freeing,
     /// Of a live block, where memory may be spilled: what the program said of its use.
     pub(crate) advice: Advice,
 }
@@ -97,7 +108,7 @@ const VACANT: Block = Block {
     capture: 0,
     kind: Kind::Malloc,
     state: State::Vacant,
-    has_uses: false,
+    freeing: Freeing::AtOnce,
     advice: Advice::Normal,
 };
 
@@ -130,6 +141,12 @@ impl Block {
     /// Returns whether the segment holds other blocks too.
     pub(crate) fn is_split(&self) -> bool {
         self.prev.is_some() || self.next.is_some()
+    }
+
+    /// Returns whether freeing the live block takes more than merging.
+    #[inline]
+    pub(crate) fn has_uses(&self) -> bool {
+        self.freeing != Freeing::AtOnce
     }
 
     /// Returns the first byte behind it.
@@ -231,6 +248,11 @@ impl BlockTable {
         self[id].next = self.vacant;
         self.vacant = id;
         self.live -= 1;
+    }
+
+    /// Returns every block, in no particular order.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Block> {
+        self.slots.iter_mut().filter(|block| block.state != State::Vacant)
     }
 
     /// Puts `id` behind `before` in the order of the segment.

@@ -50,7 +50,7 @@ impl Heap {
                     None => had.try_push((large, stream))?,
                 },
                 None => {
-                    let (span, pool) = (entry.span(), entry.pool());
+                    let (span, pool) = (entry.span(), self.pool_of_entry(entry));
                     let known = had.iter().find(|(large, _)| *large == pool.large());
                     let stream = known.map_or(self.pools[pool].stream, |(_, stream)| *stream);
                     let pool = self.owner_of(pool);

@@ -2,7 +2,7 @@
 //!
 //! Owns: split and merge of free blocks, and the moves of a free block from pool to pool.
 
-use super::block::{Block, Kind, Slots, State};
+use super::block::{Block, Freeing, Kind, Slots, State};
 use super::chunk_map::GRANULE;
 use super::counters::Counter;
 use super::flight::Entry;
@@ -87,13 +87,21 @@ impl Heap {
 
     /// Marks a freed block as waiting for other streams.
     pub(crate) fn set_pending(&mut self, id: BlockId) {
-        self.blocks[id].has_uses = false;
+        self.blocks[id].freeing = Freeing::AtOnce;
         self.blocks[id].state = State::Pending;
     }
 
-    /// Notes whether freeing a live block takes more than merging.
-    pub(crate) fn set_has_uses(&mut self, id: BlockId, has_uses: bool) {
-        self.blocks[id].has_uses = has_uses;
+    /// Notes that freeing a live block takes more than merging.
+    pub(crate) fn set_has_uses(&mut self, id: BlockId) {
+        let freeing = &mut self.blocks[id].freeing;
+        if *freeing == Freeing::AtOnce {
+            *freeing = Freeing::BySteps;
+        }
+    }
+
+    /// Notes that no more steps are left to free a block.
+    pub(crate) fn clear_uses(&mut self, id: BlockId) {
+        self.blocks[id].freeing = Freeing::AtOnce;
     }
 
     /// Frees the bytes of a block: it merges with its neighbours and enters the index. Returns the block that remains,

@@ -9,7 +9,7 @@
 //! parts      |1       |2       |                          |   handed out: its extent; d, e were given back, and still mapped
 //! ```
 
-use super::block::{Block, Kind, State};
+use super::block::{Block, Freeing, Kind, State};
 use super::tables::Heap;
 use super::view::{Extent, NewView, View};
 use crate::error::{Error, Result};
@@ -72,7 +72,7 @@ impl Heap {
 
     /// Notes that a live block is the next part.
     pub(crate) fn begin_part(&mut self, id: BlockId) {
-        self.blocks[id].has_uses = true;
+        self.blocks[id].freeing = Freeing::BySteps;
         self.count_part(id, true);
     }
 
@@ -197,7 +197,7 @@ impl Heap {
             requested: span.size,
             left: rest,
             capture: whole.capture,
-            has_uses: true,
+            freeing: whole.freeing,
             state: State::Allocated,
             freed_at: whole.freed_at,
             advice: whole.advice,

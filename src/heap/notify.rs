@@ -70,11 +70,18 @@ impl Heap {
         if self.observers.is_empty() {
             return;
         }
-        let (span, pool) = (entry.span(), entry.pool());
+        let (span, pool) = (entry.span(), self.pool_of_entry(entry));
         let (stream, pool) = (self.pools[pool].stream, self.owner_of(pool));
         for action in entry.actions() {
             self.send(Event { action: *action, address: span.start, size: span.size, stream, pool });
         }
+    }
+
+    /// Returns the pool of an entry. Sizes beyond every address space, of drivers that give anything, run into its bits: such an
+    /// entry may name no pool, and the default one takes its place.
+    pub(super) fn pool_of_entry(&self, entry: Entry) -> PoolIndex {
+        let pool = entry.pool();
+        if pool.slot() < self.pools.len() { pool } else { PoolIndex::DEFAULT }
     }
 
     /// Returns whether anybody is told of changes: an observer, or the flight recorder.

@@ -32,6 +32,9 @@ pub(crate) struct Pool {
     /// For a private pool: whether some of its free memory was used outside of the present capture, so that only this
     /// stream may take it.
     pub(crate) in_stream_order: bool,
+    /// Whether memory of the pair was freed while another stream was the current one, which no event tells of: until the CPU has
+    /// waited for the device, only this stream may take it.
+    pub(crate) used_by_others: bool,
     /// Whether its stream has ended and all work of the stream is done.
     pub(crate) ended: bool,
     /// A number that tells the stream from other streams with the same handle, if the driver gives one.
@@ -53,6 +56,7 @@ impl Pool {
             freed_bytes: 0,
             passed: 0,
             in_stream_order: false,
+            used_by_others: false,
             ended: false,
             number: None,
         })

@@ -9,7 +9,7 @@
 //! pair holds such memory, the pair is set aside and a new one is begun; [`Heap::join_pairs`] joins them once the
 //! stream has passed.
 
-use super::block::{Block, Kind, State};
+use super::block::{Block, Freeing, Kind, State};
 use super::layout::Layout;
 use super::tables::{Heap, PrivatePair};
 use crate::error::Result;
@@ -103,10 +103,11 @@ impl Heap {
     /// Notes a block that a private pool has just handed out, in a capture or not.
     pub(crate) fn handed_out_privately(&mut self, id: BlockId, owner: PoolId, captured: bool) {
         let capture = self.private.get(owner).map_or(0, |pool| pool.capture);
+        // A checkpoint is restored after the end of its stream too.
+        let ended = self.pools[self.blocks[id].pool.large()].ended;
         let block = &mut self.blocks[id];
         block.capture = if captured { capture } else { 0 };
-        // Freeing it takes more than merging.
-        block.has_uses = true;
+        block.freeing = if ended { Freeing::OfNoStream } else { Freeing::BySteps };
         if block.kind == Kind::View {
             self.views.pin(block.view(), owner);
         }
@@ -124,7 +125,7 @@ impl Heap {
         let capture = self.private.get(self.owner_of(large)).map_or(0, |pool| pool.capture);
         let pool = &self.pools[large];
         // Memory of a stream that has ended is in no stream order.
-        if !pool.private || pool.ended || (block.capture != 0 && capture != 0) {
+        if !pool.private || self.has_no_stream(id) || (block.capture != 0 && capture != 0) {
             return;
         }
         // Within a capture the block alone is set aside, where memory may change its pool: all else that the pair has free
@@ -311,6 +312,7 @@ impl Heap {
         } else {
             self.views.move_uses(from, Some((to, epoch)));
             self.pools[to].freed_in_epoch = true;
+            self.pools[to].used_by_others |= self.pools[from].used_by_others;
         }
         self.pools[to].in_stream_order |= self.pools[from].in_stream_order;
         self.vacant_pools.push(from);

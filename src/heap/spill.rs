@@ -9,7 +9,7 @@
 //! ```
 //! So a block that is freed leaves parts in which nothing else is live, and their memory goes back to the machine.
 
-use super::block::{Kind, State};
+use super::block::{Freeing, Kind, State};
 use super::chunk_map::{Chunk, GRANULE};
 use super::host_stock::HostStock;
 use super::spilling::{MAX_DOUBLINGS, QUIET, Spilling};
@@ -131,7 +131,10 @@ impl Heap {
 
     /// Returns whether freeing a live block takes more than merging, whoever uses it.
     pub(crate) fn frees_by_steps(&self, id: BlockId) -> bool {
-        self.is_private(self.blocks[id].pool.large()) || self.grown_in(id).is_some() || self.is_spilled(id)
+        self.blocks[id].freeing == Freeing::OfNoStream
+            || self.is_private(self.blocks[id].pool.large())
+            || self.grown_in(id).is_some()
+            || self.is_spilled(id)
     }
 
     /// Returns the bytes of a block that are spilled.
@@ -229,7 +232,7 @@ impl Heap {
         while id.is_some() && self.blocks[id].address < span.end() {
             let owner = owners.get(&id).copied().unwrap_or(id);
             if self.blocks[owner].state == State::Allocated {
-                self.set_has_uses(owner, true);
+                self.set_has_uses(owner);
             }
             id = self.blocks[id].next;
         }

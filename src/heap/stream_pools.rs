@@ -4,6 +4,7 @@
 //! holds nothing leaves its pools to others. Pools of a stream that has ended stay until the program names its handle
 //! again; until then the handle is never passed to the driver.
 
+use super::block::{Freeing, State};
 use super::pool::Pool;
 use super::tables::{FEW_STREAMS, Heap};
 use crate::error::Result;
@@ -81,13 +82,33 @@ impl Heap {
         self.pool_of.get(&stream).copied().into_iter().chain(private)
     }
 
-    /// Notes that the stream has ended and all its work is done.
+    /// Returns whether a live block belongs to no stream, because its own has ended. A new stream with the same handle may have the
+    /// pool by now.
+    #[inline]
+    pub(crate) fn has_no_stream(&self, id: BlockId) -> bool {
+        let block = &self.blocks[id];
+        // One branch: frees under a stream come through here.
+        self.pools[block.pool.large()].ended | (block.freeing == Freeing::OfNoStream)
+    }
+
+    /// Notes that memory of a large pool is freed while another stream is the current one, which no event tells of.
+    pub(crate) fn set_used_by_others(&mut self, large: PoolIndex) {
+        self.pools[large].used_by_others = true;
+        let owner = self.owner_of(large);
+        self.private.set_used_by_others(owner);
+    }
+
+    /// Notes that the stream has ended and all its work is done. Walks all blocks: what is live of it belongs to no stream.
     pub(crate) fn end_stream(&mut self, stream: StreamId) {
         self.borrowed.remove(&stream);
         let private = self.private_pairs.iter().filter(|pair| pair.stream == stream).map(|pair| pair.large);
         for large in self.pool_of.get(&stream).copied().into_iter().chain(private) {
             let pool = &mut self.pools[large];
-            (pool.ended, pool.number, pool.in_stream_order) = (true, None, false);
+            (pool.ended, pool.number, pool.in_stream_order, pool.used_by_others) = (true, None, false, false);
+        }
+        let left = self.blocks.iter_mut().filter(|block| block.state == State::Allocated);
+        for block in left.filter(|block| self.pools[block.pool.large()].ended) {
+            block.freeing = Freeing::OfNoStream;
         }
         if self.last_pool.0 == stream {
             self.last_pool = (StreamId::DEFAULT, PoolIndex::DEFAULT);

@@ -1,5 +1,6 @@
 //! An allocation that frees itself.
 
+use super::last_use::LastUse;
 use super::raw_block::RawBlock;
 use crate::allocator::Allocator;
 use crate::error::{Error, Result};
@@ -47,8 +48,7 @@ pub struct Block<A: Deref<Target = Allocator> = Arc<Allocator>> {
     /// 0 if there is nothing to free.
     address: u64,
     len: u64,
-    stream: StreamId,
-    last_use: StreamId,
+    last_use: LastUse,
 }
 
 impl Allocator {
@@ -72,13 +72,13 @@ impl<A: Deref<Target = Allocator>> Block<A> {
     pub fn new(allocator: A, size: u64, stream: impl Into<StreamId>) -> Result<Self> {
         let stream = stream.into();
         let address = allocator.allocate(size, stream)?;
-        Ok(Self { allocator, address, len: size, stream, last_use: stream })
+        Ok(Self { allocator, address, len: size, last_use: LastUse::on(stream) })
     }
 
     /// Allocates `size` bytes from a private pool, as [`Allocator::allocate_in`] does.
     pub(super) fn new_in(allocator: A, pool: PoolId, size: u64, stream: StreamId) -> Result<Self> {
         let address = allocator.allocate_in(pool, size, stream)?;
-        Ok(Self { allocator, address, len: size, stream, last_use: stream })
+        Ok(Self { allocator, address, len: size, last_use: LastUse::on(stream) })
     }
 
     /// Owns an allocation of `allocator` from now on, that nobody else frees: of [`Self::into_raw`], of
@@ -87,19 +87,15 @@ impl<A: Deref<Target = Allocator>> Block<A> {
     /// Nothing is checked. If it is not live there, the free fails when the block is dropped, and says so in the log.
     pub fn from_raw(allocator: A, raw: RawBlock) -> Self {
         let RawBlock { address, size, stream } = raw;
-        Self { allocator, address, len: size, stream, last_use: stream }
+        Self { allocator, address, len: size, last_use: LastUse::on(stream) }
     }
 
     /// Returns the allocation as a plain value, which is no longer freed by itself. That another stream uses it last is named to
     /// the allocator ([`Allocator::record_stream`]), which may fail: then the error is logged.
     #[must_use = "the allocation leaks unless somebody frees it"]
     pub fn into_raw(mut self) -> RawBlock {
-        let raw = RawBlock { address: self.address, size: self.len, stream: self.stream };
-        if self.last_use != self.stream
-            && let Err(error) = self.allocator.record_stream(self.address, self.last_use)
-        {
-            tracing::error!(%error, address = self.address, "the last use of a block could not be named");
-        }
+        let raw = RawBlock { address: self.address, size: self.len, stream: self.last_use.own() };
+        self.last_use.leave(&self.allocator, self.address);
         self.forget();
         raw
     }
@@ -136,7 +132,7 @@ impl<A: Deref<Target = Allocator>> Block<A> {
     #[must_use]
     #[inline]
     pub fn stream(&self) -> StreamId {
-        self.stream
+        self.last_use.own()
     }
 
     /// Returns its allocator.
@@ -150,14 +146,14 @@ impl<A: Deref<Target = Allocator>> Block<A> {
     #[must_use]
     #[inline]
     pub fn last_use(&self) -> StreamId {
-        self.last_use
+        self.last_use.stream()
     }
 
     /// Says on which stream it is used last: it is freed as by [`Allocator::free_on`] then. If that is not its own stream, its
     /// memory waits for both. The last call counts; for several streams beside its own, [`Self::record_stream`].
     #[inline]
     pub fn set_last_use(&mut self, stream: impl Into<StreamId>) {
-        self.last_use = stream.into();
+        self.last_use.set(stream.into());
     }
 
     /// Says that work on `stream` uses it: once freed, its memory waits for that stream too ([`Allocator::record_stream`]).
@@ -185,11 +181,7 @@ impl<A: Deref<Target = Allocator>> Block<A> {
 
     #[inline]
     fn give_back(&self) -> Result<()> {
-        if self.last_use == self.stream {
-            self.allocator.free(self.address)
-        } else {
-            self.allocator.free_on(self.address, self.last_use)
-        }
+        self.last_use.free(&self.allocator, self.address)
     }
 }
 
@@ -213,9 +205,9 @@ impl<A: Deref<Target = Allocator>> fmt::Debug for Block<A> {
         block
             .field("address", &format_args!("{:#x}", self.address))
             .field("len", &self.len)
-            .field("stream", &self.stream);
-        if self.last_use != self.stream {
-            block.field("last_use", &self.last_use);
+            .field("stream", &self.stream());
+        if let Some(other) = self.last_use.other() {
+            block.field("last_use", &other);
         }
         block.finish_non_exhaustive()
     }

@@ -1,5 +1,6 @@
 //! An allocation that grows in place, and frees itself.
 
+use super::last_use::LastUse;
 use crate::allocator::{Allocator, Extent};
 use crate::error::Result;
 use crate::ids::{PoolId, StreamId};
@@ -32,9 +33,7 @@ pub struct Growing<A: Deref<Target = Allocator> = Arc<Allocator>> {
     allocator: A,
     /// 0 if there is nothing to free.
     address: u64,
-    stream: StreamId,
-    last_use: StreamId,
-    extent: Extent,
+    last_use: LastUse,
 }
 
 impl Allocator {
@@ -56,7 +55,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     pub fn new(allocator: A, capacity: u64, stream: impl Into<StreamId>) -> Result<Self> {
         let stream = stream.into();
         let address = allocator.reserve(capacity, stream)?;
-        Ok(Self::of(allocator, address, capacity, stream))
+        Ok(Self { allocator, address, last_use: LastUse::on(stream) })
     }
 
     /// Does the same for one of a private pool ([`Allocator::reserve_in`]).
@@ -66,11 +65,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     pub fn new_in(allocator: A, pool: PoolId, capacity: u64, stream: impl Into<StreamId>) -> Result<Self> {
         let stream = stream.into();
         let address = allocator.reserve_in(pool, capacity, stream)?;
-        Ok(Self::of(allocator, address, capacity, stream))
-    }
-
-    fn of(allocator: A, address: u64, capacity: u64, stream: StreamId) -> Self {
-        Self { allocator, address, stream, last_use: stream, extent: Extent { len: 0, mapped: 0, capacity } }
+        Ok(Self { allocator, address, last_use: LastUse::on(stream) })
     }
 
     /// Returns where it begins: an address of the device, a multiple of 2 MiB, which never changes.
@@ -88,31 +83,31 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// Returns the bytes in use: those that the last [`Self::grow`] or [`Self::shrink`] asked for.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.extent.len
+        self.extent().len
     }
 
     /// Returns whether nothing of it is in use.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.extent.len == 0
+        self.len() == 0
     }
 
     /// Returns the bytes that have memory, at least [`Self::len`]: up to here it grows without the driver.
     #[must_use]
     pub fn mapped(&self) -> u64 {
-        self.extent.mapped
+        self.extent().mapped
     }
 
     /// Returns the bytes of addresses, as asked for.
     #[must_use]
     pub fn capacity(&self) -> u64 {
-        self.extent.capacity
+        self.extent().capacity
     }
 
     /// Returns the stream that it was reserved for.
     #[must_use]
     pub fn stream(&self) -> StreamId {
-        self.stream
+        self.last_use.own()
     }
 
     /// Returns its allocator.
@@ -122,18 +117,12 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     }
 
     /// Grows to at least `size` bytes; a smaller size than it has changes nothing. The address and what it holds stay. Within
-    /// [`Self::mapped`] it takes no lock.
+    /// [`Self::mapped`] no driver is called.
     ///
     /// # Errors
     /// Those of [`Allocator::grow`]; it is as before.
     pub fn grow(&mut self, size: u64) -> Result<()> {
-        // The last chunk may reach beyond the capacity.
-        if size <= self.extent.mapped.min(self.extent.capacity) {
-            self.extent.len = self.extent.len.max(size);
-            return Ok(());
-        }
-        self.allocator.grow(self.address, size)?;
-        self.look()
+        self.allocator.grow(self.address, size)
     }
 
     /// Shrinks to `size` bytes; a larger size than it has changes nothing. Whole chunks of memory behind them serve other requests,
@@ -142,27 +131,21 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// # Errors
     /// Those of [`Allocator::shrink`]. [`Self::mapped`] says what is left.
     pub fn shrink(&mut self, size: u64) -> Result<()> {
-        if size >= self.extent.len {
+        if size >= self.len() {
             return Ok(());
         }
-        if self.last_use != self.stream {
-            self.allocator.record_stream(self.address, self.last_use)?;
-        }
-        let shrunk = self.allocator.shrink(self.address, size);
-        let looked = self.look();
-        self.extent.len = self.extent.len.min(size);
-        shrunk.and(looked)
+        self.last_use.record(&self.allocator, self.address)?;
+        self.allocator.shrink(self.address, size)
     }
 
-    /// Asks the allocator how much it has.
-    fn look(&mut self) -> Result<()> {
-        self.extent = self.allocator.extent(self.address)?;
-        Ok(())
+    /// Asks the allocator how much it has. There is nothing once it was freed.
+    fn extent(&self) -> Extent {
+        self.allocator.extent(self.address).unwrap_or_default()
     }
 
     /// Says on which stream it is used last, as [`Block::set_last_use`](super::Block::set_last_use) does.
     pub fn set_last_use(&mut self, stream: impl Into<StreamId>) {
-        self.last_use = stream.into();
+        self.last_use.set(stream.into());
     }
 
     /// Says that work on `stream` uses it: what it gives back waits for that stream too ([`Allocator::record_stream`]).
@@ -173,9 +156,11 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         self.allocator.record_stream(self.address, stream.into())
     }
 
-    /// Returns its address; it is no longer freed by itself, but by [`Allocator::free`].
+    /// Returns its address; it is no longer freed by itself, but by [`Allocator::free`]. That another stream uses it last is named to
+    /// the allocator ([`Allocator::record_stream`]), which may fail: then the error is logged.
     #[must_use = "the allocation leaks unless somebody frees it"]
     pub fn into_address(mut self) -> u64 {
+        self.last_use.leave(&self.allocator, self.address);
         std::mem::take(&mut self.address)
     }
 
@@ -185,23 +170,19 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// Those of [`Allocator::free_on`]. What was not freed yet stays, and the call can be made again.
     pub fn free(&mut self) -> Result<()> {
         self.give_back()?;
-        (self.address, self.extent) = (0, Extent { len: 0, mapped: 0, capacity: 0 });
+        self.address = 0;
         Ok(())
     }
 
     fn give_back(&self) -> Result<()> {
-        if self.last_use == self.stream {
-            self.allocator.free(self.address)
-        } else {
-            self.allocator.free_on(self.address, self.last_use)
-        }
+        self.last_use.free(&self.allocator, self.address)
     }
 }
 
 impl<A: Deref<Target = Allocator>> Drop for Growing<A> {
     fn drop(&mut self) {
         if let Err(error) = self.give_back() {
-            let (address, bytes) = (self.address, self.extent.mapped);
+            let (address, bytes) = (self.address, self.mapped());
             tracing::error!(%error, address, bytes, "an allocation that is dropped could not be freed; its memory leaks");
         }
     }
@@ -212,10 +193,10 @@ impl<A: Deref<Target = Allocator>> fmt::Debug for Growing<A> {
         let mut growing = f.debug_struct("Growing");
         growing
             .field("address", &format_args!("{:#x}", self.address))
-            .field("extent", &self.extent)
-            .field("stream", &self.stream);
-        if self.last_use != self.stream {
-            growing.field("last_use", &self.last_use);
+            .field("extent", &self.extent())
+            .field("stream", &self.stream());
+        if let Some(other) = self.last_use.other() {
+            growing.field("last_use", &other);
         }
         growing.finish_non_exhaustive()
     }

@@ -18,6 +18,7 @@ mod block;
 #[cfg(feature = "cudarc")]
 mod cudarc;
 mod growing;
+mod last_use;
 mod pool;
 mod raw_block;
 mod stream;

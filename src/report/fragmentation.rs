@@ -75,7 +75,8 @@ pub struct StreamMemory {
 ///
 /// Every byte held is in exactly one place: `reserved` is `allocated + pending + free + unsettled`, and `free` is the sum
 /// over `pools`. Of private pools that sleep, live blocks have no memory: these are `asleep`. What is `spilled` has the machine's
-/// memory. The sum is more than `reserved` by both.
+/// memory. The sum is more than `reserved` by both. In guard mode two kinds of memory are in `reserved` alone, since they serve nobody:
+/// the memory before guarded allocations, and that of freed ones until it is unmapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -40,7 +40,8 @@ pub struct Lent {
     /// The part of it that is free, and below their guarantees.
     pub guaranteed: u64,
     /// Whether to ask again if the device still has too little: its driver takes time to take memory back, and others free
-    /// memory. The lender has waited for as long as makes sense, and bounds how often.
+    /// memory. The lender has waited for as long as makes sense. It is asked no more once a request has waited for
+    /// [`Config::broker_wait_ms`](crate::Config::broker_wait_ms).
     pub again: bool,
 }
 

@@ -17,10 +17,9 @@ impl MemoryResource for Allocator {
         Ok(RawBlock { address: Self::allocate(self, size, stream)?, size, stream })
     }
 
-    /// [`Allocator::free`]; of another stream than the block's own, [`Allocator::free_on`].
+    /// [`Allocator::free_on`].
     fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
-        let freed = if stream == block.stream { self.free(block.address) } else { self.free_on(block.address, stream) };
-        Ok(freed?)
+        Ok(self.free_on(block.address, stream)?)
     }
 
     fn record_stream(&self, block: RawBlock, stream: StreamId) -> Result<()> {

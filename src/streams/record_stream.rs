@@ -106,8 +106,7 @@ impl RecordedStreams {
     /// The host has no memory to note it. Nothing has changed.
     pub(crate) fn record_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) -> Grown<bool> {
         let pool = heap.pool(heap.block(id).pool.large());
-        // The handle of an ended stream belongs to another stream.
-        if stream == pool.stream && !pool.ended {
+        if stream == pool.stream && !heap.has_no_stream(id) {
             return Ok(false);
         }
         self.add_use(heap, id, stream)
@@ -119,11 +118,10 @@ impl RecordedStreams {
     /// # Errors
     /// The host has no memory to note it. Nothing has changed.
     pub(crate) fn record_own(&mut self, heap: &mut Heap, id: BlockId) -> Grown<bool> {
-        let pool = heap.pool(heap.block(id).pool.large());
-        if pool.ended || heap.is_borrowed(pool.stream) {
+        let stream = heap.pool(heap.block(id).pool.large()).stream;
+        if heap.has_no_stream(id) || heap.is_borrowed(stream) {
             return Ok(false);
         }
-        let stream = pool.stream;
         self.add_use(heap, id, stream)
     }
 
@@ -143,7 +141,7 @@ impl RecordedStreams {
                 true
             }
         };
-        heap.set_has_uses(id, true);
+        heap.set_has_uses(id);
         Ok(is_new)
     }
 
@@ -154,8 +152,9 @@ impl RecordedStreams {
         uses.retain(|of| *of != stream);
         if uses.is_empty() {
             self.uses.remove(&id);
-            let has_steps = heap.frees_by_steps(id);
-            heap.set_has_uses(id, has_steps);
+            if !heap.frees_by_steps(id) {
+                heap.clear_uses(id);
+            }
         }
     }
 

@@ -6,10 +6,11 @@ use crate::random::Random;
 use crate::simulated;
 use seamalloc::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
 use seamalloc::driver::{Call, CallStats, EventId, Events, Handle, PlainMemory, StreamId, Streams, VirtualMemory};
-use seamalloc::observer::{Action, Event};
+use seamalloc::observer::{Action, Event, Observer};
 use seamalloc::rounding::{ROUNDUP_INTERVALS, round_size, segment_size};
-use seamalloc::{Allocator, Config, OutOfMemory, PoolId, StrategyKind};
+use seamalloc::{Allocator, Config, Error, OutOfMemory, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId::DEFAULT;
@@ -32,6 +33,58 @@ fn what_was_ever_allocated_may_exceed_64_bits() {
     }
     allocator.reset_accumulated_stats();
     assert_eq!(allocator.stats().allocated_bytes.all.allocated, 0);
+}
+
+/// A source that says of an address that any number of bytes lies there, and an observer of it.
+#[derive(Clone, Default)]
+struct Boundless(Arc<AtomicU64>);
+
+impl SegmentSource for Boundless {
+    fn malloc(&mut self, _: u64) -> Result<u64, SourceError> {
+        Ok(1 << 40)
+    }
+    fn free(&mut self, _: u64, _: u64) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+impl Observer for Boundless {
+    fn event(&mut self, _: &Event) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// The recorder of operations has no room for such sizes.
+#[test]
+fn more_bytes_than_there_are_addresses_are_no_memory_of_a_source() {
+    let (_, allocator) = simulated::on("sim:h200,capacity=1GiB", Config::default());
+    let told = Boundless::default();
+    allocator.add_observer(Box::new(told.clone())).unwrap();
+    let pool = allocator.create_pool();
+    allocator.release_pool(pool).unwrap();
+    allocator.open_pool_with(pool, Segments::from_source(told.clone())).unwrap();
+    for size in [1 << 47, 1 << 59, 1 << 60] {
+        let refused = allocator.allocate_in(pool, size, MAIN);
+        assert!(matches!(refused, Err(Error::Source { .. })), "{size}: {refused:?}");
+        allocator.check().unwrap();
+    }
+    let address = allocator.allocate_in(pool, (1 << 47) - (2 << 20), MAIN).unwrap();
+    allocator.free(address).unwrap();
+    assert!(told.0.load(Relaxed) >= 3 && !allocator.flight().unwrap().events.is_empty());
+}
+
+#[test]
+fn a_driver_that_gives_more_than_there_are_addresses_is_recorded_and_told() {
+    let driver = Arc::new(Liar::of_memory(u64::MAX, 2 * MIB));
+    let allocator = Allocator::new(driver, Config::with_strategy(StrategyKind::Caching)).unwrap();
+    let told = Boundless::default();
+    allocator.add_observer(Box::new(told.clone())).unwrap();
+    for size in [1 << 47, 1 << 55, 1 << 59, (1 << 59) + (1 << 58)] {
+        let address = allocator.allocate(size, MAIN).unwrap();
+        allocator.free(address).unwrap();
+    }
+    assert!(told.0.load(Relaxed) >= 8);
+    allocator.flight().unwrap();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+mod attack;
 mod gpu_content;
 mod hostile;
 mod pool_programs;

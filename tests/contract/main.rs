@@ -23,6 +23,17 @@ macro_rules! promises_among_peers_by_bytes {
     };
 }
 
+/// What needs to know when a kernel begins that waits on the GPU.
+macro_rules! promises_by_the_clock {
+    () => {
+        promises!(handles_again:
+            the_new_stream_of_a_handle_does_not_own_what_the_old_one_left,
+            the_new_stream_of_a_handle_is_waited_for_where_it_is_named,
+            no_memory_is_used_too_early_whoever_has_the_handle,
+        );
+    };
+}
+
 #[macro_use]
 mod suite;
 
@@ -47,6 +58,7 @@ mod ended_streams;
 mod failures;
 mod figures;
 mod graphs;
+mod handles_again;
 mod hostile;
 mod limits;
 mod peers;

@@ -98,6 +98,7 @@ macro_rules! contract_of_the_drivers_memory {
             random_programs_never_name_a_stream_that_is_gone,
             no_stream_is_forgotten_in_a_capture,
         );
+        promises_by_the_clock!();
         promises!(figures:
             statistics_balance_after_each_operation,
         );

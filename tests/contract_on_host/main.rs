@@ -13,6 +13,11 @@ macro_rules! promises_among_peers_by_bytes {
     () => {};
 }
 
+/// The clock of these tests knows no waits on the GPU.
+macro_rules! promises_by_the_clock {
+    () => {};
+}
+
 #[macro_use]
 #[path = "../contract/suite.rs"]
 mod suite;

@@ -73,6 +73,30 @@ fn any_request_or_free_begins_the_time_anew() {
     assert!(looks(&mut idle, &allocator, 100..120).iter().sum::<u64>() > 0);
 }
 
+/// A server that answers its last requests, and one that only takes new ones from what it has free.
+#[test]
+fn who_only_frees_or_only_allocates_is_not_idle() {
+    for frees in [true, false] {
+        let (_, allocator) = on("");
+        serve(&allocator, MIB);
+        let mut left: Vec<u64> = (0..40).map(|_| allocator.allocate(MIB, STREAMS[0]).unwrap()).collect();
+        if !frees {
+            left.drain(..).for_each(|address| allocator.free(address).unwrap());
+        }
+        let mut idle = IdleRelease::new(Duration::from_secs(10));
+        for second in 0..200 {
+            if second % 5 == 0 {
+                match frees {
+                    true => allocator.free(left.pop().unwrap()).unwrap(),
+                    false => drop(allocator.allocate(MIB, STREAMS[0]).unwrap()),
+                }
+            }
+            assert_eq!(looks(&mut idle, &allocator, [second]), [0], "{second}, frees {frees}");
+        }
+        assert!(looks(&mut idle, &allocator, 200..240).iter().sum::<u64>() > 0, "frees {frees}");
+    }
+}
+
 #[test]
 fn what_the_gpu_still_uses_stays_until_it_is_done_and_nobody_waits() {
     let (gpu, allocator) = on("");

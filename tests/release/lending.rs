@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
-use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::driver::{Call, Driver, PlainMemory, Status, StreamId};
 use seamalloc::{Allocator, Backup, Config, Error, Lender, Lent, Shortage, StrategyKind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -298,4 +298,54 @@ fn a_tag_that_wakes_asks_too() {
     assert!(two.wake(tag).unwrap() >= 150 * MIB);
     assert!(lender.asked.lock().len() > asked && held(&gpu) == one.reserved() + two.reserved());
     two.free(address).unwrap();
+}
+
+/// Gives a little whenever it is asked, which somebody else takes: the device stays full.
+struct Sieve {
+    asked: AtomicU32,
+    again: bool,
+}
+
+/// A lender that would be asked for ever by now.
+const ENDLESS: u32 = 1_000;
+
+impl Lender for Sieve {
+    fn ask(&self, _: &Shortage) -> Lent {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        // So that a loop without a bound fails instead of hanging.
+        let is_open = asked < ENDLESS;
+        Lent { processes: 1, given: u64::from(is_open), again: is_open && self.again, ..Lent::default() }
+    }
+}
+
+#[test]
+fn who_always_gives_while_the_device_stays_full_is_not_asked_without_end() {
+    type Ask = fn(&SimGpu, &Arc<Allocator>) -> seamalloc::Result<()>;
+    let ways: [(&str, Ask); 4] = [
+        ("allocate", |_, allocator| allocator.allocate(60 * MIB, STREAM).map(drop)),
+        ("allocate_in", |_, allocator| allocator.allocate_in(allocator.create_pool(), 60 * MIB, STREAM).map(drop)),
+        ("grow", |_, allocator| allocator.growing(60 * MIB, STREAM)?.grow(60 * MIB)),
+        ("wake", |gpu, allocator| {
+            let tag = allocator.create_tag()?;
+            allocator.allocate_in(tag, 10 * MIB, STREAM)?;
+            allocator.sleep(tag, &Backup::Discard)?;
+            gpu.malloc(20 * MIB)?;
+            allocator.wake(tag).map(drop)
+        }),
+    ];
+    // A lender that says so is asked for as long as a request may wait.
+    for (options, again) in [("", false), ("broker_wait_ms:0", false), ("broker_wait_ms:0", true)] {
+        for (way, ask) in ways {
+            let gpu = device(64);
+            let allocator = on(&gpu, options);
+            let sieve = Arc::new(Sieve { asked: AtomicU32::new(0), again });
+            allocator.set_lender(Some(sieve.clone()));
+            allocator.allocate(40 * MIB, STREAM).unwrap();
+            let refused = ask(&gpu, &allocator).unwrap_err();
+            let Error::OutOfMemory(report) = &refused else { panic!("{way}: {refused}") };
+            assert_eq!(report.lending.map(|lending| lending.rounds), Some(1), "{way}, {options}, again {again}");
+            assert_eq!(sieve.asked.load(Ordering::Relaxed), 1, "{way}, {options}, again {again}");
+            allocator.check().unwrap();
+        }
+    }
 }

@@ -9,7 +9,7 @@ mod spill;
 #[cfg(test)]
 mod tests;
 
-use super::block::{Block, Kind, State};
+use super::block::{Block, Freeing, Kind, State};
 use super::segment::{Backing, Segment};
 use super::tables::Heap;
 use super::view::Extent;
@@ -77,11 +77,21 @@ impl Heap {
         self.vacant_pools_are_empty()?;
         self.blocks_of_private_pools_stay_theirs()?;
         self.pins_are_of_private_pools()?;
+        self.what_an_ended_stream_left_is_nobodys()?;
         self.pieces_are_all_stitched(&found)?;
         self.views_are_their_chunks()?;
         self.chunks_are_what_lies_at_home(&found)?;
         self.no_block_is_lost(&found)?;
         self.counters_count_what_is_there(&found)
+    }
+
+    /// The live blocks of a stream that has ended belong to no stream.
+    fn what_an_ended_stream_left_is_nobodys(&self) -> Checked {
+        let left = |block: &Block| block.state == State::Allocated && self.pools[block.pool.large()].ended;
+        match self.blocks.iter().find(|(_, block)| left(block) && block.freeing != Freeing::OfNoStream) {
+            Some((id, block)) => Err(format!("{id:?} {block:?} belongs to a stream that has ended")),
+            None => Ok(()),
+        }
     }
 
     /// The blocks of a segment lie one behind the other from its first byte to its last, and each keeps the rules of a
@@ -149,7 +159,7 @@ impl Heap {
             for block in live.filter(|block| block.state == State::Allocated) {
                 live_bytes += block.size;
                 live_parts += 1;
-                if block.end() > view.address + bytes || !block.has_uses {
+                if block.end() > view.address + bytes || !block.has_uses() {
                     return Err(format!("a part of view {id:?}, which has {bytes} bytes of parts, is {block:?}"));
                 }
             }

@@ -40,7 +40,7 @@ impl Heap {
             if self.private.segments(owner).is_some() && block.kind != Kind::Malloc {
                 return Err(format!("{id:?} {block:?} of private pool {owner} is in no segment of its own"));
             }
-            if block.state == State::Allocated && !block.has_uses {
+            if block.state == State::Allocated && !block.has_uses() {
                 return Err(format!("{id:?} {block:?} would be freed as any other"));
             }
         }

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::config::rounding::MIN_BLOCK;
 use crate::driver::sim::{SimConfig, SimGpu};
 use crate::driver::{Handle, StreamId};
-use crate::heap::block::{Block, Kind, State};
+use crate::heap::block::{Block, Freeing, Kind, State};
 use crate::heap::chunk_map::Chunk;
 use crate::heap::segment_source::Segments;
 use crate::heap::{GRANULE, Heap};
@@ -210,9 +210,14 @@ const OF_PRIVATE_POOLS: &[Break] = &[
             let id = find(h, |block| {
                 block.kind == Kind::Home && block.state == State::Allocated && h.is_private(block.pool)
             });
-            change(h, id, |block| block.has_uses = false);
+            change(h, id, |block| block.freeing = Freeing::AtOnce);
         },
         "freed as any other",
+    ),
+    (
+        "a stream that ends and keeps its blocks",
+        |h| h.pools[PoolIndex::DEFAULT].ended = true,
+        "a stream that has ended",
     ),
     (
         "a block outside of its pool's segments",

@@ -34,6 +34,24 @@ fn every_byte_is_counted_live_and_freed() {
     ends_clean(&gpu, allocator);
 }
 
+/// Guarded memory is not of the pool that the driver frees to.
+#[test]
+fn guarded_memory_is_freed_where_other_memory_goes_to_the_drivers_pool() {
+    let (gpu, allocator) = guarded("strategy:malloc-async,guard:on,guard_sample:2");
+    let live: Vec<u64> = (0..8).map(|_| allocator.allocate(5 * MIB, S).unwrap()).collect();
+    let guarded = allocator.stats().guard.guarded;
+    assert!(0 < guarded && guarded < 8, "{guarded} of 8");
+    for (at, address) in live.into_iter().enumerate() {
+        let free = [Allocator::free, |on: &Allocator, address| on.free_on(address, T)][at % 2];
+        free(&allocator, address).unwrap();
+    }
+    gpu.advance(10);
+    allocator.check_guards().unwrap();
+    allocator.empty_cache().unwrap();
+    assert_eq!(allocator.reserved(), 0);
+    ends_clean(&gpu, allocator);
+}
+
 #[test]
 fn the_quarantine_keeps_to_its_bound_and_the_oldest_goes_first() {
     let (gpu, allocator) = guarded("guard:on,guard_quarantine_mb:20");

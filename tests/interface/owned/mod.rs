@@ -2,6 +2,7 @@
 
 mod blocks;
 mod ends;
+mod last_uses;
 mod opened;
 mod pools;
 mod streams;

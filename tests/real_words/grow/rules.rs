@@ -1,6 +1,7 @@
 //! What is refused, and what the types say.
 
 use crate::device::{MAIN, MIB, SIDE};
+use crate::random::Random;
 use crate::world::{CAPACITY, OPTIONS, World};
 use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
 use seamalloc::{Allocator, Block, Config, Error, Growing, Pool, Route, StreamId};
@@ -284,4 +285,40 @@ fn the_capacity_is_the_most_though_more_is_mapped() {
     assert!(cache.mapped() > MIB);
     assert!(matches!(cache.grow(MIB + 1), Err(Error::BeyondCapacity { .. })));
     assert_eq!(cache.len(), MIB);
+}
+
+/// Whoever grows or shrinks it, the owner or somebody by its address: both say how much is in use, to the byte.
+#[test]
+fn the_owner_and_the_allocator_agree_on_lengths() {
+    let (capacity, granule) = (100 * MIB, 2 * MIB);
+    for seed in 0..20 {
+        let allocator = Allocator::open("sim:h200", OPTIONS).unwrap();
+        let mut random = Random(seed);
+        let mut cache = allocator.growing(capacity, MAIN).unwrap();
+        let address = cache.address();
+        let mut len = 0;
+        for step in 0..60 {
+            let size = match random.below(3) {
+                0 => random.below(capacity),
+                1 => cache.mapped().min(capacity),
+                _ => (cache.mapped() - random.below(cache.mapped().min(granule))).min(capacity),
+            };
+            let (grows, by_owner) = (random.below(2) == 0, random.below(4) > 0);
+            match (grows, by_owner) {
+                (true, true) => cache.grow(size),
+                (true, false) => allocator.grow(address, size),
+                (false, true) => cache.shrink(size),
+                (false, false) => allocator.shrink(address, size),
+            }
+            .unwrap();
+            len = if grows { size.max(len) } else { size.min(len) };
+            let extent = allocator.extent(address).unwrap();
+            let context = format!("seed {seed}, step {step}: to {size}, grows {grows}, by the owner {by_owner}");
+            assert_eq!((cache.len(), extent.len), (len, len), "{context}");
+            assert_eq!((cache.mapped(), cache.capacity()), (extent.mapped, extent.capacity), "{context}");
+            assert!(extent.mapped >= len && cache.is_empty() == (len == 0), "{context}");
+        }
+        drop(cache);
+        assert_eq!(allocator.stats().allocation.all.current, 0);
+    }
 }

@@ -131,3 +131,80 @@ fn what_is_spilled_or_asleep_is_no_part_of_what_is_held() {
     world.check_all();
     world.end_empty(&[]);
 }
+
+/// Half a MiB of a granule is the end of one block, and the rest of the granule is free or another block's.
+const ODD: u64 = 5 * MIB / 2;
+const REST: u64 = 3 * MIB / 2;
+
+/// A block that ends inside of a granule, and is spilled with it for another one. `beside` is a block of that stream in the rest of
+/// the granule. Returns the block, and the one beside.
+fn shared_granule(beside: Option<StreamId>) -> (World, u64, Option<u64>) {
+    let mut world = World::new(6 * MIB, "chunk_size_mb:8,spill:host=1GiB,sharing:completed");
+    world.allocate(512, MAIN).unwrap();
+    let odd = world.allocate(ODD, MAIN).unwrap();
+    // The device has no more: another stream gets what that one has passed.
+    let rest = beside.map(|stream| world.allocate(REST, stream).unwrap());
+    assert!(rest.is_none_or(|rest| rest == odd + ODD), "the block lies elsewhere");
+    world.allocate(4 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 4 * MIB, "the granule that is shared is spilled with the other");
+    world.device.settle();
+    (world, odd, rest)
+}
+
+/// Only one of two blocks in a granule has passed: a kernel uses the other one, which was handed out after the spill, and is free.
+#[test]
+fn a_granule_of_two_blocks_stays_until_both_have_passed() {
+    let (mut world, odd, _) = shared_granule(None);
+    let rest = world.allocate(REST, MAIN).unwrap();
+    assert_eq!(rest, odd + ODD, "the block lies elsewhere");
+    world.device.settle();
+    world.free(odd);
+    let hold = world.device.host.hold(MAIN).unwrap();
+    world.use_on(rest, MAIN);
+    world.free(rest);
+    look(&mut world);
+    assert_eq!(world.device.host.faults(), [], "memory was unmapped under a kernel");
+    assert_eq!(world.spilled(), 2 * MIB, "the granule is in use, the other is not");
+    world.device.host.finish_hold(hold);
+    world.device.settle();
+    look(&mut world);
+    look(&mut world);
+    assert_eq!((world.spilled(), world.device.host.faults().len()), (0, 0));
+    world.check_all();
+    world.end_empty(&[]);
+}
+
+/// Two streams have freed the parts of a granule, which goes as a whole.
+#[test]
+fn a_granule_that_two_streams_have_freed_goes_once_both_have_passed() {
+    let (mut world, odd, rest) = shared_granule(Some(SIDE));
+    world.free(odd);
+    world.free(rest.unwrap());
+    world.device.settle();
+    look(&mut world);
+    look(&mut world);
+    assert_eq!(world.spilled(), 0);
+    world.check_all();
+    world.end_empty(&[]);
+}
+
+/// The pieces of a stitched block are in chunks that are spilled.
+#[test]
+fn a_stitched_block_that_is_spilled_serves_nobody_once_it_is_freed() {
+    let mut world = World::new(34 * MIB, "chunk_size_mb:8,spill:host=1GiB");
+    let blocks = [(); 4].map(|()| world.allocate(8 * MIB, MAIN).unwrap());
+    [0, 2].into_iter().for_each(|at: usize| world.free(blocks[at]));
+    let stitched = world.allocate(16 * MIB, MAIN).unwrap();
+    assert_eq!(world.views(), 1);
+    world.allocator.advise(stitched, seamalloc::Advice::Cold).unwrap();
+    world.allocate(16 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 16 * MIB);
+    world.device.settle();
+    world.free(stitched);
+    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB, "it waits for its own stream, and serves nobody");
+    world.device.settle();
+    look(&mut world);
+    assert_eq!(world.spilled(), 0);
+    world.check_all();
+    world.end_empty(&[]);
+}

@@ -3,7 +3,7 @@
 use super::{OF_SPILLING, small_step};
 use crate::device::{MAIN, MIB};
 use crate::world::World;
-use seamalloc::driver::sim::SimGpu;
+use seamalloc::driver::sim::{Range, SimGpu};
 use seamalloc::driver::{Call, Driver, Status};
 use seamalloc::{Advice, Allocator, Backup, Config, Error, Stats};
 use std::sync::Arc;
@@ -242,6 +242,54 @@ fn every_call_that_fails_leaves_what_is_kept_counted() {
 #[test]
 fn a_machine_that_has_no_more_for_good_leaves_all_as_it_was() {
     assert!((1..500).take_while(|nth| fails(Call::CreateOnHost, *nth, true, Status::OUT_OF_MEMORY)).count() > 1);
+}
+
+/// A call of an exchange fails, and one that unmaps on the way back, and all of these from another one on. Returns whether a live
+/// block lies in other memory than before, or in none.
+fn breaks(call: Call, nth: u64, unmap: u64, from: u64) -> bool {
+    let gpu = Arc::new(SimGpu::new("sim:h200,capacity=36MiB".parse().unwrap()).unwrap());
+    let config = Config::parse("chunk_size_mb:12,spill:host=1GiB").unwrap();
+    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
+    let blocks: Vec<u64> = (0..3).map(|_| allocator.allocate(12 * MIB, MAIN).unwrap()).collect();
+    let lie = || -> Vec<_> {
+        let at = |address: &u64| gpu.physical(Range { address: *address, size: 12 * MIB });
+        blocks.iter().map(at).collect()
+    };
+    let new = allocator.allocate(12 * MIB, MAIN).unwrap();
+    allocator.free(new).unwrap();
+    allocator.unspill().unwrap();
+    let (before, stats) = (lie(), allocator.stats());
+    assert_eq!(stats.spill_kept_bytes, 12 * MIB);
+    gpu.fail_nth(call, nth, Status::UNKNOWN);
+    [unmap].into_iter().chain(from..from + 20).for_each(|nth| gpu.fail_nth(Call::Unmap, nth, Status::UNKNOWN));
+    let answer = allocator.allocate(12 * MIB, MAIN);
+    gpu.fail_no_more();
+    let when = format!("{call} {nth}, unmaps {unmap} and from {from}: {answer:?}");
+    let is_spilled = || allocator.stats().spills.chunks > stats.spills.chunks;
+    let is_broken = !is_spilled() && lie() != before;
+    if is_broken {
+        assert_eq!(allocator.stats().spill_kept_bytes, 0, "{when}: it may be mapped at a block");
+    }
+    // The next operation makes all whole.
+    let small = allocator.allocate(512, MAIN).unwrap();
+    assert!(is_spilled() || lie() == before, "{when}");
+    allocator.check().unwrap();
+    [small].into_iter().chain(answer).chain(blocks).for_each(|address| allocator.free(address).unwrap());
+    allocator.empty_cache().unwrap();
+    drop(allocator);
+    assert!(gpu.leaks().is_empty(), "{when}: {}", gpu.leaks());
+    is_broken
+}
+
+#[test]
+fn what_may_be_mapped_at_a_live_block_is_not_kept() {
+    let mut broken = 0;
+    for call in [Call::Map, Call::SetAccess] {
+        for (nth, first) in (1..4).flat_map(|nth| (1..5).map(move |first| (nth, first))) {
+            broken += (first + 1..6).filter(|second| breaks(call, nth, first, *second)).count();
+        }
+    }
+    assert!(broken > 0, "every way back succeeded");
 }
 
 /// Memory of the machine.

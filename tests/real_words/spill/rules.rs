@@ -108,6 +108,28 @@ fn the_programs_word_comes_first_then_age() {
     assert!(!normal.contains(&3), "{normal:?}");
 }
 
+/// Two blocks lie in one chunk, and the program says that one of them is cold.
+#[test]
+fn a_chunk_is_as_hot_as_the_hottest_of_its_blocks() {
+    for advice in [[Advice::Hot, Advice::Cold], [Advice::Cold, Advice::Hot]] {
+        let (mut world, mut blocks) = four();
+        world.free(blocks.remove(0));
+        world.device.settle();
+        let both = [(); 2].map(|()| world.allocate(6 * MIB, MAIN).unwrap());
+        for (block, advice) in both.into_iter().zip(advice) {
+            world.allocator.advise(block, advice).unwrap();
+        }
+        let new = world.allocate(12 * MIB, MAIN).unwrap();
+        assert_eq!(world.spilled(), 12 * MIB, "{advice:?}: one chunk");
+        world.free(new);
+        blocks.extend(both);
+        let spilled = spilled_of(&world, &blocks);
+        assert!(spilled.iter().all(|block| *block < 3) && !spilled.is_empty(), "{advice:?}: {spilled:?}");
+        world.check_all();
+        world.end_empty(&[]);
+    }
+}
+
 #[test]
 fn a_policy_of_the_programs_decides() {
     struct Only(u64);

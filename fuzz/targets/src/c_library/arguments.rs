@@ -27,6 +27,64 @@ const OPTIONS: [&CStr; 8] = [
     c"bad",
     c"strategy:\xff",
 ];
+/// What an attack combines: devices, and options of which several are given at once.
+const WIDE_DEVICES: [&CStr; 12] = [
+    c"sim:h200,capacity=64MiB",
+    c"sim:h200,capacity=64MiB,host=64MiB",
+    c"sim:h200,capacity=256MiB,host=64MiB",
+    c"sim:h200,capacity=256MiB",
+    c"sim:h200,vmm=no,capacity=128MiB",
+    c"host:64MiB",
+    c"sim:h200,capacity=1GiB",
+    c"cuda:9",
+    c"pinned:0",
+    c"host:1B",
+    c"",
+    c"\xff",
+];
+/// Those of them on which an allocator can be made.
+const WIDE_GOOD: usize = 6;
+const WIDE_OPTIONS: [&str; 39] = [
+    "strategy:caching",
+    "strategy:gmlake",
+    "strategy:expandable",
+    "strategy:malloc-async",
+    "strategy:buddy",
+    "strategy:slab",
+    "strategy:tiny",
+    "strategy:exact",
+    "strategy:paddle-vmm",
+    "strategy:paddle-auto-growth",
+    "sharing:wait",
+    "sharing:never",
+    "spill:host=32MiB",
+    "spill:host=2MiB",
+    "split:before_growth",
+    "split:last_resort",
+    "headroom:2MiB",
+    "headroom:1TiB",
+    "chunk_size_mb:2",
+    "chunk_size_mb:16",
+    "guard:all",
+    "guard:page",
+    "guard_sample:3",
+    "idle_release_s:1",
+    "flight_recorder:0",
+    "broker:/nowhere/broker.sock",
+    "memory_limit:40MiB",
+    "backup_cache:0B",
+    "max_views:2",
+    "max_view_mappings:4",
+    "wait_ms:0",
+    "per_process_memory_fraction:0.5",
+    "garbage_collection_threshold:0.5",
+    "expandable_segments:True",
+    "backend:cudaMallocAsync",
+    "flight_dump:/nowhere/{pid}",
+    "roundup_power2_divisions:4",
+    "large_segment_size_mb:12",
+    "bogus:1",
+];
 /// Files that cannot be written, so that nothing is left behind, and one that takes all.
 const PATHS: [&CStr; 6] =
     [c"", c"/dev/null", c"/nowhere/x.seam", c"/nowhere/x.csv", c"/nowhere/x.unknown", c"/nowhere/\xff"];
@@ -34,13 +92,18 @@ const NUMBERS: [u64; 12] = [0, 1, 2, 511, 512, 1 << 20, (1 << 20) + 1, 30 << 20,
 
 pub(super) struct Arguments<'a> {
     bytes: Unstructured<'a>,
+    /// Whether devices and options are those of an attack.
+    pub(super) wide: bool,
     pub(super) allocators: Vec<u64>,
     pub(super) destroyed: Vec<u64>,
     /// Blocks that were handed out, by whom.
     pub(super) blocks: Vec<(u64, *mut c_void)>,
+    /// Those of them that grow, in an attack.
+    pub(super) growing: Vec<(u64, *mut c_void)>,
     /// Blocks of `seamalloc_malloc`, with their device.
     pub(super) plugged: Vec<(c_int, *mut c_void)>,
-    pools: Vec<Pool>,
+    /// Pools that were made, and by whom.
+    pub(super) pools: Vec<(u64, Pool)>,
     pub(super) callbacks: Vec<u64>,
     buffers: Box<[[u64; MEMORY / 8]; BUFFERS]>,
     next: usize,
@@ -58,9 +121,11 @@ impl<'a> Arguments<'a> {
         let no_pool = Pool { first: 0, second: 0 };
         Self {
             bytes,
+            wide: false,
             allocators: Vec::new(),
             destroyed: Vec::new(),
             blocks: Vec::new(),
+            growing: Vec::new(),
             plugged: Vec::new(),
             pools: Vec::new(),
             callbacks: Vec::new(),
@@ -87,6 +152,13 @@ impl<'a> Arguments<'a> {
 
     /// An allocator as a program makes one.
     pub(super) fn create(&mut self) {
+        if self.wide {
+            let device = WIDE_DEVICES[usize::from(self.any::<u8>()) % WIDE_GOOD];
+            let options = self.wide_options();
+            // Options may contradict each other.
+            self.allocators.extend(create(device, &options));
+            return;
+        }
         let (device, options) =
             (DEVICES[usize::from(self.any::<u8>()) % 2], OPTIONS[usize::from(self.any::<u8>()) % 5]);
         if self.allocators.len() < MAX_ALLOCATORS {
@@ -105,7 +177,7 @@ impl<'a> Arguments<'a> {
             self.handle = 0;
         }
         if self.pool_made.second != 0 {
-            self.pools.push(self.pool_made);
+            self.pools.push((self.asked, self.pool_made));
             self.pool_made.second = 0;
         }
         if self.callback != 0 {
@@ -145,13 +217,25 @@ impl<'a> Arguments<'a> {
     /// Mostly a block, of any allocator; some beside one, NULL, and any.
     pub(super) fn block(&mut self) -> *mut c_void {
         let (kind, at) = (self.any::<u8>(), usize::from(self.any::<u8>()));
-        let block = self.blocks.get(at % self.blocks.len().max(1)).map_or(ptr::null_mut(), |block| block.1);
+        let block = one_of(&self.blocks, at, self.own(kind)).unwrap_or(ptr::null_mut());
         match kind {
             0..16 => ptr::null_mut(),
             16..24 => ptr::without_provenance_mut(self.any()),
             24..40 => ptr::without_provenance_mut(block.addr().wrapping_add(512)),
             _ => block,
         }
+    }
+
+    /// A block that grows, in an attack mostly; else any.
+    pub(super) fn growing(&mut self) -> *mut c_void {
+        let (wide, at) = (self.is_lenient(), if self.wide { self.index(1 << 16) } else { 0 });
+        let grows = one_of(&self.growing, at, Some(self.asked)).filter(|_| wide);
+        grows.unwrap_or_else(|| self.block())
+    }
+
+    /// The allocator that a call names, where an attack gives it what is its own.
+    fn own(&self, kind: u8) -> Option<u64> {
+        (self.wide && kind >= 96).then_some(self.asked)
     }
 
     pub(super) fn stream(&mut self) -> *mut c_void {
@@ -169,7 +253,7 @@ impl<'a> Arguments<'a> {
         match kind {
             0..32 => Pool { first: 0, second: at as u64 % 4 },
             32..48 => Pool { first: self.any(), second: self.any() },
-            _ => self.pools.get(at % self.pools.len().max(1)).copied().unwrap_or(Pool { first: 0, second: 1 }),
+            _ => one_of(&self.pools, at, self.own(kind)).unwrap_or(Pool { first: 0, second: 1 }),
         }
     }
 
@@ -189,6 +273,20 @@ impl<'a> Arguments<'a> {
         }
     }
 
+    /// A limit, of which an attack's are mostly none, so that memory is handed out.
+    pub(super) fn limit(&mut self) -> u64 {
+        if self.is_lenient() { u64::MAX } else { self.number() }
+    }
+
+    fn is_lenient(&mut self) -> bool {
+        self.wide && self.any::<u8>() > 32
+    }
+
+    /// An index into a list of so many.
+    pub(super) fn index(&mut self, length: usize) -> usize {
+        usize::from(self.any::<u16>()) % length
+    }
+
     pub(super) fn int(&mut self) -> c_int {
         c_int::from(self.any::<i8>() % 3)
     }
@@ -202,6 +300,9 @@ impl<'a> Arguments<'a> {
     }
 
     pub(super) fn fraction(&mut self) -> f64 {
+        if self.is_lenient() {
+            return 1.0;
+        }
         const FRACTIONS: [f64; 8] = [0.0, 0.5, 1.0, -1.0, 1.5, f64::NAN, f64::INFINITY, 1e-300];
         FRACTIONS[usize::from(self.any::<u8>()) % FRACTIONS.len()]
     }
@@ -225,10 +326,28 @@ impl<'a> Arguments<'a> {
     }
 
     pub(super) fn device(&mut self) -> *const c_char {
+        if self.wide {
+            return self.text(&WIDE_DEVICES);
+        }
         self.text(&DEVICES)
     }
 
+    /// Up to four options at once.
+    fn wide_options(&mut self) -> CString {
+        let mut options = String::new();
+        for _ in 0..self.any::<u8>() % 5 {
+            options += WIDE_OPTIONS[usize::from(self.any::<u8>()) % WIDE_OPTIONS.len()];
+            options.push(',');
+        }
+        CString::new(options.trim_end_matches(',')).unwrap_or_default()
+    }
+
     pub(super) fn options(&mut self) -> *const c_char {
+        if self.wide && self.any::<u8>() > 16 {
+            let options = self.wide_options();
+            self.texts.push(options);
+            return self.texts.last().map_or(ptr::null(), |text| text.as_ptr());
+        }
         self.text(&OPTIONS)
     }
 
@@ -251,5 +370,14 @@ impl<'a> Arguments<'a> {
                 self.texts.last().map_or(ptr::null(), |text| text.as_ptr())
             }
         }
+    }
+}
+
+/// Returns one of a list, of a certain allocator if one is named and has any.
+fn one_of<T: Copy>(list: &[(u64, T)], at: usize, of: Option<u64>) -> Option<T> {
+    let own: Vec<T> = list.iter().filter(|(by, _)| Some(*by) == of).map(|(_, one)| *one).collect();
+    match own.is_empty() {
+        true => list.get(at % list.len().max(1)).map(|(_, one)| *one),
+        false => own.get(at % own.len()).copied(),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Owns: what they do: little, and now and then a call of the library, which is refused where the library says so.
 
+use super::attack;
 use seamalloc_c_library::allocator::{MemoryPressure, PressureCallback, seam_check};
 use seamalloc_c_library::observers::{Event, ObserverCallback};
 use seamalloc_c_library::pluggable::{MessageHandler, seam_set_message_handler};
@@ -29,6 +30,7 @@ pub(super) const FREE: SegmentFree = Some(free);
 pub(super) const END: SourceEnd = Some(end);
 
 unsafe extern "C" fn pressure(_: *const MemoryPressure, user: *mut c_void) -> bool {
+    attack::within_callback(user.addr() as u64);
     user.addr() % 2 == 1
 }
 
@@ -36,6 +38,7 @@ unsafe extern "C" fn sleep(notice: *const SleepNotice, user: *mut c_void) -> boo
     // SAFETY: the library passes a live notice.
     let notice = unsafe { &*notice };
     assert!(notice.size == size_of::<SleepNotice>() && notice.stage <= SLEEP_AWAKE);
+    attack::within_callback(user.addr() as u64);
     user.addr() % 2 == 1
 }
 
@@ -45,11 +48,13 @@ unsafe extern "C" fn observer(_: *const Event, user: *mut c_void) {
 }
 
 unsafe extern "C" fn filter(stream: *mut c_void, user: *mut c_void) -> bool {
+    attack::is_refused();
     (stream.addr() ^ user.addr()).is_multiple_of(128)
 }
 
-unsafe extern "C" fn visitor(_: *const Segment, blocks: *const Block, count: usize, _: *mut c_void) {
+unsafe extern "C" fn visitor(_: *const Segment, blocks: *const Block, count: usize, user: *mut c_void) {
     assert!(count == 0 || !blocks.is_null());
+    attack::within_callback(user.addr() as u64);
 }
 
 unsafe extern "C" fn handler(_: Status, text: *const c_char, _: *mut c_void) {
@@ -58,6 +63,7 @@ unsafe extern "C" fn handler(_: Status, text: *const c_char, _: *mut c_void) {
 
 /// Gives addresses that nothing lies behind: the library only counts them. Some requests fail, and some answers are wrong.
 unsafe extern "C" fn alloc(bytes: usize, address: *mut *mut c_void, user: *mut c_void) -> i32 {
+    attack::is_refused();
     let given = match user.addr() % 8 {
         0 => return 2,
         1 => return 1,

@@ -37,6 +37,12 @@ pub(super) fn make(a: &mut Arguments<'_>) -> Option<(&'static str, Option<Status
     Some((function.0, (function.1)(a)))
 }
 
+/// Makes a call of the function with this name.
+pub(super) fn make_named(a: &mut Arguments<'_>, name: &str) -> Option<(&'static str, Option<Status>)> {
+    let function = FUNCTIONS.iter().find(|function| function.0 == name)?;
+    Some((function.0, (function.1)(a)))
+}
+
 type Function = (&'static str, fn(&mut Arguments<'_>) -> Option<Status>);
 
 /// Lists functions by name, each with its call.
@@ -94,7 +100,7 @@ functions! {
     seam_empty_cache |a| Some(unsafe { seam_empty_cache(a.allocator(), a.memory()) });
     seam_keep_headroom |a| Some(unsafe { seam_keep_headroom(a.allocator(), a.memory()) });
     seam_trim |a| Some(unsafe { seam_trim(a.allocator(), a.number(), a.memory()) });
-    seam_set_memory_limit |a| Some(seam_set_memory_limit(a.allocator(), a.number()));
+    seam_set_memory_limit |a| Some(seam_set_memory_limit(a.allocator(), a.limit()));
     seam_set_memory_fraction |a| Some(seam_set_memory_fraction(a.allocator(), a.fraction()));
     seam_get_memory_fraction |a| Some(unsafe { seam_get_memory_fraction(a.allocator(), a.memory()) });
     seam_check |a| Some(seam_check(a.allocator()));
@@ -297,10 +303,10 @@ functions! {
         let (allocator, pool, capacity, stream) = (a.allocator(), a.pool(), a.size(), a.stream());
         Some(unsafe { seam_pool_reserve(allocator, pool, capacity, stream, from_mut(&mut a.address)) })
     };
-    seam_grow |a| Some(seam_grow(a.allocator(), a.block(), a.size()));
-    seam_shrink |a| Some(seam_shrink(a.allocator(), a.block(), a.size()));
-    seam_resize |a| Some(seam_resize(a.allocator(), a.block(), a.size()));
-    seam_extent |a| Some(unsafe { seam_extent(a.allocator(), a.block(), a.memory(), a.memory(), a.memory()) });
+    seam_grow |a| Some(seam_grow(a.allocator(), a.growing(), a.size()));
+    seam_shrink |a| Some(seam_shrink(a.allocator(), a.growing(), a.size()));
+    seam_resize |a| Some(seam_resize(a.allocator(), a.growing(), a.size()));
+    seam_extent |a| Some(unsafe { seam_extent(a.allocator(), a.growing(), a.memory(), a.memory(), a.memory()) });
 }
 
 fn freed(a: &mut Arguments<'_>, allocator: u64, block: *mut c_void, done: Status) -> Option<Status> {

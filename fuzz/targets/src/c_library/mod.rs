@@ -5,6 +5,7 @@
 //! end every allocator passes its own check.
 //!
 //! ```text
+//! attack       several threads at once, callbacks that call back, and every option
 //! arguments    what a call is given, made of an input's bytes
 //! callbacks    the program's functions that the library calls
 //! calls        the functions there are
@@ -13,11 +14,13 @@
 #![allow(unsafe_code, reason = "the functions are C's")]
 
 mod arguments;
+mod attack;
 mod callbacks;
 mod calls;
 
 use arbitrary::Unstructured;
 use arguments::Arguments;
+pub use attack::{Reached, attack};
 use seamalloc_c_library::allocator::{
     seam_check, seam_create, seam_destroy, seam_empty_cache, seam_free, seam_set_memory_fraction,
 };
@@ -29,7 +32,7 @@ use seamalloc_c_library::status::{Status, seam_last_error, seam_last_error_text}
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::RangeInclusive;
 use std::ptr;
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 /// Calls of an input at most.
 const MAX_CALLS: usize = 200;
@@ -46,10 +49,7 @@ static ENVIRONMENT: Once = Once::new();
 /// # Panics
 /// An answer is wrong.
 pub fn run(data: &[u8]) {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: before the first call of the library, in a process whose other threads ask Rust for the environment, which locks it.
-    ENVIRONMENT.call_once(|| unsafe { std::env::set_var("SEAMALLOC_DEVICE", "sim:h200,capacity=1GiB") });
-    callbacks::take_messages();
+    let _alone = begin();
     let mut arguments = Arguments::new(Unstructured::new(data));
     arguments.create();
     for _ in 0..MAX_CALLS {
@@ -60,6 +60,15 @@ pub fn run(data: &[u8]) {
         arguments.learn();
     }
     end(arguments);
+}
+
+/// Waits until nobody else calls the library, and prepares it.
+fn begin() -> MutexGuard<'static, ()> {
+    let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: before the first call of the library, in a process whose other threads ask Rust for the environment, which locks it.
+    ENVIRONMENT.call_once(|| unsafe { std::env::set_var("SEAMALLOC_DEVICE", "sim:h200,capacity=1GiB") });
+    callbacks::take_messages();
+    alone
 }
 
 /// An answer is no broken rule, and an error is told.
