@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How long an answer may take. The allocator's lock may be held for the whole of a request that waits for the GPU.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns the socket of a process of this user.
+/// Returns the socket of a process of this user and of this namespace of processes. [`listed`](crate::listed) has those of others too.
 #[must_use]
 pub fn socket(pid: u32) -> PathBuf {
     socket_of(pid)
