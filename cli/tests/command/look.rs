@@ -53,6 +53,16 @@ fn logs_have_no_escape_codes_either() {
     assert!(!errors.contains(ESCAPE), "{errors}");
 }
 
+/// A command makes many allocators with the same options, and says once with which strategy an option has no effect.
+#[test]
+fn an_option_without_effect_is_told_of_once() {
+    let ended = run(&["fit", "comb", "--steps", "1", "--conf", "chunk_size_mb:4"], 0);
+    let errors = String::from_utf8(ended.get_output().stderr.clone()).unwrap();
+    let told: Vec<_> = errors.lines().filter(|line| line.contains("`chunk_size_mb` has no effect")).collect();
+    assert!((1..=3).contains(&told.len()), "{errors}");
+    assert!(told.iter().all(|line| told.iter().filter(|other| other == &line).count() == 1), "{errors}");
+}
+
 #[test]
 fn figures_stand_under_their_names() {
     let out = stdout(&SHORT, 0);
