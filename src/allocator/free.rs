@@ -122,9 +122,10 @@ impl Core {
     /// Frees a block that was taken out of the table of live allocations.
     #[inline]
     fn free_block(&mut self, id: BlockId) -> Result<()> {
-        let block = *self.heap.block(id);
-        let Block { address, size, pool, .. } = block;
-        if block.has_uses() {
+        let block = self.heap.block(id);
+        let has_uses = block.has_uses();
+        let Block { address, size, pool, .. } = *block;
+        if has_uses {
             if !self.growths.is_empty() && self.heap.grown_in(id).is_some() {
                 self.heap.keep_live(id);
                 return self.free_growing(address);

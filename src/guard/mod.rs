@@ -144,13 +144,18 @@ impl Guard {
         let Some(record) = self.records.live(address).filter(|record| !record.uses.is_empty()) else {
             return Vec::new();
         };
-        let (allocation, uses) = (record.allocation, record.uses.clone());
+        let record = record.clone();
         let mut missing = Vec::new();
-        for (used_on, number) in uses {
-            if used_on == allocation.stream || named.contains(&used_on) {
+        let allocation = record.allocation;
+        for &(used_on, number) in &record.uses {
+            if record.is_of(used_on) || named.contains(&used_on) {
                 continue;
             }
-            match self.uses.comes_after(driver, allocation.stream, (used_on, number)) {
+            let has_ended = match record.is_of_no_stream {
+                true => self.uses.has_ended(driver, (used_on, number)),
+                false => self.uses.comes_after(driver, allocation.stream, (used_on, number)),
+            };
+            match has_ended {
                 Ok(true) => {}
                 Ok(false) => {
                     self.report(Finding::MissingRecordStream { allocation, used_on });
@@ -186,9 +191,11 @@ impl Guard {
         }
         // Uses by an allocation's own stream need no word.
         let records = &mut self.records;
-        let start = |address: &u64| records.containing(*address).map(|record| record.allocation);
-        let others = addresses.iter().filter_map(start).filter(|allocation| allocation.stream != stream);
-        let known: Vec<u64> = others.map(|allocation| allocation.address).collect();
+        let start = |address: &u64| {
+            let record = records.containing(*address).filter(|record| !record.is_of(stream));
+            record.map(|record| record.allocation.address)
+        };
+        let known: Vec<u64> = addresses.iter().filter_map(start).collect();
         if known.is_empty() {
             return Ok(());
         }
@@ -216,6 +223,7 @@ impl Guard {
     /// Notes that a stream is no more, and its work is done.
     pub(crate) fn forget_stream(&mut self, stream: StreamId) {
         self.uses.forget(stream);
+        self.records.all_live().for_each(|record| record.forget_stream(stream));
     }
 
     /// Returns what an address belongs to.

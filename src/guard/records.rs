@@ -20,11 +20,24 @@ pub(super) struct Record {
     pub(super) has_canary: bool,
     /// Whether it was filled when it was freed, and not looked at since.
     pub(super) is_poisoned: bool,
+    /// Whether its stream has ended. The handle may be another stream's, which does not own it.
+    pub(super) is_of_no_stream: bool,
     /// The streams that the program said use it, with the number of the last use on each.
     pub(super) uses: Vec<(StreamId, u64)>,
 }
 
 impl Record {
+    /// Returns whether it was made for this stream.
+    pub(super) fn is_of(&self, stream: StreamId) -> bool {
+        self.allocation.stream == stream && !self.is_of_no_stream
+    }
+
+    /// Notes that a stream is no more, and its work is done.
+    pub(super) fn forget_stream(&mut self, stream: StreamId) {
+        self.is_of_no_stream |= self.allocation.stream == stream;
+        self.uses.retain(|(of, _)| *of != stream);
+    }
+
     /// Returns where an address lies, if it is inside or at the edge.
     fn place(&self, address: u64) -> Option<Place> {
         let GuardedAllocation { address: start, size, rounded, guarded, .. } = self.allocation;
@@ -66,7 +79,8 @@ impl Records {
     }
 
     pub(super) fn add(&mut self, allocation: GuardedAllocation, slack: u64, has_canary: bool) {
-        let record = Record { allocation, slack, has_canary, is_poisoned: false, uses: Vec::new() };
+        let (is_poisoned, is_of_no_stream, uses) = (false, false, Vec::new());
+        let record = Record { allocation, slack, has_canary, is_poisoned, is_of_no_stream, uses };
         self.live.insert(allocation.address, record);
     }
 

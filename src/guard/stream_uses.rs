@@ -94,6 +94,11 @@ impl StreamUses {
         if clock.is_some_and(|up_to| *up_to >= number) {
             return Ok(true);
         }
+        self.has_ended(driver, (used_on, number))
+    }
+
+    /// Returns whether a use on a stream has ended.
+    pub(super) fn has_ended(&mut self, driver: &dyn Driver, (used_on, number): (StreamId, u64)) -> DriverResult<bool> {
         self.poll(driver, used_on)?;
         // The uses of a stream that was forgotten have ended.
         Ok(self.streams.get(&used_on).is_none_or(|stream| stream.passed >= number))

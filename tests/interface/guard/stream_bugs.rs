@@ -130,3 +130,44 @@ fn streams_that_vanish_do_not_keep_memory() {
     assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
     ends_clean(&gpu, allocator);
 }
+
+/// The handle of the allocation's own stream belongs to another one, of whose work nobody has told.
+#[test]
+fn a_new_stream_with_the_handle_of_the_old_one_has_to_be_named() {
+    each_strategy("guard:on", |gpu, allocator| {
+        let [silent, named] = [(); 2].map(|()| allocator.allocate(MIB, S).unwrap());
+        allocator.forget_stream(S).unwrap();
+        gpu.replace_stream(S);
+        gpu.hold(S);
+        for address in [silent, named] {
+            gpu.launch(S, &[range(address, MIB)], 10).unwrap();
+            allocator.note_use(address, S).unwrap();
+        }
+        allocator.record_stream(named, S).unwrap();
+        allocator.free(named).unwrap();
+        assert_eq!(missing(&allocator), []);
+        allocator.free(silent).unwrap();
+        assert_eq!(missing(&allocator), [S]);
+        allocator.empty_cache().unwrap();
+        assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
+        ends_clean(gpu, allocator);
+    });
+}
+
+/// The numbers of its uses begin anew.
+#[test]
+fn what_a_forgotten_stream_used_is_not_blamed_on_the_next_one() {
+    let (gpu, allocator) = guarded("guard:on");
+    let [old, new] = [(); 2].map(|()| allocator.allocate(MIB, S).unwrap());
+    (0..5).for_each(|_| allocator.note_use(old, T).unwrap());
+    allocator.forget_stream(T).unwrap();
+    gpu.replace_stream(T);
+    gpu.hold(T);
+    allocator.note_use(new, T).unwrap();
+    allocator.free(old).unwrap();
+    assert_eq!(missing(&allocator), []);
+    allocator.free_on(new, T).unwrap();
+    assert_eq!(missing(&allocator), []);
+    gpu.finish(T);
+    ends_clean(&gpu, allocator);
+}
