@@ -7,6 +7,7 @@
 use super::arguments::Arguments;
 use super::{begin, calls, check, end};
 use arbitrary::Unstructured;
+use parking_lot::{Mutex, MutexGuard};
 use seamalloc_c_library::allocator::seam_check;
 use seamalloc_c_library::ids::Pool;
 use seamalloc_c_library::status::Status;
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// The depth of calls within calls at most.
 const DEPTH: u32 = 2;
@@ -97,17 +98,20 @@ pub fn attack(seed: u64, calls: u64, threads: u64) -> Reached {
     let _alone = begin();
     *table() = Some(Table::default());
     ATTACKED.store(true, Relaxed);
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            scope.spawn(move || {
-                SEED.set(seed.wrapping_mul(1_000_003).wrapping_add(thread));
-                let mut made = 0;
-                while made < calls / threads {
-                    made += round(ROUND.min(calls / threads - made));
-                }
-            });
-        }
+    let started = (0..threads).map(|thread| {
+        std::thread::spawn(move || {
+            SEED.set(seed.wrapping_mul(1_000_003).wrapping_add(thread));
+            let mut made = 0;
+            while made < calls / threads {
+                made += round(ROUND.min(calls / threads - made));
+            }
+        })
     });
+    let started: Vec<JoinHandle<()>> = started.collect();
+    let ended: Vec<std::thread::Result<()>> = started.into_iter().map(JoinHandle::join).collect();
+    if let Some(Err(found)) = ended.into_iter().find(Result::is_err) {
+        std::panic::resume_unwind(found);
+    }
     ATTACKED.store(false, Relaxed);
     let table = table().take().unwrap_or_default();
     let mut rest = Arguments::new(Unstructured::new(&[]));
@@ -119,7 +123,7 @@ pub fn attack(seed: u64, calls: u64, threads: u64) -> Reached {
 }
 
 fn table() -> MutexGuard<'static, Option<Table>> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+    TABLE.lock()
 }
 
 /// Returns random bytes, in the order of this thread.
