@@ -461,7 +461,7 @@ mod tests {
             }
             assert_eq!(home.first[home.granule(inside.start)], 9);
             assert_eq!((home.addresses(), home.ranges().len()), (GIB + GIB / 2, 2));
-            assert!(!home.holds(reserved.end() + GRANULE) && !home.is_bare(reserved.end() + GRANULE, GRANULE));
+            assert!(!home.holds(reserved.end()) && !home.is_bare(reserved.end(), GRANULE));
             home.remove_chunk(id);
             assert!(home.remove_range(segment, BlockId(9), inside.start) && !home.holds(inside.start));
             assert_eq!(home.first[home.granule(inside.start)], 0);
