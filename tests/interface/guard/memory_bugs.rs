@@ -5,6 +5,10 @@ use super::*;
 #[test]
 fn an_overrun_beyond_the_rounding_is_an_illegal_address() {
     each_strategy("guard:on", |gpu, allocator| {
+        if !StrategyKind::MAIN.contains(&allocator.config().strategy) {
+            // Others round to other sizes, up to which a use is none beyond the end.
+            return;
+        }
         for size in [1, 1000, 2 * MIB, 3 * MIB + 5] {
             let address = allocator.allocate(size, S).unwrap();
             assert_eq!(allocator.size_of(address).unwrap(), size, "the rounding is not to be used");
