@@ -145,12 +145,18 @@ mod on_the_host {
     #[test]
     fn every_word_is_right_where_chunks_are_split() {
         let mut splits = 0;
-        for (seed, faults, options) in [(1, false, "chunk_size_mb:16"), (2, true, "chunk_size_mb:32,sharing:wait")] {
+        // How much is split depends on how fast streams are beside the CPU: more programs follow until it is enough.
+        for seed in 1..=20 {
+            let (faults, options) =
+                [(true, "chunk_size_mb:32,sharing:wait"), (false, "chunk_size_mb:16")][seed as usize % 2];
             let plan = plan(&format!("split:last_resort,memory_limit:72MiB,{options}"), seed);
             let report = run(&Plan { faults, ..plan });
             report.verdict().unwrap_or_else(|error| panic!("{options}: {error}"));
             assert_eq!((report.findings.wrong, report.left), (0, 0), "{options}");
             splits += report.stats.splits.chunks;
+            if splits > 5 && seed > 1 {
+                break;
+            }
         }
         assert!(splits > 5, "{splits} chunks were split: too tame to show anything");
     }
