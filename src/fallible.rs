@@ -8,7 +8,6 @@ use std::alloc::{Layout, alloc_zeroed};
 use std::collections::{HashMap, TryReserveError};
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
-use std::ptr;
 
 /// The result of a step for which the host may have too little memory.
 pub(crate) type Grown<T> = std::result::Result<T, TryReserveError>;
@@ -50,8 +49,8 @@ pub(crate) fn filled<T: Clone>(value: T, len: usize) -> Grown<Vec<T>> {
     Ok(out)
 }
 
-/// A number of which all bits may be 0.
-pub(crate) trait Number: Copy {}
+/// A number that is 0 where all its bits are.
+pub(crate) trait Number: Copy + From<u8> {}
 
 impl Number for u8 {}
 impl Number for u32 {}
@@ -60,21 +59,14 @@ impl Number for u64 {}
 /// Returns so many zeros. The kernel gives large tables as zeros, page by page where they are used: nothing is written here.
 #[allow(unsafe_code)]
 pub(crate) fn zeros<T: Number>(len: usize) -> Grown<Vec<T>> {
-    let Ok(layout) = Layout::array::<T>(len) else { return with_room(len) };
-    if layout.size() == 0 {
-        return Ok(Vec::new());
-    }
+    let Some(layout) = Layout::array::<T>(len).ok().filter(|layout| layout.size() > 0) else {
+        return filled(T::from(0), len);
+    };
     // SAFETY: the layout has a size.
     let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
     if start.is_null() {
-        // What it fails with is made by the list alone.
-        let mut out = with_room::<T>(len)?;
-        // SAFETY: there is room for so many, and zeros are numbers.
-        unsafe {
-            ptr::write_bytes(out.as_mut_ptr(), 0, len);
-            out.set_len(len);
-        }
-        return Ok(out);
+        // The error for it is made by a list alone.
+        return filled(T::from(0), len);
     }
     // SAFETY: the global allocator gave so many numbers for this layout, and all of them are zeros.
     Ok(unsafe { Vec::from_raw_parts(start, len, len) })

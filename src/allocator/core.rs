@@ -132,8 +132,7 @@ impl Allocator {
             let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
             return Err(Error::Granularity { device, granularity });
         }
-        config::tell_without_effect(&config, properties);
-        let config = without_unspent_budget(config);
+        let config = heeded(config, properties);
         let strategy = strategy::new(kind);
         let heap = Heap::new(heap_rules(&config, &*strategy, properties))?;
         let guard = Guard::new(&config.guard);
@@ -333,8 +332,7 @@ impl Core {
         let properties = self.driver.properties();
         self.instead_of = Some(self.config.strategy);
         let config = with_plain_memory(self.config.clone(), properties, "refuses addresses in every size");
-        config::tell_without_effect(&config, properties);
-        let config = without_unspent_budget(config);
+        let config = heeded(config, properties);
         self.strategy = strategy::new(config.strategy);
         self.heap.set_rules(heap_rules(&config, &*self.strategy, properties));
         self.set_config(config);
@@ -386,10 +384,10 @@ fn with_plain_memory(config: Config, device: &DeviceProperties, reason: &str) ->
     Config { strategy, ..config }
 }
 
-/// Returns the options without a budget for spilling that is never spent: memory is spilled by `stitch` alone, after a wait for the
-/// device, and keeps its place in guard mode.
-fn without_unspent_budget(config: Config) -> Config {
-    let spills = config.strategy.joins_free_memory() && config.wait_ms.is_none() && !config.guard.is_on();
+/// Returns the options without a budget for spilling that is never spent. The log has a warning for each option without effect.
+fn heeded(config: Config, device: &DeviceProperties) -> Config {
+    config::tell_without_effect(&config, device);
+    let spills = config::has_effect("spill", &config, device);
     Config { spill: config.spill.filter(|_| spills), ..config }
 }
 

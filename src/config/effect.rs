@@ -181,6 +181,11 @@ pub(crate) fn tell_without_effect(config: &Config, device: &DeviceProperties) {
     let _ = write!(given, "{config}");
 }
 
+/// Returns whether an option has an effect if it is given.
+pub(crate) fn has_effect(option: &str, config: &Config, device: &DeviceProperties) -> bool {
+    reason(option, config, device).is_none()
+}
+
 /// Returns why a given option has no effect, or `None` if it has one.
 fn reason(option: &str, config: &Config, device: &DeviceProperties) -> Option<Reason> {
     // A pool of the host's memory sets it by itself, whatever the strategy.
@@ -239,7 +244,7 @@ mod tests {
     use super::*;
     use crate::config::names::option_list;
 
-    /// What is named here is an option, under the name by which it is written.
+    /// Each name in the tables is that of an option, as it is written.
     #[test]
     fn every_name_is_that_of_an_option() {
         let of_rules = RULES.iter().flat_map(|rule| rule.options);

@@ -20,7 +20,7 @@ mod syntax;
 mod tests;
 
 pub use classic::ClassicOptions;
-pub(crate) use effect::tell_without_effect;
+pub(crate) use effect::{has_effect, tell_without_effect};
 pub use error::ConfigError;
 pub use guard::GuardOptions;
 pub use limits::Limit;

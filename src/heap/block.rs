@@ -34,7 +34,7 @@ pub(crate) enum State {
     Retired,
 }
 
-/// What it takes to free a live block.
+/// The work of freeing a live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Freeing {

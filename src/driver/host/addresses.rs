@@ -1,21 +1,16 @@
 //! What lies at an address of this process: reserved addresses without memory, and files mapped there.
 //!
-//! Owns: `mmap`, `munmap`, `mprotect` and `madvise`. Addresses that were reserved stay taken until they are given back: where memory is
+//! Owns: `mmap`, `munmap` and `mprotect`. Addresses that were reserved stay taken until they are given back: where memory is
 //! unmapped, a reservation without access comes in its place in the same call, so that no other `mmap` of the process can
 //! get in between.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
 
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
 use crate::driver::Status;
-use crate::driver::bookkeeping::{Answer, GRANULARITY, Range, Refusal, refuse};
-
-/// A page of this process's memory in bytes; where pages are larger, the kernel refuses [`touch`], which then does nothing.
-const PAGE: u64 = 4096;
-/// Fewer bytes are not worth a call.
-const TOUCHED_FROM: usize = 16 << 10;
+use crate::driver::bookkeeping::{Answer, GRANULARITY, Refusal, refuse};
 
 /// A part of a file that can be mapped.
 #[derive(Clone, Copy)]
@@ -97,17 +92,6 @@ impl Reserved {
         // SAFETY: as for map; more access breaks nobody's promise.
         let done = unsafe { mprotect(at, length(self.size)?, MprotectFlags::READ | MprotectFlags::WRITE) };
         done.map_err(|error| failed("mprotect", error))
-    }
-}
-
-/// Asks the kernel for the pages of a mapped range at once: a write to each would otherwise stop for a page of its own, which takes
-/// longer than the writing. A kernel that does not know the call (before Linux 5.14) gives them one by one.
-pub(super) fn touch(range: Range) {
-    let start = range.address - range.address % PAGE;
-    let Ok(size) = length((range.address + range.size).next_multiple_of(PAGE) - start) else { return };
-    if size >= TOUCHED_FROM {
-        // SAFETY: the pages are mapped for writing, and their content stays.
-        let _ = unsafe { madvise(ptr::with_exposed_provenance_mut(start as usize), size, Advice::LinuxPopulateWrite) };
     }
 }
 

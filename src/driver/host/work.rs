@@ -7,7 +7,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::addresses;
 use super::chunk::HostMemory;
 use super::words::{self, WORD};
 use crate::driver::Status;
@@ -90,15 +89,6 @@ impl HostWork {
         first.into_iter().chain(second)
     }
 
-    /// Returns what it writes.
-    fn written(&self) -> Option<Range> {
-        match *self {
-            Self::Fill { to, .. } | Self::Set { to, .. } => Some(to),
-            Self::Copy { from, to } => Some(Range { address: to, size: from.size }),
-            Self::Look { .. } | Self::Use { .. } | Self::Pause { .. } => None,
-        }
-    }
-
     /// Refuses ranges that are not words, where words are read or written.
     pub(super) fn check_words(&self) -> Answer<()> {
         if matches!(self, Self::Set { .. } | Self::Use { .. }) {
@@ -117,9 +107,6 @@ impl HostWork {
         let step = (whole - done.min(whole)).min(STEP);
         for range in self.ranges() {
             memory.check_use(Range { address: range.address + done, size: step }, stream)?;
-        }
-        if let Some(written) = self.written() {
-            addresses::touch(Range { address: written.address + done, size: step });
         }
         let mut buffer = [0; BATCH];
         let (mut at, end) = (done, done + step);
