@@ -1,4 +1,4 @@
-//! What is logged on standard error.
+//! The log on standard error.
 //!
 //! Owns: the subscriber. A command makes many allocators with the same options, so a line about options is written once.
 
@@ -22,7 +22,7 @@ pub(crate) fn start() {
     tracing_subscriber::registry().with(lines).with(OncePerText::default()).with(logged()).init();
 }
 
-/// What is logged: the variable's directives, or the usual ones where it is not set or cannot be read.
+/// Returns the directives of SEAMALLOC_LOG, or the usual ones where the variable is not set or cannot be read.
 fn logged() -> Targets {
     let named = std::env::var("SEAMALLOC_LOG").ok();
     // An empty part would be read as `error`.

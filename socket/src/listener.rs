@@ -144,7 +144,7 @@ impl Lock {
     /// process has it, or this one already.
     ///
     /// # Errors
-    /// Those of the system: it is no folder, or a link.
+    /// The system's errors: the path is no folder, or a link.
     pub fn of_folder(folder: &Path) -> io::Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         Self::of(open(folder, flags, Mode::empty())?)

@@ -27,7 +27,7 @@ const OPTIONS: [&CStr; 8] = [
     c"bad",
     c"strategy:\xff",
 ];
-/// What an attack combines: devices, and options of which several are given at once.
+/// The devices of an attack.
 const WIDE_DEVICES: [&CStr; 12] = [
     c"sim:h200,capacity=64MiB",
     c"sim:h200,capacity=64MiB,host=64MiB",
@@ -42,7 +42,7 @@ const WIDE_DEVICES: [&CStr; 12] = [
     c"",
     c"\xff",
 ];
-/// Those of them on which an allocator can be made.
+/// The number of devices, from the first on, on which an allocator can be made.
 const WIDE_GOOD: usize = 6;
 const WIDE_OPTIONS: [&str; 39] = [
     "strategy:caching",
@@ -98,7 +98,7 @@ pub(super) struct Arguments<'a> {
     pub(super) destroyed: Vec<u64>,
     /// Blocks that were handed out, by whom.
     pub(super) blocks: Vec<(u64, *mut c_void)>,
-    /// Those of them that grow, in an attack.
+    /// The allocations that grow, in an attack.
     pub(super) growing: Vec<(u64, *mut c_void)>,
     /// Blocks of `seamalloc_malloc`, with their device.
     pub(super) plugged: Vec<(c_int, *mut c_void)>,
