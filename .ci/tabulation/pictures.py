@@ -16,8 +16,10 @@ BY_WORDS = ["stress.svg", "holes.svg", "plan.svg"]
 PICTURES = {f"docs/{name}": name for name in NAMES}
 TEXT = re.compile(r"<text[^>]*>(.*?)</text>", re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
-# The last column of a row of `stress` and `replay` is nanoseconds by the clock of the machine that made the picture.
+# The last column of a row of `stress` and `replay` is nanoseconds by the clock of the machine that made the picture. Its
+# number of digits decides how wide the column is, and so how long the line below the head is.
 CLOCK = re.compile(r"\s+\d+$")
+WIDTH = re.compile(r"─+| +")
 
 
 @dataclass
@@ -29,9 +31,9 @@ class Picture:
 
 
 def words(picture):
-    """What a picture of a table says, times by the machine's clock left out."""
+    """The lines of text in a picture of a table, without times by the machine's clock and without widths of columns."""
     text = "\n".join(html.unescape(TAG.sub("", text)) for text in TEXT.findall(picture.decode()))
-    return [CLOCK.sub("", line.rstrip()) for line in text.split("\n")]
+    return [WIDTH.sub(lambda run: run[0][0], CLOCK.sub("", line.rstrip())) for line in text.split("\n")]
 
 
 def changed(root, runs):
