@@ -65,9 +65,6 @@ pub const METRICS: &[Metric] = &[
     }),
     gauge("seamalloc_live_blocks", "Live blocks.", |s| s.live_blocks as f64),
     gauge("seamalloc_views", "Stitched views that exist.", |s| s.views as f64),
-    gauge("seamalloc_memory_is_short", "1 while memory is short, so that streams share it; else 0.", |s| {
-        f64::from(u8::from(s.memory_is_short))
-    }),
     counter("seamalloc_allocations_total", "Requests that were served.", |s| s.allocations_total as f64),
     counter("seamalloc_frees_total", "Frees.", |s| s.frees_total as f64),
     counter("seamalloc_stalls_total", "Operations that called the driver.", |s| s.stalls_total as f64),

@@ -48,8 +48,6 @@ pub struct Sample {
     pub live_blocks: u64,
     /// Views that exist.
     pub views: u64,
-    /// Whether memory is short, so that streams share it (`sharing:auto`).
-    pub memory_is_short: bool,
     /// Requests that were served.
     pub allocations_total: u64,
     /// Frees.
@@ -131,7 +129,6 @@ impl Sample {
             page_locked_bytes: stats.sleep.page_locked_bytes,
             live_blocks: stats.allocation.all.current,
             views: stats.views,
-            memory_is_short: stats.shortage.is_short,
             allocations_total: stats.allocation.all.allocated,
             frees_total: stats.allocation.all.freed,
             stalls_total: stats.stalls.count,

@@ -38,7 +38,6 @@
 
 use super::core::{Allocator, Core};
 use crate::backing::finish_drops;
-use crate::config::StreamSharing;
 use crate::error::Result;
 use crate::heap::{PrivatePool, Route};
 use crate::ids::{PoolId, StreamId};
@@ -147,7 +146,6 @@ impl Allocator {
             // No event can be queried until the end of the route.
             core.poll()?;
             core.wait_for_pool(pool)?;
-            core.gather_for_capture()?;
         }
         let number = core.heap.private_mut().begin(pool, route)?;
         core.has_pre_work = true;
@@ -215,15 +213,6 @@ impl Core {
                 }
                 context.heap.join_pairs(owner, stream)
             })?;
-        }
-        Ok(())
-    }
-
-    /// Makes idle what streams have passed, under `sharing:auto`: a capture can ask for nothing, and its graph never gives
-    /// back what it takes.
-    fn gather_for_capture(&mut self) -> Result<()> {
-        if self.rules.passes_memory_on && self.config.sharing == StreamSharing::Auto && !self.capturing() {
-            self.timed(|_, context| context.gather_for_private(context.heap.idle()))?;
         }
         Ok(())
     }

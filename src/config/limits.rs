@@ -5,10 +5,6 @@
 //! headroom: not how much is held, but how much of the device stays free, whoever holds the rest.
 
 use super::options::Config;
-use crate::driver::MemoryInfo;
-
-/// Of the device's memory, what may be held before memory counts as short: the rest is for what others will take.
-const PLENTY_OF_DEVICE: f64 = 0.9;
 
 /// A limit on how much an allocator may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,22 +92,6 @@ impl Limits {
     /// Returns whether the headroom stays free if so many bytes are taken of a device with `free` bytes.
     pub(crate) fn leaves_headroom(&self, free: u64, more: Increase) -> bool {
         more.against_bytes.is_none_or(|more| more.saturating_add(self.headroom) <= free)
-    }
-
-    /// Returns how many bytes may be held before memory counts as short, if `held` bytes are and the device has this much:
-    /// see [`StreamSharing::Auto`](crate::StreamSharing::Auto). A device that does not tell is not counted.
-    pub(crate) fn border(&self, held: u64, device: Option<MemoryInfo>) -> u64 {
-        let of_device = device.map(|MemoryInfo { free, total }| {
-            let others = total.saturating_sub(free).saturating_sub(held);
-            // What is left beside the headroom counts as it is: it is no part of what others will take.
-            let plenty = ((total as f64 * PLENTY_OF_DEVICE) as u64).saturating_sub(others);
-            if self.headroom == 0 {
-                plenty
-            } else {
-                plenty.min(held.saturating_add(free).saturating_sub(self.headroom))
-            }
-        });
-        self.lowest().into_iter().chain(of_device).min().unwrap_or(u64::MAX)
     }
 
     /// Returns whether more memory, beside the bytes `held`, keeps within the limits.

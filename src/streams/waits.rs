@@ -145,6 +145,16 @@ impl Epochs {
         Ok(taken)
     }
 
+    /// Makes the pool's stream wait on the GPU until another one has passed an epoch, if that is not known to have passed.
+    pub(super) fn wait_for_epoch(
+        &mut self,
+        context: &mut StreamContext<'_>,
+        pool: PoolIndex,
+        (from, epoch): (PoolIndex, u64),
+    ) -> Result<()> {
+        if epoch < context.heap.pool(from).passed { Ok(()) } else { self.wait_on_gpu(context, pool, (from, epoch)) }
+    }
+
     /// Makes the pool's stream wait on the GPU until another one has passed an epoch, unless it has waited for it before.
     fn wait_on_gpu(
         &mut self,

@@ -76,7 +76,9 @@ fn run(heap: &Heap, epochs: &Epochs, request: &Request) -> Result<Option<Span>> 
 /// Returns the place in a view for which the stream waits for the oldest event, and of equals in the smallest view.
 fn window(heap: &Heap, epochs: &Epochs, request: &Request) -> Result<Option<Window>> {
     let Request { size, pool, .. } = *request;
-    let age = |id: BlockId| if heap.is_open(id, pool) { Some(0) } else { epochs.recorded_at(heap, pool, id) };
+    let age = |id: BlockId| {
+        if heap.is_open(id, pool) { Some(0) } else { epochs.recorded_at(heap, pool, id) }
+    };
     let mut best: Option<(u64, Window)> = None;
     for view in heap.views().of_size(size..=u64::MAX).take(MAX_VIEWS) {
         let Some(window) = heap.window(view, size, |id| age(id).is_some()) else { continue };
