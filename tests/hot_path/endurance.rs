@@ -12,7 +12,7 @@ const SLICES: usize = 60;
 #[test]
 fn tables_stop_growing() {
     let scale = Scale { live: 5 * GIB, blocks: 1500, phase: 700, stream: 40, ahead: 200, pool: 300, fault: 97 };
-    let mut program = Program::new("sim:h200,capacity=5300MiB", "max_view_mappings:3000,chunk_size_mb:12", scale);
+    let mut program = Program::new("sim:h200,capacity=5300MiB", "max_view_mappings:3000,chunk_size_mb:16", scale);
     let states: Vec<State> = (0..SLICES)
         .map(|_| {
             program.run(2_000);
