@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::heap::{Heap, Request, ViewUsage};
 use crate::ids::{BlockId, Class};
 use crate::span::Span;
-use crate::streams::{StreamContext, Streams};
+use crate::streams::{StreamContext, Streams, Until};
 use std::collections::TryReserveError;
 
 /// Everything that a strategy may use.
@@ -192,20 +192,19 @@ impl StrategyContext<'_> {
         streams.epochs.advance(&mut on)
     }
 
-    /// Notes that the request has missed. Returns up to which operation events were recorded for which it may wait
-    /// (`streams/rounds.rs`).
-    pub(crate) fn begin_round(&mut self, request: &Request) -> Result<u64, Error> {
+    /// Notes that the request has missed. Returns the work for which it may wait (`streams/rounds.rs`).
+    pub(crate) fn begin_round(&mut self, request: &Request) -> Result<Until, Error> {
         Ok(self.streams.rounds.begin(self.heap, request)?)
     }
 
     /// Hands memory to the request that the GPU may still use, behind waits, until about `missing` bytes are found: its own that
-    /// recorded streams use, what other streams have freed, and what these have freed while recorded streams use it. Of recorded uses
-    /// none is waited for that was recorded after operation `until`. Returns whether there was any.
-    pub(crate) fn wait_on_gpu(&mut self, request: &Request, missing: u64, until: u64) -> Result<bool, Miss> {
+    /// recorded streams use, what other streams have freed, and what these have freed while recorded streams use it. No event is
+    /// waited for that was recorded later than `until` says. Returns whether there was any.
+    pub(crate) fn wait_on_gpu(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.take_recorded(&mut on, request, (missing, until, false))?
             || (request.class == Class::Large
-                && (streams.epochs.wait_for(&mut on, request, missing)?
+                && (streams.epochs.wait_for(&mut on, request, missing, until.freed)?
                     || streams.take_recorded(&mut on, request, (missing, until, true))?)))
     }
 
@@ -217,7 +216,7 @@ impl StrategyContext<'_> {
 
     /// Frees memory for the request's pool that recorded streams still use, behind waits: a block that serves the request, or several
     /// of about `missing` bytes. Returns whether there was any.
-    pub(crate) fn take_recorded(&mut self, request: &Request, missing: u64, until: u64) -> Result<bool, Miss> {
+    pub(crate) fn take_recorded(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.take_recorded(&mut on, request, (missing, until, false))?)
     }

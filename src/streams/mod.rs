@@ -18,7 +18,7 @@ pub(crate) use epochs::Epochs;
 pub(crate) use low_water_mark::LowWaterMark;
 pub(crate) use pending::{Pending, Wanted, wait_for_events};
 pub(crate) use record_stream::{RecordedStreams, destroy_events};
-pub(crate) use rounds::{ANY_AGE, Rounds};
+pub(crate) use rounds::{Rounds, Until};
 pub(crate) use waits::most_of_a_range;
 
 use crate::driver::Driver;

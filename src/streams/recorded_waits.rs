@@ -12,7 +12,7 @@
 
 use super::Streams;
 use super::context::StreamContext;
-use super::rounds::ANY_AGE;
+use super::rounds::{ANY_AGE, Until};
 use crate::config::StreamSharing;
 use crate::driver::DriverResult;
 use crate::error::Result;
@@ -34,7 +34,7 @@ struct Candidate {
 impl Streams {
     /// Frees blocks for the request's pool that recorded streams still use, and makes its stream wait for these on the GPU: the
     /// smallest that serves the request, or else those freed longest ago, of about `missing` bytes together. `others` are those
-    /// of other streams. No event is waited for that was recorded after operation `until`. Returns whether there was any.
+    /// of other streams. No event is waited for that was recorded later than `until` says. Returns whether there was any.
     ///
     /// # Errors
     /// The driver's, or the host has no memory. The blocks that were not taken wait as before.
@@ -42,7 +42,7 @@ impl Streams {
         &mut self,
         context: &mut StreamContext<'_>,
         request: &Request,
-        (missing, until, others): (u64, u64, bool),
+        (missing, until, others): (u64, Until, bool),
     ) -> Result<bool> {
         if self.recorded.waiting() == 0 || !may_wait(context, request, others)? {
             return Ok(false);
@@ -68,7 +68,7 @@ impl Streams {
 
     /// Returns whether blocks of the request's pool wait for recorded uses that its stream could wait for.
     pub(crate) fn has_recorded(&self, context: &StreamContext<'_>, request: &Request) -> Result<bool> {
-        Ok(self.recorded.waiting() > 0 && !self.candidates(context, request, ANY_AGE, false)?.is_empty())
+        Ok(self.recorded.waiting() > 0 && !self.candidates(context, request, Until::ANY, false)?.is_empty())
     }
 
     /// Returns the blocks that the request may take.
@@ -76,13 +76,13 @@ impl Streams {
         &self,
         context: &StreamContext<'_>,
         request: &Request,
-        until: u64,
+        until: Until,
         others: bool,
     ) -> Result<Vec<Candidate>> {
         let mut found = Vec::new();
         for (_, queue) in self.recorded.queues() {
             for queued in queue.iter().take(MOST_LOOKED_AT) {
-                if queued.at > until {
+                if queued.at > until.recorded {
                     break;
                 }
                 let block = queued.block;
@@ -93,9 +93,9 @@ impl Streams {
                     from == request.pool
                 };
                 if is_wanted && context.heap.may_be_taken_early(block) {
-                    let freed = if others { self.freed_at(context, block, from) } else { Some(queued.at) };
-                    if let Some(at) = freed.map(|at| at.max(queued.at)).filter(|at| *at <= until) {
-                        found.try_push(Candidate { at, block })?;
+                    let freed = if others { self.freed_at(context, block, from) } else { Some(0) };
+                    if let Some(freed) = freed.filter(|at| *at <= until.freed) {
+                        found.try_push(Candidate { at: freed.max(queued.at), block })?;
                     }
                 }
             }

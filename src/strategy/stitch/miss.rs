@@ -20,7 +20,7 @@ use crate::heap::{GRANULE, Heap, PlanHash, Request, ViewUsage};
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
 use crate::span::Span;
 use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
-use crate::streams::ANY_AGE;
+use crate::streams::Until;
 
 /// How often home grows for one request. Twice is enough unless addresses or mappings are at their bounds.
 const MAX_GROWTHS: u32 = 8;
@@ -45,8 +45,8 @@ pub(crate) struct Stitch {
     remembered: Remembered,
     /// Whether a growth may take the room that is spared for splitting chunks ([`SPARE`]).
     pub(super) spends_spare: bool,
-    /// The operation up to which events were recorded for which the request may wait on the GPU.
-    until: u64,
+    /// The work for which the request may wait on the GPU.
+    until: Until,
 }
 
 /// The result of joining free memory.
@@ -71,7 +71,7 @@ impl Strategy for Stitch {
     }
 
     fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
-        self.until = ANY_AGE;
+        self.until = Until::ANY;
         let served = match means {
             Means::Cheap => {
                 self.refused = None;
@@ -151,8 +151,8 @@ impl Stitch {
         }
         self.until = context.begin_round(request)?;
         let served = self.miss(context, request);
-        match (served, std::mem::replace(&mut self.until, ANY_AGE)) {
-            (Err(Miss::OutOfMemory { .. }), until) if until < ANY_AGE => self.miss(context, request),
+        match (served, std::mem::replace(&mut self.until, Until::ANY)) {
+            (Err(Miss::OutOfMemory { .. }), until) if until != Until::ANY => self.miss(context, request),
             (served, _) => served,
         }
     }
@@ -186,7 +186,7 @@ impl Stitch {
             {
                 return Ok(id);
             }
-            others::take(context, request)?.ok_or(Miss::OUT_OF_MEMORY)
+            others::take(context, request, Until::ANY.freed)?.ok_or(Miss::OUT_OF_MEMORY)
         })
     }
 
@@ -264,7 +264,7 @@ impl Stitch {
                 Joined::Missing(missing) => missing,
             };
         }
-        if let Some(id) = others::take(context, request)? {
+        if let Some(id) = others::take(context, request, self.until.freed)? {
             return Ok(id);
         }
         let (mut wanted, mut rounds) = (missing, 0);
@@ -278,7 +278,7 @@ impl Stitch {
             wanted = missing.max(at_least);
         }
         let block = self.grow(context, request, missing)?;
-        if self.until < ANY_AGE && context.has_recorded(request)? {
+        if self.until != Until::ANY && context.has_recorded(request)? {
             context.heap.counters_mut().waits.grown_bytes += missing;
         }
         Ok(block)
@@ -360,7 +360,7 @@ impl Stitch {
         if let Some(id) = reuse_view(context.heap, hash, request)? {
             return Ok(Joined::Block(id));
         }
-        if let Some(id) = others::take(context, request)? {
+        if let Some(id) = others::take(context, request, self.until.freed)? {
             return Ok(Joined::Block(id));
         }
         let plan = ViewPlan::over(context.heap, &spans, Some(hash))?;
