@@ -67,6 +67,7 @@ fn the_stream_of_the_last_use_is_waited_for() {
     for named in [false, true] {
         let mut block = allocator.block(10 * MIB, MAIN).unwrap();
         let address = block.address();
+        allocator.set_memory_limit(Some(10 * MIB)).unwrap();
         gpu.launch(SIDE, &[Range { address, size: 10 * MIB }], 1_000_000).unwrap();
         if named {
             block.set_last_use(SIDE);
@@ -113,6 +114,7 @@ fn a_raw_block_remembers_who_used_it_last() {
     gpu.launch(SIDE, &[Range { address: block.address(), size: 10 * MIB }], 1_000_000).unwrap();
     block.set_last_use(SIDE);
     let raw = block.into_raw();
+    allocator.set_memory_limit(Some(10 * MIB)).unwrap();
     allocator.free(raw.address).unwrap();
     let again = allocator.block(10 * MIB, MAIN).unwrap();
     assert_eq!(again.address(), raw.address);
