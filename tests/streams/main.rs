@@ -10,6 +10,7 @@ mod low_water_mark;
 mod many_threads;
 mod pools;
 mod recorded_streams;
+mod recorded_waits;
 mod sharing_by_need;
 
 #[path = "../common/graph.rs"]
