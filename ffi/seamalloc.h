@@ -283,7 +283,7 @@ typedef struct {
     uint64_t views_reused;
     // Views unmapped again.
     uint64_t views_dropped;
-    // GPU-side waits of a stream for another's freed memory.
+    // GPU-side waits of a stream for work of another on freed memory.
     uint64_t stream_waits;
     // Bytes of free memory handed from one stream to another behind such waits.
     uint64_t stream_wait_bytes;

@@ -89,7 +89,7 @@ pub struct Stats {
     pub views_reused: u64,
     /// Views unmapped again.
     pub views_dropped: u64,
-    /// GPU-side waits of a stream for another's freed memory.
+    /// GPU-side waits of a stream for work of another on freed memory.
     pub stream_waits: u64,
     /// Bytes of free memory handed from one stream to another behind such waits.
     pub stream_wait_bytes: u64,

@@ -71,7 +71,7 @@ pub const METRICS: &[Metric] = &[
     counter("seamalloc_stall_seconds_total", "Time that operations spent in the driver.", |s| {
         seconds(s.stall_ns_total)
     }),
-    counter("seamalloc_waits_total", "GPU-side waits of a stream for freed memory of another.", |s| {
+    counter("seamalloc_waits_total", "GPU-side waits of a stream for work of another on freed memory.", |s| {
         s.waits_total as f64
     }),
     counter("seamalloc_wait_bytes_total", "Memory that such waits passed on.", |s| s.wait_bytes_total as f64),

@@ -56,7 +56,7 @@ pub struct Sample {
     pub stalls_total: u64,
     /// The time that they spent there.
     pub stall_ns_total: u64,
-    /// GPU-side waits of a stream for another's freed memory.
+    /// GPU-side waits of a stream for work of another on freed memory.
     pub waits_total: u64,
     /// The bytes that these passed on.
     pub wait_bytes_total: u64,
@@ -134,7 +134,7 @@ impl Sample {
             stalls_total: stats.stalls.count,
             stall_ns_total: stats.stalls.total_ns,
             waits_total: stats.stream_waits,
-            wait_bytes_total: stats.waits.bytes,
+            wait_bytes_total: stats.waits.bytes + stats.waits.recorded_bytes,
             cpu_waits_total: stats.pending_waits.requests,
             cpu_wait_ns_total: stats.pending_waits.total_ns,
             driver_allocations_total: stats.num_device_alloc,

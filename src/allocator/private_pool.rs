@@ -146,6 +146,7 @@ impl Allocator {
             // No event can be queried until the end of the route.
             core.poll()?;
             core.wait_for_pool(pool)?;
+            core.gather_for_capture()?;
         }
         let number = core.heap.private_mut().begin(pool, route)?;
         core.has_pre_work = true;
@@ -212,6 +213,19 @@ impl Core {
                     false => context.allowed_in_captures(|| context.driver.stream_synchronize(stream))?,
                 }
                 context.heap.join_pairs(owner, stream)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes idle the memory that streams have passed, where they share it: a capture can ask for nothing, and its graph never
+    /// gives back the memory that it takes.
+    fn gather_for_capture(&mut self) -> Result<()> {
+        if self.rules.passes_memory_on && !self.capturing() {
+            self.timed(|_, context| {
+                let idle = context.heap.idle();
+                let (streams, mut on) = context.on_streams();
+                streams.epochs.gather(&mut on, idle)
             })?;
         }
         Ok(())

@@ -133,29 +133,6 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_short_at_the_limit_or_near_the_device() {
-        let border = |options: &str, held: u64, free: u64| {
-            let config = Config::parse(options).unwrap();
-            Limits::new(&config, 1000).border(held, Some(MemoryInfo { free, total: 1000 }))
-        };
-        assert_eq!(border("", 0, 1000), 900);
-        // What others hold is not there; what is held itself is.
-        assert_eq!(border("", 300, 700), 900);
-        assert_eq!(border("", 300, 500), 700);
-        assert_eq!(border("", 300, 0), 200);
-        assert_eq!(border("memory_limit:600B", 300, 700), 600);
-        assert_eq!(border("memory_limit:600B", 300, 200), 400);
-        assert_eq!(border("per_process_memory_fraction:0.5", 0, 1000), 500);
-        let config = Config::default();
-        assert_eq!(Limits::new(&config, 1000).border(0, None), u64::MAX);
-        // The headroom is not to be had, and is no part of the tenth that others will take.
-        assert_eq!(border("headroom:50B", 300, 700), 900);
-        assert_eq!(border("headroom:300B", 300, 700), 700);
-        assert_eq!(border("headroom:300B", 300, 200), 200);
-        assert_eq!(border("headroom:300B,memory_limit:600B", 300, 700), 600);
-    }
-
-    #[test]
     fn the_headroom_stays_free_whatever_the_limits_allow() {
         let config = Config { memory_limit: Some(60), headroom: 20, ..Config::default() };
         let limits = Limits::new(&config, 100);

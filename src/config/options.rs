@@ -23,8 +23,8 @@ pub enum StreamSharing {
     Never,
     /// When the GPU has completed the work before the free.
     Completed,
-    /// At once, behind a GPU-side wait for the free. Programs run far ahead of the GPU, so that waiting for completion
-    /// alone gains nothing.
+    /// At once, behind a GPU-side wait for the free, and for the streams that `record_stream` named. Programs run far ahead of the GPU,
+    /// so that waiting for completion alone gains nothing.
     #[default]
     Wait,
 }

@@ -185,7 +185,7 @@ pub struct Stats {
     pub views_reused: u64,
     /// Views that were unmapped, to make room for others, or because their memory was given back.
     pub views_dropped: u64,
-    /// GPU-side waits of a stream for another's epoch.
+    /// GPU-side waits of a stream for work of another on freed memory: for its epoch, or for a recorded use.
     pub stream_waits: u64,
     /// How much memory those waits passed on, and how old their events were.
     pub waits: Waits,

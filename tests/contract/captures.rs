@@ -2,7 +2,7 @@
 
 use crate::graph::{GRAPH, capture, graph_of};
 use crate::simulated::Device;
-use crate::{MAIN, MIB, SIDE, Subject, calls, on, reserved};
+use crate::{MAIN, MIB, SIDE, Subject, calls, on, reserved, with_options};
 use seamalloc::driver::sim::{CaptureMode, Range};
 use seamalloc::driver::{Call, CallStats, Driver, Status, StreamCapture, StreamId};
 use seamalloc::{Allocator, Error, Route};
@@ -85,18 +85,19 @@ pub(crate) fn captures_that_nobody_told_of_are_left_alone(Subject { kind, .. }: 
     assert!(gpu.faults().is_empty(), "{kind}: {:?}", gpu.faults());
 }
 
-pub(crate) fn frees_that_wait_in_a_capture_are_asked_for_after_it(Subject { kind, .. }: Subject) {
+pub(crate) fn frees_that_wait_in_a_capture_are_asked_for_after_it(Subject { kind, shares_streams, .. }: Subject) {
     let pending = |allocator: &Allocator| {
         let stats = allocator.stats();
         stats.active_bytes.all.current - stats.allocated_bytes.all.current
     };
-    for mode in MODES {
-        let (gpu, allocator) = on(kind, "sim:h200");
+    for (mode, options) in MODES.into_iter().flat_map(|mode| [(mode, "sharing:never"), (mode, "")]) {
+        let (gpu, allocator) = with_options(kind, "sim:h200", options);
         work_in_a_capture(&gpu, &allocator, mode);
-        // What waited before, and what was freed in the capture.
-        assert_eq!(pending(&allocator), (20 + 50 + 50 + 40) * MIB);
+        // What waited before, where no stream has taken it behind a wait, and what was freed in the capture.
+        let before = if shares_streams && options.is_empty() { 0 } else { 20 };
+        assert_eq!(pending(&allocator), (before + 50 + 50 + 40) * MIB);
         allocator.allocate(1, MAIN).unwrap();
-        assert_eq!(pending(&allocator), (20 + 50 + 50 + 40) * MIB, "{kind}: the other stream is busy");
+        assert_eq!(pending(&allocator), (before + 50 + 50 + 40) * MIB, "{kind}: the other stream is busy");
         gpu.finish(SIDE);
         allocator.allocate(500 * MIB, MAIN).unwrap();
         assert_eq!(pending(&allocator), 0, "{kind}");

@@ -6,12 +6,12 @@
 mod ended_streams;
 mod epochs;
 mod freed_under;
+mod growing_apart;
 mod low_water_mark;
 mod many_threads;
 mod pools;
 mod recorded_streams;
 mod recorded_waits;
-mod sharing_by_need;
 
 #[path = "../common/graph.rs"]
 mod graph;

@@ -74,7 +74,8 @@ fn the_stream_of_the_last_use_is_waited_for() {
         }
         drop(block);
         let again = allocator.block(10 * MIB, MAIN).unwrap();
-        assert_eq!(again.address() == address, !named);
+        assert_eq!(again.address(), address);
+        assert_eq!(gpu.done_at(MAIN) >= gpu.done_at(SIDE), named, "it waits on the GPU for the last use");
     }
     assert_eq!(live(&allocator), 0);
 }
@@ -113,7 +114,9 @@ fn a_raw_block_remembers_who_used_it_last() {
     block.set_last_use(SIDE);
     let raw = block.into_raw();
     allocator.free(raw.address).unwrap();
-    assert_ne!(allocator.block(10 * MIB, MAIN).unwrap().address(), raw.address);
+    let again = allocator.block(10 * MIB, MAIN).unwrap();
+    assert_eq!(again.address(), raw.address);
+    assert!(gpu.done_at(MAIN) >= gpu.done_at(SIDE), "it waits on the GPU for the last use");
 }
 
 #[test]

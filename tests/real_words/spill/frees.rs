@@ -168,6 +168,8 @@ fn a_granule_of_two_blocks_stays_until_both_have_passed() {
     world.device.host.finish_hold(hold);
     world.device.settle();
     look(&mut world);
+    // It may have recorded an event.
+    world.device.settle();
     look(&mut world);
     assert_eq!((world.spilled(), world.device.host.faults().len()), (0, 0));
     world.check_all();
@@ -182,6 +184,8 @@ fn a_granule_that_two_streams_have_freed_goes_once_both_have_passed() {
     world.free(rest.unwrap());
     world.device.settle();
     look(&mut world);
+    // It may have recorded an event.
+    world.device.settle();
     look(&mut world);
     assert_eq!(world.spilled(), 0);
     world.check_all();
