@@ -11,6 +11,7 @@ mod low_water_mark;
 mod many_threads;
 mod pools;
 mod recorded_streams;
+mod recorded_waits;
 
 #[path = "../common/graph.rs"]
 mod graph;
