@@ -207,7 +207,7 @@ impl Epochs {
     }
 
     /// Ends the open epoch of a stream, if anything was freed in it, unless the stream is borrowed.
-    fn close(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
+    pub(super) fn close(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         if context.heap.is_borrowed(context.heap.pool(pool).stream) { Ok(()) } else { self.close_now(context, pool) }
     }
 

@@ -47,6 +47,9 @@ impl Streams {
         if self.recorded.waiting() == 0 || !may_wait(context, request, others)? {
             return Ok(false);
         }
+        if others {
+            self.end_epochs_of_others(context, request)?;
+        }
         let mut candidates = self.candidates(context, request, until, others)?;
         let size = |of: &Candidate| context.heap.block(of.block).size;
         let fitting = candidates.iter().copied().filter(|of| size(of) >= request.size);
@@ -69,6 +72,23 @@ impl Streams {
     /// Returns whether blocks of the request's pool wait for recorded uses that its stream could wait for.
     pub(crate) fn has_recorded(&self, context: &StreamContext<'_>, request: &Request) -> Result<bool> {
         Ok(self.recorded.waiting() > 0 && !self.candidates(context, request, Until::ANY, false)?.is_empty())
+    }
+
+    /// Ends the epochs in which other streams have freed such blocks: those of a stream that has nothing else free are open.
+    fn end_epochs_of_others(&mut self, context: &mut StreamContext<'_>, request: &Request) -> Result<()> {
+        let mut open: Vec<PoolIndex> = Vec::new();
+        for (_, queue) in self.recorded.queues() {
+            for queued in queue.iter().take(MOST_LOOKED_AT) {
+                let from = context.heap.block(queued.block).pool.large();
+                let is_open = from != request.pool.large()
+                    && context.heap.pool(from).freed_in_epoch
+                    && context.heap.is_of_stream(from);
+                if is_open && !open.contains(&from) {
+                    open.try_push(from)?;
+                }
+            }
+        }
+        open.into_iter().try_for_each(|pool| self.epochs.close(context, pool))
     }
 
     /// Returns the blocks that the request may take.

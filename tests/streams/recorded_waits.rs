@@ -113,12 +113,13 @@ fn the_next_one_waits_for_the_use_too() {
 /// Another stream than its own waits for the recorded use, and for the work of the own stream.
 #[test]
 fn another_stream_waits_for_both() {
-    for last in [OWN, USER] {
+    // A small one is no long epoch, and ends none at its free.
+    for (last, size) in [(OWN, SIZE), (USER, SIZE), (OWN, 4 * MIB), (USER, 4 * MIB)] {
         let (gpu, allocator) = on("");
-        allocator.set_memory_limit(Some(SIZE)).unwrap();
-        let address = allocator.allocate(SIZE, OWN).unwrap();
+        allocator.set_memory_limit(Some(size)).unwrap();
+        let address = allocator.allocate(size, OWN).unwrap();
         let work = |stream: StreamId, times: u64| {
-            gpu.launch(stream, &[Range { address, size: SIZE }], times * KERNEL_NS).unwrap();
+            gpu.launch(stream, &[Range { address, size }], times * KERNEL_NS).unwrap();
         };
         // Both read it.
         work(OWN, if last == OWN { 5 } else { 1 });
@@ -126,7 +127,7 @@ fn another_stream_waits_for_both() {
         allocator.record_stream(address, USER).unwrap();
         allocator.free(address).unwrap();
         let done = gpu.done_at(last).unwrap();
-        assert_eq!(allocator.allocate(SIZE, OTHER).unwrap(), address);
+        assert_eq!(allocator.allocate(size, OTHER).unwrap(), address);
         assert!(gpu.done_at(OTHER).unwrap() >= done, "{last}");
         assert_eq!(allocator.stats().pending_waits.requests, 0);
         allocator.check().unwrap();
