@@ -108,6 +108,36 @@ fn the_programs_word_comes_first_then_age() {
     assert!(!normal.contains(&3), "{normal:?}");
 }
 
+/// There is room for one of two blocks.
+#[test]
+fn the_hottest_comes_back_first() {
+    for (hot, cold) in [(0, 1), (1, 0)] {
+        let (mut world, blocks) = four();
+        [0, 1].into_iter().for_each(|block: usize| world.allocator.advise(blocks[block], Advice::Cold).unwrap());
+        let new = [(); 2].map(|()| world.allocate(12 * MIB, MAIN).unwrap());
+        assert_eq!(world.spilled(), 24 * MIB, "no more than is needed");
+        world.allocator.advise(blocks[hot], Advice::Normal).unwrap();
+        world.free(new[0]);
+        assert_eq!(world.allocator.unspill(), Ok(12 * MIB));
+        assert!(world.allocator.fix_memory(blocks[cold]).unwrap_err().is_out_of_memory(), "{cold} is spilled");
+        world.allocator.fix_memory(blocks[hot]).unwrap();
+        world.check_all();
+        world.end_empty(&[]);
+    }
+}
+
+/// The first time that memory is spilled is an event for who runs the program.
+#[test]
+fn the_first_spill_is_a_warning() {
+    let (mut world, _) = four();
+    for expected in [1, 0] {
+        let warned = crate::log::warnings(|| drop(world.allocate(12 * MIB, MAIN).unwrap()));
+        assert_eq!(warned.len(), expected, "{warned:?}");
+        assert!(warned.iter().all(|line| line.contains("does not fit the device")), "{warned:?}");
+    }
+    world.end_empty(&[]);
+}
+
 /// Two blocks lie in one chunk, and the program says that one of them is cold.
 #[test]
 fn a_chunk_is_as_hot_as_the_hottest_of_its_blocks() {
@@ -167,6 +197,34 @@ fn what_others_know_is_never_spilled() {
         blocks.iter().for_each(|address| fix(&world, *address));
         assert!(world.allocate(12 * MIB, MAIN).unwrap_err().is_out_of_memory(), "{why}");
         assert_eq!(world.stats().spills.chunks, 0, "{why}");
+        world.check_all();
+        world.end_empty(&[]);
+    }
+}
+
+/// A stitched block has its memory in two chunks, beside which others lie.
+#[test]
+fn what_others_know_of_a_stitched_block_is_all_of_its_chunks_and_no_other() {
+    let mut world = World::new(34 * MIB, &format!("chunk_size_mb:8,{SPILL}"));
+    let blocks = [(); 4].map(|()| world.allocate(8 * MIB, MAIN).unwrap());
+    [0, 2].into_iter().for_each(|block: usize| world.free(blocks[block]));
+    let stitched = world.allocate(16 * MIB, MAIN).unwrap();
+    world.allocator.fix_memory(stitched).unwrap();
+    assert!(world.allocate(24 * MIB, MAIN).unwrap_err().is_out_of_memory(), "two chunks may go");
+    assert_eq!(world.spilled(), 0);
+    world.allocate(16 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 16 * MIB);
+    world.check_all();
+    world.end_empty(&[]);
+}
+
+#[test]
+fn what_others_know_of_a_block_is_not_its_neighbours() {
+    for fixed in 0..4 {
+        let (mut world, blocks) = four();
+        world.allocator.fix_memory(blocks[fixed]).unwrap();
+        world.allocate(36 * MIB, MAIN).unwrap();
+        assert_eq!(world.spilled(), 36 * MIB, "{fixed}");
         world.check_all();
         world.end_empty(&[]);
     }
