@@ -137,14 +137,11 @@ fn takes(of: &SpillCandidate, bytes: u64, gained: &mut u64, left: &mut u64) -> b
     takes
 }
 
-/// Gives the machine's memory back in which nothing is live any more, where every stream has passed.
+/// Gives the machine's memory back in which nothing is live any more, where every stream has passed. No stream is being captured.
 ///
 /// # Errors
 /// A driver call failed; what was given back before stays so.
 pub(crate) fn drop_spilled(context: &mut StrategyContext<'_>) -> Result<()> {
-    if context.heap.spilled() == 0 || context.capturing() {
-        return Ok(());
-    }
     for (id, size) in context.heap.spilled_and_free()? {
         match exchange(context, id, &[Part { size, fate: Fate::Lost }]) {
             Ok(()) | Err(Miss::OutOfMemory { .. }) => {}

@@ -75,7 +75,7 @@ fn of_what_is_still_mapped_as_much_is_taken_as_is_asked_for() {
     assert_eq!(world.stats().views_built, 1);
     world.grow(cache, 40 * MIB).unwrap();
     world.shrink(cache, 4 * MIB).unwrap();
-    for size in 5..=40 {
+    for size in [8, 12, 13, 15, 16, 24, 25, 40] {
         world.grow(cache, size * MIB).unwrap();
         assert_eq!(world.mapped(cache), size.next_multiple_of(4) * MIB);
     }

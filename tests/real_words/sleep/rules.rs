@@ -268,6 +268,8 @@ fn what_sleeps_is_no_part_of_what_is_held() {
     assert_eq!(spare(&world), [28, 20, 8, 8]);
     world.allocator.sleep(tags[1], &Backup::Discard).unwrap();
     assert_eq!(spare(&world), [12, 8, 4, 20]);
+    let asleep = tags.map(|tag| world.allocator.pool_stats(tag).unwrap().asleep_bytes);
+    assert_eq!(asleep, [16 * MIB; 2], "each has its own");
     world.check_books();
     world.allocator.wake(tags[0]).unwrap();
     assert_eq!(spare(&world), [28, 16, 12, 12]);

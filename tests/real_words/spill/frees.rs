@@ -191,6 +191,25 @@ fn a_granule_that_two_streams_have_freed_goes_once_both_have_passed() {
     world.end_empty(&[]);
 }
 
+/// Free memory of two streams meets inside of a granule, all of which is free.
+#[test]
+fn what_is_free_of_two_streams_is_not_spilled() {
+    let mut world = World::new(10 * MIB, "chunk_size_mb:8,spill:host=1GiB,sharing:never");
+    let whole = world.allocate(8 * MIB, MAIN).unwrap();
+    world.free(whole);
+    [4 * MIB, ODD].map(|size| world.allocate(size, MAIN).unwrap());
+    // What is free of the chunk belongs to nobody then.
+    world.allocator.empty_cache().unwrap();
+    let rest = world.allocate(REST, SIDE).unwrap();
+    assert_eq!((rest, world.used().0), (whole + 4 * MIB + ODD, 8 * MIB));
+    [rest, whole + 4 * MIB].into_iter().for_each(|block| world.free(block));
+    world.device.settle();
+    world.allocate(7 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 4 * MIB, "what is live");
+    world.check_all();
+    world.end_empty(&[]);
+}
+
 /// The pieces of a stitched block are in chunks that are spilled.
 #[test]
 fn a_stitched_block_that_is_spilled_serves_nobody_once_it_is_freed() {
