@@ -175,7 +175,7 @@ impl Heap {
         chunk: &Chunk,
         owners: &FxHashMap<BlockId, BlockId>,
     ) -> Option<SpillCandidate> {
-        if chunk.fixed || chunk.spilled {
+        if chunk.fixed || chunk.slab || chunk.spilled {
             return None;
         }
         let now = self.counters.operations();
@@ -259,7 +259,7 @@ impl Heap {
     /// Notes that every stream has passed a block which is about to be free, if it has waited for its own. That holds until the
     /// next operation: whoever polls drops what is spilled.
     pub(super) fn passed_spilled(&mut self, id: BlockId) {
-        if self.spilling.waits_for_own.is_empty() || !self.spilling.waits_for_own.remove(&id) {
+        if !self.spilling.waits_for_own.remove(&id) {
             return;
         }
         let now = self.counters.operations();
@@ -277,17 +277,15 @@ impl Heap {
 
     /// Returns whether blocks have become free in this operation whose memory goes back to the machine.
     pub(crate) fn has_passed_spilled(&self) -> bool {
-        !self.spilling.passed.is_empty() && self.spilling.passed_at == self.counters.operations()
+        self.spilling.passed_at == self.counters.operations()
     }
 
     /// Returns the chunks that are spilled, in which nothing is live any more, and that every stream has passed.
     pub(crate) fn spilled_and_free(&self) -> Grown<Vec<(ChunkId, u64)>> {
         let mut found = Vec::new();
-        let passed =
-            if self.spilling.passed_at == self.counters.operations() { &self.spilling.passed[..] } else { &[] };
+        let passed = if self.has_passed_spilled() { &self.spilling.passed[..] } else { &[] };
         for (id, chunk) in self.spilled_chunks() {
-            let free = |id: &BlockId| self.blocks[*id].state == State::Free && !self.is_private(self.blocks[*id].pool);
-            let all_free = || self.blocks_over(chunk.span()).all(|id| free(&id));
+            let all_free = || self.blocks_over(chunk.span()).all(|id| self.blocks[id].state == State::Free);
             let just_freed =
                 || all_free() && passed.iter().any(|span| span.start <= chunk.address && span.end() >= chunk.end());
             if just_freed() || self.freed_at(&chunk).is_some() {

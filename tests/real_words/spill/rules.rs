@@ -272,6 +272,22 @@ fn private_pools_tags_and_small_blocks_are_never_spilled() {
     world.end_empty(&[]);
 }
 
+/// The memory of small blocks, all of which were freed, is a part of a stitched one. It is for small blocks again later.
+#[test]
+fn a_slab_is_never_spilled() {
+    let mut world = World::new(18 * MIB, &format!("chunk_size_mb:8,{SPILL}"));
+    let small = world.allocate(512, MAIN).unwrap();
+    let blocks = [(); 2].map(|()| world.allocate(8 * MIB, MAIN).unwrap());
+    [small, blocks[0]].into_iter().for_each(|block| world.free(block));
+    let stitched = world.allocate(10 * MIB, MAIN).unwrap();
+    assert_eq!((world.used(), world.views()), ((18 * MIB, 0), 1), "it has what was free");
+    world.allocator.advise(stitched, Advice::Cold).unwrap();
+    world.allocate(10 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 16 * MIB, "two chunks, and not the slab");
+    world.check_all();
+    world.end_empty(&[]);
+}
+
 /// A private pool's request is served by spilling what is not private.
 #[test]
 fn requests_of_private_pools_are_served_too() {
