@@ -197,7 +197,9 @@ fn what_is_free_of_two_streams_is_not_spilled() {
     let mut world = World::new(10 * MIB, "chunk_size_mb:8,spill:host=1GiB,sharing:never");
     let whole = world.allocate(8 * MIB, MAIN).unwrap();
     world.free(whole);
-    [4 * MIB, ODD].map(|size| world.allocate(size, MAIN).unwrap());
+    for size in [4 * MIB, ODD] {
+        world.allocate(size, MAIN).unwrap();
+    }
     // What is free of the chunk belongs to nobody then.
     world.allocator.empty_cache().unwrap();
     let rest = world.allocate(REST, SIDE).unwrap();

@@ -131,7 +131,9 @@ fn the_hottest_comes_back_first() {
 fn the_first_spill_is_a_warning() {
     let (mut world, _) = four();
     for expected in [1, 0] {
-        let warned = crate::log::warnings(|| drop(world.allocate(12 * MIB, MAIN).unwrap()));
+        let warned = crate::log::warnings(|| {
+            world.allocate(12 * MIB, MAIN).unwrap();
+        });
         assert_eq!(warned.len(), expected, "{warned:?}");
         assert!(warned.iter().all(|line| line.contains("does not fit the device")), "{warned:?}");
     }
