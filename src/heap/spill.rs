@@ -116,12 +116,7 @@ impl Heap {
 
     /// Returns whether any of a live block is spilled.
     pub(crate) fn is_spilled(&self, id: BlockId) -> bool {
-        let Some(home) = self.home_with_spilled() else { return false };
-        let spilled = |span: Span| {
-            let chunks = std::iter::successors(home.chunk_at(span.start), |(_, chunk)| home.chunk_at(chunk.end()));
-            chunks.take_while(|(_, chunk)| chunk.address < span.end()).any(|(_, chunk)| chunk.spilled)
-        };
-        self.home_spans(id).any(spilled)
+        self.spilled_bytes_of(id) != 0
     }
 
     /// Returns the bytes of blocks that are spilled, and not free.

@@ -65,6 +65,26 @@ fn a_stream_that_is_named_and_erased_leaves_a_spilled_block_as_it_was() {
     world.end_empty(&[]);
 }
 
+/// Beside memory that is spilled, what lies on the device is free at once.
+#[test]
+fn a_neighbour_of_what_is_spilled_waits_for_nothing() {
+    for cold in 0..3 {
+        let mut world = World::new(50 * MIB, "chunk_size_mb:8,spill:host=1GiB");
+        let mut blocks = [(); 3].map(|()| world.allocate(16 * MIB, MAIN).unwrap()).to_vec();
+        world.allocator.advise(blocks[cold], seamalloc::Advice::Cold).unwrap();
+        blocks.push(world.allocate(16 * MIB, MAIN).unwrap());
+        assert_eq!(world.spilled(), 16 * MIB);
+        let spilled = blocks.remove(cold);
+        for block in blocks {
+            world.free(block);
+            assert_eq!(world.allocator.fragmentation().pending, 0, "{cold} is spilled");
+        }
+        world.free(spilled);
+        assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);
+        world.end_empty(&[]);
+    }
+}
+
 /// No request comes that would look which frees are complete.
 #[test]
 fn what_an_idle_program_freed_goes_back_to_the_machine_too() {
