@@ -201,8 +201,8 @@ fn a_granule_that_two_streams_have_freed_goes_once_both_have_passed() {
     let (mut world, odd, rest) = shared_granule(Some(SIDE));
     world.free(odd);
     world.free(rest.unwrap());
+    // The first look records events, the next one sees that they have passed, and the last one gives the memory back.
     for _ in 0..3 {
-        // The events of the epochs that the last look has ended are passed too.
         world.device.settle();
         look(&mut world);
     }
