@@ -2,9 +2,11 @@
 
 use crate::device::{MAIN, MIB, SIDE};
 use crate::world::World;
-use seamalloc::Route;
 use seamalloc::driver::host::{HostWork, Range};
+use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{CaptureMode, StreamId};
+use seamalloc::{Allocator, Config, Route};
+use std::sync::Arc;
 
 /// Three blocks fill a device, and the first is spilled for a fourth. Returns these.
 pub(crate) fn spilled() -> (World, [u64; 4]) {
@@ -83,6 +85,29 @@ fn a_neighbour_of_what_is_spilled_waits_for_nothing() {
         assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);
         world.end_empty(&[]);
     }
+}
+
+/// It waits for a stream that was named, and not for its own, which works on.
+#[test]
+fn a_neighbour_of_what_is_spilled_waits_for_the_named_stream_alone() {
+    let gpu = Arc::new(SimGpu::new("sim:h200,capacity=50MiB".parse().unwrap()).unwrap());
+    let config = Config::parse("chunk_size_mb:8,spill:host=1GiB").unwrap();
+    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
+    let blocks = [(); 3].map(|()| allocator.allocate(16 * MIB, MAIN).unwrap());
+    allocator.advise(blocks[1], seamalloc::Advice::Cold).unwrap();
+    let new = allocator.allocate(16 * MIB, MAIN).unwrap();
+    assert_eq!(allocator.stats().spilled_bytes.current, 16 * MIB);
+    gpu.launch(MAIN, &[], 1 << 30).unwrap();
+    for block in [blocks[0], blocks[2], new] {
+        allocator.record_stream(block, SIDE).unwrap();
+        allocator.free(block).unwrap();
+    }
+    // A request looks which frees are complete.
+    let small = allocator.allocate(512, SIDE).unwrap();
+    assert_eq!(allocator.fragmentation().pending, 0);
+    [small, blocks[1]].into_iter().for_each(|block| allocator.free(block).unwrap());
+    drop(allocator);
+    assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
 }
 
 /// No request comes that would look which frees are complete.
