@@ -17,7 +17,7 @@ PROFILE = "mutants"
 NOT_CONST = re.compile(r"cannot call non-const (?:associated function|function|method) `([^`]+)`")
 # The tests beside the tables, and the programs of tests that ask something of the core. A test that takes long is left out later.
 JUDGES = """
-    content contract host_memory hot_path interface release stitching strategies streams
+    content contract host_memory hot_path interface real_words release stitching strategies streams
 """.split()
 
 

@@ -21,7 +21,7 @@ mod short_host;
 mod world;
 
 use length::is_long;
-use script::{GROWN, MANY_BLOCKS, Step, TAGS, script};
+use script::{ASLEEP, GROWN, MANY_BLOCKS, SPLIT, Step, TAGS, script};
 use seamalloc::{Error, StrategyKind};
 use short_host::{Mode, arm, disarm};
 use world::World;
@@ -172,6 +172,21 @@ fn paddles_survive_every_failure() {
 #[test]
 fn tags_survive_every_failure() {
     every_allocation_of(StrategyKind::Stitch, "chunk_size_mb:2", TAGS);
+}
+
+#[test]
+fn a_tag_that_sleeps_survives_every_failure() {
+    every_allocation_of(StrategyKind::Stitch, "chunk_size_mb:2", ASLEEP);
+}
+
+#[test]
+fn chunks_that_are_split_survive_every_failure() {
+    let options = "chunk_size_mb:8,split:last_resort";
+    let mut world = World::new(StrategyKind::Stitch, options);
+    run(&mut world, SPLIT, "the script");
+    let splits = world.allocator.stats().splits;
+    assert!(splits.chunks == 2 && splits.parts == 6, "{splits:?}");
+    every_allocation_of(StrategyKind::Stitch, options, SPLIT);
 }
 
 #[test]

@@ -60,6 +60,21 @@ fn what_another_stream_uses_is_not_given_away_before_it_has_passed() {
     world.end(&[]);
 }
 
+/// It is all of its parts, whatever was said of the first one.
+#[test]
+fn one_of_which_a_stream_was_erased_is_freed_as_a_whole() {
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let cache = world.reserve(64 * MIB, MAIN).unwrap();
+    world.grow(cache, 8 * MIB).unwrap();
+    world.allocator.record_stream(cache, SIDE).unwrap();
+    world.allocator.erase_stream(cache, SIDE).unwrap();
+    world.grow(cache, 40 * MIB).unwrap();
+    world.free(cache);
+    assert!(world.allocator.extent(cache).is_err());
+    assert_eq!((world.stats().allocation.all.current, world.stats().allocated_bytes.all.current), (0, 0));
+    world.end_empty(&[]);
+}
+
 #[test]
 fn growing_back_over_a_tail_that_waits_for_a_stream_waits_for_it() {
     let mut world = World::new(CAPACITY, OPTIONS);
