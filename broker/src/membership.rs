@@ -341,3 +341,35 @@ impl Lender for Asker {
         Lent { processes, given, held, live, guaranteed, again }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seamalloc::Config;
+    use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
+    use seamalloc::driver::{Call, Driver, Status, StreamId};
+
+    const MIB: u64 = 1 << 20;
+
+    /// What went before a call failed is told.
+    #[test]
+    fn what_was_given_before_a_failure_counts() {
+        let setup = || {
+            let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap());
+            let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default()).unwrap();
+            let [free, used] = [1, 2].map(|stream| allocator.allocate(100 * MIB, StreamId(stream)).unwrap());
+            gpu.launch(StreamId(2), &[Range { address: used, size: MIB }], 1 << 50).unwrap();
+            [free, used].iter().for_each(|address| allocator.free(*address).unwrap());
+            allocator.lend(0).unwrap();
+            (gpu, allocator)
+        };
+        let (gpu, allocator) = setup();
+        let before = gpu.call_stats().get(Call::EventQuery).count;
+        assert_eq!(allocator.lend(200 * MIB), Ok(100 * MIB), "the other one is in use");
+        let queries = gpu.call_stats().get(Call::EventQuery).count - before;
+        let (gpu, allocator) = setup();
+        (1..100).for_each(|nth| gpu.fail_nth(Call::EventQuery, queries + nth, Status::UNKNOWN));
+        assert_eq!(give(&allocator, 200 * MIB, MOST_RELEASES).unwrap(), 100 * MIB);
+        assert!(give(&allocator, 100 * MIB, MOST_RELEASES).is_err(), "nothing went before it");
+    }
+}

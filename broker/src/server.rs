@@ -266,6 +266,7 @@ mod tests {
             assert!(limit < 64 || descriptors + OWN <= usize::try_from(limit).unwrap(), "{limit}: {descriptors}");
         }
         assert_eq!(Bounds::of(Some(1024)), Bounds { descriptors: 992, members: 434 });
+        assert_eq!(Bounds::of(Some(0)), Bounds { descriptors: 16, members: 7 });
         assert_eq!(Bounds::of(None).members, MAX_MEMBERS);
         assert_eq!(Bounds::of(Some(1 << 20)), Bounds::of(None));
     }

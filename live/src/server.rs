@@ -84,12 +84,6 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 fn serve(listener: &Listener, stopped: &Stopped, source: &dyn Source) {
     loop {
         let mut polled = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];

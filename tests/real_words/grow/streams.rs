@@ -215,3 +215,19 @@ fn the_other_streams_that_were_named_are_waited_for() {
     world.check_all();
     world.end(&[]);
 }
+
+/// Of an owner that names a stream, what is given back waits for that stream.
+#[test]
+fn one_that_owns_itself_names_streams() {
+    let world = World::new(CAPACITY, OPTIONS);
+    let mut cache = world.allocator.growing(64 * MIB, MAIN).unwrap();
+    cache.grow(20 * MIB).unwrap();
+    cache.record_stream(SIDE).unwrap();
+    use_later(&world, SIDE, cache.address(), 20 * MIB);
+    cache.shrink(4 * MIB).unwrap();
+    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);
+    world.device.host.finish(SIDE);
+    drop(cache);
+    world.device.settle();
+    world.end(&[]);
+}

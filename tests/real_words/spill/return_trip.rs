@@ -290,3 +290,20 @@ fn a_free_of_what_is_on_the_device_is_free_at_once() {
     world.check_all();
     world.end_empty(&[]);
 }
+
+/// A free that fails leaves nothing behind: once the memory is back on the device, a free waits for nothing.
+#[test]
+fn a_free_that_fails_forgets_that_its_stream_was_to_be_waited_for() {
+    let (mut world, blocks) = spilled("");
+    world.device.fail(&[Call::EventRecord], Fault { nth: 1, count: u64::MAX, status: Status::UNKNOWN });
+    let failed = world.allocator.free(blocks[0]);
+    assert!(matches!(failed, Err(seamalloc::Error::Driver(_))), "{failed:?}");
+    world.device.heal();
+    world.check_all();
+    world.free(blocks[3]);
+    assert_eq!(world.allocator.unspill(), Ok(16 * MIB));
+    world.free(blocks[0]);
+    assert_eq!(world.allocator.fragmentation().pending, 0);
+    world.check_all();
+    world.end_empty(&[]);
+}
