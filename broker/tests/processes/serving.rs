@@ -389,3 +389,54 @@ fn the_options_of_an_allocator_are_its_terms() {
     assert_eq!((terms.socket, terms.guarantee, terms.weight), (PathBuf::from("/run/a.sock"), 3 << 30, 5));
     assert_eq!((terms.wait, terms.device), (Duration::from_millis(70), plain.device));
 }
+
+/// Returns once the broker has read all that was sent before.
+fn has_caught_up(world: &World) {
+    let mut raw = world.connect();
+    raw.say("nonsense\n");
+    assert!(raw.hear().starts_with("{\"refused\""));
+}
+
+/// Nobody is asked for somebody who has gone.
+#[test]
+fn who_leaves_before_its_turn_is_forgotten() {
+    const ASK: &str = "{\"ask\":{\"version\":1,\"device\":\"gpu\",\"member\":null,\"missing\":1,\"held\":0}}\n";
+    let mut world = World::new();
+    let mut member = world.by_hand();
+    let mut asks = world.connect();
+    asks.say(ASK);
+    let question = member.hear();
+    let number = question.split("\"number\":").nth(1).unwrap().trim_end_matches("}}\n").to_owned();
+    let mut leaves = world.connect();
+    leaves.say(ASK);
+    has_caught_up(&world);
+    leaves.hang_up();
+    has_caught_up(&world);
+    member.say(&format!("{{\"has\":{{\"number\":{number},\"given\":0,\"held\":5,\"live\":5,\"free\":0}}}}\n"));
+    assert!(asks.hear().starts_with("{\"lent\""));
+    has_caught_up(&world);
+    world.broker = None;
+    assert_eq!(member.hear(), "", "it is asked no more before the broker ends");
+}
+
+/// An answer that does not fit the system's queue is sent as it is read.
+#[test]
+fn a_long_answer_arrives_whole() {
+    let world = World::new();
+    // Six bytes each in JSON.
+    let device = "\\u0001".repeat(500);
+    let join = format!("{{\"join\":{{\"version\":1,\"device\":\"{device}\",\"guarantee\":0,\"weight\":1}}}}\n");
+    let members: Vec<Raw> = (0..120)
+        .map(|_| {
+            let mut raw = world.connect();
+            raw.say(&join);
+            assert!(raw.hear().starts_with("{\"joined\""));
+            raw
+        })
+        .collect();
+    let begun = Instant::now();
+    let answer = harness::answer(&world.socket(), b"{\"status\":{\"version\":1}}\n");
+    assert!(begun.elapsed() < LONG);
+    let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+    assert_eq!(answer["members"].as_array().unwrap().len(), members.len());
+}
