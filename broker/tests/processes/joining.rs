@@ -1,7 +1,7 @@
 //! A process that looks for a broker: what it says meanwhile, and when it looks no more.
 
 use crate::harness::LONG;
-use seamalloc::Allocator;
+use seamalloc::{Allocator, Lent, Shortage};
 use seamalloc_broker::{Member, Membership, Terms};
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Write};
@@ -95,5 +95,44 @@ fn who_looks_for_a_broker_ends_with_its_membership_or_its_allocator() {
             thread::sleep(Duration::from_millis(1));
         }
         drop(kept);
+    }
+}
+
+/// A broker that lets a member in, and gives the same answer to each question.
+fn answering(socket: &Path, lent: String, questions: usize) -> thread::JoinHandle<()> {
+    let listener = UnixListener::bind(socket).unwrap();
+    thread::spawn(move || {
+        let (mut member, _) = listener.accept().unwrap();
+        member.write_all(b"{\"joined\":{\"version\":1,\"member\":7}}\n").unwrap();
+        for _ in 0..questions {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut said = String::new();
+            BufReader::new(&stream).read_line(&mut said).unwrap();
+            let ask = r#"{"ask":{"version":1,"device":"gpu","member":7,"missing":9,"held":3}}"#;
+            assert_eq!(said.trim_end(), ask);
+            stream.write_all(lent.as_bytes()).unwrap();
+        }
+    })
+}
+
+/// A request is made again while others take part or may do so, for as long as it may wait.
+#[test]
+fn asking_again_is_worthwhile_while_others_may_give() {
+    for (processes, departed, wait_s, again) in
+        [(1, false, 60, true), (0, true, 60, true), (2, true, 60, true), (0, false, 60, false), (2, true, 0, false)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("broker.sock");
+        let figures = r#""silent":0,"given":9,"held":30,"live":20,"guaranteed":5"#;
+        let lent = format!("{{\"lent\":{{\"processes\":{processes},{figures},\"departed\":{departed}}}}}\n");
+        let broker = answering(&socket, lent, 1);
+        let mut terms = Terms::new("gpu", &socket);
+        terms.wait = Duration::from_secs(wait_s);
+        let membership = Membership::start(terms, Nobody(Arc::new(AtomicBool::new(true)))).unwrap();
+        assert!(membership.wait_joined(LONG));
+        let told = membership.lender().ask(&Shortage::new(9, 3));
+        assert_eq!(told, Lent { processes, given: 9, held: 30, live: 20, guaranteed: 5, again });
+        drop(membership);
+        broker.join().unwrap();
     }
 }
