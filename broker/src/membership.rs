@@ -382,7 +382,7 @@ mod tests {
     /// Work that uses free memory may end while other memory is released.
     #[test]
     fn as_much_is_given_as_was_asked_for() {
-        let (_, allocator) = freed(50_000);
+        let (_, allocator) = freed(500_000);
         let held = allocator.reserved();
         let given = give(&allocator, 250 * MIB, LONG).unwrap();
         assert_eq!((given, allocator.reserved()), (250 * MIB, held - 250 * MIB));

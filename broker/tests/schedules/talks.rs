@@ -544,3 +544,29 @@ fn a_guarantee_comes_first_twice() {
     }
     assert_eq!(order, ["running", "first", "second", "waits", "equal", "third"]);
 }
+
+/// Who is served on another device overtakes nobody.
+#[test]
+fn requests_of_another_device_overtake_nobody() {
+    let mut talk = Talk::settled();
+    let holder = talk.join(1);
+    let below = talk.join_on(2, "gpu", 3, 1);
+    let running = talk.ask(9, None, 5);
+    talk.room.advance(talk.now);
+    let plain = talk.ask(4, None, 5);
+    for _ in 0..3 {
+        let ask = json!({ "version": 1, "device": "another", "member": null, "missing": 5, "held": 0 });
+        let elsewhere = talk.connect(5, &json!({ "ask": ask }));
+        assert_eq!(talk.answer(elsewhere)["lent"]["processes"], 0);
+    }
+    let first = talk.ask(2, Some(below), 5);
+    for answered in [running, first, plain] {
+        for member in [holder, below] {
+            for said in talk.hear(member) {
+                let number = said["spare"]["number"].as_u64().unwrap();
+                talk.has(member, number, 0, 1, 0);
+            }
+        }
+        assert_eq!(talk.hear(answered).len(), 1);
+    }
+}
