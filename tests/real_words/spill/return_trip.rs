@@ -281,11 +281,17 @@ fn streams_are_asked_whether_they_are_captured() {
 fn a_free_of_what_is_on_the_device_is_free_at_once() {
     let (mut world, blocks) = spilled("");
     let pool = world.allocator.create_pool();
+    world.free(blocks[3]);
+    assert_eq!(world.allocator.fragmentation().pending, 0);
     let private = world.allocate_in(pool, 512, MAIN).unwrap();
-    for address in [blocks[3], private] {
-        world.free(address);
-        assert_eq!(world.allocator.fragmentation().pending, 0);
-    }
+    world.free(private);
+    assert_eq!((world.allocator.fragmentation().pending, world.spilled()), (0, 16 * MIB));
+    // A stream that was named is erased again, and one under which it is freed is no user.
+    world.allocator.record_stream(blocks[2], SIDE).unwrap();
+    world.allocator.erase_stream(blocks[2], SIDE).unwrap();
+    world.free_by(blocks[2], |allocator| allocator.free(blocks[2])).unwrap();
+    world.free_by(blocks[1], |allocator| allocator.free_under(blocks[1], SIDE)).unwrap();
+    assert_eq!((world.allocator.fragmentation().pending, world.spilled()), (0, 16 * MIB));
     world.allocator.release_pool(pool).unwrap();
     world.check_all();
     world.end_empty(&[]);
