@@ -251,3 +251,17 @@ fn a_request_that_takes_memory_of_others_leaves_nothing_behind() {
     }
     panic!("the request has no end");
 }
+
+/// A stream is noted once for an allocation that grows, however often it is named.
+#[test]
+fn naming_a_stream_again_takes_no_memory() {
+    use seamalloc::Allocator;
+    use seamalloc::driver::StreamId;
+    let allocator = Allocator::open("sim:h200", "").unwrap();
+    let cache = allocator.reserve(world::MIB, StreamId::DEFAULT).unwrap();
+    allocator.record_stream(cache, StreamId(7)).unwrap();
+    arm(1, Mode::FromThenOn);
+    let named = (0..100).all(|at| allocator.record_stream(cache, StreamId(7 * (at % 2))).is_ok());
+    assert_eq!((disarm(), named), (0, true));
+    allocator.free(cache).unwrap();
+}
