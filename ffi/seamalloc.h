@@ -283,10 +283,14 @@ typedef struct {
     uint64_t views_reused;
     // Views unmapped again.
     uint64_t views_dropped;
-    // GPU-side waits of a stream for another's freed memory.
+    // GPU-side waits of a stream for work of another on freed memory.
     uint64_t stream_waits;
     // Bytes of free memory handed from one stream to another behind such waits.
     uint64_t stream_wait_bytes;
+    // Bytes of freed memory that recorded streams still used, handed out behind such waits.
+    uint64_t recorded_wait_bytes;
+    // Bytes by which memory grew rather than make a stream wait for work of the present round.
+    uint64_t overlap_growth_bytes;
     // Bytes of host memory that the allocator's tables take, about.
     uint64_t host_bytes;
     // Operations that made a driver call.
@@ -295,12 +299,6 @@ typedef struct {
     uint64_t stall_total_ns;
     // The longest, since `seam_reset_peak_stats`.
     uint64_t stall_worst_ns;
-    // With `sharing:auto`: 1 while memory is short, so that streams share what they have free, else 0.
-    uint64_t memory_is_short;
-    // How often it became short.
-    uint64_t times_short;
-    // How many bytes could be held before it counts as short, when the device was last asked; 0 if it never was.
-    uint64_t shortage_border_bytes;
     // With `split:last_resort`: chunks that were split.
     uint64_t splits;
     // The chunks that they became.

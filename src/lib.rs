@@ -70,8 +70,8 @@ pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
 pub use report::sleep::{SleepNotice, SleepStage};
 pub use report::stats::{
-    HeadroomStats, PendingWaits, STALL_BUCKETS, ShortageStats, SleepStats, SpillStats, SplitStats, Stalls, Stat,
-    StatByPool, Stats, Waits,
+    HeadroomStats, PendingWaits, STALL_BUCKETS, SleepStats, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats,
+    Waits,
 };
 pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 

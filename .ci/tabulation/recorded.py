@@ -12,15 +12,14 @@ def named(job, lag):
 
 
 def stitched(runs):
-    """Each job by its name, how far its CPU runs ahead, and the passes of `stitch`; the one with several streams also where
-    they share memory that is plentiful."""
+    """Each job by its name, how far its CPU runs ahead, and the passes of `stitch`; the one with several streams also as it
+    really runs."""
     last = runs.of("passes-20", "trace", "pass")
     for job in JOBS:
         yield job, job, 0, {number: row for (trace, number), row in last.items() if trace == job}
-    for lag in (0, AHEAD):
-        passes = runs.of(f"forty-wait-{lag}", "pass")
-        rows = {number: row for (number,), row in passes.items() if number <= 20}
-        yield named(f"{STREAMS}, `sharing:wait`", lag), STREAMS, lag, rows
+    passes = runs.of(f"forty-wait-{AHEAD}", "pass")
+    rows = {number: row for (number,), row in passes.items() if number <= 20}
+    yield named(STREAMS, AHEAD), STREAMS, AHEAD, rows
 
 
 def recorded_memory(runs):

@@ -50,14 +50,13 @@ class Runs:
             self.stored = {(row["lag"], row["trace"], row["strategy"], row["pass"]): row for row in rows}
         # The longest first.
         asked = {
-            # Of memory that streams share: while it is plentiful no stream needs another's.
-            "chunks": ["study", "chunks", "--sizes", ",".join(map(str, SIZES)), "--json", "--conf", "sharing:wait",
+            "chunks": ["study", "chunks", "--sizes", ",".join(map(str, SIZES)), "--json",
                        "--svg", str(folder / "chunk-sizes.svg")],
             **{f"fit-{kind}": ["fit", "recorded", "--strategy", kind, "--json"] for kind in reversed(STRATEGIES)},
             "recorded-picture": ["stress", "recorded", "--svg", str(folder / "stress.svg")],
             "passes-20": ["stress", "recorded", "--strategy", "stitch", "--passes", "20", "--json"],
             "lag": ["study", "lag", "--json", "--svg", str(folder / "run-ahead.svg")],
-            "chunks-ahead": ["study", "chunks", "--lag", str(AHEAD), "--json", "--conf", "sharing:wait", STREAMS],
+            "chunks-ahead": ["study", "chunks", "--lag", str(AHEAD), "--json", STREAMS],
             **{f"forty-{sharing}-{lag}": [*self._stitch(STREAMS, 40), "--lag", str(lag), "--conf", f"sharing:{sharing}"]
                for sharing, lag in FORTY_PASSES},
             **{f"frag-{mib}": ["replay", "recorded", "--strategy", "gmlake", "--passes", "3", "--json",

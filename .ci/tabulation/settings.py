@@ -11,7 +11,7 @@ SETTINGS = [
     ("native, `max_split_size_mb:128`", "caching", "max_split_size_mb:128"),
     ("expandable segments", "expandable", ""),
     ("`stitch`, as it comes", "stitch", ""),
-    ("`sharing:wait`", "stitch", "sharing:wait"),
+    ("`sharing:never`", "stitch", "sharing:never"),
     ("`chunk_size_mb:2`", "stitch", "chunk_size_mb:2"),
     ("`chunk_size_mb:64`", "stitch", "chunk_size_mb:64"),
 ]

@@ -89,10 +89,14 @@ pub struct Stats {
     pub views_reused: u64,
     /// Views unmapped again.
     pub views_dropped: u64,
-    /// GPU-side waits of a stream for another's freed memory.
+    /// GPU-side waits of a stream for work of another on freed memory.
     pub stream_waits: u64,
     /// Bytes of free memory handed from one stream to another behind such waits.
     pub stream_wait_bytes: u64,
+    /// Bytes of freed memory that recorded streams still used, handed out behind such waits.
+    pub recorded_wait_bytes: u64,
+    /// Bytes by which memory grew rather than make a stream wait for work of the present round.
+    pub overlap_growth_bytes: u64,
     /// Bytes of host memory that the allocator's tables take, about.
     pub host_bytes: u64,
     /// Operations that made a driver call.
@@ -101,12 +105,6 @@ pub struct Stats {
     pub stall_total_ns: u64,
     /// The longest, since `seam_reset_peak_stats`.
     pub stall_worst_ns: u64,
-    /// With `sharing:auto`: 1 while memory is short, so that streams share what they have free, else 0.
-    pub memory_is_short: u64,
-    /// How often it became short.
-    pub times_short: u64,
-    /// How many bytes could be held before it counts as short, when the device was last asked; 0 if it never was.
-    pub shortage_border_bytes: u64,
     /// With `split:last_resort`: chunks that were split.
     pub splits: u64,
     /// The chunks that they became.
@@ -200,13 +198,12 @@ impl From<Figures> for Stats {
             views_dropped: figures.views_dropped,
             stream_waits: figures.stream_waits,
             stream_wait_bytes: figures.waits.bytes,
+            recorded_wait_bytes: figures.waits.recorded_bytes,
+            overlap_growth_bytes: figures.waits.grown_bytes,
             host_bytes: figures.host_bytes,
             stalls: figures.stalls.count,
             stall_total_ns: figures.stalls.total_ns,
             stall_worst_ns: figures.stalls.worst_ns,
-            memory_is_short: u64::from(figures.shortage.is_short),
-            times_short: figures.shortage.times,
-            shortage_border_bytes: figures.shortage.border_bytes,
             splits: figures.splits.chunks,
             split_parts: figures.splits.parts,
             split_copied_bytes: figures.splits.copied_bytes,
@@ -394,11 +391,6 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "asleep_bytes": stats.asleep_bytes,
         "page_locked_bytes": stats.page_locked_bytes,
     });
-    let shortage = json!({
-        "is_short": stats.memory_is_short != 0,
-        "times": stats.times_short,
-        "border_bytes": stats.shortage_border_bytes,
-    });
     let mut stats = json!({
         "device": driver.properties().name,
         "options": instance.allocator.config().to_string(),
@@ -427,12 +419,13 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "views_dropped": stats.views_dropped,
         "stream_waits": stats.stream_waits,
         "stream_wait_bytes": stats.stream_wait_bytes,
+        "recorded_wait_bytes": stats.recorded_wait_bytes,
+        "overlap_growth_bytes": stats.overlap_growth_bytes,
         "host_bytes": stats.host_bytes,
         "stalls": stats.stalls,
         "stall_total_ns": stats.stall_total_ns,
         "stall_worst_ns": stats.stall_worst_ns,
         "stall_histogram": histogram,
-        "shortage": shortage,
         "splits": splits,
         "spilled_bytes": figure(stats.spilled_bytes),
         "pending_waits": pending_waits,

@@ -65,16 +65,13 @@ pub const METRICS: &[Metric] = &[
     }),
     gauge("seamalloc_live_blocks", "Live blocks.", |s| s.live_blocks as f64),
     gauge("seamalloc_views", "Stitched views that exist.", |s| s.views as f64),
-    gauge("seamalloc_memory_is_short", "1 while memory is short, so that streams share it; else 0.", |s| {
-        f64::from(u8::from(s.memory_is_short))
-    }),
     counter("seamalloc_allocations_total", "Requests that were served.", |s| s.allocations_total as f64),
     counter("seamalloc_frees_total", "Frees.", |s| s.frees_total as f64),
     counter("seamalloc_stalls_total", "Operations that called the driver.", |s| s.stalls_total as f64),
     counter("seamalloc_stall_seconds_total", "Time that operations spent in the driver.", |s| {
         seconds(s.stall_ns_total)
     }),
-    counter("seamalloc_waits_total", "GPU-side waits of a stream for freed memory of another.", |s| {
+    counter("seamalloc_waits_total", "GPU-side waits of a stream for work of another on freed memory.", |s| {
         s.waits_total as f64
     }),
     counter("seamalloc_wait_bytes_total", "Memory that such waits passed on.", |s| s.wait_bytes_total as f64),

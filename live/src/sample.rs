@@ -48,8 +48,6 @@ pub struct Sample {
     pub live_blocks: u64,
     /// Views that exist.
     pub views: u64,
-    /// Whether memory is short, so that streams share it (`sharing:auto`).
-    pub memory_is_short: bool,
     /// Requests that were served.
     pub allocations_total: u64,
     /// Frees.
@@ -58,7 +56,7 @@ pub struct Sample {
     pub stalls_total: u64,
     /// The time that they spent there.
     pub stall_ns_total: u64,
-    /// GPU-side waits of a stream for another's freed memory.
+    /// GPU-side waits of a stream for work of another on freed memory.
     pub waits_total: u64,
     /// The bytes that these passed on.
     pub wait_bytes_total: u64,
@@ -131,13 +129,12 @@ impl Sample {
             page_locked_bytes: stats.sleep.page_locked_bytes,
             live_blocks: stats.allocation.all.current,
             views: stats.views,
-            memory_is_short: stats.shortage.is_short,
             allocations_total: stats.allocation.all.allocated,
             frees_total: stats.allocation.all.freed,
             stalls_total: stats.stalls.count,
             stall_ns_total: stats.stalls.total_ns,
             waits_total: stats.stream_waits,
-            wait_bytes_total: stats.waits.bytes,
+            wait_bytes_total: stats.waits.bytes + stats.waits.recorded_bytes,
             cpu_waits_total: stats.pending_waits.requests,
             cpu_wait_ns_total: stats.pending_waits.total_ns,
             driver_allocations_total: stats.num_device_alloc,
@@ -178,6 +175,20 @@ mod tests {
         assert_eq!(later.per_second(&earlier, |sample| sample.stalls_total), Some(2.0));
         assert_eq!(earlier.per_second(&earlier, |sample| sample.stalls_total), None);
         assert_eq!(earlier.per_second(&later, |sample| sample.stalls_total), None, "the clock was set back");
+    }
+
+    /// Of two limits the lower one.
+    #[test]
+    fn a_fraction_of_the_device_is_a_limit_in_bytes() {
+        for (options, limit) in [
+            ("", 0),
+            ("per_process_memory_fraction:0.25", 256 << 20),
+            ("per_process_memory_fraction:0.25,memory_limit:100MiB", 100 << 20),
+            ("per_process_memory_fraction:0.25,memory_limit:300MiB", 256 << 20),
+        ] {
+            let allocator = Allocator::open("sim:h200,capacity=1GiB", options).unwrap();
+            assert_eq!(Sample::of(0, "sim", &allocator).limit_bytes, limit, "{options}");
+        }
     }
 
     #[test]

@@ -256,7 +256,6 @@ impl Core {
         self.limits = Limits::new(&self.config, self.driver.properties().total_memory);
         self.rules = self.strategy.rules(&self.config);
         self.own_rules = OwnRules::of(&self.config, &self.rules);
-        self.streams.shortage.ask_again();
     }
 
     /// Frees blocks that other streams have passed, unless a capture forbids the queries.

@@ -3,7 +3,6 @@
 //! Owns: the order of steps in a free.
 
 use super::core::{Allocator, Core};
-use crate::config::StreamSharing;
 use crate::error::{Error, Result};
 use crate::heap::{Block, Kind};
 use crate::ids::{BlockId, PoolIndex, StreamId};
@@ -12,10 +11,8 @@ use crate::streams::{Epochs, StreamContext};
 
 /// An epoch of a stream ends once this part (1/n) of the reserved bytes was freed in it, but at least `LONG_EPOCH`
 /// bytes. An event costs a quarter of a microsecond.
-const EPOCHS: u64 = 4;
-/// The same under `sharing:completed`, where memory reaches other streams only by events that are complete.
-const EPOCHS_WITHOUT_WAITS: u64 = 16;
-const LONG_EPOCH: u64 = 32 << 20;
+const EPOCHS: u64 = 64;
+const LONG_EPOCH: u64 = 8 << 20;
 
 impl Allocator {
     /// Frees an allocation. Its memory serves later requests of its stream at once; if other streams were named with
@@ -161,7 +158,7 @@ impl Core {
         if self.low_water.is_reached(size, &self.heap) {
             self.consolidate();
         }
-        if self.heap.count_freed(pool, size) > LONG_EPOCH.max(self.heap.reserved() / self.epochs()) {
+        if self.heap.count_freed(pool, size) > LONG_EPOCH.max(self.heap.reserved() / EPOCHS) {
             self.epoch_full(pool.large());
         }
         self.checked()
@@ -178,12 +175,6 @@ impl Core {
         if let Err(error) = self.timed(|strategy, context| strategy.give_back(context)) {
             tracing::warn!(%error, "a free segment could not be given back; it is kept");
         }
-    }
-
-    /// Returns into how many epochs the freeing of all that is reserved is divided.
-    #[inline]
-    fn epochs(&self) -> u64 {
-        if self.config.sharing == StreamSharing::Completed { EPOCHS_WITHOUT_WAITS } else { EPOCHS }
     }
 
     /// Frees a block that other streams use, that belongs to a private pool, or that guard mode watches.

@@ -4,8 +4,7 @@
 //!
 //! # Note: idleness
 //!
-//! **Rationale.** While memory is plentiful every stream keeps what it once needed
-//! ([`shortage.rs`](../streams/shortage.rs)). A server holds the sum of its streams' peaks, also at night. Other processes on the device could
+//! **Rationale.** A server holds what its streams needed at their peak, also at night. Other processes on the device could
 //! use that; but to take it again costs time, and a program that is busy should not pay that.
 //!
 //! **Approach.** Somebody with a clock looks every now and then. Where nothing was allocated or freed since the last look,

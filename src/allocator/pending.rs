@@ -74,7 +74,7 @@ impl Allocator {
         let begun = core.heap.counters().operations();
         let mut last = None;
         while !core.capturing() {
-            let others = core.timed(|_, context| shares(context, &prepared.request));
+            let others = core.timed(|_, context| shares(context));
             let pending = core.oldest(&prepared.request, others)?;
             // What a wait has not freed, another one would not; and what others have freed since is not waited for.
             let is_next = |pending: &Pending| last.as_ref() != Some(pending) && pending.at <= begun;
@@ -182,7 +182,7 @@ impl Core {
     /// Returns whether free memory may serve the request where it lies.
     fn may_fit(&mut self, request: &Request, room: u64) -> bool {
         self.timed(|strategy, context| {
-            let across = context.on_streams().1.sharing == StreamSharing::Wait;
+            let across = context.config.sharing == StreamSharing::Wait;
             let free = strategy.largest_servable(context.heap, context.config, request.pool, across);
             free.saturating_add(room) >= request.size
         })
@@ -198,15 +198,13 @@ impl Core {
 }
 
 /// Returns whether the request may have memory of other streams where it lies, once they have passed.
-fn shares(context: &mut StrategyContext<'_>, request: &Request) -> bool {
-    // Private pools take what streams have passed at any time.
-    let by_need = context.config.sharing == StreamSharing::Auto && context.heap.is_private(request.pool);
-    by_need || context.on_streams().1.sharing != StreamSharing::Never
+fn shares(context: &StrategyContext<'_>) -> bool {
+    context.config.sharing != StreamSharing::Never
 }
 
 /// Returns the bytes that are pending, and may serve the request where they lie.
 fn pending_bytes(context: &mut StrategyContext<'_>, request: &Request) -> Result<u64> {
-    let wanted = Wanted { own: request.pool.large(), others: shares(context, request) };
+    let wanted = Wanted { own: request.pool.large(), others: shares(context) };
     context.streams.pending_bytes(context.heap, wanted)
 }
 

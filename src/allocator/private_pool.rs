@@ -38,7 +38,6 @@
 
 use super::core::{Allocator, Core};
 use crate::backing::finish_drops;
-use crate::config::StreamSharing;
 use crate::error::Result;
 use crate::heap::{PrivatePool, Route};
 use crate::ids::{PoolId, StreamId};
@@ -219,11 +218,15 @@ impl Core {
         Ok(())
     }
 
-    /// Makes idle what streams have passed, under `sharing:auto`: a capture can ask for nothing, and its graph never gives
-    /// back what it takes.
+    /// Makes idle the memory that streams have passed, where they share it: a capture can ask for nothing, and its graph never
+    /// gives back the memory that it takes.
     fn gather_for_capture(&mut self) -> Result<()> {
-        if self.rules.passes_memory_on && self.config.sharing == StreamSharing::Auto && !self.capturing() {
-            self.timed(|_, context| context.gather_for_private(context.heap.idle()))?;
+        if self.rules.passes_memory_on && !self.capturing() {
+            self.timed(|_, context| {
+                let idle = context.heap.idle();
+                let (streams, mut on) = context.on_streams();
+                streams.epochs.gather(&mut on, idle)
+            })?;
         }
         Ok(())
     }

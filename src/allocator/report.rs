@@ -47,11 +47,9 @@ impl Allocator {
             instead_of: core.instead_of,
             max_split_size: core.config.max_split_size,
             guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
-            shortage: core.streams.shortage.stats(),
             sleep: core.heap.sleep_stats(),
             spill_kept_bytes: core.heap.host_stock().bytes(),
-            host_bytes: (core.heap.host_bytes() + core.streams.recorded.host_bytes() + core.strategy.host_bytes())
-                as u64,
+            host_bytes: (core.heap.host_bytes() + core.streams.host_bytes() + core.strategy.host_bytes()) as u64,
             view_mappings: core.heap.views().mappings() as u64,
             views: core.heap.views().count() as u64,
             view_address_space_bytes: core.heap.views().address_space(),
@@ -80,7 +78,7 @@ impl Allocator {
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn try_fragmentation(&self) -> Result<Fragmentation> {
         let core = self.core.lock();
-        let sharing = core.streams.shortage.in_force(core.rules.sharing);
+        let sharing = core.rules.sharing;
         let across = sharing == StreamSharing::Wait;
         core.heap.measure(sharing, |pool| core.strategy.largest_servable(&core.heap, &core.config, pool, across))
     }
@@ -104,7 +102,7 @@ impl Allocator {
         let core = &*self.core.lock();
         let room = core.limits.room(core.heap.reserved(), free);
         let room = room - room % GRANULE;
-        let across = core.rules.sharing.may_wait();
+        let across = core.rules.sharing == StreamSharing::Wait;
         let of = |pool| core.strategy.largest_with_growth(&core.heap, &core.config, pool, across, room);
         Ok(core.heap.stream_pools().map(of).max().unwrap_or(room))
     }

@@ -8,9 +8,9 @@ use crate::config::{Config, Increase, Limits, SpillPolicy, StreamSharing};
 use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
 use crate::error::Error;
 use crate::heap::{Heap, Request, ViewUsage};
-use crate::ids::{BlockId, PoolIndex};
+use crate::ids::{BlockId, Class};
 use crate::span::Span;
-use crate::streams::{StreamContext, Streams};
+use crate::streams::{StreamContext, Streams, Until};
 use std::collections::TryReserveError;
 
 /// Everything that a strategy may use.
@@ -88,14 +88,13 @@ impl StrategyContext<'_> {
 
     /// Returns the state of the streams, and the context that its methods take.
     pub(crate) fn on_streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
-        let sharing = self.streams.shortage.in_force(self.config.sharing);
-        let context = StreamContext { heap: self.heap, driver: self.driver, sharing };
+        let context = StreamContext { heap: self.heap, driver: self.driver, sharing: self.config.sharing };
         (self.streams, context)
     }
 
     /// Returns whether memory of one stream serves no other at present.
     pub(crate) fn shares_nothing(&self) -> bool {
-        self.streams.shortage.in_force(self.config.sharing) == StreamSharing::Never
+        self.config.sharing == StreamSharing::Never
     }
 
     /// Returns whether the limits allow this increase, and the device keeps its headroom.
@@ -183,22 +182,8 @@ impl StrategyContext<'_> {
 
     /// Makes idle the memory that every stream has passed.
     pub(crate) fn gather(&mut self, request: &Request) -> Result<(), Error> {
-        if self.heap.is_private(request.pool) {
-            return self.gather_for_private(request.pool.large());
-        }
         let (streams, mut on) = self.on_streams();
         streams.epochs.gather(&mut on, request.pool.large())
-    }
-
-    /// Does the same for a private pool, also while memory is plentiful under `sharing:auto`: the pool never gives back what
-    /// it grows by, and what it takes no stream wants back from it.
-    pub(crate) fn gather_for_private(&mut self, pool: PoolIndex) -> Result<(), Error> {
-        let by_need = self.config.sharing == StreamSharing::Auto;
-        let (streams, mut on) = self.on_streams();
-        if by_need && on.sharing == StreamSharing::Never {
-            on.sharing = StreamSharing::Completed;
-        }
-        streams.epochs.gather(&mut on, pool)
     }
 
     /// Ends every open epoch and notes which epochs the GPU has passed.
@@ -207,10 +192,33 @@ impl StrategyContext<'_> {
         streams.epochs.advance(&mut on)
     }
 
-    /// Hands memory of other streams to the request, behind GPU-side waits. Returns whether there was any.
-    pub(crate) fn wait_for_others(&mut self, request: &Request, missing: u64) -> Result<bool, Miss> {
+    /// Notes that the request has missed. Returns the work for which it may wait (`streams/rounds.rs`).
+    pub(crate) fn begin_round(&mut self, request: &Request) -> Result<Until, Error> {
+        Ok(self.streams.rounds.begin(self.heap, request)?)
+    }
+
+    /// Hands memory to the request that the GPU may still use, behind waits, until about `missing` bytes are found: its own that
+    /// recorded streams use, what other streams have freed, and what these have freed while recorded streams use it. No event is
+    /// waited for that was recorded later than `until` says. Returns whether there was any.
+    pub(crate) fn wait_on_gpu(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
-        Ok(streams.epochs.wait_for(&mut on, request, missing)?)
+        Ok(streams.take_recorded(&mut on, request, (missing, until, false))?
+            || (request.class == Class::Large
+                && (streams.epochs.wait_for(&mut on, request, missing, until.freed)?
+                    || streams.take_recorded(&mut on, request, (missing, until, true))?)))
+    }
+
+    /// Returns whether the request could have memory that recorded streams use, behind waits for any of these uses.
+    pub(crate) fn has_recorded(&mut self, request: &Request) -> Result<bool, Error> {
+        let (streams, on) = self.on_streams();
+        streams.has_recorded(&on, request)
+    }
+
+    /// Frees memory for the request's pool that recorded streams still use, behind waits: a block that serves the request, or several
+    /// of about `missing` bytes. Returns whether there was any.
+    pub(crate) fn take_recorded(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
+        let (streams, mut on) = self.on_streams();
+        Ok(streams.take_recorded(&mut on, request, (missing, until, false))?)
     }
 
     /// Returns whether the request can have memory of other streams behind GPU-side waits.
@@ -223,22 +231,6 @@ impl StrategyContext<'_> {
     pub(crate) fn wait_for_spans(&mut self, request: &Request, spans: &[Span]) -> Result<(), Error> {
         let (streams, mut on) = self.on_streams();
         streams.epochs.wait_for_spans(&mut on, request, spans)
-    }
-
-    /// Notes that memory must grow by `more` bytes. Returns whether it has just become short, so that streams share what
-    /// they have from now on (`sharing:auto`).
-    pub(crate) fn becomes_short(&mut self, more: u64) -> bool {
-        if self.config.sharing != StreamSharing::Auto {
-            return false;
-        }
-        let held = self.heap.reserved();
-        let (driver, limits) = (self.driver, self.limits);
-        self.streams.shortage.must_grow(held, more, || limits.border(held, driver.memory_info().ok()))
-    }
-
-    /// Notes that memory could not grow. Returns whether it has just become short.
-    pub(crate) fn becomes_short_by_refusal(&mut self) -> bool {
-        self.config.sharing == StreamSharing::Auto && self.streams.shortage.refused(self.heap.reserved())
     }
 
     /// Makes calls that captures forbid, in a way that leaves captures valid.

@@ -5,10 +5,6 @@
 //! headroom: not how much is held, but how much of the device stays free, whoever holds the rest.
 
 use super::options::Config;
-use crate::driver::MemoryInfo;
-
-/// Of the device's memory, what may be held before memory counts as short: the rest is for what others will take.
-const PLENTY_OF_DEVICE: f64 = 0.9;
 
 /// A limit on how much an allocator may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,22 +94,6 @@ impl Limits {
         more.against_bytes.is_none_or(|more| more.saturating_add(self.headroom) <= free)
     }
 
-    /// Returns how many bytes may be held before memory counts as short, if `held` bytes are and the device has this much:
-    /// see [`StreamSharing::Auto`](crate::StreamSharing::Auto). A device that does not tell is not counted.
-    pub(crate) fn border(&self, held: u64, device: Option<MemoryInfo>) -> u64 {
-        let of_device = device.map(|MemoryInfo { free, total }| {
-            let others = total.saturating_sub(free).saturating_sub(held);
-            // What is left beside the headroom counts as it is: it is no part of what others will take.
-            let plenty = ((total as f64 * PLENTY_OF_DEVICE) as u64).saturating_sub(others);
-            if self.headroom == 0 {
-                plenty
-            } else {
-                plenty.min(held.saturating_add(free).saturating_sub(self.headroom))
-            }
-        });
-        self.lowest().into_iter().chain(of_device).min().unwrap_or(u64::MAX)
-    }
-
     /// Returns whether more memory, beside the bytes `held`, keeps within the limits.
     pub(crate) fn allows(&self, held: u64, more: Increase) -> bool {
         self.exceeded(held, more).is_none()
@@ -150,29 +130,6 @@ mod tests {
         assert_eq!(limits.exceeded(45, Increase::taken(16)), Some(Limit::Bytes));
         assert_eq!(limits.exceeded(45, Increase::of(10)), Some(Limit::Fraction));
         assert_eq!(limits.exceeded(45, Increase::of(u64::MAX)), Some(Limit::Both));
-    }
-
-    #[test]
-    fn memory_is_short_at_the_limit_or_near_the_device() {
-        let border = |options: &str, held: u64, free: u64| {
-            let config = Config::parse(options).unwrap();
-            Limits::new(&config, 1000).border(held, Some(MemoryInfo { free, total: 1000 }))
-        };
-        assert_eq!(border("", 0, 1000), 900);
-        // What others hold is not there; what is held itself is.
-        assert_eq!(border("", 300, 700), 900);
-        assert_eq!(border("", 300, 500), 700);
-        assert_eq!(border("", 300, 0), 200);
-        assert_eq!(border("memory_limit:600B", 300, 700), 600);
-        assert_eq!(border("memory_limit:600B", 300, 200), 400);
-        assert_eq!(border("per_process_memory_fraction:0.5", 0, 1000), 500);
-        let config = Config::default();
-        assert_eq!(Limits::new(&config, 1000).border(0, None), u64::MAX);
-        // The headroom is not to be had, and is no part of the tenth that others will take.
-        assert_eq!(border("headroom:50B", 300, 700), 900);
-        assert_eq!(border("headroom:300B", 300, 700), 700);
-        assert_eq!(border("headroom:300B", 300, 200), 200);
-        assert_eq!(border("headroom:300B,memory_limit:600B", 300, 700), 600);
     }
 
     #[test]

@@ -23,18 +23,15 @@ pub enum StreamSharing {
     Never,
     /// When the GPU has completed the work before the free.
     Completed,
-    /// At once, behind a GPU-side wait for the free. Programs run far ahead of the GPU, so that waiting for completion
-    /// alone gains nothing.
-    Wait,
-    /// As with [`Self::Never`] while memory is plentiful, and as with [`Self::Wait`] once it is short: once the allocator
-    /// would have to hold more than its limit, or nine tenths of the device less what others hold there.
+    /// At once, behind a GPU-side wait for the free, and for the streams that `record_stream` named. Programs run far ahead of the GPU,
+    /// so that waiting for completion alone gains nothing.
     #[default]
-    Auto,
+    Wait,
 }
 
 impl StreamSharing {
     /// Every policy.
-    pub const ALL: [Self; 4] = [Self::Never, Self::Completed, Self::Wait, Self::Auto];
+    pub const ALL: [Self; 3] = [Self::Never, Self::Completed, Self::Wait];
 
     /// Returns the name, as in options.
     #[must_use]
@@ -43,13 +40,7 @@ impl StreamSharing {
             Self::Never => "never",
             Self::Completed => "completed",
             Self::Wait => "wait",
-            Self::Auto => "auto",
         }
-    }
-
-    /// Returns whether a stream may wait on the GPU for memory of another, at present or once memory is short.
-    pub(crate) const fn may_wait(self) -> bool {
-        matches!(self, Self::Wait | Self::Auto)
     }
 }
 

@@ -74,7 +74,8 @@ impl Config {
             "strategy" => (self.strategy, self.strategy_named) = (value.parse()?, true),
             "sharing" => {
                 let policy = StreamSharing::ALL.into_iter().find(|policy| policy.name() == value);
-                self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed`, `wait` or `auto`"))?;
+                let policy = policy.or_else(|| replaced(value));
+                self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed` or `wait`"))?;
             }
             "split" => {
                 let choice = Split::ALL.into_iter().find(|choice| choice.name() == value);
@@ -313,6 +314,14 @@ fn bytes(option: &str, value: &str, example: &str) -> Result<u64, ConfigError> {
     parse_bytes_with_unit(value).map_err(|error| {
         let expected = format!("a size with a unit, such as {example}, or None ({})", error.problem);
         bad_value(option, value, &expected)
+    })
+}
+
+/// Returns the policy that took the place of one of earlier versions, and warns.
+fn replaced(sharing: &str) -> Option<StreamSharing> {
+    (sharing == "auto").then(|| {
+        tracing::warn!("`sharing:auto` means `sharing:wait`: streams share freed memory at any time");
+        StreamSharing::Wait
     })
 }
 

@@ -43,6 +43,12 @@ fn divisions_by_interval_follow_pytorchs_parser() {
 }
 
 #[test]
+fn the_policy_that_went_means_the_one_that_took_its_place() {
+    let config = Config::parse("sharing:auto").unwrap();
+    assert_eq!((config.sharing, &config), (StreamSharing::Wait, &Config::default()));
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     for (text, parts) in [
         ("max_split_sizemb:3", &["max_split_sizemb", "did you mean `max_split_size_mb`"] as &[_]),

@@ -75,6 +75,11 @@ impl Counter {
         self.pools[0].current + self.pools[1].current
     }
 
+    /// Returns the highest value since the last reset of peaks.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak
+    }
+
     /// Returns all that was ever added, modulo 2^64.
     pub(crate) fn ever(&self) -> u64 {
         self.pools[0].added.wrapping_add(self.pools[1].added)
@@ -227,7 +232,6 @@ impl Counters {
             spilled_bytes: self.spilled_bytes.by_pool().all,
             spill_kept_bytes: 0,
             spills: self.spills,
-            shortage: Default::default(),
             host_bytes: 0,
             guard: Default::default(),
             stalls: self.stalls,

@@ -91,6 +91,36 @@ impl Heap {
         self.blocks[id].state = State::Pending;
     }
 
+    /// Notes that work of its own stream may still use a pending block. Returns the epoch that has to pass before another stream may
+    /// have the block.
+    pub(crate) fn note_pending(&mut self, id: BlockId) -> u64 {
+        let stream = &mut self.pools[self.blocks[id].pool.large()];
+        stream.freed_in_epoch = true;
+        stream.epoch
+    }
+
+    /// Returns whether a pending block may be handed out before the CPU has seen that its uses have ended. Guarded memory, and that
+    /// of the machine, is unmapped instead.
+    pub(crate) fn may_be_taken_early(&self, id: BlockId) -> bool {
+        matches!(self.blocks[id].kind, Kind::Home | Kind::View) && !self.is_spilled_block(id)
+    }
+
+    /// Makes room to free a pending block for a pool.
+    pub(crate) fn reserve_early(&mut self, id: BlockId, to: PoolIndex) -> Result<()> {
+        let block = self.blocks[id];
+        Ok(if block.kind == Kind::View {
+            self.views.reserve_use(block.view(), to.large())?
+        })
+    }
+
+    /// Frees a pending block for a pool whose stream waits on the GPU for all that uses it.
+    pub(crate) fn free_early(&mut self, id: BlockId, to: PoolIndex) {
+        let Block { address, requested, pool, .. } = self.blocks[id];
+        self.notify(Action::FreeCompleted, Span::new(address, requested), pool);
+        self.assign(id, to);
+        self.complete(id);
+    }
+
     /// Notes that freeing a live block takes more than merging.
     pub(crate) fn set_has_uses(&mut self, id: BlockId) {
         let freeing = &mut self.blocks[id].freeing;

@@ -76,7 +76,7 @@ impl Heap {
                 _ if self.is_private(index) => false,
                 StreamSharing::Never | StreamSharing::Completed => false,
                 // A slab serves other streams only whole.
-                StreamSharing::Wait | StreamSharing::Auto => !small || size == GRANULE,
+                StreamSharing::Wait => !small || size == GRANULE,
             };
             memory.stranded += if is_idle || shared { 0 } else { size };
             Ok(())

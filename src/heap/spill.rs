@@ -251,6 +251,11 @@ impl Heap {
         self.spilling.waits_for_own.remove(&id);
     }
 
+    /// Returns whether the memory of a pending block goes back to the machine once every stream has passed.
+    pub(super) fn is_spilled_block(&self, id: BlockId) -> bool {
+        self.spilling.waits_for_own.contains(&id)
+    }
+
     /// Notes that every stream has passed a block which is about to be free, if it has waited for its own. That holds until the
     /// next operation: whoever polls drops what is spilled.
     pub(super) fn passed_spilled(&mut self, id: BlockId) {

@@ -35,20 +35,6 @@ pub struct StatByPool {
     pub large_pool: Stat,
 }
 
-/// Whether memory is plentiful, so that each stream keeps what it has freed, or short, so that streams share it behind
-/// GPU-side waits (`sharing:auto`). All 0 with another policy, and with strategies that share nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct ShortageStats {
-    /// Whether memory is short at present.
-    pub is_short: bool,
-    /// How often it became short.
-    pub times: u64,
-    /// How many bytes could be held before it counts as short, when the device was last asked; 0 if it never was.
-    pub border_bytes: u64,
-}
-
 /// What was done for the headroom ([`Config::headroom`](crate::Config::headroom)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -199,7 +185,7 @@ pub struct Stats {
     pub views_reused: u64,
     /// Views that were unmapped, to make room for others, or because their memory was given back.
     pub views_dropped: u64,
-    /// GPU-side waits of a stream for another's epoch.
+    /// GPU-side waits of a stream for work of another on freed memory: for its epoch, or for a recorded use.
     pub stream_waits: u64,
     /// How much memory those waits passed on, and how old their events were.
     pub waits: Waits,
@@ -217,8 +203,6 @@ pub struct Stats {
     pub spill_kept_bytes: u64,
     /// How memory was spilled.
     pub spills: SpillStats,
-    /// Whether memory is short, with `sharing:auto`.
-    pub shortage: ShortageStats,
     /// What went back for the sake of others, with a headroom.
     pub headroom: HeadroomStats,
     /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no

@@ -9,6 +9,10 @@
 pub struct Waits {
     /// Bytes of free memory that were handed from one stream to another.
     pub bytes: u64,
+    /// Bytes of freed memory that recorded streams still used, and that were handed out behind waits for these.
+    pub recorded_bytes: u64,
+    /// Bytes by which memory grew rather than make a stream wait for work of the present round.
+    pub grown_bytes: u64,
     /// The sum of the ages of all waits, in operations.
     pub age_total: u64,
     /// The smallest age since the last reset of peaks, in operations; `None` without a wait.
@@ -31,6 +35,8 @@ impl Waits {
         let (bytes, age_total) = (self.bytes, self.age_total);
         Self {
             bytes: bytes.saturating_sub(earlier.bytes),
+            recorded_bytes: self.recorded_bytes.saturating_sub(earlier.recorded_bytes),
+            grown_bytes: self.grown_bytes.saturating_sub(earlier.grown_bytes),
             age_total: age_total.saturating_sub(earlier.age_total),
             ..*self
         }

@@ -97,12 +97,15 @@ pub(crate) struct Epochs {
     pub(super) waited: Vec<Waited>,
     /// An event to find out whether the GPU has done all work of a stream.
     probe: Option<EventId>,
+    /// Whether the default stream has ever missed.
+    default_stream_asks: bool,
 }
 
 impl Epochs {
     /// Makes idle the memory of all streams that the GPU has passed. Does nothing while only one stream has memory.
     /// In a capture no epoch ends: its event might be the graph's.
     pub(crate) fn gather(&mut self, context: &mut StreamContext<'_>, own: PoolIndex) -> Result<()> {
+        self.default_stream_asks |= own == PoolIndex::DEFAULT;
         if context.capturing() {
             return Ok(());
         }
@@ -130,7 +133,9 @@ impl Epochs {
     /// Ends an epoch that has become long, if another stream may need the memory freed in it: that stream then need not
     /// wait for later work of this one.
     pub(crate) fn end(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
-        let alone = context.heap.stream_pools().nth(1).is_none();
+        // The default stream has pools from the beginning.
+        let is_unused = |other| other == PoolIndex::DEFAULT && !self.default_stream_asks;
+        let alone = context.heap.stream_pools().all(|other| other == pool || is_unused(other));
         if alone || context.sharing == StreamSharing::Never || context.capturing() || context.heap.is_private(pool) {
             return Ok(());
         }
@@ -202,7 +207,7 @@ impl Epochs {
     }
 
     /// Ends the open epoch of a stream, if anything was freed in it, unless the stream is borrowed.
-    fn close(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
+    pub(super) fn close(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         if context.heap.is_borrowed(context.heap.pool(pool).stream) { Ok(()) } else { self.close_now(context, pool) }
     }
 

@@ -1,6 +1,6 @@
 //! Streams: when memory freed on one may be used again, there and elsewhere.
 //!
-//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, whether memory is short, and the
+//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, and the
 //! moment at which live memory is low. It calls the driver for events, waits and the numbers of streams, never for memory.
 
 mod context;
@@ -9,7 +9,8 @@ mod low_water_mark;
 mod named_at_once;
 mod pending;
 mod record_stream;
-mod shortage;
+mod recorded_waits;
+mod rounds;
 mod waits;
 
 pub(crate) use context::{StreamContext, StreamState};
@@ -17,7 +18,7 @@ pub(crate) use epochs::Epochs;
 pub(crate) use low_water_mark::LowWaterMark;
 pub(crate) use pending::{Pending, Wanted, wait_for_events};
 pub(crate) use record_stream::{RecordedStreams, destroy_events};
-pub(crate) use shortage::Shortage;
+pub(crate) use rounds::{Rounds, Until};
 pub(crate) use waits::most_of_a_range;
 
 use crate::driver::Driver;
@@ -27,7 +28,7 @@ use crate::driver::Driver;
 pub(crate) struct Streams {
     pub(crate) recorded: RecordedStreams,
     pub(crate) epochs: Epochs,
-    pub(crate) shortage: Shortage,
+    pub(crate) rounds: Rounds,
 }
 
 impl Streams {
@@ -40,6 +41,11 @@ impl Streams {
     pub(crate) fn end_wait(&mut self) {
         self.recorded.waiters -= 1;
         self.epochs.waiters -= 1;
+    }
+
+    /// Returns about how many bytes of host memory the tables take.
+    pub(crate) fn host_bytes(&self) -> usize {
+        self.recorded.host_bytes() + self.rounds.host_bytes()
     }
 
     /// Gives every event back to the driver, at the end of an allocator.

@@ -24,6 +24,15 @@ pub(super) struct Queued {
     pub(super) at: u64,
 }
 
+/// For how much a pending block waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// How many events.
+    events: u32,
+    /// The epoch of its own stream in which it was freed.
+    epoch: u64,
+}
+
 /// Freed blocks waiting for the streams that used them.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedStreams {
@@ -37,8 +46,8 @@ pub(crate) struct RecordedStreams {
     /// Blocks that wait for the device: a borrowed stream used them that could not be named at their frees, and may be gone. There
     /// is room for every block that other streams use.
     pub(super) of_device: Vec<BlockId>,
-    /// How many events each pending block waits for.
-    waiting: FxHashMap<BlockId, u32>,
+    /// For how much each pending block waits.
+    waiting: FxHashMap<BlockId, Waiting>,
     /// Events of live and held blocks, recorded when their streams were named (`named_at_once.rs`).
     pub(super) named: FxHashMap<BlockId, Vec<(StreamId, EventId)>>,
     /// Whether the queues may hold events that were recorded in another order than they came.
@@ -301,7 +310,8 @@ impl RecordedStreams {
             self.drop_empty_queues();
             return;
         }
-        self.waiting.insert(id, events.len() as u32);
+        let epoch = heap.note_pending(id);
+        self.waiting.insert(id, Waiting { events: events.len() as u32, epoch });
         let at = heap.counters().operations();
         for (stream, event) in events {
             match self.queues.iter_mut().find(|(of, _)| *of == stream) {
@@ -410,9 +420,9 @@ impl RecordedStreams {
                 }
                 queue.remove(at);
                 self.idle_events.push(event);
-                let left = self.waiting.get_mut(&id).map_or(0, |left| {
-                    *left -= 1;
-                    *left
+                let left = self.waiting.get_mut(&id).map_or(0, |waiting| {
+                    waiting.events -= 1;
+                    waiting.events
                 });
                 if left == 0 {
                     self.waiting.remove(&id);
@@ -423,6 +433,33 @@ impl RecordedStreams {
         self.drop_empty_queues();
         self.left = self.waiting.len();
         result
+    }
+
+    /// Returns the epoch of its own stream in which a pending block was freed.
+    pub(super) fn epoch_of(&self, id: BlockId) -> Option<u64> {
+        self.waiting.get(&id).map(|waiting| waiting.epoch)
+    }
+
+    /// Lets a stream wait for each event of a pending block, with the number of the operation that recorded it.
+    pub(super) fn wait_on_gpu(
+        &self,
+        id: BlockId,
+        mut wait: impl FnMut(EventId, u64) -> DriverResult<()>,
+    ) -> DriverResult<()> {
+        let of_block = |queued: &&Queued| queued.block == id;
+        let mut events = self.queues.iter().filter_map(|(_, queue)| queue.iter().find(of_block));
+        events.try_for_each(|queued| wait(queued.event, queued.at))
+    }
+
+    /// Drops a pending block's events: somebody has waited for them, for what they meant at the wait.
+    pub(super) fn stop_waiting(&mut self, id: BlockId) {
+        self.waiting.remove(&id);
+        for (_, queue) in &mut self.queues {
+            if let Some(queued) = queue.iter().position(|queued| queued.block == id).and_then(|at| queue.remove(at)) {
+                self.idle_events.push(queued.event);
+            }
+        }
+        self.drop_empty_queues();
     }
 
     /// Gives every event back to the driver, at the end of an allocator.

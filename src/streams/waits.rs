@@ -63,17 +63,19 @@ impl Epochs {
     }
 
     /// Hands memory of other streams to the request's pool, behind GPU-side waits, until about `missing` bytes are
-    /// found. Memory freed longest ago comes first, so that the wait is short. Returns whether any was handed over.
+    /// found. Memory freed longest ago comes first, so that the wait is short; no event is waited for that was recorded
+    /// after operation `until`. Returns whether any was handed over.
     pub(crate) fn wait_for(
         &mut self,
         context: &mut StreamContext<'_>,
         request: &Request,
         missing: u64,
+        until: u64,
     ) -> Result<bool> {
         if context.sharing != StreamSharing::Wait {
             return Ok(false);
         }
-        let taken = self.freed_longest_ago(context, request, missing)?;
+        let taken = self.freed_longest_ago(context, request, missing, until)?;
         if taken.is_empty() || !self.may_wait(context, request)? {
             return Ok(false);
         }
@@ -123,11 +125,12 @@ impl Epochs {
         context: &StreamContext<'_>,
         request: &Request,
         missing: u64,
+        until: u64,
     ) -> Result<Vec<ForeignPart>> {
         let mut free: Vec<Reverse<(u64, Reverse<u64>, BlockId)>> = Vec::new();
         for other in with_memory(context).filter(|other| *other != request.pool) {
             context.heap.visit_free(other, 0, |id| {
-                let at = self.recorded_at(context.heap, request.pool, id);
+                let at = self.recorded_at(context.heap, request.pool, id).filter(|at| *at <= until);
                 at.map_or(Ok(()), |at| free.try_push(Reverse((at, Reverse(context.heap.block(id).size), id))))
             })?;
         }
@@ -143,6 +146,16 @@ impl Epochs {
             found += size;
         }
         Ok(taken)
+    }
+
+    /// Makes the pool's stream wait on the GPU until another one has passed an epoch, if that is not known to have passed.
+    pub(super) fn wait_for_epoch(
+        &mut self,
+        context: &mut StreamContext<'_>,
+        pool: PoolIndex,
+        (from, epoch): (PoolIndex, u64),
+    ) -> Result<()> {
+        if epoch < context.heap.pool(from).passed { Ok(()) } else { self.wait_on_gpu(context, pool, (from, epoch)) }
     }
 
     /// Makes the pool's stream wait on the GPU until another one has passed an epoch, unless it has waited for it before.

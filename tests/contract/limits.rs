@@ -124,7 +124,7 @@ pub(crate) fn no_moment_of_any_program_is_beyond_the_limit(Subject { kind, .. }:
     for seed in 0..12 {
         let mut random = Random(seed);
         let limit = (60 + random.below(200)) * MIB + random.below(2);
-        let sharing = ["never", "completed", "wait", "auto"][seed as usize % 4];
+        let sharing = ["never", "completed", "wait"][seed as usize % 3];
         let options = format!("memory_limit:{limit}B,sharing:{sharing}");
         let (gpu, allocator) = on(kind, "sim:h200,capacity=1GiB", &options);
         let mut live = Vec::new();
@@ -157,7 +157,7 @@ pub(crate) fn growth_leaves_the_headroom_free_whatever_others_take(Subject { kin
     for seed in 0..12 {
         let mut random = Random(seed);
         let headroom = (100 + random.below(300)) * MIB + random.below(2);
-        let sharing = ["never", "completed", "wait", "auto"][seed as usize % 4];
+        let sharing = ["never", "completed", "wait"][seed as usize % 3];
         let (gpu, allocator) =
             on(kind, "sim:h200,capacity=1GiB", &format!("headroom:{headroom}B,sharing:{sharing},split:last_resort"));
         let (mut live, mut others) = (Vec::new(), Vec::new());

@@ -91,6 +91,7 @@ macro_rules! contract_of_the_drivers_memory {
         );
         promises!(streams:
             naming_the_own_stream_or_freeing_address_zero_does_nothing,
+            work_on_a_block_follows_that_of_its_recorded_streams,
         );
         promises!(ended_streams:
             memory_of_a_forgotten_stream_serves_others_once_it_has_passed,

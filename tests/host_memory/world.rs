@@ -90,6 +90,12 @@ impl World {
         self.note(block, address, size)
     }
 
+    /// Memory that streams share serves the next request, where the strategy shares it.
+    pub(crate) fn grow_no_more(&mut self) -> Done {
+        let shares = self.allocator.config().strategy == StrategyKind::Stitch;
+        self.allocator.set_memory_limit(shares.then(|| self.allocator.reserved()))
+    }
+
     /// A request that there is too little memory for.
     pub(crate) fn is_refused(&mut self, size: u64, stream: StreamId) -> Done {
         let size = if self.allocator.config().strategy == StrategyKind::Buddy { 2 * size } else { size };

@@ -12,7 +12,7 @@ const SLICES: usize = 60;
 #[test]
 fn tables_stop_growing() {
     let scale = Scale { live: 5 * GIB, blocks: 1500, phase: 700, stream: 40, ahead: 200, pool: 300, fault: 97 };
-    let mut program = Program::new("sim:h200,capacity=5300MiB", "max_view_mappings:3000", scale);
+    let mut program = Program::new("sim:h200,capacity=5300MiB", "max_view_mappings:3000,chunk_size_mb:16", scale);
     let states: Vec<State> = (0..SLICES)
         .map(|_| {
             program.run(2_000);
@@ -55,6 +55,7 @@ fn tables_stop_growing() {
         streams > 600 && stalls > 4_000 && shortages > 2 && pools > 100 && failures > 20,
         "{streams} streams, {stalls} misses, {shortages} shortages, {pools} pools, {failures} failures"
     );
-    assert!(most(|state| state.views, &states) > 100 && most(|state| state.mappings, &states) > 3_000);
+    let (views, mappings) = (most(|state| state.views, &states), most(|state| state.mappings, &states));
+    assert!(views > 100 && mappings > 3_000, "{views} views, {mappings} mappings");
     assert!(most(|state| state.live, &states) > 4 * GIB && driver_ms > 0);
 }

@@ -8,7 +8,7 @@ use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
 use seamalloc::driver::{Call, DriverResult, ForwardingDriver, Status};
 use seamalloc::driver::{EventId, StreamId};
 use seamalloc::out_of_memory::{Advice, Cause};
-use seamalloc::{Allocator, Config, Error, PendingWaits, PoolId, Route};
+use seamalloc::{Allocator, Config, Error, PendingWaits, PoolId, Route, StreamSharing};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -21,6 +21,9 @@ const OWN: StreamId = StreamId::DEFAULT;
 const A: StreamId = StreamId(1);
 const B: StreamId = StreamId(2);
 const C: StreamId = StreamId(3);
+
+/// Where no stream waits on the GPU for recorded uses, the CPU does.
+const NO_WAITS: &str = "sharing:never";
 
 fn on(options: &str) -> (Arc<SimGpu>, Allocator) {
     simulated::on("sim:h200", Config::parse(&format!("memory_limit:120MiB,{options}")).unwrap())
@@ -56,7 +59,7 @@ fn lasts(ms: f64, least: f64) {
 #[test]
 fn the_oldest_of_several_streams_is_waited_for_and_no_more() {
     for (mib, ms, events) in [(30, 10.0, 1), (40, 10.0, 1), (70, 20.0, 2), (110, 500.0, 3)] {
-        let (gpu, allocator) = on("");
+        let (gpu, allocator) = on(NO_WAITS);
         let blocks = pending(&gpu, &allocator, OWN, &[(40, A, 10), (40, B, 20), (40, C, 500)]);
         let (address, took) = timed(&gpu, &allocator, mib, OWN);
         let address = address.unwrap();
@@ -73,7 +76,7 @@ fn the_oldest_of_several_streams_is_waited_for_and_no_more() {
 /// All of them are of one stream, which ends them in order.
 #[test]
 fn a_stream_is_waited_for_as_far_as_needed() {
-    let (gpu, allocator) = on("");
+    let (gpu, allocator) = on(NO_WAITS);
     pending(&gpu, &allocator, OWN, &[(40, A, 10), (40, A, 10), (40, A, 300)]);
     let (address, took) = timed(&gpu, &allocator, 60, OWN);
     address.unwrap();
@@ -87,15 +90,27 @@ fn a_stream_is_waited_for_as_far_as_needed() {
 }
 
 #[test]
-fn blocks_of_other_streams_come_as_streams_share_memory() {
-    for (sharing, ms) in [("auto", 10.0), ("wait", 10.0)] {
-        let (gpu, allocator) = on(&format!("sharing:{sharing}"));
-        pending(&gpu, &allocator, B, &[(60, A, 10), (60, C, 400)]);
-        let (address, took) = timed(&gpu, &allocator, 50, OWN);
-        address.unwrap();
-        lasts(took, ms);
-        assert_eq!(waits(&allocator).device, 0, "{sharing}");
-    }
+fn blocks_of_other_streams_serve_behind_waits_on_the_gpu() {
+    let (gpu, allocator) = on("");
+    pending(&gpu, &allocator, B, &[(60, A, 10), (60, C, 400)]);
+    let (address, took) = timed(&gpu, &allocator, 50, OWN);
+    address.unwrap();
+    lasts(took, 0.0);
+    // One wait is for A, and one for the stream that the block was allocated on.
+    assert_eq!((waits(&allocator), allocator.stats().stream_waits), (PendingWaits::default(), 2));
+    assert!((10 * MS..11 * MS).contains(&gpu.done_at(OWN).unwrap()), "it is behind the one that ends first");
+}
+
+/// A slab is no part of another stream's block, so that the CPU waits.
+#[test]
+fn small_requests_wait_for_blocks_of_other_streams() {
+    let (gpu, allocator) = on("");
+    pending(&gpu, &allocator, B, &[(60, A, 10), (60, C, 400)]);
+    let before = gpu.now_ns();
+    allocator.allocate(1000, OWN).unwrap();
+    lasts((gpu.now_ns() - before) as f64 / MS as f64, 10.0);
+    assert_eq!((waits(&allocator).requests, waits(&allocator).device), (1, 0));
+    allocator.check().unwrap();
 }
 
 /// What another stream has freed counts from its epoch's end on.
@@ -169,7 +184,7 @@ fn what_would_not_suffice_is_not_waited_for() {
 #[test]
 fn a_bound_ends_the_wait() {
     for (bound, ms, served) in [(0, 0.0, false), (5, 5.0, false), (50, 10.0, true)] {
-        let (gpu, allocator) = on(&format!("wait_ms:{bound}"));
+        let (gpu, allocator) = on(&format!("{NO_WAITS},wait_ms:{bound}"));
         pending(&gpu, &allocator, OWN, &[(60, A, 10), (60, B, 500)]);
         let (address, took) = timed(&gpu, &allocator, 50, OWN);
         assert_eq!(address.is_ok(), served, "{bound}");
@@ -192,7 +207,7 @@ fn a_longer_wait_is_advised_where_it_would_have_served() {
     for (bound, live, advised) in [("wait_ms:3", 40, true), ("wait_ms:3", 100, false), ("", 100, false)] {
         let world = |bound: &str| {
             let (gpu, allocator) =
-                simulated::on("sim:h200", Config::parse(&format!("memory_limit:300MiB,{bound}")).unwrap());
+                simulated::on("sim:h200", Config::parse(&format!("memory_limit:300MiB,{NO_WAITS},{bound}")).unwrap());
             allocator.allocate(live * MIB, OWN).unwrap();
             pending(&gpu, &allocator, OWN, &[(100, A, 10), (100, B, 500)]);
             (gpu, allocator)
@@ -257,7 +272,9 @@ fn every_call_may_fail() {
         let (gpu, allocator) = world();
         let before = gpu.call_stats();
         allocator.allocate(50 * MIB, OWN).unwrap();
-        assert!(waits(&allocator).events > 0, "{options}");
+        let is_on_gpu = allocator.config().sharing == StreamSharing::Wait;
+        let waits = if is_on_gpu { allocator.stats().stream_waits } else { waits(&allocator).events };
+        assert!(waits > 0, "{options}");
         let made = gpu.call_stats().since(&before);
         for call in Call::ALL {
             for nth in 1..=made.get(call).count {
@@ -323,10 +340,10 @@ impl ForwardingDriver for HostFunctions {
 
 #[test]
 fn the_lock_is_not_held_meanwhile() {
-    for options in ["memory_limit:120MiB", "memory_limit:120MiB,wait_ms:100"] {
+    for options in ["", "wait_ms:100"].map(|bound| format!("memory_limit:120MiB,{NO_WAITS},{bound}")) {
         let gpu = SimGpu::new(SimConfig::default()).unwrap();
         let driver = Arc::new(HostFunctions { gpu, allocator: OnceLock::new(), called: Mutex::default() });
-        let allocator = Arc::new(Allocator::new(driver.clone(), Config::parse(options).unwrap()).unwrap());
+        let allocator = Arc::new(Allocator::new(driver.clone(), Config::parse(&options).unwrap()).unwrap());
         driver.allocator.set(Arc::downgrade(&allocator)).unwrap();
         let small = allocator.allocate(1000, A).unwrap();
         pending(&driver.gpu, &allocator, OWN, &[(58, A, 10), (60, B, 50)]);
@@ -391,7 +408,7 @@ impl ForwardingDriver for CaptureMeanwhile {
 fn a_capture_that_begins_meanwhile_stays_valid() {
     let mut captures = 0;
     for (options, mib) in
-        [("", 55), ("", 110), ("sharing:never", 55), ("wait_ms:100", 55), ("wait_ms:100,sharing:never", 110)]
+        [("", 110), ("sharing:completed", 55), (NO_WAITS, 55), (NO_WAITS, 110), ("wait_ms:100,sharing:never", 55)]
     {
         for user in [A, B] {
             let gpu = Arc::new(SimGpu::new(SimConfig::default()).unwrap());
@@ -415,7 +432,7 @@ fn a_capture_that_begins_meanwhile_stays_valid() {
 /// So that the requests that follow need not wait again.
 #[test]
 fn an_eighth_of_what_is_pending_is_waited_for() {
-    let (gpu, allocator) = on("");
+    let (gpu, allocator) = on(NO_WAITS);
     let uses: Vec<(u64, StreamId, u64)> = (0..30).map(|_| (4, A, 10)).collect();
     pending(&gpu, &allocator, OWN, &uses);
     let (address, took) = timed(&gpu, &allocator, 4, OWN);

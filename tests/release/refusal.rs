@@ -45,7 +45,7 @@ fn a_free_end_of_a_chunk_counts_beside_what_changes_hands() {
 
 #[test]
 fn small_requests_find_room_in_free_chunks_of_others() {
-    for sharing in ["never", "completed", "wait", "auto"] {
+    for sharing in ["never", "completed", "wait"] {
         let options = format!("sharing:{sharing}");
         let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200,capacity=40MiB", &options);
         let side = allocator.allocate(40 * MIB, SIDE).unwrap();

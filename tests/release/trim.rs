@@ -53,7 +53,7 @@ fn what_fits_goes_before_what_is_larger() {
 #[test]
 fn what_the_gpu_has_passed_goes_without_a_wait() {
     for kind in [StrategyKind::Expandable, StrategyKind::Gmlake, StrategyKind::Stitch] {
-        for sharing in ["never", "completed", "wait", "auto"] {
+        for sharing in ["never", "completed", "wait"] {
             let (gpu, allocator) = on(kind, "sim:h200", &format!("sharing:{sharing}"));
             let main = allocator.allocate(40 * MIB, MAIN).unwrap();
             let side = allocator.allocate(40 * MIB, SIDE).unwrap();

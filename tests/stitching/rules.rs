@@ -149,6 +149,7 @@ fn what_another_stream_has_passed_belongs_to_all() {
 fn a_gpu_side_wait_passes_memory_on_at_once() {
     let (gpu, allocator) = on("sim:h200", "sharing:wait");
     let held = chunks(&allocator, 4, MAIN);
+    allocator.set_memory_limit(Some(4 * CHUNK)).unwrap();
     for address in held {
         allocator.free(address).unwrap();
     }
@@ -479,12 +480,13 @@ fn steps_that_repeat_themselves_stop_building_views() {
 #[test]
 fn a_long_epoch_ends_without_a_miss() {
     let (gpu, allocator) = on("sim:h200", "sharing:wait");
-    let held = [chunks(&allocator, 8, MAIN), chunks(&allocator, 1, SIDE)].concat();
+    let of_main: Vec<u64> = (0..8).map(|_| allocator.allocate(4 * MIB, MAIN).unwrap()).collect();
+    chunks(&allocator, 1, SIDE);
     let before = calls(&gpu, Call::EventRecord);
-    allocator.free(held[0]).unwrap();
-    assert_eq!(calls(&gpu, Call::EventRecord), before, "16 MiB are not long");
-    for address in &held[1..3] {
+    for address in &of_main[..2] {
         allocator.free(*address).unwrap();
     }
-    assert_eq!(calls(&gpu, Call::EventRecord), before + 1, "48 MiB are");
+    assert_eq!(calls(&gpu, Call::EventRecord), before, "8 MiB are not long");
+    allocator.free(of_main[2]).unwrap();
+    assert_eq!(calls(&gpu, Call::EventRecord), before + 1, "12 MiB are");
 }

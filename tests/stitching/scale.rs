@@ -85,7 +85,9 @@ fn the_driver_works_for_misses_and_their_chunks_and_for_nothing_else() {
             let run = run(name, steps, options);
             let Run { misses, chunks, memory_calls, event_calls, driver_us, streams, ops } = run;
             let what = format!("{name} with `{options}`: {run:?}");
-            assert!(misses > 100 && chunks > misses, "{what}");
+            // Streams that share come to rest early.
+            let least = if name == "prefetch" { 50 } else { 100 };
+            assert!(misses > least && chunks > misses, "{what}");
             // A chunk is mapped by a call of its own, and may have been made by one before it.
             assert!(memory_calls <= 4 * misses + 2 * chunks, "{what}");
             assert!(driver_us <= CHUNK_US * chunks + MISS_US * misses, "{what}");

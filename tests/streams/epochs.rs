@@ -295,6 +295,8 @@ fn of_views_the_one_that_was_freed_first_is_taken() {
     // With large blocks each free ends an epoch, with small ones both are of one epoch.
     for (size, parts, taken) in [(LONG, [2, 2], 1), (8 * MIB, [3, 2], 1)] {
         let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+        // A stream alone ends no epochs.
+        allocator.allocate(2 * MIB, OTHER).unwrap();
         let count = 2 * (parts[0] + parts[1]) - 1;
         let blocks: Vec<u64> = (0..count).map(|_| allocator.allocate(size, OWN).unwrap()).collect();
         allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
@@ -342,7 +344,8 @@ fn apart(gpu: &SimGpu, allocator: &Allocator, size: u64) -> Vec<u64> {
 /// A range of which another stream has a part needs a wait, and no view.
 #[test]
 fn a_range_of_several_streams_is_taken_before_a_view_is_built() {
-    let size = 8 * MIB;
+    // For two of them there is no room beyond what is live.
+    let size = 80 * MIB;
     let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
     let [first, second] = [OTHER, OWN].map(|stream| used(&gpu, &allocator, size, stream, 100 * KERNEL_NS));
     let blocks = apart(&gpu, &allocator, size);
@@ -358,7 +361,8 @@ fn a_range_of_several_streams_is_taken_before_a_view_is_built() {
 /// So does a view.
 #[test]
 fn a_view_over_memory_of_several_streams_is_found_before_one_is_built() {
-    let size = 8 * MIB;
+    // For two of them there is no room beyond what is live.
+    let size = 80 * MIB;
     let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
     let blocks = apart(&gpu, &allocator, size);
     blocks[..2].iter().for_each(|address| allocator.free(*address).unwrap());

@@ -9,18 +9,18 @@ use std::sync::Arc;
 const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId::DEFAULT;
 const SIDE: StreamId = StreamId(7);
-/// An eighth of a slab. As many as there are here are no long epoch.
-const BLOCK: u64 = MIB / 4;
+/// A part of a slab. As many as there are here are no long epoch.
+const BLOCK: u64 = MIB / 16;
 
-/// An allocator that holds 16 MiB, of which another stream has 8 MiB, half of it free: gathering ends an epoch.
+/// An allocator that holds 4 MiB, of which another stream has 2 MiB, half of it free: gathering ends an epoch.
 fn held() -> (Arc<SimGpu>, Allocator) {
     let (gpu, allocator) = simulated::on("sim:h200", Config::parse("chunk_size_mb:2,sharing:wait").unwrap());
     let main: Vec<u64> = (0..32).map(|_| allocator.allocate(BLOCK, MAIN).unwrap()).collect();
-    let side = [(); 2].map(|()| allocator.allocate(4 * MIB, SIDE).unwrap());
+    let side = [(); 2].map(|()| allocator.allocate(MIB, SIDE).unwrap());
     gpu.hold(SIDE);
     allocator.free(side[0]).unwrap();
     main.into_iter().for_each(|address| allocator.free(address).unwrap());
-    assert_eq!(allocator.reserved(), 16 * MIB);
+    assert_eq!(allocator.reserved(), 4 * MIB);
     (gpu, allocator)
 }
 

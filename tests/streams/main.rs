@@ -6,11 +6,12 @@
 mod ended_streams;
 mod epochs;
 mod freed_under;
+mod growing_apart;
 mod low_water_mark;
 mod many_threads;
 mod pools;
 mod recorded_streams;
-mod sharing_by_need;
+mod recorded_waits;
 
 #[path = "../common/graph.rs"]
 mod graph;

@@ -103,8 +103,8 @@ pub(crate) struct LagArgs {
     study: StudyArgs,
 }
 
-/// The policies that are compared: `auto` is the first of them while memory is plentiful, and the last once it is short.
-const POLICIES: [StreamSharing; 3] = [StreamSharing::Never, StreamSharing::Completed, StreamSharing::Wait];
+/// The policies that are compared.
+const POLICIES: [StreamSharing; 3] = StreamSharing::ALL;
 /// Their colours.
 const COLOURS: [RGBColor; 3] = [chart::colour(5), chart::colour(4), chart::colour(2)];
 /// The width of a bar, where the next lag stands at 1.

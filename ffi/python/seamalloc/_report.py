@@ -47,13 +47,6 @@ def headroom_of(headroom: dict[str, int]) -> str:
     return f"short {headroom['short']} times at {headroom['looks']} looks; {given} went back in {headroom['yields']} steps"
 
 
-def memory_of(stats: Mapping[str, Any]) -> str:
-    """Whether memory is plentiful or short."""
-    shortage = stats["shortage"]
-    now = "short: streams share it" if shortage["is_short"] else "plentiful"
-    return f"{now}; it is short from {in_units(shortage['border_bytes'])} on, and became so {shortage['times']} times"
-
-
 def text_of(device: str, stats: Mapping[str, Any], fragmentation: Mapping[str, Any]) -> str:
     """The report of one device."""
     live, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
@@ -68,7 +61,6 @@ def text_of(device: str, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         ("views", f"{stats['views']} now, {stats['views_built']} built, {stats['views_reused']} requests met by one"),
         ("mappings", f"{stats['mappings']}, of them {stats['view_mappings']} in views"),
         ("waits between streams", f"{stats['stream_waits']} on the GPU, {stats['num_sync_all_streams']} on the CPU"),
-        *([("memory", memory_of(stats))] if stats["shortage"]["border_bytes"] else []),
         *([("waits for freed memory", pending_waits_of(pending))] if pending["requests"] else []),
         *([("chunks split", splits_of(stats["splits"]))] if stats["splits"]["chunks"] else []),
         *([("headroom", headroom_of(stats["headroom"]))] if stats["headroom"]["looks"] else []),

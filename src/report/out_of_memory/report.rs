@@ -173,7 +173,7 @@ impl OutOfMemory {
             Cause::OtherStreams { sharing } => {
                 let why = match sharing {
                     StreamSharing::Never => "which `sharing:never` keeps for themselves",
-                    StreamSharing::Completed | StreamSharing::Wait | StreamSharing::Auto => "whose work the GPU has not finished",
+                    StreamSharing::Completed | StreamSharing::Wait => "whose work the GPU has not finished",
                 };
                 format!("Enough is free, but a part of it on other streams, {why}.")
             }

@@ -14,12 +14,13 @@ use crate::backing::{
     Miss, Served, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room, map_home, release_home,
     reserve_home,
 };
-use crate::config::Config;
+use crate::config::{Config, StreamSharing};
 use crate::error::Result;
 use crate::heap::{GRANULE, Heap, PlanHash, Request, ViewUsage};
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
 use crate::span::Span;
 use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
+use crate::streams::Until;
 
 /// How often home grows for one request. Twice is enough unless addresses or mappings are at their bounds.
 const MAX_GROWTHS: u32 = 8;
@@ -44,6 +45,8 @@ pub(crate) struct Stitch {
     remembered: Remembered,
     /// Whether a growth may take the room that is spared for splitting chunks ([`SPARE`]).
     pub(super) spends_spare: bool,
+    /// The work for which the request may wait on the GPU.
+    until: Until,
 }
 
 /// The result of joining free memory.
@@ -68,10 +71,11 @@ impl Strategy for Stitch {
     }
 
     fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
+        self.until = Until::ANY;
         let served = match means {
             Means::Cheap => {
                 self.refused = None;
-                self.miss(context, request)
+                self.miss_in_round(context, request)
             }
             Means::AsMapped => self.serve_as_mapped(context, request),
             Means::Passed => self.replace_passed(context, request),
@@ -140,6 +144,19 @@ impl Strategy for Stitch {
 }
 
 impl Stitch {
+    /// Runs the steps that take nothing from others: first without a wait for work of the present round, and then with any.
+    fn miss_in_round(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+        if context.config.sharing != StreamSharing::Wait {
+            return self.miss(context, request);
+        }
+        self.until = context.begin_round(request)?;
+        let served = self.miss(context, request);
+        match (served, std::mem::replace(&mut self.until, Until::ANY)) {
+            (Err(Miss::OutOfMemory { .. }), until) if until != Until::ANY => self.miss(context, request),
+            (served, _) => served,
+        }
+    }
+
     /// Runs the steps that take nothing from others.
     pub(super) fn miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         reserve_home(context, HOME_MULTIPLE, request.size)?;
@@ -169,7 +186,7 @@ impl Stitch {
             {
                 return Ok(id);
             }
-            others::take(context, request)?.ok_or(Miss::OUT_OF_MEMORY)
+            others::take(context, request, Until::ANY.freed)?.ok_or(Miss::OUT_OF_MEMORY)
         })
     }
 
@@ -207,12 +224,14 @@ impl Stitch {
             context.heap.take_slab(idle, request.pool);
             return Ok(idle);
         }
-        if context.becomes_short(GRANULE) {
-            return self.slab(context, request);
+        while context.wait_on_gpu(request, request.size, self.until)? {
+            let id = context.heap.fit(request, rules);
+            if id.is_some() {
+                return Ok(id);
+            }
         }
         let grown = self.check_spare(context, GRANULE);
         match grown.and_then(|()| grow_slab(context, request.pool, &mut self.added)) {
-            Err(Miss::OutOfMemory { .. }) if context.becomes_short_by_refusal() => return self.slab(context, request),
             Err(Miss::OutOfMemory { .. }) => {}
             grown => {
                 let id = grown?;
@@ -231,31 +250,25 @@ impl Stitch {
         Ok(id)
     }
 
+    /// Serves a large request from free memory, from that which the GPU may still use, behind waits, and from new memory.
     fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        match self.share_and_grow(context, request) {
-            Err(Miss::OutOfMemory { .. }) if context.becomes_short_by_refusal() => {
-                self.share_and_grow(context, request)
-            }
-            served => served,
-        }
-    }
-
-    /// Serves a large request from free memory, from that of other streams where these share it, and from new memory.
-    fn share_and_grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         // This comes before views: memory that merges needs none, and an event costs a tenth of a mapping.
         context.gather(request)?;
         let mut missing = match self.join(context, request)? {
             Joined::Block(id) => return Ok(id),
             Joined::Missing(missing) => missing,
         };
-        if context.becomes_short(missing) {
-            return self.share_and_grow(context, request);
+        if context.take_recorded(request, missing, self.until)? {
+            missing = match self.join(context, request)? {
+                Joined::Block(id) => return Ok(id),
+                Joined::Missing(missing) => missing,
+            };
         }
-        if let Some(id) = others::take(context, request)? {
+        if let Some(id) = others::take(context, request, self.until.freed)? {
             return Ok(id);
         }
         let (mut wanted, mut rounds) = (missing, 0);
-        while context.wait_for_others(request, wanted)? {
+        while context.wait_on_gpu(request, wanted, self.until)? {
             missing = match self.join(context, request)? {
                 Joined::Block(id) => return Ok(id),
                 Joined::Missing(missing) => missing,
@@ -264,7 +277,11 @@ impl Stitch {
             let at_least = if rounds > EXACT_WAITS { wanted.saturating_mul(2) } else { 0 };
             wanted = missing.max(at_least);
         }
-        self.grow(context, request, missing)
+        let block = self.grow(context, request, missing)?;
+        if self.until != Until::ANY && context.has_recorded(request)? {
+            context.heap.counters_mut().waits.grown_bytes += missing;
+        }
+        Ok(block)
     }
 
     /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one, of which a
@@ -343,7 +360,7 @@ impl Stitch {
         if let Some(id) = reuse_view(context.heap, hash, request)? {
             return Ok(Joined::Block(id));
         }
-        if let Some(id) = others::take(context, request)? {
+        if let Some(id) = others::take(context, request, self.until.freed)? {
             return Ok(Joined::Block(id));
         }
         let plan = ViewPlan::over(context.heap, &spans, Some(hash))?;

@@ -69,7 +69,7 @@ fn options(capacity: u64, dice: &mut Dice) -> Vec<String> {
     let of = |name: &'static str, values: &'static [&'static str]| {
         move |dice: &mut Dice| format!("{name}:{}", dice.pick(values))
     };
-    add(2, &mut of("sharing", &["never", "completed", "wait", "wait", "auto"]), dice);
+    add(2, &mut of("sharing", &["never", "completed", "wait", "wait", "wait"]), dice);
     let (often, never) = if exchanges { (1, u64::MAX) } else { (2, 12) };
     add(2, &mut of("spill", &["host=2MiB", "host=16MiB", "host=64MiB", "host=300MiB", "host=2000MiB"]), dice);
     add(3, &mut of("backup_cache", &["0B", "4MiB", "64MiB"]), dice);

@@ -67,6 +67,7 @@ fn the_stream_of_the_last_use_is_waited_for() {
     for named in [false, true] {
         let mut block = allocator.block(10 * MIB, MAIN).unwrap();
         let address = block.address();
+        allocator.set_memory_limit(Some(10 * MIB)).unwrap();
         gpu.launch(SIDE, &[Range { address, size: 10 * MIB }], 1_000_000).unwrap();
         if named {
             block.set_last_use(SIDE);
@@ -74,7 +75,8 @@ fn the_stream_of_the_last_use_is_waited_for() {
         }
         drop(block);
         let again = allocator.block(10 * MIB, MAIN).unwrap();
-        assert_eq!(again.address() == address, !named);
+        assert_eq!(again.address(), address);
+        assert_eq!(gpu.done_at(MAIN) >= gpu.done_at(SIDE), named, "it waits on the GPU for the last use");
     }
     assert_eq!(live(&allocator), 0);
 }
@@ -112,8 +114,11 @@ fn a_raw_block_remembers_who_used_it_last() {
     gpu.launch(SIDE, &[Range { address: block.address(), size: 10 * MIB }], 1_000_000).unwrap();
     block.set_last_use(SIDE);
     let raw = block.into_raw();
+    allocator.set_memory_limit(Some(10 * MIB)).unwrap();
     allocator.free(raw.address).unwrap();
-    assert_ne!(allocator.block(10 * MIB, MAIN).unwrap().address(), raw.address);
+    let again = allocator.block(10 * MIB, MAIN).unwrap();
+    assert_eq!(again.address(), raw.address);
+    assert!(gpu.done_at(MAIN) >= gpu.done_at(SIDE), "it waits on the GPU for the last use");
 }
 
 #[test]

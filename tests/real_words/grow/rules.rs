@@ -324,3 +324,12 @@ fn the_owner_and_the_allocator_agree_on_lengths() {
         assert_eq!(allocator.stats().allocation.all.current, 0);
     }
 }
+
+/// A size above 2^60 is refused as such, and one of 2^60 for want of addresses.
+#[test]
+fn a_capacity_that_no_device_has_is_refused_by_name() {
+    let allocator = Allocator::open("sim:h200", OPTIONS).unwrap();
+    let most = 1 << 60;
+    assert_eq!(allocator.reserve(most + 1, MAIN), Err(Error::RequestTooLarge { size: most + 1 }));
+    assert!(!matches!(allocator.reserve(most, MAIN).unwrap_err(), Error::RequestTooLarge { .. }));
+}

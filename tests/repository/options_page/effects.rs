@@ -179,7 +179,7 @@ fn a_threshold_without_a_fraction_is_told_of() {
 }
 
 /// A device without virtual memory has another strategy, which does not heed all that the default heeds. Options of PyTorch that have
-/// no effect at all are told of in the same words.
+/// no effect at all are told of in the same words, and so is a value that has become another.
 #[test]
 fn the_device_and_pytorch_can_be_the_reason() {
     let without =
@@ -191,6 +191,8 @@ fn the_device_and_pytorch_can_be_the_reason() {
     }
     let of_pytorch = log::warnings(|| drop(Config::parse("release_lock_on_cudamalloc:True").unwrap()));
     assert!(of_pytorch[0].contains("the option `release_lock_on_cudamalloc` has no effect: "), "{of_pytorch:?}");
+    let of_before = log::warnings(|| drop(Config::parse("sharing:auto").unwrap()));
+    assert!(of_before[0].contains("`sharing:auto` means `sharing:wait`"), "{of_before:?}");
     let usual = log::warnings(|| drop(simulated::on("sim:h200", Config::default())));
     assert_eq!(usual, Vec::<String>::new());
 }

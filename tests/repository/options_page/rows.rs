@@ -104,7 +104,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 field: "sharing",
                 value: "a name",
                 default: |config| config.sharing.name().to_owned(),
-                when: "several streams, and memory is worth more than a wait on the GPU: `wait`; no such wait may be: `never`",
+                when: "ranks communicate in different orders, or streams are to be compared with PyTorch's own: `never`",
                 example: "never",
             },
             Row {

@@ -2,7 +2,7 @@
 
 use super::{GRAPH, MAIN, MIB, SIDE, calls, graph_of, on, reserved};
 use crate::simulated;
-use seamalloc::driver::{Call, Status};
+use seamalloc::driver::{Call, Driver, Status};
 use seamalloc::{Config, Error, StrategyKind};
 
 #[test]
@@ -42,20 +42,13 @@ fn a_free_beside_idle_memory_draws_none_of_it_into_the_pool() {
     assert_eq!(reserved(&allocator), 64 * MIB);
 }
 
-/// Streams keep what they have while memory is plentiful. A pool takes what they have passed all the same: what it grows by
-/// it never gives back.
+/// A pool takes what streams have passed before it grows, since it never gives back what it grows by.
 #[test]
-fn while_memory_is_plentiful_a_pool_takes_what_streams_have_passed() {
+fn a_pool_takes_what_streams_have_passed_also_in_a_capture() {
     let (gpu, allocator) = simulated::on("sim:h200", Config::default());
-    let freed = |stream| {
-        let address = allocator.allocate(64 * MIB, stream).unwrap();
-        allocator.free(address).unwrap();
-        address
-    };
-    let of_main = freed(MAIN);
-    let other = freed(SIDE);
-    assert_ne!(of_main, other, "streams share nothing");
+    let [of_main, of_side] = [MAIN, SIDE].map(|stream| allocator.allocate(64 * MIB, stream).unwrap());
     gpu.hold(SIDE);
+    [of_main, of_side].into_iter().for_each(|address| allocator.free(address).unwrap());
     let pool = allocator.create_pool();
     let warm = allocator.allocate_in(pool, 64 * MIB, GRAPH).unwrap();
     assert_eq!((warm, reserved(&allocator), calls(&gpu, Call::StreamWait)), (of_main, 128 * MIB, 0));
@@ -68,6 +61,24 @@ fn while_memory_is_plentiful_a_pool_takes_what_streams_have_passed() {
     allocator.check().unwrap();
 }
 
+/// `sharing:never` holds for private pools too.
+#[test]
+fn under_never_a_private_pool_takes_nothing_of_other_streams() {
+    for (sharing, taken) in [("never", 60 * MIB), ("completed", 0), ("wait", 0)] {
+        let (gpu, allocator) = simulated::on("sim:h200", Config::parse(&format!("sharing:{sharing}")).unwrap());
+        for size in [60 * MIB, 2 * MIB] {
+            let address = allocator.allocate(size, SIDE).unwrap();
+            gpu.launch(SIDE, &[], 1_000_000_000).unwrap();
+            allocator.free(address).unwrap();
+        }
+        gpu.synchronize().unwrap();
+        let before = reserved(&allocator);
+        let pool = allocator.create_pool();
+        allocator.allocate_in(pool, 60 * MIB, MAIN).unwrap();
+        assert_eq!(reserved(&allocator) - before, taken, "{sharing}");
+    }
+}
+
 #[test]
 fn a_pool_never_waits_on_the_gpu_for_others() {
     let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200");
@@ -77,7 +88,8 @@ fn a_pool_never_waits_on_the_gpu_for_others() {
     let pool = allocator.create_pool();
     allocator.allocate_in(pool, 64 * MIB, SIDE).unwrap();
     assert_eq!((reserved(&allocator), calls(&gpu, Call::StreamWait)), (128 * MIB, 0));
-    // Anyone else does.
+    // Anyone else does, where memory cannot grow.
+    allocator.set_memory_limit(Some(128 * MIB)).unwrap();
     allocator.allocate(64 * MIB, SIDE).unwrap();
     assert_eq!((reserved(&allocator), calls(&gpu, Call::StreamWait)), (128 * MIB, 1));
 }

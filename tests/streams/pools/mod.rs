@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId::DEFAULT;
 const SIDE: StreamId = StreamId(8);
 
-/// Streams share what they have, also while memory is plentiful.
+/// A strategy under which streams share what they have.
 fn on(kind: StrategyKind, device: &str) -> (Arc<SimGpu>, Allocator) {
     simulated::on(device, Config { sharing: StreamSharing::Wait, ..Config::with_strategy(kind) })
 }

@@ -7,7 +7,7 @@ use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
 use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
-use seamalloc::{Config, StrategyKind};
+use seamalloc::{Config, StrategyKind, StreamSharing};
 use seamalloc_trace::fit::fit;
 use seamalloc_trace::replay::{ReplayOptions, replay};
 use seamalloc_trace::{
@@ -101,7 +101,9 @@ fn streams_of_any_handle_do_not_meet_those_of_the_replay() {
         vec![alloc(0), FreeRequested { block: 0 }, alloc(0), FreeCompleted { block: 0 }, FreeRequested { block: 1 }];
     let peak = |stream| {
         let trace = Trace { streams: vec![StreamId(stream)], events: events.clone(), ..Trace::default() };
-        replay(&trace, &options(Config::default(), 1 << 30), &mut |_, _| {}).unwrap()[0].peak_reserved
+        // No stream waits on the GPU.
+        let config = Config { sharing: StreamSharing::Never, ..Config::default() };
+        replay(&trace, &options(config, 1 << 30), &mut |_, _| {}).unwrap()[0].peak_reserved
     };
     assert_eq!(peak(5), 40 * MIB, "the second block cannot have the first's memory");
     assert_eq!(peak(1 << 62), 40 * MIB);

@@ -27,12 +27,6 @@ fn the_strategies_reserve_what_pytorch_reserved() {
     }
 }
 
-/// The options of `stitch` where streams share memory that is plentiful, too.
-fn sharing() -> ReplayOptions {
-    let options = options(StrategyKind::Stitch);
-    ReplayOptions { config: Config { sharing: StreamSharing::Wait, ..options.config.clone() }, ..options }
-}
-
 /// What stitching reaches today, in the first and in the third pass: floors, so that no change lowers them unseen.
 #[test]
 fn stitching_wastes_less_than_either_of_them() {
@@ -48,7 +42,7 @@ fn stitching_wastes_less_than_either_of_them() {
     for (name, floor) in floors {
         let job = recorded::find(name).unwrap();
         let trace = job.load().unwrap();
-        let run = ReplayOptions { passes: 3, ..sharing() };
+        let run = ReplayOptions { passes: 3, ..options(StrategyKind::Stitch) };
         for report in replay(&trace, &run, &mut |_, _| {}).unwrap() {
             assert!(report.utilization() >= floor, "{name}, pass {}: {}", report.pass, report.utilization());
             assert!(report.peak_reserved < job.expandable_reserved && report.peak_reserved < job.native_reserved);
@@ -66,13 +60,14 @@ fn stitching_wastes_less_than_either_of_them() {
     }
 }
 
-/// By default streams share nothing while the device has plenty: nobody waits, and less is held than by either of them.
+/// Where streams share nothing, nobody waits, and less is held than by either of them.
 #[test]
-fn by_default_no_stream_waits_while_memory_is_plentiful() {
+fn where_streams_share_nothing_none_waits() {
     let job = recorded::find("llama8b-fsdp2").unwrap();
     let trace = job.load().unwrap();
     for lag in [0, 1500] {
-        let run = ReplayOptions { passes: 3, lag, ..options(StrategyKind::Stitch) };
+        let config = Config { sharing: StreamSharing::Never, ..Config::with_strategy(StrategyKind::Stitch) };
+        let run = ReplayOptions { passes: 3, lag, config, ..options(StrategyKind::Stitch) };
         for report in replay(&trace, &run, &mut |_, _| {}).unwrap() {
             assert!(report.peak_reserved < job.expandable_reserved && report.peak_reserved < job.native_reserved);
             assert_eq!((report.stream_waits, report.driver.get(Call::EventRecord).count), (0, 0));
@@ -85,7 +80,7 @@ fn by_default_no_stream_waits_while_memory_is_plentiful() {
 fn stitching_shares_between_streams_that_run_behind() {
     let trace = recorded::find("llama8b-fsdp2").unwrap().load().unwrap();
     for lag in [1500, 12_000] {
-        let run = ReplayOptions { lag, ..sharing() };
+        let run = ReplayOptions { lag, ..options(StrategyKind::Stitch) };
         let report = &replay(&trace, &run, &mut |_, _| {}).unwrap()[0];
         assert!(report.utilization() >= 0.99, "lag {lag}: {}", report.utilization());
         assert!(report.stream_waits > 0 && report.stream_waits < 330, "lag {lag}: {} waits", report.stream_waits);

@@ -1,0 +1,171 @@
+//! Freed blocks that recorded streams still use, taken behind GPU-side waits.
+//!
+//! Owns: which of them a request takes, and its waits.
+//!
+//! ```text
+//! stream A   allocate a | record_stream(a, B) | free a | allocate b
+//! stream B              | work on a           | event  |
+//!                                               stream A waits for the event, and b has the memory of a
+//! ```
+//! The events are those that the free has recorded (`record_stream.rs`). Blocks that nobody takes wait for the CPU to see their events, as
+//! in PyTorch. A block that another stream than its own takes is waited for on its own stream too, by the epoch of its free.
+
+use super::Streams;
+use super::context::StreamContext;
+use super::rounds::{ANY_AGE, Until};
+use crate::config::StreamSharing;
+use crate::driver::DriverResult;
+use crate::error::Result;
+use crate::fallible::TryPush;
+use crate::heap::Request;
+use crate::ids::{BlockId, PoolIndex};
+
+/// How many blocks of each stream's queue a request looks at, the oldest first. Where more wait, the GPU is far behind, and
+/// the first of them will do.
+const MOST_LOOKED_AT: usize = 512;
+
+/// A freed block that a request may take, and when the last event was recorded for which it has to wait.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    at: u64,
+    block: BlockId,
+}
+
+impl Streams {
+    /// Frees blocks for the request's pool that recorded streams still use, and makes its stream wait for these on the GPU: the
+    /// smallest that serves the request, or else those freed longest ago, of about `missing` bytes together. `others` are those
+    /// of other streams. No event is waited for that was recorded later than `until` says. Returns whether there was any.
+    ///
+    /// # Errors
+    /// The driver's, or the host has no memory. The blocks that were not taken wait as before.
+    pub(crate) fn take_recorded(
+        &mut self,
+        context: &mut StreamContext<'_>,
+        request: &Request,
+        (missing, until, others): (u64, Until, bool),
+    ) -> Result<bool> {
+        if self.recorded.waiting() == 0 || !may_wait(context, request, others)? {
+            return Ok(false);
+        }
+        if others {
+            self.end_epochs_of_others(context, request)?;
+        }
+        let mut candidates = self.candidates(context, request, until, others)?;
+        let size = |of: &Candidate| context.heap.block(of.block).size;
+        let fitting = candidates.iter().copied().filter(|of| size(of) >= request.size);
+        if let Some(best) = fitting.min_by_key(|of| (size(of), of.at)) {
+            self.take_early(context, request.pool, best.block)?;
+            return Ok(true);
+        }
+        candidates.sort_unstable();
+        let mut found = 0;
+        for Candidate { block, .. } in candidates {
+            if found >= missing {
+                break;
+            }
+            found += context.heap.block(block).size;
+            self.take_early(context, request.pool, block)?;
+        }
+        Ok(found > 0)
+    }
+
+    /// Returns whether blocks of the request's pool wait for recorded uses that its stream could wait for.
+    pub(crate) fn has_recorded(&self, context: &StreamContext<'_>, request: &Request) -> Result<bool> {
+        Ok(self.recorded.waiting() > 0 && !self.candidates(context, request, Until::ANY, false)?.is_empty())
+    }
+
+    /// Ends the epochs in which other streams have freed such blocks: those of a stream that has nothing else free are open.
+    fn end_epochs_of_others(&mut self, context: &mut StreamContext<'_>, request: &Request) -> Result<()> {
+        let mut open: Vec<PoolIndex> = Vec::new();
+        for (_, queue) in self.recorded.queues() {
+            for queued in queue.iter().take(MOST_LOOKED_AT) {
+                let from = context.heap.block(queued.block).pool.large();
+                let is_open = from != request.pool.large()
+                    && context.heap.pool(from).freed_in_epoch
+                    && context.heap.is_of_stream(from);
+                if is_open && !open.contains(&from) {
+                    open.try_push(from)?;
+                }
+            }
+        }
+        open.into_iter().try_for_each(|pool| self.epochs.close(context, pool))
+    }
+
+    /// Returns the blocks that the request may take.
+    fn candidates(
+        &self,
+        context: &StreamContext<'_>,
+        request: &Request,
+        until: Until,
+        others: bool,
+    ) -> Result<Vec<Candidate>> {
+        let mut found = Vec::new();
+        for (_, queue) in self.recorded.queues() {
+            for queued in queue.iter().take(MOST_LOOKED_AT) {
+                if queued.at > until.recorded {
+                    break;
+                }
+                let block = queued.block;
+                let from = context.heap.block(block).pool;
+                let is_wanted = if others {
+                    from != request.pool && !from.is_small() && context.heap.is_of_stream(from)
+                } else {
+                    from == request.pool
+                };
+                if is_wanted && context.heap.may_be_taken_early(block) {
+                    let freed = if others { self.freed_at(context, block, from) } else { Some(0) };
+                    if let Some(freed) = freed.filter(|at| *at <= until.freed) {
+                        found.try_push(Candidate { at: freed.max(queued.at), block })?;
+                    }
+                }
+            }
+        }
+        // A block of several streams is in the queue of each.
+        found.sort_unstable_by_key(|of| of.block);
+        found.dedup_by_key(|of| of.block);
+        Ok(found)
+    }
+
+    /// Returns when the event was recorded that ends the epoch in which a pending block was freed on its own stream; 0 if that has
+    /// passed. Returns `None` if the epoch is open.
+    fn freed_at(&self, context: &StreamContext<'_>, block: BlockId, from: PoolIndex) -> Option<u64> {
+        let epoch = self.recorded.epoch_of(block)?;
+        if epoch < context.heap.pool(from).passed {
+            return Some(0);
+        }
+        let covered = self.epochs.covers(from, epoch);
+        covered.then(|| self.epochs.closed_up_to(from, epoch).last().map_or(ANY_AGE, |closed| closed.at))
+    }
+
+    /// Makes the stream of a pool wait for all that still uses a block, and frees the block for the pool.
+    fn take_early(&mut self, context: &mut StreamContext<'_>, to: PoolIndex, block: BlockId) -> Result<()> {
+        let from = context.heap.block(block).pool;
+        context.heap.reserve_early(block, to)?;
+        if let Some(epoch) = self.recorded.epoch_of(block).filter(|_| from.large() != to.large()) {
+            self.epochs.wait_for_epoch(context, to.large(), (from.large(), epoch))?;
+        }
+        let stream = context.heap.pool(to.large()).stream;
+        let (driver, heap) = (context.driver, &mut *context.heap);
+        self.recorded.wait_on_gpu(block, |event, at| -> DriverResult<()> {
+            driver.stream_wait(stream, event)?;
+            heap.counters_mut().add_stream_wait(at);
+            Ok(())
+        })?;
+        self.recorded.stop_waiting(block);
+        let size = context.heap.block(block).size;
+        context.heap.counters_mut().waits.recorded_bytes += size;
+        context.heap.free_early(block, to);
+        Ok(())
+    }
+}
+
+/// Returns whether the request can have such memory. A captured stream cannot wait for work outside of its graph. A private pool has
+/// its own blocks behind waits, and none of others.
+fn may_wait(context: &StreamContext<'_>, request: &Request, others: bool) -> Result<bool> {
+    let pool = request.pool;
+    let is_denied = others && (pool.is_small() || context.heap.is_private(pool));
+    if context.sharing != StreamSharing::Wait || context.capturing() || is_denied || context.heap.is_asleep(pool) {
+        return Ok(false);
+    }
+    Ok(context.can_record(context.heap.pool(pool.large()).stream)?)
+}

@@ -1,0 +1,130 @@
+//! The age of the work for which a request may wait on the GPU.
+//!
+//! Owns: when each stream last missed memory of each size class, and how much memory may grow instead of a wait.
+//!
+//! # Note: waits for old work first
+//!
+//! **Rationale.** A wait that the allocator adds is an edge that the program did not ask for. If the work at its end communicates with
+//! another process, it completes only once that process has made progress. If an allocator there has added the opposite wait, both
+//! hang for ever, where the programs alone run:
+//! ```text
+//! rank 0   send to 1 | free | allocate: waits for the send | receive from 1 into it
+//! rank 1   send to 0 | free | allocate: waits for the send | receive from 0 into it      no receive is ever given to a GPU
+//! ```
+//! Waits for work of an earlier round of the program close no cycle: every rank has given its part of that round to its GPU
+//! already, so all waits lead from later rounds to earlier ones. Such work has most often been done, too. And a stream that copies
+//! ahead of a computation must not take the buffer back that the GPU is reading: nothing would overlap any more.
+//!
+//! **Approach.** A round ends where a stream misses memory of the same size class again; a size class is a power of two. A
+//! request waits for work that was given to the GPU before the [`ROUNDS_BACK`]-th last miss of its stream and size class. Rather than wait
+//! for later work, memory grows, up to a bound beyond the most that was live: [`Room`]. Beyond that, and where memory cannot grow, a request
+//! waits for any work.
+//!
+//! **Limitations.** Beyond the bound a wait may be for work of the present round. Without a bound `llama1b-fsdp2`, replayed 1,000
+//! operations ahead of the GPU, would hold 2.4 times what is live; and programs that give their communication to all ranks in the
+//! same order need no bound: each wait leads from later work to earlier work. `sharing:never` adds no waits.
+
+use crate::fallible::Grown;
+use crate::heap::{Heap, Request};
+use crate::ids::StreamId;
+use crate::streams::epochs::grow_to;
+
+/// The age of a wait for any event.
+pub(crate) const ANY_AGE: u64 = u64::MAX;
+
+/// The operations up to which events were recorded for which a request may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Until {
+    /// Of uses that `record_stream` or `free_on` named.
+    pub(crate) recorded: u64,
+    /// Of memory that was freed on another stream.
+    pub(crate) freed: u64,
+}
+
+impl Until {
+    /// Any event.
+    pub(crate) const ANY: Self = Self { recorded: ANY_AGE, freed: ANY_AGE };
+}
+
+impl Default for Until {
+    fn default() -> Self {
+        Self::ANY
+    }
+}
+
+/// How much more than the most that was live may be held before a request waits for work of the present round.
+struct Room {
+    /// As a part of what was live.
+    part: f64,
+}
+
+impl Room {
+    /// A stream that copies ahead needs room for some more buffers, which may be a large part of what is live.
+    const RECORDED: Self = Self { part: 0.2 };
+    /// Streams that share memory hold hardly more than what is live.
+    const FREED: Self = Self { part: 0.005 };
+    /// In bytes: the least room of both. Messages between ranks are smaller than that.
+    const LEAST: u64 = 128 << 20;
+
+    /// Returns whether memory may grow by `more` bytes.
+    fn is_left(&self, heap: &Heap, more: u64) -> bool {
+        let live = heap.counters().allocated_bytes.peak();
+        let room = ((live as f64 * self.part) as u64).max(Self::LEAST);
+        heap.reserved().saturating_add(more) <= live.saturating_add(room)
+    }
+}
+
+/// How many rounds ago work ended for which a request waits. With 1 a stream that copies ahead of a computation has two buffers, and
+/// copied weights of 24 layers took 0.5% longer than with memory of their own.
+const ROUNDS_BACK: usize = 2;
+
+/// How many size classes there are.
+const CLASSES: usize = 64;
+
+/// The last misses of each stream.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds {
+    by_pool: Vec<Misses>,
+}
+
+/// The misses of one stream, by size class.
+#[derive(Debug)]
+struct Misses {
+    /// The stream and its number, since its pools may pass to another one.
+    by: (StreamId, Option<u64>),
+    /// The last misses of each class, the latest first, as numbers of operations.
+    last: [[u64; ROUNDS_BACK + 1]; CLASSES],
+}
+
+impl Misses {
+    fn new() -> Self {
+        Self { by: (StreamId::DEFAULT, None), last: [[0; ROUNDS_BACK + 1]; CLASSES] }
+    }
+}
+
+impl Rounds {
+    /// Notes that a request has missed. Returns the work for which it may wait: that of an earlier round, or any. A request may ask
+    /// several times.
+    pub(crate) fn begin(&mut self, heap: &Heap, request: &Request) -> Grown<Until> {
+        let (number, of) = (request.pool.stream(), heap.pool(request.pool.large()));
+        let now = heap.counters().operations() + 1;
+        grow_to(&mut self.by_pool, number + 1, Misses::new)?;
+        let misses = &mut self.by_pool[number];
+        if misses.by != (of.stream, of.number) {
+            *misses = Misses { by: (of.stream, of.number), ..Misses::new() };
+        }
+        let last = &mut misses.last[request.size.max(1).ilog2() as usize];
+        if last[0] != now {
+            last.rotate_right(1);
+            last[0] = now;
+        }
+        let round = last[ROUNDS_BACK].saturating_sub(1);
+        let until = |room: Room| if room.is_left(heap, request.size) { round } else { ANY_AGE };
+        Ok(Until { recorded: until(Room::RECORDED), freed: until(Room::FREED) })
+    }
+
+    /// Returns the bytes of host memory that the lists take.
+    pub(crate) fn host_bytes(&self) -> usize {
+        self.by_pool.capacity() * size_of::<Misses>()
+    }
+}
