@@ -92,7 +92,7 @@ impl HostPool {
     /// Refuses options with which the allocator looks at contents in the order of streams.
     ///
     /// # Errors
-    /// [`ConfigError::BadValue`] for guard mode and `split`.
+    /// [`ConfigError::BadValue`] for guard mode, `split` and `spill`.
     pub fn check(config: &Config) -> std::result::Result<(), ConfigError> {
         config.check_for_host_pool()
     }

@@ -8,9 +8,16 @@ import subprocess
 
 from .rust import Source
 
-# The folders that docs/mutants.md has figures for.
-PARTS = ["src/strategy/stitch", "src/streams", "src/backing", "src/heap"]
-PACKAGE = "seamalloc"
+# The folders and files that docs/mutants.md has figures for.
+PARTS = """
+    src/strategy/stitch src/streams src/backing src/heap
+    src/allocator/growing.rs src/allocator/growths.rs src/allocator/headroom.rs src/allocator/lending.rs
+    src/allocator/sleep.rs src/allocator/sleep_callbacks.rs src/allocator/sleep_change.rs src/allocator/spill.rs
+    src/owned/growing.rs src/host_pool.rs src/strategy/malloc_async.rs src/strategy/malloc_fallback.rs
+    live/src broker/src
+""".split()
+# The folder of a package, by the package.
+PACKAGES = {"seamalloc": "", "seamalloc-live": "live/", "seamalloc-broker": "broker/"}
 # Names of `Result`, which cargo-mutants takes for types of their own: it would call `Grown::new(X)`, which does not exist.
 RESULTS = ["Grown", "DriverResult", "Checked"]
 
@@ -31,13 +38,23 @@ class Mutant:
 
     @property
     def part(self):
-        return next((part for part in PARTS if self.file.startswith(part + "/")), self.file)
+        return next(part for part in PARTS if f"{self.file}/".startswith(part + "/"))
+
+    @property
+    def package(self):
+        return package_of(self.file)
 
 
-def all_mutants(root, patterns):
-    """Returns the mutants of the files that match the patterns, numbered from 1. What .cargo/mutants.toml leaves out is not
-    among them."""
-    command = ["cargo", "mutants", "--list", "--json", "--package", PACKAGE]
+def package_of(file):
+    return next(package for package, folder in PACKAGES.items() if file.startswith(f"{folder}src/"))
+
+
+def all_mutants(root):
+    """Returns the mutants of all parts, numbered from 1. What .cargo/mutants.toml leaves out is not among them."""
+    patterns = [part if part.endswith(".rs") else f"{part}/**/*.rs" for part in PARTS]
+    command = ["cargo", "mutants", "--list", "--json"]
+    for package in PACKAGES:
+        command += ["--package", package]
     for pattern in patterns:
         command += ["--file", pattern]
     listed = json.loads(subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout)

@@ -19,6 +19,7 @@ Of a function that returns `impl Iterator` two bodies are two types. `Either` ma
 import dataclasses
 import re
 
+from .listing import PACKAGES, package_of
 from .rust import Source
 
 MODULE = "chosen_mutant"
@@ -130,6 +131,7 @@ class Schemata:
         self.functions = [self.function(number, *of) for number, of in enumerate(sorted(by_function.items()))]
         self.function_of = {mutant.number: one for one in self.functions for mutant in one.mutants}
         self.mutants = {mutant.number: mutant for mutant in mutants}
+        self.packages = sorted({package_of(file) for file in self.sources})
         self.unviable = {}
         """What the compiler says of each mutant that does not compile."""
         self.alone = {mutant.number for one in self.functions if one.opaque for mutant in one.mutants}
@@ -158,8 +160,7 @@ class Schemata:
         texts = {file: self.with_mutants(file) for file in self.sources}
         helper = HELPER.replace("FUNCTIONS", str(len(self.functions)))
         helper = helper.replace("REACHED_VARIABLE", REACHED).replace("CHOSEN_VARIABLE", CHOSEN)
-        texts[f"src/{MODULE}.rs"] = helper
-        return texts
+        return texts | {f"{PACKAGES[package]}src/{MODULE}.rs": helper for package in self.packages}
 
     def with_mutants(self, file):
         """Puts every mutant of a file into its text, and notes the range of offsets of each."""

@@ -6,19 +6,26 @@ Cargo builds by the time of change of files, so a file is written only if its te
 import dataclasses
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 
-from .listing import PACKAGE
+from .listing import PACKAGES
 from .schemata import MODULE
 
 PROFILE = "mutants"
 NOT_CONST = re.compile(r"cannot call non-const (?:associated function|function|method) `([^`]+)`")
 # The tests beside the tables, and the programs of tests that ask something of the core. A test that takes long is left out later.
 JUDGES = """
-    content contract host_memory hot_path interface release stitching strategies streams
+    content contract host_memory hot_path interface real_words release stitching strategies streams
 """.split()
+# The programs of tests that are asked, by the package whose mutants are judged. The name of the package is that of the tests in its library.
+PROGRAMS = {
+    "seamalloc": ["seamalloc", *JUDGES],
+    "seamalloc-live": ["seamalloc-live", "serving"],
+    "seamalloc-broker": ["seamalloc-broker", "schedules", "processes"],
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +37,10 @@ class Program:
 
 
 class Tree:
-    def __init__(self, root, folder):
+    def __init__(self, root, folder, packages):
         self.root = root
+        self.packages = packages
+        self.chosen = [f"--package={package}" for package in packages]
         self.path = folder / "tree"
         # Cargo's own results of one tree serve no other.
         self.target = folder / "build"
@@ -69,18 +78,24 @@ class Tree:
         return messages, done.returncode == 0
 
     def check(self):
-        """Returns the compiler's errors in the library."""
-        return errors(self.cargo("check", "--package", PACKAGE, "--lib")[0])
+        """Returns the compiler's errors in the libraries."""
+        return errors(self.cargo("check", "--lib", *self.chosen)[0])
 
-    def programs(self, names=(PACKAGE, *JUDGES)):
-        """Builds programs of tests, of which the one with the package's name has the tests beside the tables. Returns them, or
-        the compiler's errors."""
-        judges = ("--lib" if name == PACKAGE else f"--test={name}" for name in names)
-        messages, built = self.cargo("test", "--no-run", "--package", PACKAGE, *judges)
+    def programs(self, names=None):
+        """Builds programs of tests, all without names. Returns them, or the compiler's errors."""
+        names = names or [name for package in self.packages for name in PROGRAMS[package]]
+        judges = {"--lib" if name in PACKAGES else f"--test={name}" for name in names}
+        messages, built = self.cargo("test", "--no-run", *sorted(judges), *self.chosen)
         if not built:
             return None, errors(messages)
         made = (message for message in messages if message["reason"] == "compiler-artifact" and message["executable"])
-        return [Program(of["target"]["name"], of["executable"], str(self.path)) for of in made], []
+        return [self.program(of) for of in made], []
+
+    def program(self, made):
+        folder = pathlib.Path(made["manifest_path"]).parent
+        target = made["target"]
+        name = target["name"] if "test" in target["kind"] else target["name"].replace("_", "-")
+        return Program(name, made["executable"], str(folder))
 
 
 def errors(messages):
@@ -90,8 +105,11 @@ def errors(messages):
 
 def build_all(tree, schemata, say):
     """Builds all mutants that can be built together, and notes in `schemata` those that cannot. Returns the programs."""
-    tree.copy(leave={*schemata.sources, f"src/{MODULE}.rs", "src/lib.rs"})
-    tree.write("src/lib.rs", f"{(tree.root / 'src/lib.rs').read_text()}\nmod {MODULE};\n".encode())
+    folders = [PACKAGES[package] for package in schemata.packages]
+    libraries = [f"{folder}src/lib.rs" for folder in folders]
+    tree.copy(leave={*schemata.sources, *libraries, *(f"{folder}src/{MODULE}.rs" for folder in folders)})
+    for library in libraries:
+        tree.write(library, f"{(tree.root / library).read_text()}\nmod {MODULE};\n".encode())
 
     def built(step):
         while True:

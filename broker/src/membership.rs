@@ -260,7 +260,7 @@ fn answer(stream: &UnixStream, said: Said, member: &dyn Member) -> io::Result<bo
     let mut has = Has { number, ..Has::default() };
     let mut goes_on = true;
     let is_there = member.with(&mut |allocator| {
-        match give(allocator, bytes, within) {
+        match give(allocator, bytes, within.min(MOST_RELEASES)) {
             Ok(given) => has.given = given,
             Err(error) => {
                 goes_on = !error.is_context_lost();
@@ -277,9 +277,9 @@ fn answer(stream: &UnixStream, said: Said, member: &dyn Member) -> io::Result<bo
     Ok(true)
 }
 
-/// Gives free memory back until these bytes went, or no more goes. Returns how many went.
-fn give(allocator: &Allocator, bytes: u64, within: Duration) -> seamalloc::Result<u64> {
-    let (begun, most) = (Instant::now(), within.min(MOST_RELEASES));
+/// Gives free memory back until these bytes went, no more goes, or so much time has passed. Returns how many went.
+fn give(allocator: &Allocator, bytes: u64, most: Duration) -> seamalloc::Result<u64> {
+    let begun = Instant::now();
     let mut given = 0;
     while given < bytes {
         match allocator.lend(bytes - given) {
@@ -294,6 +294,17 @@ fn give(allocator: &Allocator, bytes: u64, within: Duration) -> seamalloc::Resul
         thread::sleep(BETWEEN_RELEASES);
     }
     Ok(given)
+}
+
+/// Returns how long a request that has waited for so long waits before its next question, with so much time left.
+fn pause(waited: Duration, left: Duration) -> Duration {
+    (waited / 8).clamp(PAUSES.0, PAUSES.1).min(left)
+}
+
+/// Returns whether a request waits after an answer. What was given at first may be there at once; what did not suffice then is not asked for
+/// without end.
+fn waits_after(given: u64, missing: u64, waited: Duration) -> bool {
+    given < missing || waited > PAUSES.1
 }
 
 /// Asks the broker for a request.
@@ -312,7 +323,7 @@ impl Lender for Asker {
         let Some((member, lost)) = self.0.link().map(|link| (link.member, link.lost)) else { return Lent::default() };
         let waited = shortage.since.elapsed();
         let left = terms.wait.saturating_sub(waited);
-        let pause = (waited / 8).clamp(PAUSES.0, PAUSES.1).min(left);
+        let pause = pause(waited, left);
         if member.is_none() {
             // It was killed, perhaps, and another one takes its place.
             let returns = lost.is_some_and(|at| at.elapsed() < RETURN) && !left.is_zero();
@@ -334,10 +345,78 @@ impl Lender for Asker {
         };
         let LentSaid { processes, given, held, live, guaranteed, departed, .. } = said;
         let again = (processes > 0 || departed) && !left.is_zero();
-        // What was given at first may be there at once; what did not suffice then is not asked for without end.
-        if again && (given < shortage.missing || waited > PAUSES.1) {
+        if again && waits_after(given, shortage.missing, waited) {
             thread::sleep(pause);
         }
         Lent { processes, given, held, live, guaranteed, again }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seamalloc::Config;
+    use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
+    use seamalloc::driver::{Call, Driver, Status, StreamId};
+
+    const MIB: u64 = 1 << 20;
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Three blocks of 100 MiB are free. The GPU is done with the first, and with the others after so many nanoseconds.
+    fn freed(ns: u64) -> (Arc<SimGpu>, Allocator) {
+        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap());
+        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse("chunk_size_mb:2").unwrap()).unwrap();
+        let blocks =
+            [1, 2, 3].map(|stream| (allocator.allocate(100 * MIB, StreamId(stream)).unwrap(), StreamId(stream)));
+        allocator.free(blocks[0].0).unwrap();
+        // Its event has passed.
+        allocator.lend(2 * MIB).unwrap();
+        gpu.synchronize().unwrap();
+        for (address, stream) in &blocks[1..] {
+            gpu.launch(*stream, &[Range { address: *address, size: MIB }], ns).unwrap();
+            allocator.free(*address).unwrap();
+        }
+        (gpu, allocator)
+    }
+
+    /// Work that uses free memory may end while other memory is released.
+    #[test]
+    fn as_much_is_given_as_was_asked_for() {
+        let (_, allocator) = freed(500_000);
+        let held = allocator.reserved();
+        let given = give(&allocator, 250 * MIB, LONG).unwrap();
+        assert_eq!((given, allocator.reserved()), (250 * MIB, held - 250 * MIB));
+        assert_eq!(give(&allocator, 0, LONG).unwrap(), 0);
+        // What is in use for long is not waited for without end.
+        let (_, allocator) = freed(1 << 50);
+        let passed = allocator.reserved() - 200 * MIB;
+        assert_eq!(give(&allocator, 250 * MIB, MOST_RELEASES).unwrap(), passed);
+    }
+
+    #[test]
+    fn pauses_grow_with_the_time_that_a_request_has_waited() {
+        let ms = Duration::from_millis;
+        for (waited, left, expected) in
+            [(0, 500, 1), (8, 500, 1), (80, 500, 10), (400, 500, 50), (4000, 500, 50), (4000, 7, 7), (0, 0, 0)]
+        {
+            assert_eq!(pause(ms(waited), ms(left)), ms(expected), "{waited}, {left}");
+        }
+        for (given, waited, waits) in [(4, 0, true), (5, 0, false), (6, 50, false), (5, 51, true), (4, 51, true)] {
+            assert_eq!(waits_after(given, 5, ms(waited)), waits, "{given}, {waited}");
+        }
+    }
+
+    /// What went before a call failed is told.
+    #[test]
+    fn what_was_given_before_a_failure_counts() {
+        let (gpu, allocator) = freed(1 << 50);
+        let before = gpu.call_stats().get(Call::EventQuery).count;
+        let passed = allocator.lend(250 * MIB).unwrap();
+        assert!(passed > 0 && allocator.reserved() == 200 * MIB, "the others are in use");
+        let queries = gpu.call_stats().get(Call::EventQuery).count - before;
+        let (gpu, allocator) = freed(1 << 50);
+        (1..100).for_each(|nth| gpu.fail_nth(Call::EventQuery, queries + nth, Status::UNKNOWN));
+        assert_eq!(give(&allocator, 250 * MIB, LONG).unwrap(), passed);
+        assert!(give(&allocator, 100 * MIB, LONG).is_err(), "nothing went before it");
     }
 }

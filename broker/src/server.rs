@@ -256,6 +256,36 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+
+    /// The process of a member is watched, with a descriptor, and not that of one who only asks.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_process_of_a_member_is_watched() {
+        let ask = r#"{"ask":{"version":1,"device":"gpu","member":null,"missing":1,"held":0}}"#;
+        let join = r#"{"join":{"version":1,"device":"gpu","guarantee":0,"weight":1}}"#;
+        for (said, is_watched) in [(ask, false), (join, true)] {
+            let now = Instant::now();
+            let (mut theirs, ours) = UnixStream::pair().unwrap();
+            let mut connection = Connection::new(ours).unwrap();
+            let mut room = Room::new(now);
+            let id = room.enter(connection.pid, now);
+            theirs.write_all(format!("{said}\n").as_bytes()).unwrap();
+            listen_to(id, &mut connection, &mut room, now);
+            assert_eq!((room.is_member(id), connection.process.is_some()), (is_watched, is_watched));
+        }
+    }
+
+    /// A child that was forked has a copy of the connection, which keeps nobody waiting.
+    #[test]
+    fn a_connection_ends_although_a_copy_is_open() {
+        let (mut theirs, ours) = UnixStream::pair().unwrap();
+        let copy = ours.try_clone().unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        drop(Connection::new(ours).unwrap());
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+        drop(copy);
+    }
 
     #[test]
     fn members_leave_descriptors_for_questions() {
@@ -266,6 +296,7 @@ mod tests {
             assert!(limit < 64 || descriptors + OWN <= usize::try_from(limit).unwrap(), "{limit}: {descriptors}");
         }
         assert_eq!(Bounds::of(Some(1024)), Bounds { descriptors: 992, members: 434 });
+        assert_eq!(Bounds::of(Some(0)), Bounds { descriptors: 16, members: 7 });
         assert_eq!(Bounds::of(None).members, MAX_MEMBERS);
         assert_eq!(Bounds::of(Some(1 << 20)), Bounds::of(None));
     }

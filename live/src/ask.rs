@@ -74,3 +74,15 @@ fn exchange(socket: &Path, question: Question) -> io::Result<(Vec<u8>, Vec<u8>)>
     }
     Ok((line, rest))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_its_socket_in_the_folder_of_its_user() {
+        let path = socket(4711);
+        assert_eq!(path.parent(), Some(seamalloc_socket::folder().as_path()));
+        assert!(path.to_string_lossy().ends_with("4711.sock"), "{}", path.display());
+    }
+}

@@ -44,14 +44,14 @@ fn parsed(name: &str) -> Option<(Option<u64>, u32)> {
     }
 }
 
-/// Listens at the process's own name, in place of a socket that was left behind there.
+/// Listens at a name, in place of a socket that was left behind there.
 ///
 /// # Errors
 /// [`ErrorKind::AddrInUse`] if a process answers there: this one, or one of another namespace where the system tells none.
 pub(crate) fn listen(path: &Path) -> io::Result<(Listener, SocketFile)> {
     let until = Instant::now() + PATIENCE;
     let _lock = loop {
-        match Lock::of_folder(&folder())? {
+        match Lock::of_folder(path.parent().unwrap_or(Path::new("")))? {
             Some(lock) => break lock,
             None if Instant::now() >= until => return Err(ErrorKind::TimedOut.into()),
             None => thread::sleep(PAUSE),
@@ -126,6 +126,35 @@ mod tests {
         for other in ["broker.sock", "broker.sock.lock", "1-x.sock", "-1.sock", "1-.sock", "1-2"] {
             assert_eq!(parsed(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn of_this_namespace_the_number_says_who_has_ended() {
+        let Some(own) = namespace() else { return };
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        // There is no socket that could refuse.
+        let socket = Path::new("/no/such/folder/1.sock");
+        assert!(has_ended(Some(own), child.id(), socket));
+        assert!(!has_ended(Some(own), std::process::id(), socket));
+    }
+
+    #[test]
+    fn others_at_work_in_the_folder_are_waited_for_a_second_at_most() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("1.sock");
+        let lock = Lock::of_folder(folder.path()).unwrap().unwrap();
+        assert_eq!(listen(&path).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert!(!path.exists());
+        let at_work = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            drop(lock);
+        });
+        let (_listener, file) = listen(&path).unwrap();
+        at_work.join().unwrap();
+        assert_eq!(file.path(), path);
+        assert_eq!(listen(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert!(Lock::of_folder(folder.path()).unwrap().is_some());
     }
 
     #[test]

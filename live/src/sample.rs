@@ -177,6 +177,20 @@ mod tests {
         assert_eq!(earlier.per_second(&later, |sample| sample.stalls_total), None, "the clock was set back");
     }
 
+    /// Of two limits the lower one.
+    #[test]
+    fn a_fraction_of_the_device_is_a_limit_in_bytes() {
+        for (options, limit) in [
+            ("", 0),
+            ("per_process_memory_fraction:0.25", 256 << 20),
+            ("per_process_memory_fraction:0.25,memory_limit:100MiB", 100 << 20),
+            ("per_process_memory_fraction:0.25,memory_limit:300MiB", 256 << 20),
+        ] {
+            let allocator = Allocator::open("sim:h200,capacity=1GiB", options).unwrap();
+            assert_eq!(Sample::of(0, "sim", &allocator).limit_bytes, limit, "{options}");
+        }
+    }
+
     #[test]
     fn what_another_version_says_is_read_as_far_as_it_is_known() {
         let read: Sample =

@@ -9,6 +9,7 @@ use crate::protocol::{Answer, Asked, MAX_QUESTION, Question};
 use crate::source::{Source, flight_of, samples_of};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 use seamalloc_socket::{Bounded, Listener, Owner, SocketFile, Stop, Stopped, folder, prepare};
 use seamalloc_trace::write_flight_pickle;
 use std::io::{self, Write};
@@ -84,18 +85,10 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 fn serve(listener: &Listener, stopped: &Stopped, source: &dyn Source) {
     loop {
         let mut polled = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
-        if let Err(error) = poll(&mut polled, None)
-            && error != rustix::io::Errno::INTR
-        {
+        if let Err(error) = retry_on_intr(|| poll(&mut polled, None)) {
             tracing::warn!(%error, "nobody can be waited for; statistics are offered no more");
             return;
         }

@@ -209,3 +209,17 @@ fn another_user_is_refused() {
     harness::ask_as_another_user("another_user_is_refused", job.folder.path(), job.server.path());
     assert_eq!(ask::samples(job.server.path()).unwrap().allocators.len(), 1);
 }
+
+/// Without being dropped: nobody is answered, and the socket is gone.
+#[test]
+fn one_that_is_stopped_answers_nobody() {
+    let Job { allocator: _allocator, server, folder: _folder } = Job::new();
+    assert_eq!(ask::samples(server.path()).unwrap().allocators.len(), 1);
+    server.stop();
+    assert!(!server.path().exists());
+    assert!(matches!(ask::samples(server.path()), Err(LiveError::Ask { .. })));
+    server.stop();
+    let again = Server::start_at(server.path().to_owned(), Served::default()).unwrap();
+    drop(server);
+    assert!(again.path().exists(), "the file of another is left alone");
+}

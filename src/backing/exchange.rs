@@ -191,7 +191,7 @@ pub(crate) fn exchange(
     context.rollback.reserve_handles(1)?;
     context.rollback.reserve_places(places.len())?;
     if spills || chunk.spilled {
-        context.heap.host_stock_mut().reserve(parts.len() + 1)?;
+        context.heap.host_stock_mut().reserve(parts.len())?;
     }
     let mut new = NewMemory::of(parts, spills)?;
     if let Err(error) = new.make(context, parts, places.first().map(Place::address)) {
@@ -307,7 +307,7 @@ fn failure(context: &StrategyContext<'_>, error: DriverError) -> Miss {
 /// Gives back new memory that came to nothing. While a place is not restored, it may still be mapped there.
 fn undo(context: &mut StrategyContext<'_>, mut new: NewMemory) {
     // What is still mapped is not kept, but goes back once it is not.
-    if new.kept_bytes() > 0 && context.rollback.is_whole() && new.copied.unmap(context.driver).is_ok() {
+    if context.rollback.is_whole() && new.copied.unmap(context.driver).is_ok() {
         new.put_back(context.heap);
     }
     for mapping in [new.copied, new.renewed] {

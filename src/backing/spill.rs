@@ -49,9 +49,9 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
             "live memory does not fit the device: what is used least is spilled to the machine's memory, and is slower from now on"
         );
     }
-    let (mut gained, mut refused) = (0, 0);
+    let (mut any, mut refused) = (false, 0);
     for Chosen { id, chunk, candidate, .. } in chosen {
-        if gained >= bytes || refused >= MAX_REFUSED {
+        if refused == MAX_REFUSED {
             break;
         }
         let parts = parts_of(context.heap, &chunk)?;
@@ -66,14 +66,14 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
         context.heap.watch_spilled(chunk.span(), &owners);
         context.heap.counters_mut().spills.chunks += 1;
         tracing::debug!(address = chunk.address, bytes = candidate.live, age = candidate.age, "memory was spilled");
-        gained += candidate.size;
+        any = true;
     }
     let spent = context.driver.busy_ns().saturating_sub(before);
     context.heap.counters_mut().spills.total_ns += spent;
-    if gained > 0 {
+    if any {
         context.heap.has_spilled();
     }
-    Ok(gained > 0)
+    Ok(any)
 }
 
 /// Returns the parts that a chunk is spilled in: as it is cut, and what is live once more, so that kept memory of the machine fits.
@@ -137,14 +137,11 @@ fn takes(of: &SpillCandidate, bytes: u64, gained: &mut u64, left: &mut u64) -> b
     takes
 }
 
-/// Gives the machine's memory back in which nothing is live any more, where every stream has passed.
+/// Gives the machine's memory back in which nothing is live any more, where every stream has passed. No stream is being captured.
 ///
 /// # Errors
 /// A driver call failed; what was given back before stays so.
 pub(crate) fn drop_spilled(context: &mut StrategyContext<'_>) -> Result<()> {
-    if context.heap.spilled() == 0 || context.capturing() {
-        return Ok(());
-    }
     for (id, size) in context.heap.spilled_and_free()? {
         match exchange(context, id, &[Part { size, fate: Fate::Lost }]) {
             Ok(()) | Err(Miss::OutOfMemory { .. }) => {}
@@ -173,7 +170,7 @@ pub(crate) fn unspill(context: &mut StrategyContext<'_>, only: Option<&[ChunkId]
     all.sort_unstable();
     let (mut returned, mut refused) = (0, 0);
     for (_, _, id, size) in all {
-        if refused >= MAX_REFUSED {
+        if refused == MAX_REFUSED {
             break;
         }
         if context.room() < size.saturating_add(spare) {

@@ -95,11 +95,11 @@ impl Heap {
         self.counters.mappings = self.counters.mappings + maps - mapped;
         for (span, number) in new {
             let span = Span::new(old.address + span.start, span.size);
-            if number != ChunkId::NONE {
+            if let Some(chunk) = self.home.as_ref().and_then(|home| home.chunk(number)) {
                 if spilled != old.spilled {
                     let action = if spilled { Action::Spilled } else { Action::Returned };
                     self.notify_range(action, Kind::Home, span, self.blocks[self.covering(span.start)].pool);
-                    self.count_spilled(&Chunk { address: span.start, size: span.size, ..old }, spilled);
+                    self.count_spilled(&chunk, spilled);
                 }
                 continue;
             }

@@ -9,7 +9,7 @@
 //! parts      |1       |2       |                          |   handed out: its extent; d, e were given back, and still mapped
 //! ```
 
-use super::block::{Block, Freeing, Kind, State};
+use super::block::{Block, Freeing, Kind, Slots};
 use super::tables::Heap;
 use super::view::{Extent, NewView, View};
 use crate::error::{Error, Result};
@@ -187,22 +187,11 @@ impl Heap {
         self.views.reserve_use(view, pool.large())?;
         self.addresses.try_reserve(1)?;
         let mut slots = self.reserve_slots(3)?;
-        let (before, rest) = self.pieces_from(id, at, &mut slots);
-        if rest.is_none() || before.is_none() {
-            return Err(Error::Internal("a part is split where it has no bytes"));
-        }
+        let pieces = self.pieces_from(id, at, &mut slots);
+        let (before, rest) = pieces.ok_or(Error::Internal("a part is split where it has no bytes"))?;
         self.blocks[before].right = BlockId::NONE;
         let span = Span::new(whole.address + at, whole.size - at);
-        let second = Block {
-            requested: span.size,
-            left: rest,
-            capture: whole.capture,
-            freeing: whole.freeing,
-            state: State::Allocated,
-            freed_at: whole.freed_at,
-            advice: whole.advice,
-            ..Block::in_view(span, pool, view)
-        };
+        let second = Block { address: span.start, size: span.size, requested: span.size, left: rest, ..whole };
         let second = self.blocks.insert_reserved(&mut slots, second);
         (self.blocks[id].size, self.blocks[id].requested) = (at, at);
         self.addresses.insert(span.start, second);
@@ -233,24 +222,24 @@ impl Heap {
         self.counters.oversize_allocations.sub(Class::Large, before.saturating_sub(after));
     }
 
-    /// Returns the piece of a stitched block before an offset, and the one that begins there. One that lies on both sides
-    /// becomes two.
-    fn pieces_from(&mut self, id: BlockId, at: u64, slots: &mut super::block::Slots) -> (BlockId, BlockId) {
+    /// Returns the piece of a stitched block before an offset, and the one that begins there; `None` if there are not both. One that
+    /// lies on both sides becomes two.
+    fn pieces_from(&mut self, id: BlockId, at: u64, slots: &mut Slots) -> Option<(BlockId, BlockId)> {
         let (mut before, mut piece, mut offset) = (BlockId::NONE, self.blocks[id].left, 0);
-        while piece.is_some() && offset < at {
-            let Block { address, size, right, .. } = self.blocks[piece];
+        while offset < at {
+            let Block { address, size, right, .. } = self.blocks[piece.some()?];
             if offset + size > at {
                 let first = Span::new(address, at - offset);
                 // The rest is a piece too: it enters no index.
                 self.cut(piece, first, slots, |_, _| {});
                 let rest = self.blocks[piece].next;
                 self.blocks[rest].right = right;
-                return (piece, rest);
+                return Some((piece, rest));
             }
             offset += size;
             (before, piece) = (piece, right);
         }
-        (before, piece)
+        before.some().zip(piece.some())
     }
 
     /// Returns the offset of the first end of a chunk at or behind `size` bytes of a view, if a part of it ends there or later.

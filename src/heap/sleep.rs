@@ -126,11 +126,12 @@ impl Heap {
             places.try_push(PlaceOfChunk { view: None, span: chunk.span(), chunk: at })?;
         }
         for (view, of) in self.views.iter() {
-            let mut at = of.address;
+            let mut at = 0;
             for id in &of.chunks {
-                let size = home.chunk(*id).map_or_else(|| of.hole_at(at - of.address), |chunk| chunk.size);
+                let size = home.chunk(*id).map_or_else(|| of.hole_at(at), |chunk| chunk.size);
                 if let Some(chunk) = number.get(id) {
-                    places.try_push(PlaceOfChunk { view: Some(view), span: Span::new(at, size), chunk: *chunk })?;
+                    let span = Span::new(of.address + at, size);
+                    places.try_push(PlaceOfChunk { view: Some(view), span, chunk: *chunk })?;
                 }
                 at += size;
             }
@@ -208,7 +209,7 @@ impl Heap {
 
     /// Counts the bytes of a chunk as asleep instead of held, or the other way round.
     fn count_asleep(&mut self, chunk: &Chunk, asleep: bool) {
-        for (class, size) in self.bytes_by_class(chunk).into_iter().filter(|(_, size)| *size > 0) {
+        for (class, size) in self.bytes_by_class(chunk) {
             if asleep {
                 self.counters.reserved_bytes.sub(class, size);
                 self.asleep[class as usize] += size;
@@ -289,14 +290,12 @@ impl Heap {
         }
         let address = view.address;
         self.reserve_holes(id, places.len())?;
-        // Places are in the order of addresses, as chunks are.
-        let mut next = 0;
         for PlaceOfChunk { span, chunk, .. } in places {
             let of = chunks.get(*chunk).map(|(chunk, _)| *chunk);
-            let behind = self.views.get(id).map_or(&[][..], |view| view.chunks.get(next..).unwrap_or_default());
-            let Some(index) = behind.iter().position(|chunk| Some(*chunk) == of).map(|at| next + at) else { continue };
-            self.cut_view(id, index, Span::new(span.start - address, span.size));
-            next = index + 1;
+            let index = self.views.get(id).and_then(|view| view.chunks.iter().position(|chunk| Some(*chunk) == of));
+            if let Some(index) = index {
+                self.cut_view(id, index, Span::new(span.start - address, span.size));
+            }
         }
         Ok(())
     }

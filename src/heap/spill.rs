@@ -10,7 +10,7 @@
 //! So a block that is freed leaves parts in which nothing else is live, and their memory goes back to the machine.
 
 use super::block::{Freeing, Kind, State};
-use super::chunk_map::{Chunk, GRANULE};
+use super::chunk_map::{Chunk, ChunkMap, GRANULE};
 use super::host_stock::HostStock;
 use super::spilling::{MAX_DOUBLINGS, QUIET, Spilling};
 use super::tables::Heap;
@@ -48,7 +48,7 @@ impl Heap {
     /// Counts the bytes of a chunk as spilled instead of held, or the other way round. As new memory they were counted when they were
     /// created, outside of all chunks.
     pub(super) fn count_spilled(&mut self, chunk: &Chunk, spilled: bool) {
-        for (class, size) in self.bytes_by_class(chunk).into_iter().filter(|(_, size)| *size > 0) {
+        for (class, size) in self.bytes_by_class(chunk) {
             if spilled {
                 self.counters.reserved_bytes.sub(class, size);
                 self.spilling.bytes[class as usize] += size;
@@ -93,10 +93,15 @@ impl Heap {
         std::iter::successors(first.some(), next).map(|piece| self.blocks[piece].span())
     }
 
+    /// Returns home, if any of it is spilled: mostly nothing is, and then no chunk need be looked at.
+    fn home_with_spilled(&self) -> Option<&ChunkMap> {
+        self.home.as_ref().filter(|_| self.spilled() != 0)
+    }
+
     /// Returns the spilled chunks of which a live block has a part.
     pub(crate) fn spilled_under(&self, id: BlockId) -> Grown<Vec<ChunkId>> {
         let mut chunks: Vec<ChunkId> = Vec::new();
-        let Some(home) = self.home.as_ref().filter(|_| self.spilled() > 0) else { return Ok(chunks) };
+        let Some(home) = self.home_with_spilled() else { return Ok(chunks) };
         for span in self.home_spans(id) {
             let mut at = span.start;
             while let Some((chunk, of)) = home.chunk_at(at).filter(|_| at < span.end()) {
@@ -111,12 +116,7 @@ impl Heap {
 
     /// Returns whether any of a live block is spilled.
     pub(crate) fn is_spilled(&self, id: BlockId) -> bool {
-        let Some(home) = self.home.as_ref().filter(|_| self.spilled() > 0) else { return false };
-        let spilled = |span: Span| {
-            let chunks = std::iter::successors(home.chunk_at(span.start), |(_, chunk)| home.chunk_at(chunk.end()));
-            chunks.take_while(|(_, chunk)| chunk.address < span.end()).any(|(_, chunk)| chunk.spilled)
-        };
-        self.home_spans(id).any(spilled)
+        self.spilled_bytes_of(id) != 0
     }
 
     /// Returns the bytes of blocks that are spilled, and not free.
@@ -139,7 +139,7 @@ impl Heap {
 
     /// Returns the bytes of a block that are spilled.
     pub(super) fn spilled_bytes_of(&self, id: BlockId) -> u64 {
-        let Some(home) = self.home.as_ref().filter(|_| self.spilled() > 0) else { return 0 };
+        let Some(home) = self.home_with_spilled() else { return 0 };
         let mut bytes = 0;
         for span in self.home_spans(id) {
             let mut at = span.start;
@@ -170,14 +170,15 @@ impl Heap {
         chunk: &Chunk,
         owners: &FxHashMap<BlockId, BlockId>,
     ) -> Option<SpillCandidate> {
-        if chunk.fixed || chunk.asleep || chunk.slab || chunk.spilled {
+        if chunk.fixed || chunk.slab || chunk.spilled {
             return None;
         }
         let now = self.counters.operations();
         let mut found = SpillCandidate { size: chunk.size, live: 0, largest: 0, age: u64::MAX, advice: Advice::Cold };
         for id in self.blocks_over(chunk.span()) {
             let block = &self.blocks[id];
-            // Graphs rely on what private pools have, free memory included; small blocks are used and reused all the time.
+            // Graphs rely on what private pools have, free memory included, and what sleeps is theirs too; small blocks are used and
+            // reused all the time.
             if self.is_private(block.pool) || block.pool.is_small() {
                 return None;
             }
@@ -258,7 +259,7 @@ impl Heap {
     /// Notes that every stream has passed a block which is about to be free, if it has waited for its own. That holds until the
     /// next operation: whoever polls drops what is spilled.
     pub(super) fn passed_spilled(&mut self, id: BlockId) {
-        if self.spilling.waits_for_own.is_empty() || !self.spilling.waits_for_own.remove(&id) {
+        if !self.spilling.waits_for_own.remove(&id) {
             return;
         }
         let now = self.counters.operations();
@@ -276,17 +277,15 @@ impl Heap {
 
     /// Returns whether blocks have become free in this operation whose memory goes back to the machine.
     pub(crate) fn has_passed_spilled(&self) -> bool {
-        !self.spilling.passed.is_empty() && self.spilling.passed_at == self.counters.operations()
+        self.spilling.passed_at == self.counters.operations()
     }
 
     /// Returns the chunks that are spilled, in which nothing is live any more, and that every stream has passed.
     pub(crate) fn spilled_and_free(&self) -> Grown<Vec<(ChunkId, u64)>> {
         let mut found = Vec::new();
-        let passed =
-            if self.spilling.passed_at == self.counters.operations() { &self.spilling.passed[..] } else { &[] };
+        let passed = if self.has_passed_spilled() { &self.spilling.passed[..] } else { &[] };
         for (id, chunk) in self.spilled_chunks() {
-            let free = |id: &BlockId| self.blocks[*id].state == State::Free && !self.is_private(self.blocks[*id].pool);
-            let all_free = || self.blocks_over(chunk.span()).all(|id| free(&id));
+            let all_free = || self.blocks_over(chunk.span()).all(|id| self.blocks[id].state == State::Free);
             let just_freed =
                 || all_free() && passed.iter().any(|span| span.start <= chunk.address && span.end() >= chunk.end());
             if just_freed() || self.freed_at(&chunk).is_some() {
@@ -298,7 +297,7 @@ impl Heap {
 
     /// Returns the chunks that are spilled.
     pub(crate) fn spilled_chunks(&self) -> impl Iterator<Item = (ChunkId, Chunk)> + '_ {
-        let home = self.home.as_ref().filter(|_| self.spilled() > 0);
+        let home = self.home_with_spilled();
         home.into_iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.spilled)
     }
 

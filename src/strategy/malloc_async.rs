@@ -45,8 +45,7 @@ pub(crate) struct MallocAsync {
 
 impl Strategy for MallocAsync {
     fn rules(&self, _config: &Config) -> Rules {
-        let fit = FitRules { min_rest: [u64::MAX; 2], ..FitRules::EXACT };
-        Rules { frees_to_driver: true, ..Rules::streams_apart(fit, FreeUsedBy::RecordStream) }
+        Rules { frees_to_driver: true, ..Rules::streams_apart(FitRules::EXACT, FreeUsedBy::RecordStream) }
     }
 
     fn layout(&self, _config: &Config, _total: u64) -> Layout {

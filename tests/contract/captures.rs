@@ -163,17 +163,24 @@ pub(crate) fn a_capture_may_take_what_an_earlier_one_handed_out_and_it_frees(Sub
 pub(crate) fn a_capture_gets_what_an_earlier_one_handed_out_and_the_program_frees_once_it_is_passed(
     Subject { kind, .. }: Subject,
 ) {
-    let (gpu, allocator) = on(kind, "sim:h200");
-    let pool = allocator.create_pool();
-    let result = capture(&gpu, &allocator, pool, || allocator.allocate(30 * MIB, GRAPH).unwrap());
-    gpu.launch(GRAPH, &[Range { address: result, size: 30 * MIB }], 1 << 30).unwrap();
-    allocator.free(result).unwrap();
-    let done = gpu.done_at(GRAPH).unwrap();
-    // The graph may be launched on any stream.
-    let graph = graph_of(&gpu, &allocator, pool, &[30 * MIB]);
-    assert_eq!(graph.0[0].0.address, result, "{kind}");
-    assert!(gpu.now_ns() >= done, "{kind}: it is the graph's at {}, and is used until {done}", gpu.now_ns());
-    graph.replay(&gpu, SIDE);
+    // A stream that was named and erased again changes nothing.
+    for named in [false, true] {
+        let (gpu, allocator) = on(kind, "sim:h200");
+        let pool = allocator.create_pool();
+        let result = capture(&gpu, &allocator, pool, || allocator.allocate(30 * MIB, GRAPH).unwrap());
+        gpu.launch(GRAPH, &[Range { address: result, size: 30 * MIB }], 1 << 30).unwrap();
+        if named {
+            allocator.record_stream(result, SIDE).unwrap();
+            allocator.erase_stream(result, SIDE).unwrap();
+        }
+        allocator.free(result).unwrap();
+        let done = gpu.done_at(GRAPH).unwrap();
+        // The graph may be launched on any stream.
+        let graph = graph_of(&gpu, &allocator, pool, &[30 * MIB]);
+        assert_eq!(graph.0[0].0.address, result, "{kind}");
+        assert!(gpu.now_ns() >= done, "{kind}: it is the graph's at {}, and is used until {done}", gpu.now_ns());
+        graph.replay(&gpu, SIDE);
+    }
 }
 
 pub(crate) fn a_shortage_in_a_capture_leaves_it_valid(Subject { kind, .. }: Subject) {

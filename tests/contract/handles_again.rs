@@ -34,9 +34,14 @@ fn begins(gpu: &SimGpu, stream: StreamId) -> u64 {
 /// before B is done.
 pub(crate) fn the_new_stream_of_a_handle_does_not_own_what_the_old_one_left(Subject { kind, .. }: Subject) {
     type Free = fn(&Allocator, u64);
-    let ways: [(&str, Free); 3] = [
+    let ways: [(&str, Free); 4] = [
         ("free_under", |allocator, old| allocator.free_under(old, B).unwrap()),
         ("free_on", |allocator, old| allocator.free_on(old, B).unwrap()),
+        ("erase_stream", |allocator, old| {
+            allocator.record_stream(old, B).unwrap();
+            allocator.erase_stream(old, B).unwrap();
+            allocator.free_under(old, B).unwrap();
+        }),
         ("record_stream", |allocator, old| {
             allocator.record_stream(old, B).unwrap();
             allocator.free_under(old, A).unwrap();

@@ -21,7 +21,7 @@ mod short_host;
 mod world;
 
 use length::is_long;
-use script::{GROWN, MANY_BLOCKS, Step, TAGS, script};
+use script::{ASLEEP, GROWN, MANY_BLOCKS, SPLIT, Step, TAGS, script};
 use seamalloc::{Error, StrategyKind};
 use short_host::{Mode, arm, disarm};
 use world::World;
@@ -175,6 +175,21 @@ fn tags_survive_every_failure() {
 }
 
 #[test]
+fn a_tag_that_sleeps_survives_every_failure() {
+    every_allocation_of(StrategyKind::Stitch, "chunk_size_mb:2", ASLEEP);
+}
+
+#[test]
+fn chunks_that_are_split_survive_every_failure() {
+    let options = "chunk_size_mb:8,split:last_resort";
+    let mut world = World::new(StrategyKind::Stitch, options);
+    run(&mut world, SPLIT, "the script");
+    let splits = world.allocator.stats().splits;
+    assert!(splits.chunks == 2 && splits.parts == 6, "{splits:?}");
+    every_allocation_of(StrategyKind::Stitch, options, SPLIT);
+}
+
+#[test]
 fn what_grows_and_is_spilled_survives_every_failure() {
     let options = "chunk_size_mb:16,spill:host=100MiB";
     let mut world = World::new(StrategyKind::Stitch, options);
@@ -235,4 +250,18 @@ fn a_request_that_takes_memory_of_others_leaves_nothing_behind() {
         }
     }
     panic!("the request has no end");
+}
+
+/// A stream is noted once for an allocation that grows, however often it is named.
+#[test]
+fn naming_a_stream_again_takes_no_memory() {
+    use seamalloc::Allocator;
+    use seamalloc::driver::StreamId;
+    let allocator = Allocator::open("sim:h200", "").unwrap();
+    let cache = allocator.reserve(world::MIB, StreamId::DEFAULT).unwrap();
+    allocator.record_stream(cache, StreamId(7)).unwrap();
+    arm(1, Mode::FromThenOn);
+    let named = (0..100).all(|at| allocator.record_stream(cache, StreamId(7 * (at % 2))).is_ok());
+    assert_eq!((disarm(), named), (0, true));
+    allocator.free(cache).unwrap();
 }

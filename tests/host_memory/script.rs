@@ -180,6 +180,48 @@ pub(crate) const TAGS: &[Step] = &[
     ("end it", |w| w.allocator.empty_cache().map(drop)),
 ];
 
+/// A tag that sleeps without a backup, so that each attempt takes little time.
+pub(crate) const ASLEEP: &[Step] = &[
+    ("a tag", |w| w.create_tag(0)),
+    ("allocate in it", |w| w.allocate_in(0, 0, 2 * MIB, MAIN)),
+    ("once more", |w| w.allocate_in(1, 0, 2 * MIB, MAIN)),
+    ("and more", |w| w.allocate_in(2, 0, 2 * MIB, MAIN)),
+    ("a small one", |w| w.allocate_in(3, 0, 512, SIDE)),
+    ("free the first", |w| w.free(0)),
+    ("free the last", |w| w.free(2)),
+    ("one that is stitched", |w| w.allocate_in(4, 0, 4 * MIB, MAIN)),
+    ("one that grows", |w| w.reserve_in(5, 0, 40 * MIB)),
+    ("grow it", |w| w.resize(5, 18 * MIB)),
+    ("sleep", |w| w.discard(0)),
+    ("wake", |w| w.wake(0)),
+    ("sleep again", |w| w.discard(0)),
+    ("free one of the tag", |w| w.free(1)),
+    ("release it", |w| w.release(0)),
+    ("free a small one", |w| w.free(3)),
+    ("free a stitched one", |w| w.free(4)),
+    ("free what grows", |w| w.free(5)),
+    ("end it", |w| w.allocator.empty_cache().map(drop)),
+];
+
+/// Chunks with holes, and room on the device for all memory of one of them once more.
+pub(crate) const SPLIT: &[Step] = &[
+    ("two chunks", |w| w.allocate(0, 16 * MIB, MAIN)),
+    ("free them", |w| w.free(0)),
+    ("the front of one", |w| w.allocate(1, 2 * MIB, MAIN)),
+    ("its middle", |w| w.allocate(2, 4 * MIB, MAIN)),
+    ("its end", |w| w.allocate(3, 2 * MIB, MAIN)),
+    ("the front of the other", |w| w.allocate(4, 2 * MIB, MAIN)),
+    ("its middle", |w| w.allocate(5, 2 * MIB, MAIN)),
+    ("free a middle", |w| w.free(2)),
+    ("free a front", |w| w.free(4)),
+    ("a limit of half as much again", |w| w.allocator.set_memory_limit(Some(24 * MIB))),
+    ("a request of the holes and all the rest", |w| w.allocate(7, 16 * MIB, MAIN)),
+    ("free it", |w| w.free(7)),
+    ("free a front", |w| w.free(1)),
+    ("free an end", |w| w.free(3)),
+    ("free a middle", |w| w.free(5)),
+];
+
 /// An allocation that grows, and memory that is spilled for it and comes back, to memory of the machine that is new and that was
 /// kept.
 pub(crate) const GROWN: &[Step] = &[

@@ -142,6 +142,12 @@ impl World {
         self.note(block, address, 0)
     }
 
+    /// Reserves addresses for one of a pool.
+    pub(crate) fn reserve_in(&mut self, block: usize, pool: usize, capacity: u64) -> Done {
+        let address = self.allocator.reserve_in(self.pools[pool], capacity, MAIN)?;
+        self.note(block, address, 0)
+    }
+
     /// Grows or shrinks such an allocation.
     pub(crate) fn resize(&mut self, block: usize, size: u64) -> Done {
         self.allocator.resize(self.address(block), size)?;
@@ -190,6 +196,11 @@ impl World {
 
     pub(crate) fn sleep_pinned(&mut self, pool: usize) -> Done {
         self.allocator.sleep(self.pools[pool], &Backup::Pinned).map(|bytes| assert!(bytes > 0))
+    }
+
+    /// Lets a tag sleep, and keeps nothing of its contents.
+    pub(crate) fn discard(&mut self, pool: usize) -> Done {
+        self.allocator.sleep(self.pools[pool], &Backup::Discard).map(|bytes| assert!(bytes > 0))
     }
 
     pub(crate) fn wake(&mut self, pool: usize) -> Done {

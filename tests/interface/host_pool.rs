@@ -132,3 +132,12 @@ fn options_that_look_at_contents_are_refused() {
         assert!(refused.to_string().starts_with(&format!("option `{name}` has the value ")), "{refused}");
     }
 }
+
+#[test]
+fn options_are_checked_without_a_device() {
+    assert_eq!(HostPool::check(&Config::default()), Ok(()));
+    for (options, name) in [("split:last_resort", "split"), ("guard:on", "guard"), ("spill:host=1GiB", "spill")] {
+        let refused = HostPool::check(&Config::parse(options).unwrap()).unwrap_err();
+        assert!(refused.to_string().starts_with(&format!("option `{name}` has the value ")), "{refused}");
+    }
+}

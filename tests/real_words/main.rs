@@ -17,6 +17,9 @@ mod failures;
 mod grow;
 #[path = "../common/length.rs"]
 mod length;
+#[path = "../common/log.rs"]
+#[allow(dead_code, reason = "of errors and warnings, those that are asked for")]
+mod log;
 #[path = "../common/physical.rs"]
 mod physical;
 mod program;

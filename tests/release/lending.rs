@@ -349,3 +349,55 @@ fn who_always_gives_while_the_device_stays_full_is_not_asked_without_end() {
         }
     }
 }
+
+/// No memory is asked for: no call is made. In a capture, nothing goes.
+#[test]
+fn nothing_is_lent_where_nothing_is_asked_for_and_in_a_capture() {
+    for options in ["", "strategy:caching"] {
+        let gpu = device(200);
+        let one = on(&gpu, options);
+        one.free(one.allocate(50 * MIB, STREAM).unwrap()).unwrap();
+        let calls = gpu.call_stats();
+        assert_eq!((one.lend(0), gpu.call_stats()), (Ok(0), calls), "{options}");
+        let pool = one.create_pool();
+        one.begin_allocate_to_pool(pool, seamalloc::Route::stream(StreamId(9)).capturing()).unwrap();
+        let calls = gpu.call_stats();
+        assert_eq!((one.lend(MIB), gpu.call_stats()), (Ok(0), calls), "{options}");
+        one.end_allocate_to_pool(pool).unwrap();
+        assert!(one.lend(MIB).unwrap() >= MIB, "{options}");
+    }
+}
+
+/// Says that more may come, so often, and gives nothing.
+struct Promises {
+    again: u32,
+    asked: AtomicU32,
+    takes: Duration,
+}
+
+impl Lender for Promises {
+    fn ask(&self, _: &Shortage) -> Lent {
+        thread::sleep(self.takes);
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        Lent { processes: 1, again: asked <= self.again, ..Lent::default() }
+    }
+}
+
+/// All cached memory is given back once before others are asked, and once when they have given for the last time.
+#[test]
+fn own_means_are_not_tried_after_each_answer_by_which_nothing_came() {
+    for (again, wait_ms, takes) in [(5, 10_000, 0), (5, 1, 5), (0, 10_000, 0)] {
+        let gpu = device(64);
+        let allocator = on(&gpu, &format!("strategy:caching,broker_wait_ms:{wait_ms}"));
+        let promises = Arc::new(Promises { again, asked: AtomicU32::new(0), takes: Duration::from_millis(takes) });
+        allocator.set_lender(Some(promises.clone()));
+        allocator.allocate(40 * MIB, STREAM).unwrap();
+        assert!(allocator.allocate(60 * MIB, STREAM).unwrap_err().is_out_of_memory());
+        let asked = if takes > 0 { 1 } else { again + 1 };
+        assert_eq!(
+            (promises.asked.load(Ordering::Relaxed), allocator.stats().num_alloc_retries),
+            (asked, 2),
+            "{again}"
+        );
+    }
+}

@@ -417,7 +417,7 @@ impl Room {
 
     fn dismiss(&mut self, id: u64, said: &Said, now: Instant) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        if peer.dismiss(said, now).is_err() || peer.is_done() {
+        if peer.dismiss(said, now).is_err() {
             self.leave(id, now);
         }
     }

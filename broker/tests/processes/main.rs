@@ -5,6 +5,8 @@
 #[cfg(unix)]
 #[path = "../../../socket/tests/harness/mod.rs"]
 mod harness;
+#[cfg(unix)]
+mod joining;
 #[cfg(target_os = "linux")]
 mod killed;
 #[cfg(target_os = "linux")]

@@ -4,7 +4,7 @@ use crate::harness::{self, LONG, Raw};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Call, Status, StreamId};
 use seamalloc::{Allocator, Config, Shortage};
-use seamalloc_broker::{Broker, BrokerError, Membership, Running, Terms, status};
+use seamalloc_broker::{Broker, BrokerError, Membership, Running, Terms, default_socket, status};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -201,6 +201,10 @@ fn who_fails_once_to_give_gives_the_next_time() {
     let mut asks = world.connect();
     asks.say("{\"ask\":{\"version\":1,\"device\":\"gpu\",\"member\":null,\"missing\":1,\"held\":0}}\n");
     assert!(asks.hear().starts_with("{\"lent\""));
+    let begun = Instant::now();
+    while membership.is_joined() {
+        assert!(begun.elapsed() < LONG, "a process that gives nothing back takes part");
+    }
 }
 
 /// The broker reads nothing of a process that has asked until its answer has gone, so that no more is taken of it than the system's queue
@@ -343,4 +347,97 @@ fn another_user_is_refused() {
     let world = World::new();
     harness::ask_as_another_user("serving::another_user_is_refused", world.folder.path(), &world.socket());
     assert_eq!(status::members(&world.socket()).unwrap(), []);
+}
+
+/// The folder of the usual socket is made, and must be its user's alone; that of another socket is its user's affair.
+#[test]
+fn the_usual_socket_lies_in_a_folder_of_its_own() {
+    const NAME: &str = "serving::the_usual_socket_lies_in_a_folder_of_its_own";
+    const STARTS: &str = "SEAMALLOC_TEST_STARTS_THE_USUAL_BROKER";
+    if std::env::var_os(STARTS).is_some() {
+        match Broker::start(&default_socket()) {
+            Ok(broker) => println!("\ndone {}", broker.path().display()),
+            Err(error) => println!("\nfailed {error}"),
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        harness::Process::start(NAME, [(STARTS, "1".as_ref()), ("XDG_RUNTIME_DIR", folder.path().as_os_str())]).next()
+    };
+    let usual = folder.path().join("seamalloc");
+    assert_eq!(start(), format!("done {}", usual.join("broker.sock").display()));
+    assert_eq!(std::fs::metadata(&usual).unwrap().permissions().mode() & 0o777, 0o700);
+    std::fs::set_permissions(&usual, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = start();
+    assert!(refused.starts_with("failed") && refused.contains("no folder of this user alone"), "{refused}");
+    let missing = folder.path().join("missing");
+    assert!(matches!(Broker::start(&missing.join("broker.sock")), Err(BrokerError::Listen { .. })));
+    assert!(!missing.exists());
+}
+
+#[test]
+fn the_options_of_an_allocator_are_its_terms() {
+    let of = |options: &str| Terms::of(&Allocator::open("sim:h200", options).unwrap());
+    assert!(of("broker_weight:5").is_none());
+    let plain = of("broker:auto").unwrap();
+    let config = Config::default();
+    assert_eq!(plain.socket, default_socket());
+    assert_eq!((plain.guarantee, plain.weight), (config.broker_guarantee, config.broker_weight));
+    assert_eq!(plain.wait, Duration::from_millis(config.broker_wait_ms));
+    let terms = of("broker:/run/a.sock,broker_guarantee:3GiB,broker_weight:5,broker_wait_ms:70").unwrap();
+    assert_eq!((terms.socket, terms.guarantee, terms.weight), (PathBuf::from("/run/a.sock"), 3 << 30, 5));
+    assert_eq!((terms.wait, terms.device), (Duration::from_millis(70), plain.device));
+}
+
+/// Returns once the broker has read all that was sent before.
+fn has_caught_up(world: &World) {
+    let mut raw = world.connect();
+    raw.say("nonsense\n");
+    assert!(raw.hear().starts_with("{\"refused\""));
+}
+
+/// Nobody is asked for somebody who has gone.
+#[test]
+fn who_leaves_before_its_turn_is_forgotten() {
+    const ASK: &str = "{\"ask\":{\"version\":1,\"device\":\"gpu\",\"member\":null,\"missing\":1,\"held\":0}}\n";
+    let mut world = World::new();
+    let mut member = world.by_hand();
+    let mut asks = world.connect();
+    asks.say(ASK);
+    let question = member.hear();
+    let number = question.split("\"number\":").nth(1).unwrap().trim_end_matches("}}\n").to_owned();
+    let mut leaves = world.connect();
+    leaves.say(ASK);
+    has_caught_up(&world);
+    leaves.hang_up();
+    has_caught_up(&world);
+    member.say(&format!("{{\"has\":{{\"number\":{number},\"given\":0,\"held\":5,\"live\":5,\"free\":0}}}}\n"));
+    assert!(asks.hear().starts_with("{\"lent\""));
+    has_caught_up(&world);
+    world.broker = None;
+    assert_eq!(member.hear(), "", "it is asked no more before the broker ends");
+}
+
+/// An answer that does not fit the system's queue is sent as it is read.
+#[test]
+fn a_long_answer_arrives_whole() {
+    let world = World::new();
+    // Six bytes each in JSON.
+    let device = "\\u0001".repeat(500);
+    let join = format!("{{\"join\":{{\"version\":1,\"device\":\"{device}\",\"guarantee\":0,\"weight\":1}}}}\n");
+    let members: Vec<Raw> = (0..120)
+        .map(|_| {
+            let mut raw = world.connect();
+            raw.say(&join);
+            assert!(raw.hear().starts_with("{\"joined\""));
+            raw
+        })
+        .collect();
+    let mut asks = world.connect();
+    asks.say("{\"status\":{\"version\":1}}\n");
+    // Nobody reads until the queue is full: the broker lists the members after 100 ms, for they say nothing.
+    std::thread::sleep(Duration::from_millis(300));
+    let answer: serde_json::Value = serde_json::from_str(&asks.hear()).unwrap();
+    assert_eq!(answer["members"].as_array().unwrap().len(), members.len());
 }

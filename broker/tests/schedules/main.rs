@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a panic fails the test")]
 
 mod queue;
+mod talks;
 mod world;
 
 use std::collections::HashSet;

@@ -122,3 +122,25 @@ fn a_device_without_memory_refuses_and_all_stays() {
     assert_eq!(world.allocator.stats().num_ooms, 3);
     world.end(&[]);
 }
+
+/// What a failure leaves to undo is undone before the next growth, which takes nothing that is missing elsewhere.
+#[test]
+fn a_growth_undoes_what_could_not_be_undone() {
+    let left = std::cell::Cell::new(0);
+    for name in ["grow", "grow much"] {
+        fail_each(u64::MAX, Status::UNKNOWN, |fault| {
+            let (mut world, cache) = furnished();
+            world.device.fail(&Call::ALL, fault);
+            let answer = step(&mut world, cache, name);
+            let calls = world.device.heal();
+            left.set(left.get() + u64::from(answer.is_err()));
+            if answer.is_err() {
+                world.grow(cache, 50 * HALF).unwrap();
+            }
+            world.check_all();
+            world.end(&[]);
+            calls
+        });
+    }
+    assert!(left.get() > 4, "only {left:?} steps failed");
+}

@@ -4,6 +4,7 @@ mod contents;
 mod failures;
 mod figures;
 mod model;
+mod parts;
 mod pools;
 mod rules;
 mod streams;

@@ -180,7 +180,9 @@ fn one_grows_in_a_capture_but_is_not_waited_for() {
     let mut other = allocator.growing(512 * MIB, MAIN).unwrap();
     other.grow(50 * MIB).unwrap();
     let mapped = cache.mapped();
-    assert!(refused(&cache.grow(100 * MIB).unwrap_err()), "a wait would end the capture");
+    let waits = cache.grow(100 * MIB).unwrap_err();
+    let named = matches!(&waits, Error::NotGrowable { address, .. } if *address == cache.address());
+    assert!(named, "a wait would end the capture: {waits}");
     assert_eq!(cache.mapped(), mapped);
     other.shrink(0).unwrap();
     gpu.end_capture(stream).unwrap();
@@ -321,4 +323,13 @@ fn the_owner_and_the_allocator_agree_on_lengths() {
         drop(cache);
         assert_eq!(allocator.stats().allocation.all.current, 0);
     }
+}
+
+/// A size above 2^60 is refused as such, and one of 2^60 for want of addresses.
+#[test]
+fn a_capacity_that_no_device_has_is_refused_by_name() {
+    let allocator = Allocator::open("sim:h200", OPTIONS).unwrap();
+    let most = 1 << 60;
+    assert_eq!(allocator.reserve(most + 1, MAIN), Err(Error::RequestTooLarge { size: most + 1 }));
+    assert!(!matches!(allocator.reserve(most, MAIN).unwrap_err(), Error::RequestTooLarge { .. }));
 }

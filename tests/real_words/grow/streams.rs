@@ -60,6 +60,21 @@ fn what_another_stream_uses_is_not_given_away_before_it_has_passed() {
     world.end(&[]);
 }
 
+/// It is all of its parts, whatever was said of the first one.
+#[test]
+fn one_of_which_a_stream_was_erased_is_freed_as_a_whole() {
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let cache = world.reserve(64 * MIB, MAIN).unwrap();
+    world.grow(cache, 8 * MIB).unwrap();
+    world.allocator.record_stream(cache, SIDE).unwrap();
+    world.allocator.erase_stream(cache, SIDE).unwrap();
+    world.grow(cache, 40 * MIB).unwrap();
+    world.free(cache);
+    assert!(world.allocator.extent(cache).is_err());
+    assert_eq!((world.stats().allocation.all.current, world.stats().allocated_bytes.all.current), (0, 0));
+    world.end_empty(&[]);
+}
+
 #[test]
 fn growing_back_over_a_tail_that_waits_for_a_stream_waits_for_it() {
     let mut world = World::new(CAPACITY, OPTIONS);
@@ -140,6 +155,88 @@ fn one_that_owns_itself_shrinks_behind_its_last_use() {
     let mut cache = world.allocator.growing(64 * MIB, MAIN).unwrap();
     cache.grow(20 * MIB).unwrap();
     cache.set_last_use(SIDE);
+    use_later(&world, SIDE, cache.address(), 20 * MIB);
+    cache.shrink(4 * MIB).unwrap();
+    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);
+    world.device.host.finish(SIDE);
+    drop(cache);
+    world.device.settle();
+    world.end(&[]);
+}
+
+/// Frees that wait for streams are not looked at where there is memory.
+#[test]
+fn growth_within_what_is_mapped_calls_no_driver() {
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let cache = world.reserve(64 * MIB, MAIN).unwrap();
+    world.grow(cache, 3 * MIB).unwrap();
+    let block = world.allocate(8 * MIB, MAIN).unwrap();
+    world.allocator.record_stream(block, SIDE).unwrap();
+    use_later(&world, SIDE, block, 8 * MIB);
+    world.free(block);
+    world.device.host.finish(SIDE);
+    let calls = world.device.calls();
+    world.allocator.grow(cache, 4 * MIB).unwrap();
+    assert_eq!(world.device.calls(), calls);
+    world.allocator.grow(cache, 12 * MIB).unwrap();
+    assert_eq!((world.device.used(), world.allocator.fragmentation().pending), (12 * MIB, 0));
+    world.take_len(cache);
+    world.check_all();
+    world.end(&[]);
+}
+
+/// What other streams have passed serves growth, in private pools too.
+#[test]
+fn growth_takes_what_streams_have_passed() {
+    for private in [false, true] {
+        let mut world = World::new(CAPACITY, OPTIONS);
+        let pool = if private { world.allocator.create_pool() } else { seamalloc::PoolId::NONE };
+        let cache = world.reserve_in(pool, 64 * MIB, MAIN).unwrap();
+        world.grow(cache, 4 * MIB).unwrap();
+        let block = world.allocate_in(pool, 8 * MIB, MAIN).unwrap();
+        world.allocator.record_stream(block, SIDE).unwrap();
+        use_later(&world, SIDE, block, 8 * MIB);
+        world.free(block);
+        assert_eq!(world.allocator.fragmentation().pending, 8 * MIB);
+        world.device.host.finish(SIDE);
+        world.device.settle();
+        world.grow(cache, 12 * MIB).unwrap();
+        assert_eq!((world.device.used(), world.allocator.fragmentation().pending), (12 * MIB, 0), "private {private}");
+        world.check_all();
+        if private {
+            world.end(&[pool]);
+        } else {
+            world.end(&[]);
+        }
+    }
+}
+
+/// A stream that is forgotten takes no other's name with it.
+#[test]
+fn the_other_streams_that_were_named_are_waited_for() {
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let side = world.device.host.create_stream();
+    let cache = world.reserve(64 * MIB, MAIN).unwrap();
+    world.allocator.record_stream(cache, SIDE).unwrap();
+    world.grow(cache, 20 * MIB).unwrap();
+    world.check_all();
+    world.allocator.forget_stream(side).unwrap();
+    use_later(&world, SIDE, cache, 20 * MIB);
+    world.shrink(cache, 4 * MIB).unwrap();
+    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);
+    world.device.host.finish(SIDE);
+    world.device.settle();
+    world.check_all();
+    world.end(&[]);
+}
+
+/// Of an owner that names a stream, what is given back waits for that stream.
+#[test]
+fn one_that_owns_itself_names_streams() {
+    let world = World::new(CAPACITY, OPTIONS);
+    let mut cache = world.allocator.growing(64 * MIB, MAIN).unwrap();
+    cache.grow(20 * MIB).unwrap();
+    cache.record_stream(SIDE).unwrap();
     use_later(&world, SIDE, cache.address(), 20 * MIB);
     cache.shrink(4 * MIB).unwrap();
     assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);

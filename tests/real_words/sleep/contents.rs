@@ -30,6 +30,23 @@ fn blocks_and_views_hold_what_they_held_at_the_same_addresses() {
     }
 }
 
+/// In one chunk lie live blocks side by side, and others apart from them.
+#[test]
+fn what_lies_apart_in_a_chunk_is_kept_apart() {
+    for backup in [Backup::Host, Backup::Pinned] {
+        let mut world = World::new(CAPACITY, "chunk_size_mb:16");
+        let tag = world.allocator.create_tag().unwrap();
+        let whole = world.allocate_in(tag, 16 * MIB, MAIN).unwrap();
+        world.free(whole);
+        let blocks = [(); 8].map(|()| world.allocate_in(tag, 2 * MIB, MAIN).unwrap());
+        [1, 4, 6].into_iter().for_each(|block: usize| world.free(blocks[block]));
+        assert_eq!((world.allocator.sleep(tag, &backup), world.device.used()), (Ok(16 * MIB), 0));
+        assert_eq!(world.allocator.wake(tag), Ok(16 * MIB));
+        world.check_all();
+        world.end(&[tag]);
+    }
+}
+
 #[test]
 fn discarded_contents_leave_addresses_that_can_be_used() {
     let mut world = World::new(CAPACITY, OPTIONS);

@@ -248,6 +248,34 @@ fn a_refusal_counts_nothing_of_what_sleeps_as_free() {
     world.end(&[tag]);
 }
 
+/// Of the memory of a tag that sleeps, what is live is live elsewhere, and what is free is nowhere.
+#[test]
+fn what_sleeps_is_no_part_of_what_is_held() {
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let tags = [(); 2].map(|()| world.allocator.create_tag().unwrap());
+    for (tag, freed) in tags.into_iter().zip([2, 1]) {
+        let blocks = [(); 4].map(|()| world.allocate_in(tag, 4 * MIB, MAIN).unwrap());
+        blocks.into_iter().step_by(2).take(freed).for_each(|block| world.free(block));
+    }
+    let public = [8, 4].map(|mib| world.allocate(mib * MIB, MAIN).unwrap());
+    world.free(public[1]);
+    let spare = |world: &World| {
+        let seamalloc::Spare { held, live, free } = world.allocator.spare();
+        [held, live, free, world.allocator.fragmentation().asleep].map(|bytes| bytes / MIB)
+    };
+    assert_eq!(spare(&world), [44, 28, 16, 0]);
+    world.allocator.sleep(tags[0], &Backup::Discard).unwrap();
+    assert_eq!(spare(&world), [28, 20, 8, 8]);
+    world.allocator.sleep(tags[1], &Backup::Discard).unwrap();
+    assert_eq!(spare(&world), [12, 8, 4, 20]);
+    let asleep = tags.map(|tag| world.allocator.pool_stats(tag).unwrap().asleep_bytes);
+    assert_eq!(asleep, [16 * MIB; 2], "each has its own");
+    world.check_books();
+    world.allocator.wake(tags[0]).unwrap();
+    assert_eq!(spare(&world), [28, 16, 12, 12]);
+    world.end(&tags);
+}
+
 /// Nobody has got to know the memory.
 #[test]
 fn a_tag_sleeps_after_sharing_of_it_has_failed() {

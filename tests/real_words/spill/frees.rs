@@ -2,9 +2,11 @@
 
 use crate::device::{MAIN, MIB, SIDE};
 use crate::world::World;
-use seamalloc::Route;
 use seamalloc::driver::host::{HostWork, Range};
+use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{CaptureMode, StreamId};
+use seamalloc::{Allocator, Config, Route};
+use std::sync::Arc;
 
 /// Three blocks fill a device, and the first is spilled for a fourth. Returns these.
 pub(crate) fn spilled() -> (World, [u64; 4]) {
@@ -63,6 +65,49 @@ fn a_stream_that_is_named_and_erased_leaves_a_spilled_block_as_it_was() {
     assert_eq!(world.spilled(), 0);
     world.check_all();
     world.end_empty(&[]);
+}
+
+/// Beside memory that is spilled, what lies on the device is free at once.
+#[test]
+fn a_neighbour_of_what_is_spilled_waits_for_nothing() {
+    for cold in 0..3 {
+        let mut world = World::new(50 * MIB, "chunk_size_mb:8,spill:host=1GiB");
+        let mut blocks = [(); 3].map(|()| world.allocate(16 * MIB, MAIN).unwrap()).to_vec();
+        world.allocator.advise(blocks[cold], seamalloc::Advice::Cold).unwrap();
+        blocks.push(world.allocate(16 * MIB, MAIN).unwrap());
+        assert_eq!(world.spilled(), 16 * MIB);
+        let spilled = blocks.remove(cold);
+        for block in blocks {
+            world.free(block);
+            assert_eq!(world.allocator.fragmentation().pending, 0, "{cold} is spilled");
+        }
+        world.free(spilled);
+        assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);
+        world.end_empty(&[]);
+    }
+}
+
+/// It waits for a stream that was named, and not for its own, which works on.
+#[test]
+fn a_neighbour_of_what_is_spilled_waits_for_the_named_stream_alone() {
+    let gpu = Arc::new(SimGpu::new("sim:h200,capacity=50MiB".parse().unwrap()).unwrap());
+    let config = Config::parse("chunk_size_mb:8,spill:host=1GiB").unwrap();
+    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
+    let blocks = [(); 3].map(|()| allocator.allocate(16 * MIB, MAIN).unwrap());
+    allocator.advise(blocks[1], seamalloc::Advice::Cold).unwrap();
+    let new = allocator.allocate(16 * MIB, MAIN).unwrap();
+    assert_eq!(allocator.stats().spilled_bytes.current, 16 * MIB);
+    gpu.launch(MAIN, &[], 1 << 30).unwrap();
+    for block in [blocks[0], blocks[2], new] {
+        allocator.record_stream(block, SIDE).unwrap();
+        allocator.free(block).unwrap();
+    }
+    // A request looks which frees are complete.
+    let small = allocator.allocate(512, SIDE).unwrap();
+    assert_eq!(allocator.fragmentation().pending, 0);
+    [small, blocks[1]].into_iter().for_each(|block| allocator.free(block).unwrap());
+    drop(allocator);
+    assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
 }
 
 /// No request comes that would look which frees are complete.
@@ -166,11 +211,10 @@ fn a_granule_of_two_blocks_stays_until_both_have_passed() {
     assert_eq!(world.device.host.faults(), [], "memory was unmapped under a kernel");
     assert_eq!(world.spilled(), 2 * MIB, "the granule is in use, the other is not");
     world.device.host.finish_hold(hold);
-    world.device.settle();
-    look(&mut world);
-    // It may have recorded an event.
-    world.device.settle();
-    look(&mut world);
+    for _ in 0..3 {
+        world.device.settle();
+        look(&mut world);
+    }
     assert_eq!((world.spilled(), world.device.host.faults().len()), (0, 0));
     world.check_all();
     world.end_empty(&[]);
@@ -182,12 +226,33 @@ fn a_granule_that_two_streams_have_freed_goes_once_both_have_passed() {
     let (mut world, odd, rest) = shared_granule(Some(SIDE));
     world.free(odd);
     world.free(rest.unwrap());
-    world.device.settle();
-    look(&mut world);
-    // It may have recorded an event.
-    world.device.settle();
-    look(&mut world);
+    // The first look records events, the next one sees that they have passed, and the last one gives the memory back.
+    for _ in 0..3 {
+        world.device.settle();
+        look(&mut world);
+    }
     assert_eq!(world.spilled(), 0);
+    world.check_all();
+    world.end_empty(&[]);
+}
+
+/// Free memory of two streams meets inside of a granule, all of which is free.
+#[test]
+fn what_is_free_of_two_streams_is_not_spilled() {
+    let mut world = World::new(10 * MIB, "chunk_size_mb:8,spill:host=1GiB,sharing:never");
+    let whole = world.allocate(8 * MIB, MAIN).unwrap();
+    world.free(whole);
+    for size in [4 * MIB, ODD] {
+        world.allocate(size, MAIN).unwrap();
+    }
+    // What is free of the chunk belongs to nobody then.
+    world.allocator.empty_cache().unwrap();
+    let rest = world.allocate(REST, SIDE).unwrap();
+    assert_eq!((rest, world.used().0), (whole + 4 * MIB + ODD, 8 * MIB));
+    [rest, whole + 4 * MIB].into_iter().for_each(|block| world.free(block));
+    world.device.settle();
+    world.allocate(7 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 4 * MIB, "what is live");
     world.check_all();
     world.end_empty(&[]);
 }

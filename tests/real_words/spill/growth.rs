@@ -1,8 +1,11 @@
 //! What is said of an allocation that grows, and of a block that shares a view with others.
 
-use crate::device::{MAIN, MIB, SIDE};
+use super::OF_SPILLING;
+use crate::device::{Fault, MAIN, MIB, SIDE};
 use crate::world::World;
-use seamalloc::Advice;
+use seamalloc::driver::Status;
+use seamalloc::driver::host::Range;
+use seamalloc::{Advice, Error};
 
 /// An allocation of 24 MiB in three parts; 18 MiB are left.
 fn filled() -> (World, u64) {
@@ -81,4 +84,37 @@ fn what_is_fixed_of_a_view_is_what_the_block_has() {
     assert_eq!(world.allocator.unspill(), Ok(8 * MIB));
     world.check_all();
     world.end_empty(&[]);
+}
+
+/// Memory that is mapped where an allocation grows needs no call. It is given only once all live memory is at its addresses.
+#[test]
+fn nothing_grows_while_live_memory_is_missing() {
+    const BLOCK: u64 = 4 * MIB;
+    for nth in 1.. {
+        let mut world = World::new(12 * MIB, "chunk_size_mb:2,spill:host=1GiB");
+        let pool = world.allocator.create_pool();
+        let cache = world.reserve_in(pool, 16 * MIB, MAIN).unwrap();
+        world.grow(cache, 2 * MIB).unwrap();
+        world.shrink(cache, 0).unwrap();
+        let blocks = [(); 2].map(|()| world.allocate(BLOCK, MAIN).unwrap());
+        world.device.settle();
+        world.device.fail(&OF_SPILLING, Fault { nth, count: u64::MAX, status: Status::UNKNOWN });
+        world.allocator.allocate(6 * MIB, MAIN).expect_err("a call fails");
+        let has_memory = |address: &u64| {
+            let pieces = world.device.host.physical(Range { address: *address, size: BLOCK });
+            pieces.iter().map(|piece| piece.size).sum::<u64>() == BLOCK
+        };
+        let is_missing = !blocks.iter().all(has_memory);
+        if is_missing {
+            let grown = world.allocator.grow(cache, MIB);
+            assert!(matches!(grown, Err(Error::Driver(_))), "{nth}: {grown:?}");
+        }
+        world.device.heal();
+        world.grow(cache, 2 * MIB).unwrap();
+        world.check_all();
+        world.end(&[pool]);
+        if is_missing {
+            return;
+        }
+    }
 }

@@ -244,6 +244,33 @@ fn a_machine_that_has_no_more_for_good_leaves_all_as_it_was() {
     assert!((1..500).take_while(|nth| fails(Call::CreateOnHost, *nth, true, Status::OUT_OF_MEMORY)).count() > 1);
 }
 
+/// A call fails for good, and all is undone: what was kept is kept, and is what the next spill takes.
+#[test]
+fn a_spill_that_comes_to_nothing_leaves_what_is_kept() {
+    for call in [Call::Reserve, Call::Map, Call::SetAccess, Call::Copy] {
+        let gpu = Arc::new(SimGpu::new("sim:h200,capacity=36MiB".parse().unwrap()).unwrap());
+        let config = Config::parse("chunk_size_mb:12,spill:host=1GiB").unwrap();
+        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
+        let blocks: Vec<u64> = (0..3).map(|_| allocator.allocate(12 * MIB, MAIN).unwrap()).collect();
+        let new = allocator.allocate(12 * MIB, MAIN).unwrap();
+        allocator.free(new).unwrap();
+        allocator.unspill().unwrap();
+        let made = gpu.call_stats().get(Call::CreateOnHost).count;
+        gpu.fail_nth(call, 1, Status::UNKNOWN);
+        assert!(matches!(allocator.allocate(12 * MIB, MAIN), Err(Error::Driver(_))), "{call}");
+        let stats = allocator.stats();
+        assert_eq!((stats.spill_kept_bytes, stats.spilled_bytes.current), (12 * MIB, 0), "{call}");
+        assert_eq!(gpu.leaks().host_bytes, 12 * MIB, "{call}");
+        allocator.check().unwrap();
+        let new = allocator.allocate(12 * MIB, MAIN).unwrap();
+        assert_eq!(gpu.call_stats().get(Call::CreateOnHost).count, made, "{call}: there was some");
+        assert_eq!(allocator.stats().spills.reused_bytes, 12 * MIB, "{call}");
+        [new].into_iter().chain(blocks).for_each(|address| allocator.free(address).unwrap());
+        drop(allocator);
+        assert!(gpu.leaks().is_empty(), "{call}: {}", gpu.leaks());
+    }
+}
+
 /// A call of an exchange fails, and one that unmaps on the way back, and all of these from another one on. Returns whether a live
 /// block lies in other memory than before, or in none.
 fn breaks(call: Call, nth: u64, unmap: u64, from: u64) -> bool {

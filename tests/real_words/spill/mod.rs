@@ -8,8 +8,10 @@ mod frees;
 mod growth;
 mod jobs;
 mod kept;
+mod refused;
 mod return_trip;
 mod rules;
+mod views;
 
 use crate::device::{MAIN, MIB, SIDE};
 use crate::world::World;

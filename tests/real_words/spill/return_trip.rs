@@ -1,9 +1,9 @@
 //! What is spilled comes back, or its memory goes.
 
 use super::small_step;
-use crate::device::{MAIN, MIB, SIDE};
+use crate::device::{Fault, MAIN, MIB, SIDE};
 use crate::world::World;
-use seamalloc::driver::{Call, CaptureMode};
+use seamalloc::driver::{Call, CaptureMode, Status};
 use seamalloc::{Advice, Stat};
 
 /// Three blocks fill a device; a fourth spills the oldest. Returns these, the new one last.
@@ -191,6 +191,125 @@ fn memory_does_not_come_back_by_itself_while_a_stream_is_captured_untold() {
     (0..200).for_each(|_| small_step(&world));
     assert!(world.stats().spills.returned_chunks > 0);
     world.free(small);
+    world.check_all();
+    world.end_empty(&[]);
+}
+
+/// Three of four blocks are on the device, which has as much free as a step needs. All together they leave a sixteenth of it.
+fn nearly_full(last: u64) -> World {
+    let mut world = World::new(64 * MIB, "chunk_size_mb:2,spill:host=1GiB");
+    let blocks = [16, 16, 16].map(|size| world.allocate(size * MIB, MAIN).unwrap());
+    world.allocate(last, MAIN).unwrap();
+    world.allocator.advise(blocks[0], Advice::Cold).unwrap();
+    let large = world.allocate(20 * MIB, MAIN).unwrap();
+    world.free(large);
+    assert!(world.spilled() >= 15 * MIB, "{}", world.spilled());
+    world
+}
+
+/// Memory comes back where what is live leaves a sixteenth of the device, to the byte.
+#[test]
+fn memory_comes_back_where_a_sixteenth_stays_free() {
+    for (last, comes) in [(12 * MIB, true), (12 * MIB + 512, false)] {
+        let world = nearly_full(last);
+        for _ in 0..100 {
+            let block = world.allocator.allocate(18 * MIB, MAIN).unwrap();
+            world.allocator.free(block).unwrap();
+        }
+        assert_eq!(world.stats().spills.returned_chunks > 0, comes, "{last}");
+        world.check_all();
+        world.end_empty(&[]);
+    }
+}
+
+/// A route may be for a capture that is about to begin.
+#[test]
+fn memory_does_not_come_back_by_itself_while_requests_are_routed_for_a_capture() {
+    let (mut world, blocks) = spilled("");
+    world.free(blocks[3]);
+    world.free(blocks[2]);
+    let pool = world.allocator.create_pool();
+    world.allocator.begin_allocate_to_pool(pool, seamalloc::Route::stream(SIDE).capturing()).unwrap();
+    (0..100).for_each(|_| small_step(&world));
+    assert_eq!(world.stats().spills.returned_chunks, 0);
+    world.allocator.end_allocate_to_pool(pool).unwrap();
+    (0..100).for_each(|_| small_step(&world));
+    assert!(world.stats().spills.returned_chunks > 0);
+    world.allocator.release_pool(pool).unwrap();
+    world.check_all();
+    world.end_empty(&[]);
+}
+
+/// Whether a stream is captured is asked of streams that the allocator may name. One that is gone is captured by nobody.
+#[test]
+fn streams_are_asked_whether_they_are_captured() {
+    let ask = |status: Option<Status>, prepare: &dyn Fn(&mut World)| {
+        let (mut world, blocks) = spilled("sharing:never");
+        world.free(blocks[3]);
+        world.free(blocks[2]);
+        prepare(&mut world);
+        world.device.settle();
+        let before = world.device.calls().get(Call::IsCapturing).count;
+        if let Some(status) = status {
+            world.device.fail(&[Call::IsCapturing], Fault { nth: 1, count: u64::MAX, status });
+        }
+        (0..60).for_each(|_| small_step(&world));
+        let asked =
+            world.device.heal().counted.len() as u64 + world.device.calls().get(Call::IsCapturing).count - before;
+        let returned = world.stats().spills.returned_chunks > 0;
+        world.check_all();
+        world.end_empty(&[]);
+        (asked > 0, returned)
+    };
+    let known = |world: &mut World| assert!(world.allocate(512, SIDE).is_ok());
+    assert_eq!(ask(None, &|_| {}), (false, true));
+    assert_eq!(ask(None, &known), (true, true));
+    let borrowed = |world: &mut World| world.allocator.set_borrowed(SIDE).unwrap();
+    assert_eq!(ask(None, &borrowed), (false, true));
+    let forgotten = |world: &mut World| {
+        world.allocate(512, SIDE).unwrap();
+        world.allocator.forget_stream(SIDE).unwrap();
+    };
+    assert_eq!(ask(None, &forgotten), (false, true));
+    for (status, returned) in [(Status::INVALID_HANDLE, true), (Status::UNKNOWN, false)] {
+        assert_eq!(ask(Some(status), &known), (true, returned), "{status}");
+    }
+}
+
+/// While something is spilled, a free of what is on the device waits for nothing.
+#[test]
+fn a_free_of_what_is_on_the_device_is_free_at_once() {
+    let (mut world, blocks) = spilled("");
+    let pool = world.allocator.create_pool();
+    world.free(blocks[3]);
+    assert_eq!(world.allocator.fragmentation().pending, 0);
+    let private = world.allocate_in(pool, 512, MAIN).unwrap();
+    world.free(private);
+    assert_eq!((world.allocator.fragmentation().pending, world.spilled()), (0, 16 * MIB));
+    // A stream that was named is erased again, and one under which it is freed is no user.
+    world.allocator.record_stream(blocks[2], SIDE).unwrap();
+    world.allocator.erase_stream(blocks[2], SIDE).unwrap();
+    world.free_by(blocks[2], |allocator| allocator.free(blocks[2])).unwrap();
+    world.free_by(blocks[1], |allocator| allocator.free_under(blocks[1], SIDE)).unwrap();
+    assert_eq!((world.allocator.fragmentation().pending, world.spilled()), (0, 16 * MIB));
+    world.allocator.release_pool(pool).unwrap();
+    world.check_all();
+    world.end_empty(&[]);
+}
+
+/// A free that fails leaves nothing behind: once the memory is back on the device, a free waits for nothing.
+#[test]
+fn a_free_that_fails_forgets_that_its_stream_was_to_be_waited_for() {
+    let (mut world, blocks) = spilled("");
+    world.device.fail(&[Call::EventRecord], Fault { nth: 1, count: u64::MAX, status: Status::UNKNOWN });
+    let failed = world.allocator.free(blocks[0]);
+    assert!(matches!(failed, Err(seamalloc::Error::Driver(_))), "{failed:?}");
+    world.device.heal();
+    world.check_all();
+    world.free(blocks[3]);
+    assert_eq!(world.allocator.unspill(), Ok(16 * MIB));
+    world.free(blocks[0]);
+    assert_eq!(world.allocator.fragmentation().pending, 0);
     world.check_all();
     world.end_empty(&[]);
 }

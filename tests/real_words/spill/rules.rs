@@ -108,6 +108,45 @@ fn the_programs_word_comes_first_then_age() {
     assert!(!normal.contains(&3), "{normal:?}");
 }
 
+/// There is room for one of two blocks.
+#[test]
+fn the_hottest_comes_back_first() {
+    for (hot, cold) in [(0, 1), (1, 0)] {
+        let (mut world, blocks) = four();
+        [0, 1].into_iter().for_each(|block: usize| world.allocator.advise(blocks[block], Advice::Cold).unwrap());
+        let new = [(); 2].map(|()| world.allocate(12 * MIB, MAIN).unwrap());
+        assert_eq!(world.spilled(), 24 * MIB, "no more than is needed");
+        world.allocator.advise(blocks[hot], Advice::Normal).unwrap();
+        world.free(new[0]);
+        assert_eq!(world.allocator.unspill(), Ok(12 * MIB));
+        assert!(world.allocator.fix_memory(blocks[cold]).unwrap_err().is_out_of_memory(), "{cold} is spilled");
+        world.allocator.fix_memory(blocks[hot]).unwrap();
+        world.check_all();
+        world.end_empty(&[]);
+    }
+}
+
+/// The first time that memory is spilled is an event for who runs the program.
+#[test]
+fn the_first_spill_is_a_warning() {
+    // A place of the code is known to the log from its first event on, of whatever thread: another one may have it known as one
+    // that nobody listens to.
+    crate::log::warnings(|| {
+        let (mut other, _) = four();
+        other.allocate(12 * MIB, MAIN).unwrap();
+        other.end_empty(&[]);
+    });
+    let (mut world, _) = four();
+    for expected in [1, 0] {
+        let warned = crate::log::warnings(|| {
+            world.allocate(12 * MIB, MAIN).unwrap();
+        });
+        assert_eq!(warned.len(), expected, "{warned:?}");
+        assert!(warned.iter().all(|line| line.contains("does not fit the device")), "{warned:?}");
+    }
+    world.end_empty(&[]);
+}
+
 /// Two blocks lie in one chunk, and the program says that one of them is cold.
 #[test]
 fn a_chunk_is_as_hot_as_the_hottest_of_its_blocks() {
@@ -172,6 +211,34 @@ fn what_others_know_is_never_spilled() {
     }
 }
 
+/// A stitched block has its memory in two chunks, beside which others lie.
+#[test]
+fn what_others_know_of_a_stitched_block_is_all_of_its_chunks_and_no_other() {
+    let mut world = World::new(34 * MIB, &format!("chunk_size_mb:8,{SPILL}"));
+    let blocks = [(); 4].map(|()| world.allocate(8 * MIB, MAIN).unwrap());
+    [0, 2].into_iter().for_each(|block: usize| world.free(blocks[block]));
+    let stitched = world.allocate(16 * MIB, MAIN).unwrap();
+    world.allocator.fix_memory(stitched).unwrap();
+    assert!(world.allocate(24 * MIB, MAIN).unwrap_err().is_out_of_memory(), "two chunks may go");
+    assert_eq!(world.spilled(), 0);
+    world.allocate(16 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 16 * MIB);
+    world.check_all();
+    world.end_empty(&[]);
+}
+
+#[test]
+fn what_others_know_of_a_block_is_not_its_neighbours() {
+    for fixed in 0..4 {
+        let (mut world, blocks) = four();
+        world.allocator.fix_memory(blocks[fixed]).unwrap();
+        world.allocate(36 * MIB, MAIN).unwrap();
+        assert_eq!(world.spilled(), 36 * MIB, "{fixed}");
+        world.check_all();
+        world.end_empty(&[]);
+    }
+}
+
 /// What is spilled comes back before others are told of it, or they are not told.
 #[test]
 fn what_others_are_to_know_comes_back_first() {
@@ -211,6 +278,22 @@ fn private_pools_tags_and_small_blocks_are_never_spilled() {
     }
     assert!(world.allocate(1 << 10, MAIN).unwrap_err().is_out_of_memory());
     assert_eq!(world.stats().spills.chunks, 0);
+    world.end_empty(&[]);
+}
+
+/// The memory of small blocks, all of which were freed, is a part of a stitched one. It is for small blocks again later.
+#[test]
+fn a_slab_is_never_spilled() {
+    let mut world = World::new(18 * MIB, &format!("chunk_size_mb:8,{SPILL}"));
+    let small = world.allocate(512, MAIN).unwrap();
+    let blocks = [(); 2].map(|()| world.allocate(8 * MIB, MAIN).unwrap());
+    [small, blocks[0]].into_iter().for_each(|block| world.free(block));
+    let stitched = world.allocate(10 * MIB, MAIN).unwrap();
+    assert_eq!((world.used(), world.views()), ((18 * MIB, 0), 1), "it has what was free");
+    world.allocator.advise(stitched, Advice::Cold).unwrap();
+    world.allocate(10 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 16 * MIB, "two chunks, and not the slab");
+    world.check_all();
     world.end_empty(&[]);
 }
 

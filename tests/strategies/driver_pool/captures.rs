@@ -102,3 +102,22 @@ fn a_capture_that_nobody_told_of_stays_valid() {
     assert_eq!(calls(&gpu, Call::PoolFree), 1);
     balanced(&gpu, &allocator);
 }
+
+/// What was freed meanwhile goes back with the next request of any stream. Until then it is free memory of its size.
+#[test]
+fn what_is_freed_in_a_capture_goes_back_whoever_asks_next() {
+    let (gpu, allocator) = on("sim:h200", "");
+    let pool = allocator.create_pool();
+    let address = allocator.allocate(10 * MIB, MAIN).unwrap();
+    allocator.record_stream(address, StreamId(9)).unwrap();
+    let unused = allocator.allocate(6 * MIB, MAIN).unwrap();
+    capture(&gpu, &allocator, pool, || {
+        allocator.free(address).unwrap();
+        allocator.free(unused).unwrap();
+        assert_eq!(allocator.fragmentation().largest_reachable(), 6 * MIB);
+    });
+    gpu.advance(1_000_000_000);
+    allocator.allocate(MIB, StreamId(5)).unwrap();
+    assert_eq!(calls(&gpu, Call::PoolFree), 2);
+    balanced(&gpu, &allocator);
+}

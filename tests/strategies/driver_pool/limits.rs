@@ -1,8 +1,11 @@
 //! Limits, trims and figures, which go by whole steps of 32 MiB.
 
-use super::{MAIN, MIB, balanced, held, on};
+use super::{MAIN, MIB, balanced, calls, held, on};
 use crate::random::Random;
 use seamalloc::Error;
+use seamalloc::driver::Call;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 #[test]
 fn a_limit_counts_what_the_pool_holds() {
@@ -79,5 +82,63 @@ fn a_snapshot_has_the_blocks_and_the_rest_is_free() {
     let shown: u64 = allocator.snapshot().segments.iter().map(|segment| segment.total_size).sum();
     assert_eq!((shown, allocator.fragmentation().free, held(&allocator)), (10 * MIB, 86 * MIB, 96 * MIB));
     assert_eq!(allocator.stats().reserved_bytes.all.peak, 96 * MIB);
+    balanced(&gpu, &allocator);
+}
+
+/// The pool holds 96 MiB, of which 32 are live.
+#[test]
+fn a_trim_waits_for_the_device_only_where_too_little_is_free() {
+    for (asked, given, trims, waits) in [(0, 0, 0, 0), (32, 32, 1, 0), (64, 64, 1, 0), (96, 64, 1, 1)] {
+        let (gpu, allocator) = on("sim:h200", "");
+        let _kept = allocator.allocate(32 * MIB, MAIN).unwrap();
+        allocator.free(allocator.allocate(64 * MIB, MAIN).unwrap()).unwrap();
+        assert_eq!(allocator.trim(asked * MIB), Ok(given * MIB), "{asked}");
+        let made = [calls(&gpu, Call::PoolTrim), allocator.stats().num_sync_all_streams];
+        assert_eq!(made, [trims, waits], "{asked}");
+        balanced(&gpu, &allocator);
+    }
+}
+
+#[test]
+fn free_memory_of_the_very_size_serves_at_a_limit() {
+    let (gpu, allocator) = on("sim:h200", "memory_limit:100MiB");
+    let parts = [30, 40, 26].map(|size| allocator.allocate(size * MIB, MAIN).unwrap());
+    allocator.free(parts[1]).unwrap();
+    assert_eq!(allocator.allocate(40 * MIB, MAIN), Ok(parts[1]));
+    assert_eq!((held(&allocator), allocator.stats().num_alloc_retries), (96 * MIB, 0));
+    // Once for each request that is refused.
+    for retries in 1..4 {
+        assert!(allocator.allocate(MIB, MAIN).unwrap_err().is_out_of_memory());
+        assert_eq!(allocator.stats().num_alloc_retries, retries);
+    }
+    balanced(&gpu, &allocator);
+}
+
+/// What is live may hold more than a limit that came later. What is free of that serves.
+#[test]
+fn beyond_a_later_limit_free_memory_serves() {
+    let (gpu, allocator) = on("sim:h200", "memory_limit:100MiB");
+    let parts = [30, 40, 20, 6].map(|size| allocator.allocate(size * MIB, MAIN).unwrap());
+    allocator.set_memory_limit(Some(64 * MIB)).unwrap();
+    allocator.free(parts[3]).unwrap();
+    assert_eq!((allocator.allocate(6 * MIB, MAIN), held(&allocator)), (Ok(parts[3]), 96 * MIB));
+    balanced(&gpu, &allocator);
+}
+
+/// The program may free something: it is asked before the CPU waits, and before memory goes back.
+#[test]
+fn a_program_is_asked_for_memory_first() {
+    let (gpu, allocator) = on("sim:h200,capacity=64MiB", "");
+    let _kept = allocator.allocate(40 * MIB, MAIN).unwrap();
+    let asked = Arc::new(AtomicU32::new(0));
+    let (count, of) = (Arc::clone(&asked), Arc::clone(&gpu));
+    allocator.on_memory_pressure(move |_| {
+        let made = [Call::PoolTrim, Call::Synchronize].map(|call| calls(&of, call));
+        assert_eq!(made, [0, 0]);
+        count.fetch_add(1, Ordering::Relaxed) == 0
+    });
+    assert!(allocator.allocate(40 * MIB, MAIN).unwrap_err().is_out_of_memory());
+    assert_eq!((asked.load(Ordering::Relaxed), allocator.stats().num_alloc_retries), (1, 1));
+    assert!(calls(&gpu, Call::PoolTrim) > 0, "at last by all means");
     balanced(&gpu, &allocator);
 }

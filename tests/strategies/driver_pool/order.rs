@@ -55,7 +55,7 @@ fn a_free_that_comes_too_early_is_a_fault() {
 #[test]
 fn above_its_ratio_paddles_throttle_lets_the_requests_stream_wait() {
     // 200 MiB are pending, and count twice: 400 of 1,000 MiB.
-    for (ratio, waits) in [("0.3", 1), ("0.9", 0)] {
+    for (ratio, waits, next_waits) in [("0.3", 1, 0), ("0.4", 0, 1), ("0.9", 0, 0)] {
         let options = format!("FLAGS_cuda_malloc_async_pool_memory_throttle_ratio:{ratio}");
         let (gpu, allocator) = on("sim:h200,capacity=1000MiB", &options);
         let address = allocator.allocate(200 * MIB, MAIN).unwrap();
@@ -66,8 +66,9 @@ fn above_its_ratio_paddles_throttle_lets_the_requests_stream_wait() {
         let next = allocator.allocate(200 * MIB, MAIN).unwrap();
         assert_eq!(calls(&gpu, Call::StreamWait) - before, waits, "{ratio}");
         assert_eq!(next == address, waits == 1, "{ratio}: behind the wait, the memory is in its order");
+        // Of those that have waited nothing was freed since; for 0.4 it is 600 of 1,000 MiB by then.
         allocator.allocate(MIB, MAIN).unwrap();
-        assert_eq!(calls(&gpu, Call::StreamWait) - before, waits, "{ratio}: nothing was freed since");
+        assert_eq!(calls(&gpu, Call::StreamWait) - before, waits + next_waits, "{ratio}");
         balanced(&gpu, &allocator);
     }
 }
