@@ -43,6 +43,10 @@ impl Epochs {
         if context.sharing != StreamSharing::Wait || context.capturing() || context.heap.is_private(pool) {
             return Ok(false);
         }
+        // A stream alone finds what it has by itself.
+        if with_memory(context).all(|other| other == pool) {
+            return Ok(false);
+        }
         Ok(context.can_record(context.heap.pool(pool).stream)?)
     }
 
