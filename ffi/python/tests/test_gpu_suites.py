@@ -1,6 +1,7 @@
-"""What the programs in gpu/ do without a GPU: which tests they take, whose turn it is, and their tables."""
+"""What the programs in gpu/ do without a GPU: which tests they take, what runs when, and their tables."""
 
 import gzip
+import itertools
 import json
 import sys
 import tempfile
@@ -8,7 +9,7 @@ import unittest
 from pathlib import Path
 from types import SimpleNamespace
 
-from processes import has_torch, run
+from processes import has_torch, path_with, run
 
 GPU = Path(__file__).resolve().parent / "gpu"
 sys.path.insert(0, str(GPU))
@@ -188,28 +189,45 @@ class TestsTable(unittest.TestCase):
 
 class ProgramsTable(unittest.TestCase):
     def read(self, losses):
-        """What programs.py writes of one program: ours takes twice as long."""
+        """What programs.py writes of one program in three rounds: ours takes twice as long, and longer from round to round."""
         lines = []
-        for allocator, of in losses.items():
-            factor = 2 if allocator == "seamalloc" else 1
-            for step, loss in enumerate(of):
-                lines.append(
-                    {"allocator": allocator, "rank": 0, "step": step, "seconds": factor * (step + 1), "loss": loss}
-                )
-            lines.append({"allocator": allocator, "rank": 0, "end": True, "allocated": 2**30, "reserved": 2**31})
+        for number, (allocator, of) in itertools.product((1, 2, 3), losses.items()):
+            factor = 1 + number / 2 if allocator == "seamalloc" else 1
+            about = {"allocator": allocator, "round": number, "rank": 0}
+            lines += [
+                {**about, "step": step, "seconds": factor * (step + 1), "loss": loss} for step, loss in enumerate(of)
+            ]
+            lines.append({**about, "end": True, "allocated": 2**30, "reserved": 2**31 * number, "retries": 7})
+        return self.read_lines(lines)
+
+    def read_lines(self, lines):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "lines"
             path.write_text("".join(json.dumps({"program": "p", "gpus": 1, **line}) + "\n" for line in lines))
             return programs_table.read([path])
 
-    def test_compares_step_by_step(self):
+    def test_compares_sums_of_rounds(self):
         programs = self.read({"native": [1.0] * 8, "seamalloc": [1.0] * 7 + [1.5]})
         of = programs["p", 1]
-        self.assertEqual(programs_table.ratio(of["seamalloc"], of["native"]), 2.0)
-        self.assertEqual(sorted(programs_table.late(of["native"])), [2, 3, 4, 5, 6, 7])
-        self.assertEqual(programs_table.furthest(of["seamalloc"], of["native"]), (0.5, 8))
-        self.assertIn("up to 5.0e-01 apart, of 8", programs_table.rows(programs)[1])
-        self.assertIn("100.0%", programs_table.rows(programs)[1])
+        self.assertEqual(programs_table.seconds(of["native"][1]), [3, 4, 5, 6, 7, 8])
+        self.assertEqual(programs_table.ratios(of["seamalloc"], of["native"]), [1.5, 2.0, 2.5])
+        self.assertEqual(programs_table.furthest(of["seamalloc"], of["native"]), (0.5, 24))
+        native, ours = programs_table.rows(programs)
+        self.assertEqual(native[3:6], ["33.00", "", "8000.0"])
+        self.assertEqual(ours[3:5], ["66.00 (49.50 to 82.50)", "2.000 (1.500 to 2.500)"])
+        self.assertEqual(ours[5], "16000.0 (12000.0 to 20000.0)")
+        self.assertEqual(ours[6:10], ["1.00", "4.00 (2.00 to 6.00)", "300.0% (100.0% to 500.0%)", "7"])
+        self.assertEqual(ours[10:], ["", "up to 5.0e-01 apart, of 24", ""])
+
+    def test_counts_failures_and_measures_what_ended(self):
+        about = {"allocator": "native", "rank": 0}
+        lines = [{**about, "round": 1, "step": 0, "seconds": 1.0, "loss": 1.0}, {**about, "round": 1, "end": True}]
+        lines += [{**about, "round": 2, "step": 0, "seconds": 9.0, "loss": 1.0}]
+        lines += [{"allocator": "native", "round": number, "error": f"no memory {number}"} for number in (2, 3)]
+        programs = self.read_lines(lines)
+        self.assertEqual(programs_table.rows(programs)[0][3], "1.00")
+        self.assertEqual(programs_table.rows(programs)[0][-1], "2 of 3: no memory 2")
+        self.assertEqual(programs_table.wrong(programs), ["p failed under native"])
 
     def test_says_what_is_wrong(self):
         same = [1.0] * 4
@@ -219,6 +237,71 @@ class ProgramsTable(unittest.TestCase):
         # A program that does not reproduce itself says nothing.
         other = [1.0, 1.0, 1.0, 3.0]
         self.assertEqual(programs_table.wrong(self.read({"native": same, "expandable": other, "seamalloc": other})), [])
+
+
+# A program, or a rank of one: whoever began in another round, or under another allocator, must be gone.
+ALONE = """
+import json, os, sys, time
+program, allocator, device, steps = sys.argv[1:5]
+mine = os.environ.get("PROGRAMS_STORE", os.getpid())
+with open(os.environ["BEGUN"], "a+") as begun:
+    begun.seek(0)
+    before = [json.loads(line) for line in begun]
+    begun.write(json.dumps([os.getpid(), mine, allocator]) + "\\n")
+others = [pid for pid, whose, _ in before if whose != mine and os.path.exists(f"/proc/{pid}")]
+if others:
+    sys.exit(f"not alone: {others}")
+if allocator == "expandable" and len({whose for _, whose, name in before if name == allocator}) == 1:
+    sys.exit("out of memory")
+for step in range(int(steps)):
+    print(json.dumps({"step": step, "seconds": 1.0, "loss": 1.0}), flush=True)
+limit = os.environ.get("PROGRAMS_LIMIT")
+print(json.dumps({"end": True, "allocated": 100, "reserved": 200, "limit": limit}), flush=True)
+time.sleep(60)
+"""
+
+
+class Programs(unittest.TestCase):
+    def lines(self, folder, *arguments):
+        """Runs programs.py. Returns its exit status, and what it wrote."""
+        worker, out = Path(folder) / "worker.py", Path(folder) / "lines"
+        worker.write_text(ALONE)
+        code = "import sys; from pathlib import Path; import programs; programs.WORKER = Path(sys.argv.pop(1)); programs.main()"
+        environment = {"PYTHONPATH": path_with(GPU), "BEGUN": Path(folder) / "begun"}
+        command = ["-c", code, worker, "--json", out, "--device", "cpu", "--steps", 4, *arguments]
+        done = run(*command, **environment)
+        return done, [json.loads(line) for line in out.read_text().splitlines()]
+
+    def test_run_alone_in_rounds_whatever_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done, lines = self.lines(folder, "--programs", "peft")
+            programs = programs_table.read([Path(folder) / "lines"])
+        self.assertEqual(done.returncode, 1, done.stderr)
+        order = [(number, allocator) for number in (1, 2, 3) for allocator in ("native", "expandable", "seamalloc")]
+        self.assertEqual([(line["round"], line["allocator"]) for line in lines if "step" not in line], order)
+        failed = [line for line in lines if "error" in line]
+        self.assertEqual([line["round"] for line in failed], [2])
+        self.assertIn("exit status 1. out of memory", failed[0]["error"])
+        self.assertEqual([row[3] for row in programs_table.rows(programs)], ["3.00"] * 3)
+        self.assertEqual(programs_table.wrong(programs), ["peft failed under expandable"])
+
+    def test_on_two_gpus_have_the_limits_that_are_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            two = ("--gpus", 2, "--programs", "ddp")
+            _, lines = self.lines(folder, *two, "--allocators", "native", "--rounds", 1)
+            self.assertEqual([line["rank"] for line in lines if "end" in line], [0, 1])
+            limited = ("--live", Path(folder) / "lines", "--allocators", "seamalloc@1.5", "--rounds", 2)
+            done, lines = self.lines(folder, *two, *limited)
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        ends = [line for line in lines if "@" in line["allocator"] and "end" in line]
+        self.assertEqual([(line["round"], line["rank"]) for line in ends], [(1, 0), (1, 1), (2, 0), (2, 1)])
+        self.assertEqual({line["limit"] for line in ends}, {"150"})
+
+    def test_that_are_not_reached_are_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            _, lines = self.lines(folder, "--programs", "peft,serving", "--seconds", 0, "--rounds", 1)
+        self.assertEqual({line["error"] for line in lines}, {"not reached: the time is over"})
+        self.assertEqual(len(lines), 6)
 
 
 @unittest.skipUnless(has_torch(), "PyTorch is missing")

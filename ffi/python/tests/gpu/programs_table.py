@@ -1,10 +1,12 @@
 """Makes a table, in Markdown, of what programs.py wrote: python programs_table.py FILE [FILE ...].
 
-Seconds a step: the median of all but the first quarter, the longest of them and how many took half as long again as the median;
-beside native the median of the ratios step by step, since the allocators take turns. Retries and stalls are of all
-steps: native's retries after a release of everything, ours the calls of the driver, the longest and all together. Memory: the most that was live and that was held, of the rank that held most. Losses: the largest
-difference to native's, over all steps and ranks. Exits with 1 where seamalloc's losses are not native's although those of
-expandable segments are, or where a program did not end.
+Each figure is the median of the rounds, with the least and the most where they differ. Seconds: the sum of all steps but the
+first quarter, of the slowest rank; beside native its ratio to native's in the same round. Longest: the worst of these steps,
+and in how many of all rounds a step took half as long again as the median. Live and held: the most of the rank that had most.
+Retries are of all steps: native's after a release of everything, ours of driver calls. Stalls are ours: the longest, and
+all together. Losses: the largest difference to native's of the same round, over all steps and ranks. Failures: in how many
+rounds a program did not end, which count for nothing else. Exits with 1 where seamalloc's losses are not native's although
+those of expandable segments are, or where a program did not end.
 """
 
 import json
@@ -14,8 +16,6 @@ import sys
 
 from pytorch_tests_table import cell, lines_of, table
 
-# Of fewer steps no quartiles are told.
-FEW = 4
 ALLOCATORS = ("native", "expandable", "seamalloc")
 # A step is late where it takes so many times the median.
 LATE = 1.5
@@ -26,7 +26,7 @@ ERROR_CHARACTERS = 300
 
 
 def read(paths):
-    """{(program, GPUs): {allocator: {"steps": {(rank, step): line}, "ends": {rank: line}, "error": text}}}"""
+    """{(program, GPUs): {allocator: {round: {"steps": {(rank, step): line}, "ends": [line], "error": text}}}}"""
     programs = {}
     for path in paths:
         lines = lines_of(path)
@@ -38,68 +38,59 @@ def read(paths):
                 if number < len(lines):
                     raise SystemExit(f"{path}:{number}: not a line of JSON ({error})") from error
                 continue
-            if "allocator" not in line:
-                continue
-            allocators = programs.setdefault((line["program"], line["gpus"]), {})
-            of = allocators.setdefault(line["allocator"], {"steps": {}, "ends": {}, "error": None})
+            rounds = programs.setdefault((line["program"], line["gpus"]), {}).setdefault(line["allocator"], {})
+            of = rounds.setdefault(line["round"], {"steps": {}, "ends": [], "error": None})
             if "step" in line:
                 of["steps"][line["rank"], line["step"]] = line
             elif "end" in line:
-                of["ends"][line["rank"]] = line
-            elif "error" in line:
+                of["ends"].append(line)
+            else:
                 of["error"] = line["error"]
     return programs
 
 
-def late(of):
-    """{step: seconds} of the slowest rank, without the steps that warm up."""
+def ended(rounds):
+    """The rounds in which all ranks came to their end."""
+    return {number: of for number, of in rounds.items() if of["ends"] and len(of["ends"]) == of["ends"][0]["gpus"]}
+
+
+def seconds(of):
+    """What the steps of a round took in the slowest rank, without those that warm up."""
     steps = {}
     for (_, step), line in of["steps"].items():
         steps[step] = max(steps.get(step, 0.0), line["seconds"])
-    first = math.ceil(LEFT_OUT * (max(steps, default=-1) + 1))
-    return {step: seconds for step, seconds in steps.items() if step >= first}
+    return [steps[step] for step in sorted(steps)[int(LEFT_OUT * len(steps)) :]]
 
 
-def ratios(of, native):
-    """The ratios to native, step by step."""
-    mine, theirs = late(of), late(native)
-    return [mine[step] / theirs[step] for step in mine if theirs.get(step)]
-
-
-def ratio(of, native):
-    """The median of the ratios to native; None without a common step."""
-    found = ratios(of, native)
-    return statistics.median(found) if found else None
-
-
-def spread(of, native):
-    """The median of the ratios to native, and between what half of them lie."""
-    middle, found = ratio(of, native), ratios(of, native)
-    if middle is None:
+def spread(values, form):
+    """The median and, where they differ, the least and the most."""
+    if not values:
         return ""
-    if len(found) < FEW:
-        return f"{middle:.3f}"
-    low, _, high = statistics.quantiles(found, n=4)
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+    middle, least, most = (form.format(of(values)) for of in (statistics.median, min, max))
+    return middle if least == most else f"{middle} ({least} to {most})"
 
 
-def longest(seconds):
-    """The longest step in ms, and how many are late."""
-    if not seconds:
-        return ""
-    middle = statistics.median(seconds.values())
-    late_ones = sum(one > LATE * middle for one in seconds.values())
-    return f"{max(seconds.values()) * 1000:.1f}" + (f", {late_ones} late" if late_ones else "")
+def ratios(rounds, native):
+    """The ratios of the sums to native's, round by round."""
+    return [sum(seconds(of)) / sum(seconds(native[number])) for number, of in rounds.items() if number in native]
 
 
-def stalls(of):
-    """Retries, and where the allocator tells of them the stalls: the longest and all, of the rank that had most."""
-    parts = []
-    if retries := most(of, "retries"):
-        parts.append(f"{retries} retries")
-    if longest_ns := most(of, "stall_worst_ns"):
-        parts.append(f"{longest_ns / 1e6:.1f} of {most(of, 'stall_total_ns') / 1e6:.0f} ms")
-    return ", ".join(parts)
+def longest(rounds):
+    """The longest steps in ms, and how many steps of all rounds are late."""
+    steps = [seconds(of) for of in rounds.values()]
+    late = sum(one > LATE * statistics.median(of) for of in steps for one in of)
+    return spread([max(of) * 1000 for of in steps], "{:.1f}") + (f", {late} late" if late else "")
+
+
+def peaks(rounds, name):
+    """The most that a rank had in each round."""
+    return [max(end.get(name, 0) for end in of["ends"]) for of in rounds.values()]
+
+
+def stalls(rounds):
+    """The longest stalls in ms, and all together, where the allocator tells of them."""
+    worst, total = ([ns / 1e6 for ns in peaks(rounds, f"stall_{name}_ns")] for name in ("worst", "total"))
+    return f"{spread(worst, '{:.1f}')} of {spread(total, '{:.0f}')}" if any(worst) else ""
 
 
 def gap(mine, theirs):
@@ -109,57 +100,55 @@ def gap(mine, theirs):
     return 0.0 if mine == theirs else abs(mine - theirs)
 
 
-def furthest(of, native):
+def furthest(rounds, native):
     """The largest difference between losses and native's, and of how many; None without one to compare."""
     pairs = [
-        (line["loss"], native["steps"][key]["loss"])
+        (line["loss"], native[number]["steps"][key]["loss"])
+        for number, of in rounds.items()
         for key, line in of["steps"].items()
-        if key in native["steps"] and line["loss"] is not None
+        if line["loss"] is not None and key in native.get(number, {"steps": ()})["steps"]
     ]
     gaps = [gap(mine, theirs) for mine, theirs in pairs]
     return max(gaps, default=None), len(pairs)
 
 
-def most(of, name):
-    """The most that a rank had, in bytes."""
-    return max((end.get(name, 0) for end in of["ends"].values()), default=0)
-
-
-def losses(of, native):
+def losses(rounds, native):
     """How losses compare, in words."""
-    apart, count = furthest(of, native)
+    apart, count = furthest(rounds, native)
     if apart is None:
         return ""
     return f"all {count} equal" if apart == 0.0 else f"up to {apart:.1e} apart, of {count}"
+
+
+def failures(rounds):
+    """In how many rounds it failed, and how it did first."""
+    errors = [of["error"] for of in rounds.values() if of["error"]]
+    return f"{len(errors)} of {len(rounds)}: {cell(errors[0], ERROR_CHARACTERS)}" if errors else ""
 
 
 def rows(programs):
     """The table's rows."""
     found = []
     for (program, gpus), allocators in programs.items():
-        native = allocators.get("native")
-        for allocator in [*ALLOCATORS, *(name for name in allocators if name not in ALLOCATORS)]:
-            of = allocators.get(allocator)
-            if of is None:
-                continue
-            if of["error"]:
-                found.append([program, gpus, allocator, cell(of["error"], ERROR_CHARACTERS), "", "", "", "", "", "", ""])
-                continue
-            seconds = late(of)
-            live, held = most(of, "allocated"), most(of, "reserved")
+        native = ended(allocators.get("native", {}))
+        for allocator in sorted(allocators, key=lambda name: (*ALLOCATORS, name).index(name)):
+            rounds = ended(allocators[allocator])
+            live, held = peaks(rounds, "allocated"), peaks(rounds, "reserved")
             found.append(
                 [
                     program,
                     gpus,
                     allocator,
-                    f"{statistics.median(seconds.values()) * 1000:.1f}" if seconds else "",
-                    longest(seconds),
-                    stalls(of),
-                    spread(of, native) if native else "",
-                    f"{live / GIB:.2f}",
-                    f"{held / GIB:.2f}",
-                    f"{(held / live - 1) * 100:.1f}%" if live else "",
-                    losses(of, native) if native and of is not native else "",
+                    spread([sum(seconds(of)) for of in rounds.values()], "{:.2f}"),
+                    spread(ratios(rounds, native), "{:.3f}") if allocator != "native" else "",
+                    longest(rounds),
+                    spread([one / GIB for one in live], "{:.2f}"),
+                    spread([one / GIB for one in held], "{:.2f}"),
+                    spread([(of / one - 1) * 100 for one, of in zip(live, held) if one], "{:.1f}%"),
+                    spread(peaks(rounds, "retries"), "{:.0f}"),
+                    stalls(rounds),
+                    losses(rounds, native) if allocator != "native" else "",
+                    failures(allocators[allocator]),
                 ]
             )
     return found
@@ -169,19 +158,13 @@ def wrong(programs):
     """What must not be: programs that did not end, losses that only seamalloc's differ in."""
     found = []
     for (program, _), allocators in programs.items():
-        for allocator, of in allocators.items():
-            if of["error"]:
+        for allocator, rounds in allocators.items():
+            if any(of["error"] for of in rounds.values()):
                 found.append(f"{program} failed under {allocator}")
-        native, control, ours = (allocators.get(allocator) for allocator in ALLOCATORS)
-        if ours and ours["ends"] and any(end.get("enabled", "full") != "full" for end in ours["ends"].values()):
+        native, control, ours = (ended(allocators.get(allocator, {})) for allocator in ALLOCATORS)
+        if any(end.get("enabled", "full") != "full" for of in ours.values() for end in of["ends"]):
             found.append(f"{program} was not served by seamalloc")
-        if (
-            native
-            and control
-            and ours
-            and furthest(control, native)[0] == 0.0
-            and furthest(ours, native)[0] not in (0.0, None)
-        ):
+        if furthest(control, native)[0] == 0.0 and furthest(ours, native)[0] not in (0.0, None):
             found.append(f"{program}: losses under seamalloc are not native's, those under expandable segments are")
     return found
 
@@ -197,14 +180,16 @@ def main():
         "program",
         "GPUs",
         "allocator",
-        "ms a step",
-        "longest",
-        "retries, stalls",
+        "seconds",
         "beside native",
+        "longest, ms",
         "GiB live",
         "GiB held",
         "above live",
+        "retries",
+        "stalls, ms",
         "losses",
+        "failures",
     ]
     print(table(head, rows(programs)))
     bad = wrong(programs)

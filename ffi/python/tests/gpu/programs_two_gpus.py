@@ -1,4 +1,4 @@
-"""Programs of users on two GPUs, a process each: a function of a `Turns`, as in programs_one_gpu.py."""
+"""Programs of users on two GPUs, a process each: a function of a `Run`, as in programs_one_gpu.py."""
 
 import torch
 import torch.distributed as dist
@@ -6,15 +6,15 @@ from programs_one_gpu import adamw, llama, train
 from torch import nn
 
 
-def ddp(turns):
+def ddp(run):
     """DistributedDataParallel, buckets as views of gradients."""
     from torch.nn.parallel import DistributedDataParallel
 
-    vocabulary = turns.size(32000, 100)
-    model = llama(turns.size(1024, 64), turns.size(12, 2), vocabulary, turns.device)
-    devices = [turns.rank] if turns.device == "cuda" else None
+    vocabulary = run.size(32000, 100)
+    model = llama(run.size(1024, 64), run.size(12, 2), vocabulary, run.device)
+    devices = [run.rank] if run.device == "cuda" else None
     model = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
-    train(turns, model, vocabulary, turns.size(6, 2), turns.size(1024, 32))
+    train(run, model, vocabulary, run.size(6, 2), run.size(1024, 32))
 
 
 def sharded(model, device):
@@ -30,33 +30,33 @@ def sharded(model, device):
     return model
 
 
-def fsdp2(turns):
+def fsdp2(run):
     """FSDP2, weights and optimizer in fp32."""
-    vocabulary = turns.size(32000, 100)
-    model = llama(turns.size(2048, 64), turns.size(12, 2), vocabulary, turns.device)
-    train(turns, sharded(model, turns.device), vocabulary, turns.size(6, 2), turns.size(1536, 32))
+    vocabulary = run.size(32000, 100)
+    model = llama(run.size(2048, 64), run.size(12, 2), vocabulary, run.device)
+    train(run, sharded(model, run.device), vocabulary, run.size(6, 2), run.size(1536, 32))
 
 
-def fsdp2_1b(turns):
+def fsdp2_1b(run):
     """FSDP2, weights in bf16, the vocabulary of Llama 3: large activations beside small weights."""
-    vocabulary = turns.size(128256, 100)
-    model = llama(turns.size(2048, 64), turns.size(16, 2), vocabulary, turns.device).to(torch.bfloat16)
-    train(turns, sharded(model, turns.device), vocabulary, turns.size(4, 2), turns.size(2000, 32))
+    vocabulary = run.size(128256, 100)
+    model = llama(run.size(2048, 64), run.size(16, 2), vocabulary, run.device).to(torch.bfloat16)
+    train(run, sharded(model, run.device), vocabulary, run.size(4, 2), run.size(2000, 32))
 
 
-def fsdp2_8b(turns):
+def fsdp2_8b(run):
     """FSDP2 of a model of eight thousand million parameters in bf16, activations recomputed."""
-    vocabulary = turns.size(128256, 100)
+    vocabulary = run.size(128256, 100)
     kind = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
-    model = llama(turns.size(4096, 64), turns.size(32, 2), vocabulary, turns.device)
+    model = llama(run.size(4096, 64), run.size(32, 2), vocabulary, run.device)
     torch.set_default_dtype(kind)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
-    train(turns, sharded(model, turns.device), vocabulary, turns.size(4, 2), turns.size(1900, 32))
+    train(run, sharded(model, run.device), vocabulary, run.size(4, 2), run.size(1900, 32))
 
 
-def pipeline(turns):
+def pipeline(run):
     """Two stages, one forward and one backward at a time (1F1B), eight parts of a batch."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -72,23 +72,23 @@ def pipeline(turns):
         def forward(self, x):
             return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
-    width, parts = turns.size(2048, 16), 8
-    device = torch.device(turns.device, turns.rank) if turns.device == "cuda" else torch.device("cpu")
-    model = nn.Sequential(*[Block(width) for _ in range(turns.size(8, 1))]).to(device)
-    stage = PipelineStage(model, turns.rank, dist.get_world_size(), device)
+    width, parts = run.size(2048, 16), 8
+    device = torch.device(run.device, run.rank) if run.device == "cuda" else torch.device("cpu")
+    model = nn.Sequential(*[Block(width) for _ in range(run.size(8, 1))]).to(device)
+    stage = PipelineStage(model, run.rank, dist.get_world_size(), device)
     schedule = Schedule1F1B(stage, n_microbatches=parts, loss_fn=nn.functional.mse_loss)
     optimizer, generator = adamw(model), torch.Generator().manual_seed(0)
-    for _ in range(turns.steps):
-        x = torch.randn(parts * turns.size(1024, 4), width, generator=generator)
-        turns.begin()
+    for _ in range(run.steps):
+        x = torch.randn(parts * run.size(1024, 4), width, generator=generator)
+        run.begin()
         x, losses = x.to(device), []
-        if turns.rank == 0:
+        if run.rank == 0:
             schedule.step(x)
         else:
             schedule.step(target=torch.zeros_like(x), losses=losses)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        turns.end(sum(losses) / parts if losses else None)
+        run.end(sum(losses) / parts if losses else None)
 
 
 PROGRAMS = {

@@ -1,7 +1,7 @@
 """Runs one of the programs in this process: python programs_worker.py PROGRAM ALLOCATOR DEVICE STEPS [CYCLE [FILE]].
 
-It waits for a line of its input before each step, and writes a line of JSON after it: programs.py gives the turns. DEVICE
-is cuda, or cpu with tiny models. Of a program on two GPUs each process has RANK, WORLD_SIZE and PROGRAMS_STORE, a file.
+It writes a line of JSON after each step, and one at its end, which programs.py reads. DEVICE is cuda, or cpu with tiny models.
+Of a program on two GPUs each process has RANK, WORLD_SIZE and PROGRAMS_STORE, a file, and all begin a step together.
 After CYCLE steps (0: never) the program's inputs begin anew. FILE gets a recording of the last steps (timeline_record.py).
 PROGRAMS_LIMIT: how many bytes of the device it may hold.
 """
@@ -26,17 +26,17 @@ import torch
 OURS = ("stream_waits", "stalls", "stall_total_ns", "stall_worst_ns", "stall_histogram", "views_built", "views_reused")
 
 
-class Turns:
-    """When a program makes its steps, and what it says of them."""
+class Run:
+    """What a program asks about its steps, and says of them."""
 
-    def __init__(self, out, device, steps, free, cycle=0, recorder=None):
-        self.out, self.device, self.steps = out, device, steps + free
+    def __init__(self, out, device, steps, untold, cycle=0, recorder=None):
+        self.out, self.device, self.steps = out, device, steps + untold
         # How many different inputs there are.
         self.inputs = min(cycle, self.steps) if cycle else self.steps
         self._recorder = recorder
         self.rank = int(os.environ.get("RANK", "0"))
-        # Steps that are made at once, and the number of the next.
-        self._free, self._number = free, 0
+        # Of the next step; steps before 0 are not told.
+        self._number = -untold
         self._start = 0.0
         # What a program has to say at its end.
         self.facts = {}
@@ -46,7 +46,7 @@ class Turns:
         return full if self.device == "cuda" else tiny
 
     def say(self, **report):
-        """A line for the process that gives the turns."""
+        """A line for programs.py."""
         self.out.write(json.dumps(report) + "\n")
         self.out.flush()
 
@@ -55,13 +55,9 @@ class Turns:
         return [inputs[number % len(inputs)] for number in range(self.steps)]
 
     def begin(self):
-        """Waits for the turn."""
-        if self._number >= self._free:
-            if self._number == self._free:
-                self.say(ready=True)
-            if not sys.stdin.readline():
-                # Who gives the turns is gone.
-                os._exit(1)
+        """A step begins."""
+        if "RANK" in os.environ:
+            torch.distributed.barrier()
         if self._recorder:
             self._recorder.begin(self._number)
         self._start = time.perf_counter()
@@ -74,8 +70,8 @@ class Turns:
         seconds = time.perf_counter() - self._start
         if self._recorder:
             self._recorder.end(self._number)
-        if self._number >= self._free:
-            self.say(step=self._number - self._free, seconds=round(seconds, 5), loss=value, **held())
+        if self._number >= 0:
+            self.say(step=self._number, seconds=round(seconds, 5), loss=value, **held())
         self._number += 1
 
 
@@ -142,15 +138,15 @@ def main():
         from programs_one_gpu import PROGRAMS
     if limit := os.environ.get("PROGRAMS_LIMIT"):
         torch.cuda.set_per_process_memory_fraction(int(limit) / torch.cuda.get_device_properties().total_memory)
-    program, free = PROGRAMS[PROGRAM]
+    program, untold = PROGRAMS[PROGRAM]
     recorder = None
     if RECORDING:
         from timeline_record import Recorder
 
-        recorder = Recorder(RECORDING, PROGRAM, int(STEPS) + free, max(1, CYCLE))
-    turns = Turns(out, DEVICE, int(STEPS), free, CYCLE, recorder)
-    program(turns)
-    turns.say(end=True, **peaks(), **turns.facts, torch=torch.__version__)
+        recorder = Recorder(RECORDING, PROGRAM, int(STEPS), max(1, CYCLE))
+    run = Run(out, DEVICE, int(STEPS), untold, CYCLE, recorder)
+    program(run)
+    run.say(end=True, **peaks(), **run.facts, torch=torch.__version__)
     if "RANK" in os.environ:
         torch.distributed.destroy_process_group()
 

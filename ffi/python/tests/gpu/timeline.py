@@ -2,7 +2,7 @@
 
 The recordings are those of all ranks of a job (programs.py --record). For each rank OUTPUT gets JOB.RANK.timeline.gz, which
 `seamalloc replay --timeline` reads; docs/trace-format.md says what is in it. With the lines that programs.py wrote of the job's
-steps (--steps), the CPU's times are scaled to those of native's steps before they were recorded.
+steps (--steps), the CPU's times are scaled to those of native's steps, which nobody recorded.
 
 A collective of several ranks lasts as long as in the rank in which it lasted least: elsewhere it waited for that one. NCCL runs
 the collectives of a communicator one after the other, on whatever streams; all are taken to be of one communicator.
@@ -23,7 +23,7 @@ GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
 # What the recorded allocator asked of the driver, which the replayed one does not.
 MEMORY_CALLS = ("cudaMalloc", "cudaFree", "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess")
-# Between steps the program waits for its turn, in nanoseconds at most.
+# Between steps the program waits for other ranks, in nanoseconds at most.
 MOST_BETWEEN_STEPS = 50_000
 # A kernel was waiting for the one before it where it was launched so long before that ended, in nanoseconds.
 CLEARLY_BEFORE = 20_000
@@ -327,17 +327,16 @@ def read(path, variant):
 
 
 def unrecorded(path, recording):
-    """The mean of a rank's native steps before they were recorded, in nanoseconds: of a cycle, by its steps' medians."""
+    """The mean of a rank's native steps while nobody recorded, in nanoseconds: of a cycle, by its steps' medians."""
     line, cycle = recording.line, len(recording.marks)
-    # The first steps of a process are slower. Recordings also count a step that is made at once.
-    counted = range(2 * cycle, min(number for number, *_ in line["marks"]) - 1)
     at = {}
     for step in map(json.loads, path.read_text().splitlines()):
         whose = (step.get("program"), step.get("allocator"), step.get("rank"))
-        if whose == (line["job"], "native", line["rank"]) and step.get("step") in counted:
+        # The first steps of a process are slower.
+        if whose == (line["job"], "native", line["rank"]) and step.get("step", 0) >= 2 * cycle:
             at.setdefault(step["step"] % cycle, []).append(step["seconds"])
     if not at:
-        sys.exit(f"{path}: no steps of {line['job']} under native before it was recorded")
+        sys.exit(f"{path}: no steps of {line['job']} under native")
     return statistics.mean(statistics.median(seconds) for seconds in at.values()) * 1e9
 
 

@@ -2,9 +2,9 @@
 
 STEPS are lines of programs.py, PREDICTED of `seamalloc replay --timeline FILE --json`, of one program: every rank's timeline, the
 strategy `caching` among the policies. Policies and allocators are matched by their options; caching is native. A measured
-step is the slowest rank's. Of native's recorded steps, the last twice CYCLE and 2, none counts, and of the first two cycles.
-Measured: the sum of an allocator's steps by that of native's, and the quartiles of single ones. Predicted: the mean of the
-last pass, of the rank with the longest steps, by caching's.
+step is the slowest rank's. Steps of the first two cycles do not count. Measured: the sum of an allocator's steps by that of
+native's, the median of the rounds, and the least and the most. Predicted: the mean of the last pass, of the rank with the
+longest steps, by caching's.
 """
 
 import json
@@ -12,8 +12,8 @@ import statistics
 import sys
 
 from json_process import seamalloc_options
-from programs_table import table
-from pytorch_tests_table import lines_of
+from programs_table import spread
+from pytorch_tests_table import lines_of, table
 
 NAMES = {"native": "caching", "expandable": "expandable", "seamalloc": "stitch"}
 DEFAULT_CYCLE = 4
@@ -25,18 +25,13 @@ def policy(allocator):
 
 
 def measured(lines, cycle):
-    """The seconds of each allocator's steps: by program, policy and step."""
-    found, last = {}, {}
+    """The seconds of each allocator's steps: by program, policy, round and step."""
+    found = {}
     for line in lines:
-        if "step" in line and "seconds" in line:
+        if line.get("step", 0) >= 2 * cycle:
             steps = found.setdefault(line["program"], {}).setdefault(policy(line["allocator"]), {})
-            steps[line["step"]] = max(line["seconds"], steps.get(line["step"], 0.0))
-            last[line["program"]] = max(line["step"], last.get(line["program"], 0))
-    for program, policies in found.items():
-        counted = range(2 * cycle, last[program] + 1 - 2 * (cycle + 1))
-        for steps in policies.values():
-            for step in [step for step in steps if step not in counted]:
-                del steps[step]
+            step = line["round"], line["step"]
+            steps[step] = max(line["seconds"], steps.get(step, 0.0))
     return found
 
 
@@ -65,8 +60,12 @@ def rows(of_steps, of_timelines):
             line = of_timelines.get(program, {}).get(name)
             if not both or not bare or not line:
                 continue
-            ratio = sum(steps[step] for step in both) / sum(native[step] for step in both)
-            low, _, high = statistics.quantiles([steps[step] / native[step] for step in both], n=4)
+            sums = {}
+            for step in both:
+                mine, theirs = sums.get(step[0], (0.0, 0.0))
+                sums[step[0]] = mine + steps[step], theirs + native[step]
+            ratios = [mine / theirs for mine, theirs in sums.values()]
+            ratio = statistics.median(ratios)
             failed = line["oom_line"] is not None
             change = line["step_ns"] / bare["step_ns"]
             found.append(
@@ -74,7 +73,7 @@ def rows(of_steps, of_timelines):
                     program,
                     name,
                     f"{statistics.median(steps[step] for step in both) * 1000:.1f}",
-                    f"{ratio:.3f} ({low:.3f} to {high:.3f})",
+                    spread(ratios, "{:.3f}"),
                     "no memory" if failed else f"{line['step_ns'] / 1e6:.1f}",
                     "" if failed else f"{change:.3f}",
                     "" if failed else f"{(change / ratio - 1) * 100:+.1f}%",
