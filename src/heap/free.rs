@@ -91,18 +91,26 @@ impl Heap {
         self.blocks[id].state = State::Pending;
     }
 
-    /// Notes that work of its own stream may still use a pending block. Returns the epoch that has to pass before another stream may
-    /// have the block.
-    pub(crate) fn note_pending(&mut self, id: BlockId) -> u64 {
-        let stream = &mut self.pools[self.blocks[id].pool.large()];
+    /// Notes that work of its own stream may still use a pending block. Returns the large pool and its epoch, which has to pass before
+    /// another stream may have the block.
+    pub(crate) fn note_pending(&mut self, id: BlockId) -> (PoolIndex, u64) {
+        let large = self.blocks[id].pool.large();
+        let stream = &mut self.pools[large];
         stream.freed_in_epoch = true;
-        stream.epoch
+        (large, stream.epoch)
     }
 
     /// Returns whether a pending block may be handed out before the CPU has seen that its uses have ended. Guarded memory, and that
     /// of the machine, is unmapped instead.
     pub(crate) fn may_be_taken_early(&self, id: BlockId) -> bool {
         matches!(self.blocks[id].kind, Kind::Home | Kind::View) && !self.is_spilled_block(id)
+    }
+
+    /// Returns whether another stream may have a pending block. The part of a slab stays with the stream of the slab: otherwise what is
+    /// free of the slab would lie in two pools, and never merge.
+    pub(crate) fn may_change_stream(&self, id: BlockId) -> bool {
+        let in_slab = |span: Span| self.home.as_ref().is_some_and(|home| home.is_slab(span.start));
+        self.home_spans(id).all(|span| span.size.is_multiple_of(GRANULE) || !in_slab(span))
     }
 
     /// Makes room to free a pending block for a pool.

@@ -82,7 +82,7 @@ impl Heap {
     }
 
     /// Returns the spans of home in which a block lies: its own, or those of its pieces. Other blocks have none.
-    fn home_spans(&self, id: BlockId) -> impl Iterator<Item = Span> + '_ {
+    pub(super) fn home_spans(&self, id: BlockId) -> impl Iterator<Item = Span> + '_ {
         let first = match self.blocks[id].kind {
             Kind::Home => id,
             Kind::View => self.blocks[id].left,

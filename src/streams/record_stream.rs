@@ -10,7 +10,7 @@ use crate::driver::{Driver, DriverResult};
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryPush, try_insert, with_room};
 use crate::heap::{Heap, map_bytes};
-use crate::ids::{BlockId, EventId, StreamId};
+use crate::ids::{BlockId, EventId, PoolIndex, StreamId};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -29,8 +29,8 @@ pub(super) struct Queued {
 struct Waiting {
     /// How many events.
     events: u32,
-    /// The epoch of its own stream in which it was freed.
-    epoch: u64,
+    /// The large pool in which it was freed, and the epoch there.
+    freed: (PoolIndex, u64),
 }
 
 /// Freed blocks waiting for the streams that used them.
@@ -310,8 +310,8 @@ impl RecordedStreams {
             self.drop_empty_queues();
             return;
         }
-        let epoch = heap.note_pending(id);
-        self.waiting.insert(id, Waiting { events: events.len() as u32, epoch });
+        let freed = heap.note_pending(id);
+        self.waiting.insert(id, Waiting { events: events.len() as u32, freed });
         let at = heap.counters().operations();
         for (stream, event) in events {
             match self.queues.iter_mut().find(|(of, _)| *of == stream) {
@@ -435,9 +435,10 @@ impl RecordedStreams {
         result
     }
 
-    /// Returns the epoch of its own stream in which a pending block was freed.
-    pub(super) fn epoch_of(&self, id: BlockId) -> Option<u64> {
-        self.waiting.get(&id).map(|waiting| waiting.epoch)
+    /// Returns the epoch in which a pending block was freed, if it is still of that large pool: the pools of a stream count their epochs
+    /// each for themselves, and the end of a private pool makes its blocks public.
+    pub(super) fn epoch_in(&self, id: BlockId, large: PoolIndex) -> Option<u64> {
+        self.waiting.get(&id).and_then(|waiting| Some(waiting.freed.1).filter(|_| waiting.freed.0 == large))
     }
 
     /// Lets a stream wait for each event of a pending block, with the number of the operation that recorded it.

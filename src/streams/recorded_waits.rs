@@ -15,7 +15,7 @@ use super::context::StreamContext;
 use super::rounds::{ANY_AGE, Until};
 use crate::config::StreamSharing;
 use crate::driver::DriverResult;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fallible::TryPush;
 use crate::heap::Request;
 use crate::ids::{BlockId, PoolIndex};
@@ -108,7 +108,10 @@ impl Streams {
                 let block = queued.block;
                 let from = context.heap.block(block).pool;
                 let is_wanted = if others {
-                    from != request.pool && !from.is_small() && context.heap.is_of_stream(from)
+                    from != request.pool
+                        && !from.is_small()
+                        && context.heap.is_of_stream(from)
+                        && context.heap.may_change_stream(block)
                 } else {
                     from == request.pool
                 };
@@ -129,7 +132,7 @@ impl Streams {
     /// Returns when the event was recorded that ends the epoch in which a pending block was freed on its own stream; 0 if that has
     /// passed. Returns `None` if the epoch is open.
     fn freed_at(&self, context: &StreamContext<'_>, block: BlockId, from: PoolIndex) -> Option<u64> {
-        let epoch = self.recorded.epoch_of(block)?;
+        let epoch = self.recorded.epoch_in(block, from)?;
         if epoch < context.heap.pool(from).passed {
             return Some(0);
         }
@@ -141,7 +144,9 @@ impl Streams {
     fn take_early(&mut self, context: &mut StreamContext<'_>, to: PoolIndex, block: BlockId) -> Result<()> {
         let from = context.heap.block(block).pool;
         context.heap.reserve_early(block, to)?;
-        if let Some(epoch) = self.recorded.epoch_of(block).filter(|_| from.large() != to.large()) {
+        if from.large() != to.large() {
+            let freed = self.recorded.epoch_in(block, from.large());
+            let epoch = freed.ok_or(Error::Internal("a block of an unknown epoch was chosen"))?;
             self.epochs.wait_for_epoch(context, to.large(), (from.large(), epoch))?;
         }
         let stream = context.heap.pool(to.large()).stream;
