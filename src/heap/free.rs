@@ -116,9 +116,10 @@ impl Heap {
     /// Makes room to free a pending block for a pool.
     pub(crate) fn reserve_early(&mut self, id: BlockId, to: PoolIndex) -> Result<()> {
         let block = self.blocks[id];
-        Ok(if block.kind == Kind::View {
-            self.views.reserve_use(block.view(), to.large())?
-        })
+        if block.kind == Kind::View {
+            self.views.reserve_use(block.view(), to.large())?;
+        }
+        Ok(())
     }
 
     /// Frees a pending block for a pool whose stream waits on the GPU for all that uses it.
