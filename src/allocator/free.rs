@@ -158,7 +158,9 @@ impl Core {
         if self.low_water.is_reached(size, &self.heap) {
             self.consolidate();
         }
-        if self.heap.count_freed(pool, size) > LONG_EPOCH.max(self.heap.reserved() / EPOCHS) {
+        if self.heap.knows_streams()
+            && self.heap.count_freed(pool, size) > LONG_EPOCH.max(self.heap.reserved() / EPOCHS)
+        {
             self.epoch_full(pool.large());
         }
         self.checked()

@@ -24,6 +24,12 @@ impl Heap {
         self.pools.large()
     }
 
+    /// Returns whether any stream was named beside the default stream. Other handles of that stream count.
+    #[inline]
+    pub(crate) fn knows_streams(&self) -> bool {
+        self.pool_of.len() > 1
+    }
+
     /// Returns whether a pool is one of a stream.
     pub(crate) fn is_of_stream(&self, pool: PoolIndex) -> bool {
         pool.large() != self.idle && !self.is_private(pool)
