@@ -257,3 +257,31 @@ fn snapshots_show_it_as_pending_until_it_is_taken() {
     assert_eq!(pending(allocator.stats()), 0);
     gpu.finish_hold(held);
 }
+
+/// The pools of a stream count their epochs each for themselves. What waits in a private pool is public once the pool is released.
+#[test]
+fn blocks_of_a_released_pool_are_waited_for_on_their_stream() {
+    let (gpu, allocator) = on("");
+    // The stream has passed several epochs of its public memory.
+    for _ in 0..4 {
+        for stream in [OWN, OTHER] {
+            let address = allocator.allocate(SIZE, stream).unwrap();
+            allocator.free(address).unwrap();
+        }
+        allocator.empty_cache().unwrap();
+    }
+    let pool = allocator.create_pool();
+    let address = allocator.allocate_in(pool, SIZE, OWN).unwrap();
+    allocator.record_stream(address, USER).unwrap();
+    for (stream, times) in [(OWN, 5), (USER, 1)] {
+        gpu.launch(stream, &[Range { address, size: SIZE }], times * KERNEL_NS).unwrap();
+    }
+    let done = gpu.done_at(OWN).unwrap();
+    allocator.free(address).unwrap();
+    allocator.release_pool(pool).unwrap();
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    let again = allocator.allocate(SIZE, OTHER).unwrap();
+    assert!(gpu.done_at(OTHER).unwrap_or(0).max(gpu.now_ns()) >= done);
+    gpu.launch(OTHER, &[Range { address: again, size: SIZE }], KERNEL_NS).unwrap();
+    assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
+}
