@@ -59,13 +59,15 @@ pub(crate) struct Map {
     numbers: FxHashMap<Place, u32>,
     /// The place of each block when it was allocated.
     pub(crate) first: Vec<u32>,
-    /// Blocks whose memory was exchanged: from which operation on a block has which place.
+    /// Blocks whose memory was exchanged, or taken while other streams still used it: from which operation on a block has which place.
     pub(crate) later: Vec<(u32, u32, u32)>,
     pub(crate) memory: Memory,
     /// Blocks that are in use, by address.
     live: BTreeMap<u64, (u32, u64)>,
     /// The address of each block.
     addresses: Vec<u64>,
+    /// Blocks that were freed, and that other streams still use, with their places.
+    pending: Vec<(u32, u32)>,
 }
 
 /// Where a block lies: its addresses, and its memory in their order.
@@ -249,11 +251,14 @@ impl Watcher for Looker<'_> {
                 self.sizes.push(size);
                 if let Some(map) = &mut self.course.map {
                     // A block that is live has a size.
-                    map.add(step.address, step.allocator.size_of(step.address).unwrap_or(size));
+                    map.add(step.address, step.allocator.size_of(step.address).unwrap_or(size), op);
                 }
             }
             TraceEvent::FreeRequested { block } => {
                 self.live -= self.sizes.get(block as usize).copied().unwrap_or(0);
+                if let Some(map) = self.course.map.as_mut().filter(|_| self.defers) {
+                    map.pending.extend(map.place_of(block).map(|place| (block, place)));
+                }
             }
             TraceEvent::FreeCompleted { block } => {
                 if let Some(map) = &mut self.course.map {
@@ -296,8 +301,9 @@ fn change(figure: &mut Vec<(u32, u64)>, op: u32, value: u64) {
 }
 
 impl Map {
-    fn add(&mut self, address: u64, size: u64) {
+    fn add(&mut self, address: u64, size: u64, now: u32) {
         let place = Place { address, size, pieces: self.memory.pieces(address, size) };
+        self.end_taken(&place, now);
         let block = self.first.len() as u32;
         let number = self.number(place);
         self.first.push(number);
@@ -305,7 +311,32 @@ impl Map {
         self.live.insert(address, (block, size));
     }
 
+    /// Ends the pending blocks of which a new block has memory: its stream waits on the GPU for those that use them.
+    fn end_taken(&mut self, new: &Place, now: u32) {
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.retain(|(block, place)| {
+            let Some(place) = self.places.get(*place as usize) else { return false };
+            let shares = |piece: &Piece| new.pieces.iter().any(|other| piece.overlaps(*other));
+            if !place.pieces.iter().any(shares) {
+                return true;
+            }
+            let nowhere = Place { address: place.address, size: 0, pieces: Vec::new() };
+            let number = self.number(nowhere);
+            self.later.push((*block, now, number));
+            self.remove(*block);
+            false
+        });
+        self.pending = pending;
+    }
+
+    /// Returns the place that a block has now.
+    fn place_of(&self, block: u32) -> Option<u32> {
+        let last = self.later.iter().rev().find(|(of, ..)| *of == block).map(|(.., place)| *place);
+        last.or_else(|| self.first.get(block as usize).copied())
+    }
+
     fn remove(&mut self, block: u32) {
+        self.pending.retain(|(pending, _)| *pending != block);
         let Some(address) = self.addresses.get(block as usize) else { return };
         // Another block may lie there already.
         if self.live.get(address).is_some_and(|(there, _)| *there == block) {
@@ -335,9 +366,11 @@ impl Map {
         for (block, address, size) in changed {
             let place = Place { address, size, pieces: self.memory.pieces(address, size) };
             let number = self.number(place);
-            let last = self.later.iter().rev().find(|(of, ..)| *of == block).map(|(.., place)| *place);
-            if last.or_else(|| self.first.get(block as usize).copied()) != Some(number) {
+            if self.place_of(block) != Some(number) {
                 self.later.push((block, now, number));
+                if let Some((_, place)) = self.pending.iter_mut().find(|(of, _)| *of == block) {
+                    *place = number;
+                }
             }
         }
     }

@@ -15,6 +15,13 @@ pub(crate) struct Piece {
     pub(crate) size: u64,
 }
 
+impl Piece {
+    /// Returns whether the two have bytes in common.
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        self.start < other.start + other.size && other.start < self.start + self.size
+    }
+}
+
 /// Memory that the driver gave at once: a handle, or an allocation of plain memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
