@@ -157,6 +157,8 @@ impl Core {
 /// Waits for frees, takes the memory of ended private pools, and lets the strategy release. An error of a private
 /// pool's source is returned last, for it stops nothing else.
 pub(super) fn reclaim(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, goal: Goal) -> Result<()> {
+    // What a failed call has left goes first. Strategies that map nothing themselves do not ask for it: guarded memory is mapped for them.
+    context.retry_rollback()?;
     context.heap.counters_mut().num_sync_all_streams += 1;
     let failed = wait_and_reclaim(context)?;
     strategy.release(context, goal)?;
