@@ -406,7 +406,7 @@ mod tests {
         }
     }
 
-    /// What went before a call failed is told.
+    /// Memory that went before a call failed is reported.
     #[test]
     fn what_was_given_before_a_failure_counts() {
         let (gpu, allocator) = freed(1 << 50);

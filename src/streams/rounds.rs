@@ -74,8 +74,8 @@ impl Room {
     }
 }
 
-/// How many rounds ago work ended for which a request waits. With 1 a stream that copies ahead of a computation has two buffers, and
-/// copied weights of 24 layers took 0.5% longer than with memory of their own.
+/// How many rounds ago work was given to the GPU for which a request waits. A stream that copies ahead of a computation has one buffer
+/// more than that: the one that it fills.
 const ROUNDS_BACK: usize = 2;
 
 /// How many size classes there are.

@@ -1,4 +1,4 @@
-//! What is said in a talk, word by word, and when: by a clock of the test's own.
+//! The words of each talk with the broker, and their times by a clock of the test's own.
 
 use seamalloc_broker::state::{Event, GivenBy, Room};
 use serde_json::{Value, json};
@@ -310,7 +310,7 @@ fn one_that_says_nothing_is_asked_sixteen_times() {
     assert!(talk.hear(member).is_empty());
 }
 
-/// Those with something to give are asked three times at most, each time for what is still missing.
+/// Members with something to give are asked three times at most, each time for what is still missing.
 #[test]
 fn three_rounds_end_a_request() {
     let mut talk = Talk::settled();
@@ -423,7 +423,7 @@ fn a_command_line_is_cut() {
     }
 }
 
-/// What follows a question is dropped, and its connection is closed with the answer.
+/// Words behind a question are dropped, and its connection is closed with the answer.
 #[test]
 fn who_has_asked_says_no_more() {
     let mut talk = Talk::settled();

@@ -25,7 +25,7 @@ const MAX_VIEWS: usize = 300;
 /// `None` if a view would have to be built, or memory grow.
 pub(super) fn take(context: &mut StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<BlockId>> {
     let Request { size, pool, .. } = *request;
-    // What extends a view takes whole chunks, which `wait_for_others` hands over.
+    // What extends a view takes whole chunks, which `StrategyContext::wait_on_gpu` hands over.
     if request.extends.is_some() || !context.may_wait_for_others(request)? {
         return Ok(None);
     }

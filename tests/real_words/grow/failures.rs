@@ -123,7 +123,7 @@ fn a_device_without_memory_refuses_and_all_stays() {
     world.end(&[]);
 }
 
-/// What a failure leaves to undo is undone before the next growth, which takes nothing that is missing elsewhere.
+/// Calls that a failure leaves to undo are undone before the next growth, which takes nothing that is missing elsewhere.
 #[test]
 fn a_growth_undoes_what_could_not_be_undone() {
     let left = std::cell::Cell::new(0);

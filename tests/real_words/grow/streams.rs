@@ -60,7 +60,7 @@ fn what_another_stream_uses_is_not_given_away_before_it_has_passed() {
     world.end(&[]);
 }
 
-/// It is all of its parts, whatever was said of the first one.
+/// The allocation is all of its parts, whatever was said of the first one.
 #[test]
 fn one_of_which_a_stream_was_erased_is_freed_as_a_whole() {
     let mut world = World::new(CAPACITY, OPTIONS);
@@ -185,7 +185,7 @@ fn growth_within_what_is_mapped_calls_no_driver() {
     world.end(&[]);
 }
 
-/// What other streams have passed serves growth, in private pools too.
+/// Memory that other streams have passed serves growth, in private pools too.
 #[test]
 fn growth_takes_what_streams_have_passed() {
     for private in [false, true] {

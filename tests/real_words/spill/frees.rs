@@ -87,7 +87,7 @@ fn a_neighbour_of_what_is_spilled_waits_for_nothing() {
     }
 }
 
-/// It waits for a stream that was named, and not for its own, which works on.
+/// The block waits for a stream that was named, and not for its own, which works on.
 #[test]
 fn a_neighbour_of_what_is_spilled_waits_for_the_named_stream_alone() {
     let gpu = Arc::new(SimGpu::new("sim:h200,capacity=50MiB".parse().unwrap()).unwrap());
