@@ -85,6 +85,7 @@ impl Strategy for Stitch {
             Means::All => self.wait_and_replace(context, request),
         };
         self.spends_spare = false;
+        context.note_new_wait(request);
         served.map_err(|miss| match miss {
             Miss::OutOfMemory { .. } => Miss::OutOfMemory { refused: self.refused },
             failed => failed,
