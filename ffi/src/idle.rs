@@ -10,8 +10,8 @@ use crate::lending;
 use crate::live;
 use crate::registry;
 use crate::status::Outcome;
-use seamalloc::config::StreamSharing;
-use seamalloc::{Error, IdleRelease};
+
+use seamalloc::{Error, IdleRelease, StreamSharing};
 use std::thread;
 use std::time::{Duration, Instant};
 
