@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::builder::TraceBuilder;
 use crate::error::RuleError;
 use crate::memory::{Memory, MemoryError, SeededSet, list_bytes};
+use crate::refused::RefusedRequest;
 use crate::trace::Trace;
 use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
@@ -47,8 +48,19 @@ pub(crate) fn trace_of_history(
     for block in earlier.iter().filter(|block| block.pending) {
         builder.free_requested(block.address).map_err(|rule| (count, rule))?;
     }
+    let (mut refused, mut most) = (None, None);
+    let mut live: u64 =
+        earlier.iter().filter(|block| !block.pending).map(|block| block.size).fold(0, u64::saturating_add);
     for (index, event) in history.enumerate() {
         let Some(event) = event else { continue };
+        if event.action == Action::Oom {
+            let demand = live.saturating_add(event.size);
+            // The one that needs most: a program may try again with less.
+            if most.is_none_or(|most| demand > most) {
+                most = Some(demand);
+                refused = Some(RefusedRequest { event: builder.events(), size: event.size, stream: event.stream });
+            }
+        }
         let done = match event.action {
             Action::Alloc => {
                 builder.stream(event.stream).and_then(|s| builder.alloc(event.address, event.size, s)).map(drop)
@@ -59,8 +71,17 @@ pub(crate) fn trace_of_history(
             _ => Ok(()),
         };
         done.map_err(|rule| (index, rule))?;
+        live = match event.action {
+            Action::Alloc => live.saturating_add(event.size),
+            Action::FreeRequested => live.saturating_sub(event.size),
+            _ => live,
+        };
     }
-    Ok(builder.finish())
+    let mut trace = builder.finish();
+    if let Some(refused) = refused {
+        trace.meta.insert(RefusedRequest::KEY.to_owned(), refused.to_json());
+    }
+    Ok(trace)
 }
 
 /// Returns where the blocks from before a history lie, in the order in which the trace of it allocates them.

@@ -10,6 +10,7 @@
 //! columns                          the figures of reports, for tables and lines of JSON
 //! timeline                         a job's kernels, waits and allocations in time, and its replay
 //! pinned                           caches of page-locked memory: PyTorch's, counted, beside a host pool's
+//! verdict                          why a job is short of memory, and one next step
 //! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
 //! ```
 //!
@@ -50,12 +51,14 @@ pub mod pytorch;
 pub mod read;
 pub mod recorded;
 mod recorder;
+mod refused;
 pub mod replay;
 pub mod rmm;
 mod summary;
 pub mod timeline;
 mod trace;
 mod unpack;
+pub mod verdict;
 pub mod whatif;
 pub mod workload;
 mod write;

@@ -50,6 +50,13 @@ pub fn device_of(trace: &Trace) -> (SimConfig, DeviceFrom) {
     }
 }
 
+/// Returns the bytes of the device that others held when memory ran out while the job was recorded; `None` if the recording
+/// does not say it.
+pub(crate) fn others_of(trace: &Trace) -> Option<u64> {
+    let of = |key: &str| trace.meta.get(key)?.as_u64();
+    of(TOTAL)?.checked_sub(of(AVAILABLE)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@
 mod device;
 mod growth;
 
+pub(crate) use device::others_of;
 pub use device::{DeviceFrom, device_of};
 
 use crate::columns::{Cell, Column, gib, line, round_to};
