@@ -155,7 +155,7 @@ fn the_device_is_the_recorded_one_where_the_recording_says_so() {
     let history = [
         entry("segment_alloc", 1 << 30, 60 << 20),
         entry("alloc", 1 << 30, 60 << 20),
-        r#"{"action":"oom","device_free":41943040,"size":99,"stream":0}"#.to_owned(),
+        r#"{"action":"oom","device_free":41943040,"size":52428800,"stream":0}"#.to_owned(),
         entry("free_requested", 1 << 30, 60 << 20),
         entry("free_completed", 1 << 30, 60 << 20),
     ];

@@ -5,17 +5,22 @@
 
 use super::{Figures, Holder, Need};
 use crate::refused::RefusedRequest;
-use crate::replay::{PassReport, ReplayError, ReplayOptions, replay, simulated};
+use crate::replay::{PassReport, ReplayError, ReplayOptions, Replayer, Step, Watcher, simulated};
 use crate::trace::{Trace, TraceEvent};
-use crate::whatif::{DeviceFrom, others_of};
-use seamalloc::driver::StreamId;
-use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
+use crate::whatif::{DeviceFrom, Recorded};
+use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig, SimGpu};
+use seamalloc::driver::{Driver, StreamId};
 use seamalloc::fragmentation::Owner;
-use seamalloc::{Fragmentation, OutOfMemoryReport, StrategyKind};
+use seamalloc::{Allocator, Fragmentation, StrategyKind};
 use serde_json::Value;
+use std::sync::Arc;
+
+/// A look at how memory is divided up is taken whenever so much more is held than at the last one: a hundredth part.
+const LOOK_PART: u64 = 100;
 
 /// Returns the figures of a job on the device of `options`, of which `device_from` says how it is known. `owners` are the
-/// lines of the program that hold most at the peak. The job is replayed three times.
+/// lines of the program that hold most at the peak, `persistent` the bytes that no step frees. The job is replayed with
+/// three strategies.
 ///
 /// # Errors
 /// As [`replay`](crate::replay::replay).
@@ -23,58 +28,98 @@ pub fn figures_of(
     trace: &Trace,
     options: &ReplayOptions,
     device_from: DeviceFrom,
+    persistent: Option<u64>,
     owners: Vec<Holder>,
 ) -> Result<Figures, ReplayError> {
     let refused = RefusedRequest::of(trace);
     let made = refused.map(|refused| refused.made_in(trace));
     let job = made.as_ref().unwrap_or(trace);
     let is_known = device_from != DeviceFrom::Unknown;
+    // Where the device is unknown, no allocator is to run out of memory.
     let capacity = if is_known { options.device.capacity } else { MAX_CAPACITY };
+    let device = SimConfig { capacity, calls_advance_clock: false, ..options.device.clone() };
     let need = |strategy: StrategyKind| {
         let config = options.config.clone().of_strategy(strategy);
-        let device = SimConfig { capacity, ..options.device.clone() };
-        let options = ReplayOptions { config, device, ..options.clone() };
-        Ok::<_, ReplayError>(need_of(job, &replay(job, &options, &mut |_, _| {})?))
+        need_of(job, &ReplayOptions { config, device: device.clone(), ..options.clone() })
     };
     let live = job.summary().peak_live;
-    // A refused request that is not part of the most that is live is no reason to name it.
-    let is_at_peak = refused.is_some() && live > trace.summary().peak_live;
+    // A refused request that is no part of the most that is live says nothing of it.
+    let is_at_peak = live > trace.summary().peak_live;
+    let recorded = Recorded::of(trace);
     Ok(Figures {
         capacity: is_known.then_some(options.device.capacity),
         live,
         refused: refused.filter(|_| is_at_peak).map_or(0, |refused| refused.size),
-        persistent: None,
+        persistent,
         owners,
         native: need(StrategyKind::Caching)?,
         expandable: need(StrategyKind::Expandable)?,
         stitch: need(StrategyKind::Stitch)?,
-        others: others_of(trace).filter(|_| device_from == DeviceFrom::Noted),
+        others: recorded.others().filter(|_| device_from == DeviceFrom::Noted),
+        available: recorded.available,
+        free_beyond_limit: recorded.free_beyond_limit,
         is_expandable_set: is_expandable_set(trace),
     })
 }
 
-/// The need of an allocator: of the pass in which it holds most, or of the refusal.
-fn need_of(trace: &Trace, passes: &[PassReport]) -> Need {
-    if let Some((_, report)) = passes.last().and_then(|pass| pass.oom.as_ref()) {
-        return refused_need(report);
+/// Replays a job, and looks at the moment at which most is held, or at the refusal.
+fn need_of(job: &Trace, options: &ReplayOptions) -> Result<Need, ReplayError> {
+    let sim = Arc::new(SimGpu::new(options.device.clone())?);
+    sim.set_run_ahead(options.lag);
+    let driver: Arc<dyn Driver> = Arc::<SimGpu>::clone(&sim);
+    let allocator = Allocator::new(driver, options.config.clone()).map_err(|error| ReplayError::Allocator {
+        trace: job.name.clone(),
+        event: 0,
+        error,
+    })?;
+    let mut replayer = Replayer::new(job, allocator, sim);
+    let mut look = Look::default();
+    let mut need = Need::default();
+    for pass in 1..=options.passes {
+        let report = replayer.watched_pass(pass, &mut look, &mut |_| {})?;
+        need.waits = need.waits.saturating_add(report.cpu_syncs);
+        if report.oom.is_some() {
+            return Ok(Need { waits: need.waits, ..refused_need(&report) });
+        }
+        need.reserved = need.reserved.max(Some(report.peak_reserved));
     }
-    let Some(pass) = passes.iter().max_by_key(|pass| pass.peak_reserved) else { return Need::default() };
-    let memory = &pass.fragmentation;
-    let asking = asking(trace, pass.peak_event);
-    Need {
-        reserved: Some(pass.peak_reserved),
-        idle: memory.free.saturating_add(memory.pending),
-        elsewhere: free_elsewhere(memory, asking),
-        pending: memory.pending,
-    }
+    let asking = asking(job, look.event);
+    need.idle = look.memory.free.saturating_add(look.memory.pending);
+    need.elsewhere = free_elsewhere(&look.memory, asking);
+    need.pending = look.memory.pending;
+    Ok(need)
 }
 
-fn refused_need(report: &OutOfMemoryReport) -> Need {
+/// The division of memory shortly before most was held.
+#[derive(Default)]
+struct Look {
+    reserved: u64,
+    event: usize,
+    memory: Fragmentation,
+}
+
+impl Watcher for Look {
+    fn step(&mut self, step: &Step<'_>) {
+        if !matches!(step.what, TraceEvent::Alloc { .. }) {
+            return;
+        }
+        let reserved = step.allocator.reserved();
+        if reserved > self.reserved.saturating_add(self.reserved / LOOK_PART) {
+            (self.reserved, self.event, self.memory) = (reserved, step.event, step.allocator.fragmentation());
+        }
+    }
+
+    fn end(&mut self, _: &Allocator) {}
+}
+
+/// The need of an allocator that ran out of memory.
+fn refused_need(report: &PassReport) -> Need {
+    let Some((_, report)) = &report.oom else { return Need::default() };
     Need {
-        reserved: None,
         idle: report.unallocated().saturating_add(report.pending),
         elsewhere: free_elsewhere(&report.memory, report.stream),
         pending: report.pending,
+        ..Need::default()
     }
 }
 

@@ -11,7 +11,7 @@ mod tests;
 mod words;
 
 pub use measure::figures_of;
-pub use rules::{APART_PART, FEW_PERCENT, NEAR_PERCENT, judge};
+pub use rules::{APART_PART, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, judge};
 
 use serde_json::{Value, json};
 
@@ -41,6 +41,10 @@ pub struct Figures {
     pub stitch: Need,
     /// Bytes of the device that other processes and libraries held when the job was recorded; `None` if it is unknown.
     pub others: Option<u64>,
+    /// The memory that PyTorch could have when a request was refused while the job was recorded.
+    pub available: Option<u64>,
+    /// The free memory of the device at that moment, where not the device but a limit of PyTorch's refused it.
+    pub free_beyond_limit: Option<u64>,
     /// Whether the job was recorded with expandable segments.
     pub is_expandable_set: bool,
 }
@@ -66,6 +70,8 @@ pub struct Need {
     pub elsewhere: u64,
     /// The part of `idle` that the program had freed and other streams still used (`record_stream`).
     pub pending: u64,
+    /// How often the CPU waited for the GPU, to give memory back or to get it.
+    pub waits: u64,
 }
 
 impl Need {
@@ -116,6 +122,8 @@ pub enum Verdict {
     SeamallocHelps {
         /// Bytes that it holds less than the better of PyTorch's; `None` if neither runs the job.
         saves: Option<u64>,
+        /// Waits of the CPU with the better of PyTorch's that seamalloc does without.
+        waits: u64,
     },
 }
 
@@ -183,6 +191,7 @@ impl Judgement {
                 "idle": need.idle,
                 "elsewhere": need.elsewhere,
                 "pending": need.pending,
+                "waits": need.waits,
             })
         };
         let owners = owners.iter().map(|owner| json!({"name": owner.name, "bytes": owner.bytes}));
@@ -201,6 +210,8 @@ impl Judgement {
                 "expandable": need(&self.figures.expandable),
                 "stitch": need(&self.figures.stitch),
                 "others": others,
+                "available": self.figures.available,
+                "free_beyond_limit": self.figures.free_beyond_limit,
                 "expandable_set": self.figures.is_expandable_set,
             },
         })

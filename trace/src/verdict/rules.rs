@@ -3,10 +3,13 @@
 //! Owns: when each [`Verdict`] is true. `docs/why.md` has the same rules in words, and a test compares the thresholds.
 
 use super::{Figures, Need, OfPyTorch, Verdict};
+use std::cmp::Ordering;
 
 /// A difference below this part of what is held, in percent, is nothing to act on: a replay agrees with what PyTorch held
 /// within half a percent, and a batch size is changed by more.
 pub const FEW_PERCENT: u64 = 3;
+/// A difference below so many bytes is nothing to act on either: a CUDA context takes more.
+pub const FEW_BYTES: u64 = 256 << 20;
 /// A job with less of the device left than this part, in percent, is near its limit: the CUDA context and libraries, which
 /// are not the allocator's, take 1 GiB or so of it.
 pub const NEAR_PERCENT: u64 = 5;
@@ -39,12 +42,13 @@ fn others(figures: &Figures) -> Option<Verdict> {
     (missing > 0).then_some(Verdict::Others { missing })
 }
 
-/// 3. An allocator of PyTorch's runs the job, and leaves room on the device.
+/// 3. An allocator of PyTorch's runs the job without waits for memory, and leaves room on the device.
 fn pytorch_has_room(figures: &Figures) -> Option<Verdict> {
     let (allocator, reserved) = figures.best_of_pytorch()?;
     let capacity = figures.capacity?;
     let left = capacity.saturating_sub(reserved);
-    (left >= percent(capacity, NEAR_PERCENT)).then_some(Verdict::PyTorchIsEnough { allocator, has_room: true })
+    let has_room = left >= percent(capacity, NEAR_PERCENT) && figures.need(allocator).waits == 0;
+    has_room.then_some(Verdict::PyTorchIsEnough { allocator, has_room })
 }
 
 /// 4. Streams keep apart at least half of what the job holds beyond seamalloc's need, or beyond what is live.
@@ -63,13 +67,15 @@ fn streams(figures: &Figures) -> Option<Verdict> {
     is_most(need.apart(), unused).then(|| Verdict::Streams { apart: need.apart(), is_saved: false })
 }
 
-/// 5. seamalloc alone runs the job, or holds notably less than the better of PyTorch's allocators.
+/// 5. seamalloc alone runs the job, holds notably less than the better of PyTorch's allocators, or does without its waits.
 fn seamalloc_helps(figures: &Figures) -> Option<Verdict> {
     let own = figures.stitch.reserved?;
-    match figures.best_of_pytorch() {
-        None => Some(Verdict::SeamallocHelps { saves: None }),
-        Some((_, reserved)) => saving(reserved, Some(own)).map(|saves| Verdict::SeamallocHelps { saves: Some(saves) }),
-    }
+    let Some((allocator, reserved)) = figures.best_of_pytorch() else {
+        return Some(Verdict::SeamallocHelps { saves: None, waits: 0 });
+    };
+    let waits = if figures.stitch.waits == 0 { figures.need(allocator).waits } else { 0 };
+    let saves = saving(reserved, Some(own));
+    (saves.is_some() || waits > 0).then(|| Verdict::SeamallocHelps { saves: Some(reserved.saturating_sub(own)), waits })
 }
 
 /// 3. PyTorch's allocators run the job, and seamalloc saves too little to matter.
@@ -80,7 +86,7 @@ fn nothing_to_gain(figures: &Figures) -> Option<Verdict> {
 /// Returns by how much `own` is less than `reserved`, if that is enough to matter.
 pub(super) fn saving(reserved: u64, own: Option<u64>) -> Option<u64> {
     let saves = reserved.saturating_sub(own?);
-    (saves > 0 && saves >= percent(reserved, FEW_PERCENT)).then_some(saves)
+    (saves >= FEW_BYTES && saves >= percent(reserved, FEW_PERCENT)).then_some(saves)
 }
 
 /// Returns so many percent of `bytes`, rounded down.
@@ -102,12 +108,17 @@ impl Figures {
     }
 
     /// Returns the allocator of PyTorch's to take, with what it holds: native, unless only expandable segments run the job,
-    /// or hold notably less.
+    /// or wait less often, or hold less where native holds notably more than another.
     pub(super) fn best_of_pytorch(&self) -> Option<(OfPyTorch, u64)> {
-        match (self.native.reserved, self.expandable.reserved) {
-            (Some(native), expandable) if saving(native, expandable).is_none() => Some((OfPyTorch::Native, native)),
-            (_, Some(expandable)) => Some((OfPyTorch::Expandable, expandable)),
-            (native, None) => native.map(|native| (OfPyTorch::Native, native)),
-        }
+        let expandable = self.expandable.reserved.map(|reserved| (OfPyTorch::Expandable, reserved));
+        let Some(native) = self.native.reserved else { return expandable };
+        let is_wasteful =
+            || [self.expandable.reserved, self.stitch.reserved].map(|own| saving(native, own)) != [None; 2];
+        let is_better = |(_, reserved): &(OfPyTorch, u64)| match self.native.waits.cmp(&self.expandable.waits) {
+            Ordering::Less => false,
+            Ordering::Equal => *reserved < native && is_wasteful(),
+            Ordering::Greater => true,
+        };
+        expandable.filter(is_better).or(Some((OfPyTorch::Native, native)))
     }
 }

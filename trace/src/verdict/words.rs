@@ -22,6 +22,10 @@ pub(super) fn headline(found: &Judgement) -> String {
         Verdict::TooMuchLive { by: 0 } => {
             format!("Nearly too much is live: {} of {device}. No allocator helps.", bytes(figures.live))
         }
+        Verdict::TooMuchLive { .. } if figures.is_of_refusal() => {
+            let live = bytes(figures.live);
+            format!("Too much is live: {live} of the {device} that PyTorch could have. No allocator helps.")
+        }
         Verdict::TooMuchLive { .. } => {
             format!("Too much is live: {} of {device}. No allocator helps.", bytes(figures.live))
         }
@@ -34,12 +38,15 @@ pub(super) fn headline(found: &Judgement) -> String {
             let whose = if is_saved { "seamalloc shares it" } else { "no allocator can reuse it yet" };
             format!("Streams keep memory apart: {}, and {whose}.", bytes(apart))
         }
-        Verdict::SeamallocHelps { saves: None } => {
+        Verdict::SeamallocHelps { saves: None, .. } => {
             format!("seamalloc helps: it runs the job on {device}, PyTorch's allocators do not.")
         }
-        Verdict::SeamallocHelps { saves: Some(saves) } => {
+        Verdict::SeamallocHelps { saves: Some(saves), waits } => {
             let other = figures.best_of_pytorch().map_or("native", |(allocator, _)| name(allocator));
-            format!("seamalloc helps: it holds {} less than {other}.", bytes(saves))
+            match waits {
+                0 => format!("seamalloc helps: it holds {} less than {other}.", bytes(saves)),
+                waits => format!("seamalloc helps: it never waits for memory, {other} {}.", times(waits)),
+            }
         }
     }
 }
@@ -48,6 +55,9 @@ pub(super) fn headline(found: &Judgement) -> String {
 fn enough(figures: &Figures, allocator: OfPyTorch) -> String {
     let Figures { native, expandable, .. } = figures;
     match (allocator, native.reserved, expandable.reserved) {
+        (OfPyTorch::Expandable, Some(_), _) if native.waits > expandable.waits => {
+            format!("PyTorch's expandable segments are enough: native waits for memory {}.", times(native.waits))
+        }
         (OfPyTorch::Expandable, Some(held), Some(less)) => {
             let saves = bytes(held.saturating_sub(less));
             format!("PyTorch's expandable segments are enough: they hold {saves} less than native.")
@@ -71,9 +81,18 @@ pub(super) fn reasons(found: &Judgement) -> String {
     match found.verdict {
         Verdict::TooMuchLive { by } => {
             said.push(match by {
-                0 => format!("{} and rounding do not fit in the device under any allocator.", demand(figures)),
-                by => format!("{}: {} more than the device has.", demand(figures), bytes(by)),
+                0 => format!("{}. With what rounding takes, no allocator fits it in.", demand(figures)),
+                by if figures.is_of_refusal() => {
+                    format!("{}, {} more than PyTorch could have when it ran out.", demand(figures), bytes(by))
+                }
+                by => format!("{}, {} more than the device has.", demand(figures), bytes(by)),
             });
+            if figures.is_of_refusal() {
+                said.push(match figures.free_beyond_limit {
+                    Some(free) => format!("A limit refused the request: the device had {} free.", bytes(free)),
+                    None => "If the GPU has more, others held the rest: see `nvidia-smi`.".to_owned(),
+                });
+            }
             said.extend(owners(figures));
         }
         Verdict::Others { .. } => said.push(format!(
@@ -100,6 +119,7 @@ pub(super) fn reasons(found: &Judgement) -> String {
             said.push(format!("{}. The job {}.", demand(figures), needs(figures)));
         }
     }
+    said.extend(recorded_elsewhere(figures));
     if figures.capacity.is_none() {
         said.push("The recording does not say how much memory its GPU has.".to_owned());
         if matches!(found.verdict, Verdict::PyTorchIsEnough { allocator: OfPyTorch::Expandable, .. }) {
@@ -124,6 +144,17 @@ fn demand(figures: &Figures) -> String {
     }
 }
 
+/// The memory that PyTorch could have while the job was recorded, where that is less than the device has.
+fn recorded_elsewhere(figures: &Figures) -> Option<String> {
+    let (capacity, available) = (figures.capacity?, figures.available?);
+    let others = capacity.checked_sub(available).filter(|others| *others > 0 && figures.others.is_none())?;
+    let why = match figures.free_beyond_limit {
+        Some(_) => "a limit kept the rest from it".to_owned(),
+        None => format!("if that was on this device, others held {} (see `nvidia-smi`)", bytes(others)),
+    };
+    Some(format!("PyTorch could have {} when it ran out: {why}.", bytes(available)))
+}
+
 /// The needs under each allocator: `needs 6.05 GiB with native, 5.50 GiB with expandable segments, …`.
 fn needs(figures: &Figures) -> String {
     let Figures { native, expandable, stitch, .. } = figures;
@@ -131,6 +162,9 @@ fn needs(figures: &Figures) -> String {
     let (mut held, mut refused) = (Vec::new(), Vec::new());
     for (name, need) in each {
         match need.reserved {
+            Some(reserved) if need.waits > 0 => {
+                held.push(format!("{} with {name} ({} of the CPU)", bytes(reserved), waits(need.waits)));
+            }
             Some(reserved) => held.push(format!("{} with {name}", bytes(reserved))),
             None => refused.push(name),
         }
@@ -218,6 +252,9 @@ fn less(figures: &Figures, by: u64) -> String {
         return "Shard or offload weights and optimizer state (FSDP, CPU offload): they alone exceed the device."
             .to_owned();
     }
+    if figures.is_of_refusal() && figures.free_beyond_limit.is_some() {
+        return "Raise the limit (set_per_process_memory_fraction), or reduce the batch size.".to_owned();
+    }
     let spill = format!("spill:host={}GiB", by.div_ceil(GIB).max(1));
     let batch = match figures.live.saturating_sub(persistent) {
         _ if by == 0 => "Reduce the batch size a little".to_owned(),
@@ -230,6 +267,23 @@ fn less(figures: &Figures, by: u64) -> String {
     format!(
         "{batch}; or recompute or offload activations; or let seamalloc spill: SEAMALLOC_CONF={spill} {SEAMALLOC_COMMAND}."
     )
+}
+
+/// How often, in words.
+fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
+/// A number of waits, in words.
+fn waits(count: u64) -> String {
+    if count == 1 { "1 wait".to_owned() } else { format!("{count} waits") }
+}
+
+impl Figures {
+    /// Returns whether the capacity is the memory that PyTorch could have when a request was refused.
+    fn is_of_refusal(&self) -> bool {
+        self.capacity.is_some() && self.capacity == self.available
+    }
 }
 
 /// The name in a sentence.

@@ -6,8 +6,8 @@
 mod device;
 mod growth;
 
-pub(crate) use device::others_of;
 pub use device::{DeviceFrom, device_of};
+pub(crate) use device::{FREE_BEYOND_LIMIT, Recorded};
 
 use crate::columns::{Cell, Column, gib, line, round_to};
 use crate::replay::{ReplayError, ReplayOptions, Spilled};
