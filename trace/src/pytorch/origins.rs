@@ -27,7 +27,8 @@ const MOST_FRAMES: usize = 1024;
 pub struct Origins {
     /// Frames of stacks, each different one once.
     pub frames: Vec<Frame>,
-    /// Stacks, each different one once: indexes of `frames`, the innermost first.
+    /// Stacks, each different one once: indexes of `frames`, the innermost first. The stack of a thread that runs no Python is
+    /// empty, if no functions of C++ were recorded.
     pub stacks: Vec<Vec<u32>>,
     /// Of each block of the trace one more than the index of its stack; 0: it is not known.
     pub of_block: Vec<u32>,
@@ -196,7 +197,7 @@ impl Reader<'_> {
         Ok(held)
     }
 
-    /// Returns one more than the index of the stack of an entry or block, and 0 where it has none.
+    /// Returns one more than the index of the stack of an entry or block, and 0 where it was not recorded.
     fn stack(&mut self, of: Item) -> Result<u32, crate::MemoryError> {
         let pickle = self.pickle;
         let Some((list, frames)) = pickle.get(of, "frames").and_then(|item| Some((item.list()?, pickle.list(item)?)))
@@ -211,7 +212,7 @@ impl Reader<'_> {
             let index = self.frame(*frame)?;
             self.memory.push(&mut stack, index)?;
         }
-        let number = if stack.is_empty() { 0 } else { self.index_of_stack(stack)? + 1 };
+        let number = self.index_of_stack(stack)? + 1;
         self.memory.room_in_map(&mut self.known)?;
         self.known.insert(list, number);
         Ok(number)
