@@ -6,6 +6,7 @@
 //! memory                           what reading a file may take
 //! recorder, history                traces of a running allocator
 //! recorded, workload               traces of real jobs, and generated ones
+//! owners                           who holds the memory: live bytes by line of the program
 //! iteration                        what a program does again and again, to be planned
 //! columns                          the figures of reports, for tables and lines of JSON
 //! timeline                         a job's kernels, waits and allocations in time, and its replay
@@ -45,6 +46,7 @@ mod history;
 pub mod iteration;
 mod lines;
 mod memory;
+pub mod owners;
 pub mod pinned;
 pub mod price;
 pub mod pytorch;
