@@ -32,6 +32,7 @@ mod timeline;
 #[cfg(unix)]
 mod top;
 mod values;
+mod verdict;
 mod whatif;
 
 use clap::{CommandFactory, Parser};

@@ -91,7 +91,12 @@ fn broken(text: &str, most: usize) -> String {
 
 /// Bytes with a unit, for a sentence.
 pub(crate) fn bytes(bytes: u64) -> String {
-    format_bytes(bytes).replace(' ', &NO_BREAK.to_string())
+    without_breaks(&format_bytes(bytes))
+}
+
+/// Text that no line ends within.
+pub(crate) fn without_breaks(text: &str) -> String {
+    text.replace(' ', &NO_BREAK.to_string())
 }
 
 /// Lines of standard output. What a terminal would obey is escaped, as JSON has it.

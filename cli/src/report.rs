@@ -1,14 +1,13 @@
 //! `seamalloc report`: one page that shows what each strategy makes of traces, for looking.
 
-use crate::args::ReportArgs;
+use crate::args::{Color, ReportArgs};
 use crate::failure::Failure;
-use crate::inputs::Inputs;
-use crate::output::bytes;
+use crate::output::{Output, bytes};
 use crate::progress::Progress;
 use crate::svg::check_writable;
 use crate::values::Device;
 use crate::whatif::sentences_of;
-use crate::{output, source};
+use crate::{output, source, verdict};
 use seamalloc::StrategyKind;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::units::format_bytes;
@@ -16,8 +15,9 @@ use seamalloc_page::{Course, Job, course, fleet_html, html};
 use seamalloc_trace::Trace;
 use seamalloc_trace::cliff::{CliffReport, cliff};
 use seamalloc_trace::columns::ms;
-use seamalloc_trace::pytorch::{Origins, read_origins};
+use seamalloc_trace::pytorch::Origins;
 use seamalloc_trace::replay::ReplayOptions;
+use seamalloc_trace::verdict::judged;
 use seamalloc_trace::whatif::{DeviceFrom, device_of, whatif};
 use std::path::Path;
 
@@ -42,12 +42,16 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
         let text = format!("--map {kind}: only strategies that run have a map: {}", names.join(", "));
         return Err(Failure::Usage(text));
     }
-    let (loaded, mut inputs) = load(args)?;
+    let (loaded, mut inputs) = source::load_with_origins(&args.traces.traces, args.traces.generate)?;
     check_writable(&args.output)?;
+    let mut output = Output::new(Color::Never, None)?;
     let mut jobs = Vec::new();
     let (mut runs, mut failed) = (0, 0);
     inputs.each(&loaded, |(trace, origins)| {
         let job = job(args, trace, origins.clone())?;
+        if let Some(verdict) = &job.verdict {
+            verdict::show(&mut output, &trace.name, verdict)?;
+        }
         runs += job.courses.len();
         failed += job.courses.iter().filter(|course| is_out_of_memory(course)).count();
         jobs.push(job);
@@ -73,20 +77,6 @@ fn fleet(path: &Path, output: &Path) -> Result<(), Failure> {
     // A page is named after its own file: what it was made of may be a temporary one.
     let name = output.file_stem().unwrap_or_default().to_string_lossy();
     write(output, &fleet_html(&name, "seamalloc fleet", &job).map_err(wrong)?)
-}
-
-/// A trace, with what its file says of the origins of requests.
-type Loaded = (Trace, Option<Origins>);
-
-/// The traces of all files.
-fn load(args: &ReportArgs) -> Result<(Vec<Loaded>, Inputs), Failure> {
-    source::must_be_given(&args.traces.traces)?;
-    Inputs::read(&args.traces.traces, |path| {
-        let traces = source::load(path, args.traces.generate)?;
-        let origins = if path.exists() { read_origins(path)? } else { Vec::new() };
-        let mut origins = origins.into_iter().map(Some);
-        Ok(traces.into_iter().map(|trace| (trace, origins.next().flatten())).collect())
-    })
 }
 
 /// What all strategies make of a trace, on one device.
@@ -125,11 +115,14 @@ fn job<'t>(args: &ReportArgs, trace: &'t Trace, origins: Option<Origins>) -> Res
         }
         sentences.extend(cliff_in_words(&kinds, &sizes));
     }
+    let judge = |options| judged(trace, origins.as_ref(), &[], options, from);
+    let verdict = each.first().map(judge).transpose()?;
     let mut job = each.first().map_or_else(
         || Job::new(trace, &ReplayOptions::new(run.conf.clone(), SimConfig::default()), Vec::new()),
         |options| Job::new(trace, options, courses),
     );
     (job.sentences, job.whatif, job.cliff, job.origins) = (sentences, compared, sizes, origins);
+    job.verdict = verdict;
     Ok(job)
 }
 

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::inputs::Inputs;
 use crate::output;
 use seamalloc::nearest::near;
+use seamalloc_trace::pytorch::{Origins, read_origins};
 use seamalloc_trace::workload::{self, Scale, Workload};
 use seamalloc_trace::{Trace, TraceError, read_path, recorded};
 use std::io::ErrorKind;
@@ -14,6 +15,20 @@ use std::path::{Path, PathBuf};
 pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<(Vec<Trace>, Inputs), Failure> {
     must_be_given(paths)?;
     Inputs::read(paths, |path| load(path, generate))
+}
+
+/// A trace, with what its file says of the origins of requests.
+pub(crate) type Loaded = (Trace, Option<Origins>);
+
+/// As [`load_all`], with the origins of requests.
+pub(crate) fn load_with_origins(paths: &[PathBuf], generate: GenerateArgs) -> Result<(Vec<Loaded>, Inputs), Failure> {
+    must_be_given(paths)?;
+    Inputs::read(paths, |path| {
+        let traces = load(path, generate)?;
+        let origins = if path.exists() { read_origins(path)? } else { Vec::new() };
+        let mut origins = origins.into_iter().map(Some);
+        Ok(traces.into_iter().map(|trace| (trace, origins.next().flatten())).collect())
+    })
 }
 
 /// Refuses a command line without a trace.

@@ -149,9 +149,20 @@
   function summary(job) {
     const words = Seam.element("ul", { class: "words" });
     for (const sentence of job.about.sentences) words.append(Seam.element("li", {}, sentence));
-    const parts = [words, Seam.figures(job)];
+    const parts = [...verdict(job.about.verdict), words, Seam.figures(job)];
     if (job.about.whatif.length > 0) parts.push(Seam.element("br"), Seam.compared(job));
     content("summary").replaceChildren(...parts);
+  }
+
+  /** The verdict on a job: what is wrong, why, and what to do next. */
+  function verdict(found) {
+    if (!found) return [];
+    const parts = [
+      Seam.element("p", {}, Seam.element("strong", {}, found.text)),
+      Seam.element("p", {}, found.reasons),
+      Seam.element("p", {}, Seam.element("strong", {}, "Next: "), found.next),
+    ];
+    return [Seam.element("div", { class: "verdict" }, ...parts)];
   }
 
   function marks(job) {

@@ -10,6 +10,7 @@ use seamalloc_trace::cliff::CliffReport;
 use seamalloc_trace::owners::Lines;
 use seamalloc_trace::pytorch::Origins;
 use seamalloc_trace::replay::ReplayOptions;
+use seamalloc_trace::verdict::Judgement;
 use seamalloc_trace::whatif::WhatIf;
 use seamalloc_trace::{Trace, TraceEvent, fragmentation_json};
 use serde_json::{Value, json};
@@ -29,6 +30,8 @@ pub struct Job<'t> {
     pub courses: Vec<Course>,
     /// What the figures say, in words.
     pub sentences: Vec<String>,
+    /// The verdict on the job; `None` where nobody asked.
+    pub verdict: Option<Judgement>,
     /// What each strategy would hold, and how large steps could be, on the same device; empty where nobody asked.
     pub whatif: Vec<WhatIf>,
     /// What each costs on devices that are nearly too small; empty where nobody asked.
@@ -55,6 +58,7 @@ impl<'t> Job<'t> {
             capacity: options.device.capacity,
             courses,
             sentences: Vec::new(),
+            verdict: None,
             whatif: Vec::new(),
             cliff: Vec::new(),
             origins: None,
@@ -103,6 +107,7 @@ impl<'t> Job<'t> {
             "events": self.trace.events.len(),
             "streams": self.trace.streams.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "sentences": self.sentences,
+            "verdict": self.verdict.as_ref().map(Judgement::to_json),
             "whatif": self.whatif.iter().map(WhatIf::to_json).collect::<Vec<_>>(),
             "cliff": self.cliff.iter().map(CliffReport::to_json).collect::<Vec<_>>(),
             "strategies": self.courses.iter().map(|course| course.strategy).collect::<Vec<_>>(),

@@ -114,3 +114,16 @@ fn what_cannot_be_shown_is_said_before_anything_runs() {
     has(&complaint(&["report", &file, "-o", &nowhere], 1), &["cannot write", "no/such/folder"]);
     assert_eq!(folder.content(), ["job.csv"]);
 }
+
+#[test]
+fn the_verdict_stands_on_the_page_and_before_its_name() {
+    let folder = Folder::new();
+    let (file, page) = (folder.file("job.csv", CSV), folder.name("page.html"));
+    let args = ["report", &file, "--quick", "--device", "sim:h200,capacity=1GiB", "-o", &page];
+    let out = stdout(&args, 0);
+    has(
+        &out,
+        &["job: PyTorch's native allocator is enough: no other holds 3% less.", "Next: Keep PyTorch's allocator"],
+    );
+    assert!(out.find("Next: ").unwrap() < out.find("page.html").unwrap(), "{out}");
+}

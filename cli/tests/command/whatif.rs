@@ -2,7 +2,7 @@
 
 use super::{Folder, STRATEGIES, complaint, has, lines, snapshot, stdout};
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "capacity",
     "device",
     "device_from",
@@ -25,6 +25,7 @@ const KEYS: [&str; 22] = [
     "trace",
     "tries",
     "utilization",
+    "verdict",
 ];
 
 /// Weights of 100 MiB that stay, and a step of 50 MiB.
@@ -73,12 +74,12 @@ fn what_is_gained_is_said_over_pytorch_on_the_same_device() {
     for (device, sentence) in [
         (
             "sim:h200,capacity=200MiB",
-            "job on sim:h200,capacity=200MiB: native x2.00, expandable x2.00, stitch x2.00: no larger step; holds as much as \
+            "job on sim:h200,capacity=200MiB: native x2.00, expandable x2.00, stitch x2.00: the same largest step as expandable's; holds as much as \
              native, 10.00 MiB less than expandable.",
         ),
         (
             "sim:h200,capacity=130MiB",
-            "native x0.60, expandable x0.40, stitch x0.60: no larger step; the job as it was recorded is too much.",
+            "native x0.60, expandable x0.40, stitch x0.60: the same largest step as native's; stitch runs out of memory with the job as it was recorded.",
         ),
     ] {
         let args = ["whatif", &job, "--device", device];
@@ -175,7 +176,7 @@ fn a_largest_step_is_the_largest_or_said_not_to_be() {
     let small = folder.file("small.csv", b"a,1,1048576,0\na,2,20971520,0\nr,2\nf,2\n");
     let out = words(&args(&small).each_ref().map(String::as_str));
     // 143,155.9 MiB less the 1 that stays, 2 as a segment or 20 as expandable's, by 20 MiB.
-    has(&out, &["native x7158, expandable x7157, stitch x7158: no larger step"]);
+    has(&out, &["native x7158, expandable x7157, stitch x7158: the same largest step as native's"]);
     let rigid = folder.file("rigid.csv", b"a,1,1048576,0\n");
     let rigid = args(&rigid);
     let rigid = rigid.each_ref().map(String::as_str);
@@ -190,8 +191,46 @@ fn what_does_not_fit_is_told_as_such() {
     let args = ["whatif", &training(&folder), "--device", "sim:h200,capacity=50MiB", "--strategy", "stitch"];
     has(
         &words_of(&stdout(&args, 3)),
-        &["too much", "none", "stitch none: no larger step; the job as it was recorded is too much."],
+        &[
+            "too much",
+            "none",
+            "stitch none: none runs it, even with the smallest steps; stitch runs out of memory with the job as it was recorded.",
+        ],
     );
     has(&complaint(&["whatif", &training(&folder), "--device", "cuda:0"], 2), &["simulated device"]);
     has(&complaint(&["whatif"], 2), &["no trace is given"]);
+}
+
+/// Question 1 of docs/why.md: 150 MiB live, and a device of 130.
+#[test]
+fn the_verdict_comes_first_with_one_next_step() {
+    let folder = Folder::new();
+    let args = ["whatif", &training(&folder), "--device", "sim:h200,capacity=130MiB", "--strategy", "stitch"];
+    let out = stdout(&args, 3);
+    let mut lines_of_text = out.lines();
+    assert_eq!(lines_of_text.next(), Some("job: Too much is live: 150.00 MiB of 130.00 MiB. No allocator helps."));
+    has(&words_of(&out), &["150.00 MiB are live", "20.00 MiB more than the device has", "Next: Reduce the batch size"]);
+    assert!(out.find("Next: ").unwrap() < out.find("reserved").unwrap(), "{out}");
+    for line in lines(&[&args[..], &["--json"]].concat(), 3) {
+        let verdict = &line["verdict"];
+        assert_eq!(verdict["kind"], "too_much_live");
+        assert_eq!(verdict["text"], "Too much is live: 150.00 MiB of 130.00 MiB. No allocator helps.");
+        assert_eq!(
+            (&verdict["figures"]["live"], &verdict["figures"]["capacity"]),
+            (&(150 << 20).into(), &(130 << 20).into())
+        );
+        assert!(verdict["next"].is_string() && verdict["reasons"].is_string(), "{verdict}");
+    }
+}
+
+/// Where the device is unknown, nothing is compared with an H200, and the question is asked.
+#[test]
+fn a_job_of_an_unknown_device_is_told_its_needs_and_asked_for_the_device() {
+    let file = snapshot("train-eval.snapshot.pickle.gz");
+    let args = ["whatif", &file, "--strategy", "stitch", "--quick"];
+    let out = words(&args);
+    has(&out, &["train-eval: PyTorch's expandable segments are enough: they hold 3.36 GiB less than native."]);
+    has(&out, &["needs 11.40 GiB with native, 8.04 GiB with expandable segments, 8.00 GiB with seamalloc"]);
+    has(&out, &["--device sim:rtx4090 (24 GiB)", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"]);
+    assert!(lines(&[&args[..], &["--json"]].concat(), 0)[0]["verdict"]["figures"]["capacity"].is_null());
 }

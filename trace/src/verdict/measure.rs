@@ -3,7 +3,9 @@
 //!
 //! Owns: which moment of a replay counts, and what of the memory held is out of reach at it.
 
-use super::{Figures, Holder, Need};
+use super::{Figures, Holder, Judgement, Need};
+use crate::owners::owners;
+use crate::pytorch::Origins;
 use crate::refused::RefusedRequest;
 use crate::replay::{PassReport, ReplayError, ReplayOptions, Replayer, Step, Watcher, simulated};
 use crate::trace::{Trace, TraceEvent};
@@ -17,6 +19,26 @@ use std::sync::Arc;
 
 /// A look at how memory is divided up is taken whenever so much more is held than at the last one: a hundredth part.
 const LOOK_PART: u64 = 100;
+
+/// The owners that a verdict names.
+const OWNERS: usize = 3;
+
+/// Returns the verdict on a job on the device of `options`, of which `device_from` says how it is known. `origins` are the
+/// stacks of its requests, where the recording has them; files whose paths contain one of `libraries` are not the user's.
+///
+/// # Errors
+/// As [`replay`](crate::replay::replay).
+pub fn judged(
+    trace: &Trace,
+    origins: Option<&Origins>,
+    libraries: &[String],
+    options: &ReplayOptions,
+    device_from: DeviceFrom,
+) -> Result<Judgement, ReplayError> {
+    let rows = origins.map(|origins| owners(trace, origins, libraries, OWNERS).rows).unwrap_or_default();
+    let holders = rows.into_iter().map(|owner| Holder { name: owner.name, bytes: owner.held.bytes });
+    Ok(Judgement::of(figures_of(trace, options, device_from, None, holders.collect())?))
+}
 
 /// Returns the figures of a job on the device of `options`, of which `device_from` says how it is known. `owners` are the
 /// lines of the program that hold most at the peak, `persistent` the bytes that no step frees. The job is replayed with

@@ -10,7 +10,7 @@ mod rules;
 mod tests;
 mod words;
 
-pub use measure::figures_of;
+pub use measure::{figures_of, judged};
 pub use rules::{APART_PART, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, judge};
 
 use serde_json::{Value, json};
