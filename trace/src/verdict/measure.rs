@@ -3,6 +3,7 @@
 //!
 //! Owns: which moment of a replay counts, and what of the memory held is out of reach at it.
 
+use super::rules::near;
 use super::{Figures, Holder, Judgement, Need};
 use crate::owners::owners;
 use crate::pytorch::Origins;
@@ -56,9 +57,17 @@ pub fn figures_of(
     let refused = RefusedRequest::of(trace);
     let made = refused.map(|refused| refused.made_in(trace));
     let job = made.as_ref().unwrap_or(trace);
+    let recorded = Recorded::of(trace);
     let is_known = device_from != DeviceFrom::Unknown;
+    let others = recorded.others().filter(|_| device_from == DeviceFrom::Noted);
+    // A CUDA context and libraries stay, so that only the rest of the device counts.
+    let (others, stays) = match others {
+        Some(others) if others < near(options.device.capacity) => (None, others),
+        others => (others, 0),
+    };
+    let of_device = options.device.capacity.saturating_sub(stays);
     // Where the device is unknown, no allocator is to run out of memory.
-    let capacity = if is_known { options.device.capacity } else { MAX_CAPACITY };
+    let capacity = if is_known { of_device } else { MAX_CAPACITY };
     let device = SimConfig { capacity, calls_advance_clock: false, ..options.device.clone() };
     let need = |strategy: StrategyKind| {
         let config = options.config.clone().of_strategy(strategy);
@@ -67,9 +76,8 @@ pub fn figures_of(
     let live = job.summary().peak_live;
     // A refused request that is no part of the most that is live says nothing of it.
     let is_at_peak = live > trace.summary().peak_live;
-    let recorded = Recorded::of(trace);
     Ok(Figures {
-        capacity: is_known.then_some(options.device.capacity),
+        capacity: is_known.then_some(of_device),
         live,
         refused: refused.filter(|_| is_at_peak).map_or(0, |refused| refused.size),
         persistent,
@@ -77,7 +85,7 @@ pub fn figures_of(
         native: need(StrategyKind::Caching)?,
         expandable: need(StrategyKind::Expandable)?,
         stitch: need(StrategyKind::Stitch)?,
-        others: recorded.others().filter(|_| device_from == DeviceFrom::Noted),
+        others,
         available: recorded.available,
         free_beyond_limit: recorded.free_beyond_limit,
         is_expandable_set: is_expandable_set(trace),

@@ -47,7 +47,7 @@ fn pytorch_has_room(figures: &Figures) -> Option<Verdict> {
     let (allocator, reserved) = figures.best_of_pytorch()?;
     let capacity = figures.capacity?;
     let left = capacity.saturating_sub(reserved);
-    let has_room = left >= percent(capacity, NEAR_PERCENT) && figures.need(allocator).waits == 0;
+    let has_room = left >= near(capacity) && figures.need(allocator).waits == 0;
     has_room.then_some(Verdict::PyTorchIsEnough { allocator, has_room })
 }
 
@@ -87,6 +87,11 @@ fn nothing_to_gain(figures: &Figures) -> Option<Verdict> {
 pub(super) fn saving(reserved: u64, own: Option<u64>) -> Option<u64> {
     let saves = reserved.saturating_sub(own?);
     (saves >= FEW_BYTES && saves >= percent(reserved, FEW_PERCENT)).then_some(saves)
+}
+
+/// Returns the part of a device that is to stay free.
+pub(super) fn near(capacity: u64) -> u64 {
+    percent(capacity, NEAR_PERCENT)
 }
 
 /// Returns so many percent of `bytes`, rounded down.
