@@ -31,7 +31,7 @@
   Seam.figures = (job) => {
     const columns = [
       ["reserved at most", ({ peak_reserved }) => Seam.bytes(peak_reserved)],
-      ["of it used", (figures) => (figures.oom ? failed("out of memory") : used(figures.utilization))],
+      ["utilization", (figures) => (figures.oom ? failed("out of memory") : used(figures.utilization))],
       [
         "driver calls",
         ({ driver_calls }) => Seam.count(Object.values(driver_calls).reduce((sum, count) => sum + count, 0)),
