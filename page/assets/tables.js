@@ -172,12 +172,21 @@
     const sorted = [...stacks].sort((a, b) => b[1] - a[1]);
     const shown = sorted.slice(0, STACKS).flatMap(([stack, bytes]) => [
       Seam.element("p", { class: "note" }, Seam.bytes(bytes)),
-      Seam.element("pre", {}, job.about.stacks[stack - 1].map((frame) => job.about.frames[frame]).join("\n")),
+      ...frames(job.about.stacks[stack - 1].map((frame) => job.about.frames[frame])),
     ]);
     const left = sorted.length - STACKS;
     if (left > 0) shown.push(Seam.element("p", { class: "note" }, `${Seam.plural(left, "other stack")} with less`));
     const name = Seam.element("summary", {}, job.about.lines[line]);
     return Seam.element("td", { class: "wide" }, Seam.element("details", {}, name, ...shown));
+  }
+
+  /** The frames of a stack: those of Python, and on demand those of C++ between them. */
+  function frames(all) {
+    const text = (frames) => Seam.element("pre", {}, frames.join("\n"));
+    const python = all.filter((frame) => / \((<.*|.*\.py)(:\d+)?\)$/.test(frame));
+    if (python.length === 0 || python.length === all.length) return [text(all)];
+    const name = Seam.element("summary", {}, `with C++: ${Seam.plural(all.length, "frame")}`);
+    return [text(python), Seam.element("details", {}, name, text(all))];
   }
 
   Seam.inWords = {
