@@ -73,7 +73,11 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
 fn write(path: &Path, page: &str, quiet: bool) -> Result<(), Failure> {
     std::fs::write(path, page).map_err(|error| Failure::Write { path: path.to_owned(), error })?;
     let written = format!("{}: {}", path.display(), format_bytes(page.len() as u64));
-    if quiet { Ok(output::note(&written)) } else { output::print(&written) }
+    if quiet {
+        output::note(&written);
+        return Ok(());
+    }
+    output::print(&written)
 }
 
 /// Returns the line of `--json`: who holds the memory at the peak, or null where the recording has no stacks.
