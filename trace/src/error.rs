@@ -195,7 +195,7 @@ pub enum TraceError {
     /// A PyTorch snapshot in which no history was recorded: `device_traces` has no allocation and no free.
     #[error(
         "{file}: the snapshot holds no history of allocations (device_traces has no alloc entry){layout}; record one with \
-         torch.cuda.memory._record_memory_history(max_entries=1000000) before the job and \
+         torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\") before the job and \
          torch.cuda.memory._dump_snapshot(path) after it"
     )]
     NoHistory {

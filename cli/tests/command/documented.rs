@@ -47,6 +47,27 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
+/// How a snapshot is recorded: the same in every document and help text.
+const RECIPE: &str = "_record_memory_history(max_entries=1_000_000, stacks=\"python\")";
+
+#[test]
+fn one_recipe_records_a_snapshot() {
+    let mut texts: Vec<_> =
+        pages(&root()).iter().map(|page| (page.clone(), fs::read_to_string(page).unwrap())).collect();
+    let help = ["whatif", "report"].map(|command| (PathBuf::from(command), stdout(&[command, "--help"], 0)));
+    texts.extend(help);
+    let mut told = 0;
+    for (page, text) in texts {
+        // With arguments; a page may speak of the function.
+        let calls = text.split("_record_memory_history(").skip(1).filter(|rest| !rest.starts_with(')'));
+        for call in calls {
+            assert!(format!("_record_memory_history({call}").starts_with(RECIPE), "{}: {call:.60}", page.display());
+            told += 1;
+        }
+    }
+    assert!(told >= 7, "{told} times");
+}
+
 /// The arguments of a command line of ours, without comments and redirections; with values in the place of names for them.
 fn arguments(line: &str) -> Option<Vec<String>> {
     let rest = BEGINNINGS.iter().find_map(|beginning| line.trim().strip_prefix(beginning))?;

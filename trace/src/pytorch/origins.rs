@@ -136,7 +136,7 @@ fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, 
         let of_device = snapshot.snapshots.iter().find(|snapshot| snapshot.device == ordinal);
         let earlier = earlier_addresses(history.iter().copied(), of_device, &mut reader.memory).map_err(too_much)?;
         // Of a block that was there before, and is there no more, nobody knows it.
-        let known = |address: &u64| held.get(address).copied().unwrap_or(0);
+        let known = |address: &Option<u64>| address.and_then(|address| held.get(&address).copied()).unwrap_or(0);
         reader.out.of_block = earlier.iter().map(known).collect();
         reader.out.refusals.clear();
         let entries =
@@ -190,6 +190,10 @@ impl Reader<'_> {
                 let number = |item| pickle.number(item).and_then(Number::unsigned);
                 let Some(address) = pickle.get(*block, "address").and_then(number) else { continue };
                 let stack = self.stack(*block).map_err(|error| TraceError::memory(file, error))?;
+                // PyTorch writes an empty stack for a block whose stack it does not have.
+                let recorded =
+                    self.out.stacks.get((stack as usize).wrapping_sub(1)).is_some_and(|stack| !stack.is_empty());
+                let stack = if recorded { stack } else { 0 };
                 self.memory.room_in_map(&mut held).map_err(|error| TraceError::memory(file, error))?;
                 held.insert(address, stack);
             }
@@ -321,6 +325,37 @@ mod tests {
             .map(|stack| origins.frames[origins.stacks[*stack as usize - 1][0] as usize].to_string())
             .collect();
         assert_eq!(names, ["weights (train.py:7)", "bias (train.py:7)", "step (train.py:7)"]);
+    }
+
+    #[test]
+    fn a_block_that_is_gone_does_not_have_the_stack_of_the_next_at_its_address() {
+        let free = |action| json!({"action": action, "addr": 0, "size": 8, "stream": 0, "frames": frames(&["freed"])});
+        let alloc = json!({"action": "alloc", "addr": 0, "size": 16, "stream": 0, "frames": frames(&["later"])});
+        let block = json!({"address": 0, "size": 512, "requested_size": 16, "state": "active_allocated", "frames": frames(&["later"])});
+        let segment = json!({"device": 0, "address": 0, "total_size": 512, "blocks": [block]});
+        let history = json!([free("free_requested"), free("free_completed"), alloc]);
+        let bytes = pickled(&json!({"segments": [segment], "device_traces": [history]}));
+        assert_eq!(origins_of("t", &*bytes).unwrap()[0].of_block, [0, 1]);
+    }
+
+    #[test]
+    fn stacks_of_threads_without_python_are_empty_and_those_of_the_allocator_unknown() {
+        let alloc = json!({"action": "alloc", "addr": 4096, "size": 8, "stream": 0, "frames": []});
+        let block = json!({"address": 0, "size": 512, "requested_size": 8, "state": "active_allocated", "frames": []});
+        let segment = json!({"device": 0, "address": 0, "total_size": 512, "blocks": [block]});
+        let bytes = pickled(&json!({"segments": [segment], "device_traces": [[alloc]]}));
+        let origins = origins_of("t", &*bytes).unwrap().remove(0);
+        let empty = origins.of_block[1] as usize - 1;
+        assert_eq!((origins.of_block[0], origins.stacks[empty].len()), (0, 0));
+    }
+
+    #[test]
+    fn equal_stacks_and_frames_are_kept_once() {
+        let alloc = |address: u64, names: &[&str]| json!({"action": "alloc", "addr": address, "size": 8, "stream": 0, "frames": frames(names)});
+        let history = json!([alloc(0, &["f", "main"]), alloc(512, &["f", "main"]), alloc(1024, &["g", "main"])]);
+        let bytes = pickled(&json!({"segments": [], "device_traces": [history]}));
+        let origins = origins_of("t", &*bytes).unwrap().remove(0);
+        assert_eq!((origins.of_block, origins.frames.len(), origins.stacks.len()), (vec![1, 1, 2], 3, 2));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod flight;
 mod formats;
 mod hostile_traces;
 mod many_of_a_kind;
+mod owners;
 mod recording;
 
 #[path = "../../../tests/common/length.rs"]
