@@ -3,7 +3,7 @@
 use crate::args::ReportArgs;
 use crate::failure::Failure;
 use crate::inputs::Inputs;
-use crate::output::bytes;
+use crate::output::{bytes, grouped};
 use crate::progress::Progress;
 use crate::svg::check_writable;
 use crate::values::Device;
@@ -155,8 +155,9 @@ fn in_words(course: &Course) -> Option<String> {
     let pass = course.passes.last()?;
     let mut text = format!("{} ", course.strategy);
     match &pass.oom {
-        Some((event, report)) => text.push_str(&format!(
-            "ran out of memory at event {event}, asked for {}, with {} of {} held in use",
+        Some((_, report)) => text.push_str(&format!(
+            "ran out of memory at operation {}, asked for {}, with {} of {} held in use",
+            grouped(pass.ops),
             bytes(report.requested),
             bytes(report.allocated),
             bytes(report.reserved)
@@ -169,7 +170,8 @@ fn in_words(course: &Course) -> Option<String> {
     }
     let calls: u64 = pass.driver.iter().map(|(_, stat)| stat.count).sum();
     text.push_str(&format!(
-        "; {calls} driver calls take {} ms, the longest stall {} ms",
+        "; {} driver calls take {} ms, the longest stall {} ms",
+        grouped(calls),
         ms(pass.driver.total_ns()),
         ms(pass.stalls.worst_ns)
     ));
@@ -185,7 +187,7 @@ fn in_words(course: &Course) -> Option<String> {
 
 /// How often, in words.
 fn times(count: u64) -> String {
-    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+    if count == 1 { "once".to_owned() } else { format!("{} times", grouped(count)) }
 }
 
 /// On how small a device each strategy still runs the job, in a sentence.

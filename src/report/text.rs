@@ -69,8 +69,10 @@ impl fmt::Display for PoolMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { owner, small, free, largest, ranges, stranded } = self;
         let [free, largest] = [*free, *largest].map(format_bytes);
-        let [of, blocks] =
-            [if matches!(owner, Owner::Stream(_)) { "stream " } else { "" }, if *small { ", for small blocks" } else { "" }];
+        let [of, blocks] = [
+            if matches!(owner, Owner::Stream(_)) { "stream " } else { "" },
+            if *small { ", for small blocks" } else { "" },
+        ];
         let plural = if *ranges == 1 { "" } else { "s" };
         write!(f, "{of}{owner}: {free} free{blocks} in {ranges} range{plural}, the longest {largest}")?;
         if *stranded > 0 { write!(f, ", {} stranded", format_bytes(*stranded)) } else { Ok(()) }
