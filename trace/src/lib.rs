@@ -6,6 +6,7 @@
 //! memory                           what reading a file may take
 //! recorder, history                traces of a running allocator
 //! recorded, workload               traces of real jobs, and generated ones
+//! owners                           who holds the memory: live bytes by line of the program
 //! iteration                        what a program does again and again, to be planned
 //! layout                           what a snapshot without a history says
 //! columns                          the figures of reports, for tables and lines of JSON
@@ -46,6 +47,7 @@ pub mod iteration;
 pub mod layout;
 mod lines;
 mod memory;
+pub mod owners;
 pub mod pinned;
 pub mod price;
 pub mod pytorch;

@@ -11,25 +11,54 @@ use crate::error::TraceError;
 use crate::history::earlier_addresses;
 use crate::memory::{Memory, SeededMap, list_bytes};
 use crate::unpack::{BUFFER, MAX_WHOLE, Opened, read_to_limit};
+use rapidhash::fast::RandomState;
 use seamalloc::observer::{Action, Event};
+use std::fmt;
 use std::fs::File;
+use std::hash::BuildHasher;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// The most frames of a stack that are kept, the innermost.
-const MOST_FRAMES: usize = 64;
+/// The most frames of a stack that are kept, the innermost. With C++ frames a program's own lines lie deep.
+const MOST_FRAMES: usize = 1024;
 
 /// What is known of the requests of one trace beside their sizes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Origins {
-    /// Lines of the program: `forward (model.py:12)`.
-    pub frames: Vec<String>,
-    /// Stacks: indexes of `frames`, the innermost first.
+    /// Frames of stacks, each different one once.
+    pub frames: Vec<Frame>,
+    /// Stacks, each different one once: indexes of `frames`, the innermost first.
     pub stacks: Vec<Vec<u32>>,
     /// Of each block of the trace one more than the index of its stack; 0: it is not known.
     pub of_block: Vec<u32>,
     /// Requests that PyTorch's allocator refused when the job was recorded.
     pub refusals: Vec<Refusal>,
+}
+
+/// A line of Python, or a function of C++, in a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The function's name.
+    pub function: String,
+    /// The path of its file, as the recording has it.
+    pub file: String,
+    /// The line, if it is known.
+    pub line: Option<u64>,
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}", self.function, self.file)?;
+        self.line.map_or(Ok(()), |line| write!(f, ":{line}"))?;
+        f.write_str(")")
+    }
+}
+
+impl Frame {
+    /// Bytes of the heap that it takes beside itself.
+    fn heap_bytes(&self) -> u64 {
+        list_bytes::<u8>(self.function.len()) + list_bytes::<u8>(self.file.len())
+    }
 }
 
 /// A request that was refused when the job was recorded.
@@ -46,9 +75,9 @@ pub struct Refusal {
 impl Origins {
     /// Bytes of the heap that a copy of it takes.
     fn heap_bytes(&self) -> u64 {
-        let frames = self.frames.iter().map(|frame| list_bytes::<u8>(frame.len()));
+        let frames = self.frames.iter().map(Frame::heap_bytes);
         let stacks = self.stacks.iter().map(|stack| list_bytes::<u32>(stack.len()));
-        let lists = list_bytes::<String>(self.frames.len()) + list_bytes::<Vec<u32>>(self.stacks.len());
+        let lists = list_bytes::<Frame>(self.frames.len()) + list_bytes::<Vec<u32>>(self.stacks.len());
         frames.chain(stacks).fold(lists + list_bytes::<u32>(self.of_block.len()), u64::saturating_add)
     }
 }
@@ -89,6 +118,8 @@ fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, 
         memory,
         known: SeededMap::default(),
         frames: SeededMap::default(),
+        hashed: SeededMap::default(),
+        seed: RandomState::default(),
         out: Origins::default(),
     };
     let held = reader.stacks_of_blocks(file)?;
@@ -139,6 +170,9 @@ struct Reader<'a> {
     known: SeededMap<u32, u32>,
     /// By the number of a dict: the frame's index.
     frames: SeededMap<u32, u32>,
+    /// By the hash of a frame or of a stack: its index. PyTorch writes equal stacks of several requests anew.
+    hashed: SeededMap<u64, u32>,
+    seed: RandomState,
     out: Origins,
 }
 
@@ -177,13 +211,24 @@ impl Reader<'_> {
             let index = self.frame(*frame)?;
             self.memory.push(&mut stack, index)?;
         }
-        let number = if stack.is_empty() { 0 } else { self.out.stacks.len() as u32 + 1 };
-        if number > 0 {
-            self.memory.push(&mut self.out.stacks, stack)?;
-        }
+        let number = if stack.is_empty() { 0 } else { self.index_of_stack(stack)? + 1 };
         self.memory.room_in_map(&mut self.known)?;
         self.known.insert(list, number);
         Ok(number)
+    }
+
+    fn index_of_stack(&mut self, stack: Vec<u32>) -> Result<u32, crate::MemoryError> {
+        let hash = self.seed.hash_one(&stack);
+        let known = self.hashed.get(&hash).copied();
+        if let Some(index) = known.filter(|index| self.out.stacks.get(*index as usize) == Some(&stack)) {
+            self.memory.release(&stack);
+            return Ok(index);
+        }
+        let index = self.out.stacks.len() as u32;
+        self.memory.push(&mut self.out.stacks, stack)?;
+        self.memory.room_in_map(&mut self.hashed)?;
+        self.hashed.insert(hash, index);
+        Ok(index)
     }
 
     fn frame(&mut self, item: Item) -> Result<u32, crate::MemoryError> {
@@ -193,11 +238,21 @@ impl Reader<'_> {
         let pickle = self.pickle;
         let text = |key| pickle.get(item, key).and_then(|item| pickle.text(item)).unwrap_or("?");
         let line = pickle.get(item, "line").and_then(|line| pickle.number(line)).and_then(Number::unsigned);
-        let line = line.map_or_else(String::new, |line| format!(":{line}"));
-        let frame = format!("{} ({}{line})", text("name"), text("filename"));
-        self.memory.charge(list_bytes::<u8>(frame.len()))?;
-        let index = self.out.frames.len() as u32;
-        self.memory.push(&mut self.out.frames, frame)?;
+        let hash = self.seed.hash_one((text("name"), text("filename"), line));
+        let is = |frame: &Frame| frame.function == text("name") && frame.file == text("filename") && frame.line == line;
+        let known = self.hashed.get(&hash).copied();
+        let index = match known.filter(|index| self.out.frames.get(*index as usize).is_some_and(is)) {
+            Some(index) => index,
+            None => {
+                self.memory.charge(list_bytes::<u8>(text("name").len()) + list_bytes::<u8>(text("filename").len()))?;
+                let frame = Frame { function: text("name").to_owned(), file: text("filename").to_owned(), line };
+                let index = self.out.frames.len() as u32;
+                self.memory.push(&mut self.out.frames, frame)?;
+                self.memory.room_in_map(&mut self.hashed)?;
+                self.hashed.insert(hash, index);
+                index
+            }
+        };
         if let Some(dict) = item.dict() {
             self.memory.room_in_map(&mut self.frames)?;
             self.frames.insert(dict, index);
@@ -240,9 +295,10 @@ mod tests {
         assert_eq!(found[0].refusals, [Refusal { before_block: 1, size: 50, device_free: 30 }]);
         let named = |origins: &Origins, block: usize| match origins.of_block[block] {
             0 => Vec::new(),
-            stack => {
-                origins.stacks[stack as usize - 1].iter().map(|frame| origins.frames[*frame as usize].clone()).collect()
-            }
+            stack => origins.stacks[stack as usize - 1]
+                .iter()
+                .map(|frame| origins.frames[*frame as usize].to_string())
+                .collect(),
         };
         assert_eq!(found[0].of_block.len(), 2);
         assert_eq!(named(&found[0], 0), ["forward (train.py:7)", "main (train.py:7)"]);
@@ -261,7 +317,7 @@ mod tests {
         let names: Vec<_> = origins
             .of_block
             .iter()
-            .map(|stack| origins.frames[origins.stacks[*stack as usize - 1][0] as usize].as_str())
+            .map(|stack| origins.frames[origins.stacks[*stack as usize - 1][0] as usize].to_string())
             .collect();
         assert_eq!(names, ["weights (train.py:7)", "bias (train.py:7)", "step (train.py:7)"]);
     }
