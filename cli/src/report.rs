@@ -1,9 +1,10 @@
 //! `seamalloc report`: one page that shows what each strategy makes of traces, for looking.
 
-use crate::args::ReportArgs;
+use crate::args::{Color, ReportArgs};
 use crate::failure::Failure;
 use crate::inputs::Inputs;
-use crate::output::{bytes, grouped};
+use crate::layout::Layouts;
+use crate::output::{Output, bytes, grouped};
 use crate::progress::Progress;
 use crate::svg::check_writable;
 use crate::values::Device;
@@ -24,7 +25,7 @@ use std::path::Path;
 /// Traces of up to so many events have a map of every strategy: the page stays below some megabytes.
 const EVENTS_WITH_ALL_MAPS: usize = 150_000;
 
-pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
     if let Some(path) = &args.fleet {
         return fleet(path, &args.output);
     }
@@ -42,7 +43,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
         let text = format!("--map {kind}: only strategies that run have a map: {}", names.join(", "));
         return Err(Failure::Usage(text));
     }
-    let (loaded, mut inputs) = load(args)?;
+    let mut layouts = Layouts::default();
+    let (loaded, mut inputs) = load(args, &mut layouts)?;
     check_writable(&args.output)?;
     let mut jobs = Vec::new();
     let (mut runs, mut failed) = (0, 0);
@@ -55,6 +57,15 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     })?;
     if !jobs.is_empty() {
         write(&args.output, &html(&command(), &jobs))?;
+    }
+    if !layouts.is_empty() {
+        let mut output = Output::new(color, None)?;
+        layouts.print(&mut output, run.device.as_ref(), false)?;
+        output.text("")?;
+        output.text(
+            "A snapshot without a history has no page: a page shows operation after operation, which takes a recording \
+             (torch.cuda.memory._record_memory_history before the job).",
+        )?;
     }
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
@@ -79,11 +90,11 @@ fn fleet(path: &Path, output: &Path) -> Result<(), Failure> {
 type Loaded = (Trace, Option<Origins>);
 
 /// The traces of all files.
-fn load(args: &ReportArgs) -> Result<(Vec<Loaded>, Inputs), Failure> {
+fn load(args: &ReportArgs, layouts: &mut Layouts) -> Result<(Vec<Loaded>, Inputs), Failure> {
     source::must_be_given(&args.traces.traces)?;
     Inputs::read(&args.traces.traces, |path| {
-        let traces = source::load(path, args.traces.generate)?;
-        let origins = if path.exists() { read_origins(path)? } else { Vec::new() };
+        let traces = layouts.or(path, source::load(path, args.traces.generate))?;
+        let origins = if path.exists() && !traces.is_empty() { read_origins(path)? } else { Vec::new() };
         let mut origins = origins.into_iter().map(Some);
         Ok(traces.into_iter().map(|trace| (trace, origins.next().flatten())).collect())
     })

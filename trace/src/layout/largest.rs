@@ -40,6 +40,8 @@ pub(super) struct Parts {
     segments: u64,
     /// Pieces that are wholly free.
     pieces: u64,
+    /// What PyTorch gives back before it refuses a request: wholly free segments, of expandable ones wholly free pieces.
+    releasable: u64,
     /// Pieces of 2 MiB that are wholly free.
     granules: u64,
     /// The free end of the last expandable segment of a stream that lies in a partly used piece, the largest of all streams.
@@ -83,14 +85,19 @@ impl PartsCounter {
             if !segment.small {
                 self.parts.hole = self.parts.hole.max(to - from);
             }
-            if (from, to) == (segment.address, end) {
+            let is_whole = (from, to) == (segment.address, end);
+            if is_whole {
                 self.parts.segments = self.parts.segments.saturating_add(segment.total_size);
             }
             let whole = |unit: u64| whole(segment.address, end, unit, from, to);
             let (first, last) = whole(GRANULE);
             self.parts.granules = self.parts.granules.saturating_add(last.saturating_sub(first));
             let (first, last) = whole(piece);
-            self.parts.pieces = self.parts.pieces.saturating_add(last.saturating_sub(first));
+            let pieces = last.saturating_sub(first);
+            self.parts.pieces = self.parts.pieces.saturating_add(pieces);
+            if is_whole || segment.expandable {
+                self.parts.releasable = self.parts.releasable.saturating_add(pieces);
+            }
             if to == end {
                 edge = first - from;
             }
@@ -143,7 +150,7 @@ impl Layout {
     /// is not known, without any new memory of the device.
     #[must_use]
     pub fn largest_requests(&self, capacity: Option<u64>) -> LargestRequests {
-        let Parts { hole, segments, pieces, granules, edge, ends } = self.parts;
+        let Parts { hole, segments, pieces, granules, edge, ends, .. } = self.parts;
         let room = self.room(capacity).unwrap_or(0);
         let whole = |bytes: u64, unit: u64| bytes - bytes % unit;
         let native = hole.max(whole(room.saturating_add(segments), GRANULE));
@@ -151,6 +158,12 @@ impl Layout {
         let stitch = hole.max(whole(room, GRANULE).saturating_add(pieces).saturating_add(ends));
         let split = stitch.max(whole(room, GRANULE).saturating_add(granules));
         LargestRequests { native, expandable, stitch, split }
+    }
+
+    /// Returns the free bytes that PyTorch's allocator gives back to the driver before it refuses a request.
+    #[must_use]
+    pub fn releasable(&self) -> u64 {
+        self.parts.releasable
     }
 
     /// Returns the bytes of a device of so much memory that are not held, whoever has them.

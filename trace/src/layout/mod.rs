@@ -135,6 +135,7 @@ impl Layout {
             "pending": pending,
             "free": free,
             "private_free": self.private_free,
+            "releasable": self.releasable(),
             "holes": holes,
             "largest_hole": largest_hole,
             "largest_request": {

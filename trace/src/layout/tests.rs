@@ -126,8 +126,20 @@ fn a_verdict_names_the_first_question_that_fits() {
         (
             &layout(&[native(&[(100, 'a'), (200, 'p'), (50, 'f')])]),
             None,
-            LayoutVerdictKind::Streams,
-            "Streams keep memory apart: 200.00 MiB were freed and are still used by other streams, 50.00 MiB are free.",
+            LayoutVerdictKind::NotShort,
+            "Memory was not short at this moment: 200.00 MiB wait for other streams (record_stream).",
+        ),
+        (
+            &layout(&[native(&[(100, 'a'), (60, 'f')]), native(&[(30, 'f')])]),
+            None,
+            LayoutVerdictKind::NotShort,
+            "Memory was not short at this moment: 30.00 MiB lie in wholly free segments.",
+        ),
+        (
+            &layout(&[Segment { more: r#""is_expandable":true,"#, blocks: &[(10, 'a'), (45, 'f'), (5, 'a')] }]),
+            None,
+            LayoutVerdictKind::NotShort,
+            "Memory was not short at this moment: 20.00 MiB lie in wholly free segments or pieces.",
         ),
         (
             &layout(&[native(&[(100, 'a'), (60, 'f')]), other(&[(40, 'f'), (20, 'a')])]),

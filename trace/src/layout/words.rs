@@ -23,7 +23,9 @@ pub enum LayoutVerdictKind {
     TooMuchLive,
     /// Nearly all that is held is allocated, and the device has more.
     Others,
-    /// Freed memory waits for other streams, or is free on several.
+    /// PyTorch would have given memory back, or waited for it, before it refused a request.
+    NotShort,
+    /// Free memory lies on several streams.
     Streams,
     /// Free memory lies in private pools.
     PrivatePools,
@@ -40,6 +42,7 @@ impl LayoutVerdictKind {
         match self {
             Self::TooMuchLive => "too_much_live",
             Self::Others => "others",
+            Self::NotShort => "not_short",
             Self::Streams => "streams",
             Self::PrivatePools => "private_pools",
             Self::Fragmentation => "fragmentation",
@@ -83,6 +86,7 @@ impl Layout {
         let kind = self.kind(capacity);
         let (headline, reasons, next) = match kind {
             LayoutVerdictKind::TooMuchLive | LayoutVerdictKind::Others => self.in_use(kind, capacity),
+            LayoutVerdictKind::NotShort => self.with_memory_left(),
             LayoutVerdictKind::Streams => self.on_streams(),
             LayoutVerdictKind::PrivatePools => self.in_private_pools(),
             LayoutVerdictKind::Fragmentation | LayoutVerdictKind::OnePiece => self.in_holes(kind, capacity),
@@ -97,8 +101,8 @@ impl Layout {
         if is_little(held.free.saturating_add(held.pending), held.reserved) || held.reserved == 0 {
             let has_room = self.room(capacity).zip(capacity).is_some_and(|(room, of)| !is_little(room, of));
             if has_room { LayoutVerdictKind::Others } else { LayoutVerdictKind::TooMuchLive }
-        } else if held.pending > held.free {
-            LayoutVerdictKind::Streams
+        } else if !is_little(self.releasable().saturating_add(held.pending), held.reserved) {
+            LayoutVerdictKind::NotShort
         } else if self.private_free > held.free / MOST {
             LayoutVerdictKind::PrivatePools
         } else if others > own.saturating_add(others) / APART {
@@ -150,19 +154,24 @@ impl Layout {
         (headline, reasons, next.to_owned())
     }
 
-    fn on_streams(&self) -> (String, String, String) {
-        let held = &self.held;
-        if held.pending > held.free {
-            let headline = format!(
-                "Streams keep memory apart: {} were freed and are still used by other streams, {} are free.",
-                bytes(held.pending),
-                bytes(held.free)
-            );
-            let reasons = "No allocator can reuse them before those streams have passed (record_stream).";
-            let next =
-                "Free on the stream that used the memory last: TORCH_NCCL_AVOID_RECORD_STREAMS=1, no record_stream.";
-            return (headline, reasons.to_owned(), next.to_owned());
+    fn with_memory_left(&self) -> (String, String, String) {
+        let [releasable, pending] = [self.releasable(), self.held.pending].map(bytes);
+        let mut left = Vec::new();
+        if self.releasable() > 0 {
+            let pieces = if self.expandable { "segments or pieces" } else { "segments" };
+            left.push(format!("{releasable} lie in wholly free {pieces}"));
         }
+        if self.held.pending > 0 {
+            left.push(format!("{pending} wait for other streams (record_stream)"));
+        }
+        let headline = format!("Memory was not short at this moment: {}.", left.join(", "));
+        let reasons = "PyTorch gives such memory back, or waits for it, before it refuses a request. If a request was refused, the \
+                       snapshot was dumped before or after that: tensors were live then that are free here.";
+        let next = "Dump it in the handler, `except torch.OutOfMemoryError`, whose traceback keeps tensors, or record a history.";
+        (headline, reasons.to_owned(), next.to_owned())
+    }
+
+    fn on_streams(&self) -> (String, String, String) {
         let (own, others) = self.free_by_stream();
         let [own, all] = [own, own.saturating_add(others)].map(bytes);
         let headline = format!("Streams keep memory apart: of {all} free, one stream has no more than {own}.");
