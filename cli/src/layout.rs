@@ -39,15 +39,22 @@ impl Layouts {
         self.0.is_empty()
     }
 
-    /// Prints what each layout says. The memory of a device is known if `device` was asked for.
-    pub(crate) fn print(&self, output: &mut Output, device: Option<&Device>, json: bool) -> Result<(), Failure> {
+    /// Prints what each layout says. The memory of a device is known if `device` was asked for; `libraries` are parts of paths of
+    /// files that are no code of the user's.
+    pub(crate) fn print(
+        &self,
+        output: &mut Output,
+        device: Option<&Device>,
+        json: bool,
+        libraries: &[String],
+    ) -> Result<(), Failure> {
         let capacity = match device {
             Some(Device::Sim(device)) => Some(device.capacity),
             _ => None,
         };
         for (index, (path, layout)) in self.0.iter().enumerate() {
             let held = held_origins(path, layout.device)?;
-            let owners = held.as_ref().map(|held| (owners(held), &held.origins));
+            let owners = held.as_ref().map(|held| (owners(held, libraries), &held.origins));
             if json {
                 let mut line = layout.to_json(capacity);
                 line["owners"] = owners.map_or(Value::Null, |(owners, origins)| owners.to_json(origins));
@@ -69,9 +76,9 @@ fn held_origins(path: &Path, device: u32) -> Result<Option<HeldOrigins>, TraceEr
     Ok(found.filter(|held| held.origins.of_block.iter().any(|stack| *stack > 0)))
 }
 
-fn owners(held: &HeldOrigins) -> Owners {
+fn owners(held: &HeldOrigins, libraries: &[String]) -> Owners {
     let blocks = held.origins.of_block.iter().copied().zip(held.sizes.iter().copied());
-    Owners::of(blocks, &held.origins, &Lines::of(&held.origins, &[]), MOST_OWNERS)
+    Owners::of(blocks, &held.origins, &Lines::of(&held.origins, libraries), MOST_OWNERS)
 }
 
 fn print(output: &mut Output, layout: &Layout, capacity: Option<u64>, owners: Option<&Owners>) -> Result<(), Failure> {

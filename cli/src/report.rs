@@ -17,25 +17,29 @@ use seamalloc_page::{Course, Job, course, fleet_html, html};
 use seamalloc_trace::Trace;
 use seamalloc_trace::cliff::{CliffReport, cliff};
 use seamalloc_trace::columns::ms;
+use seamalloc_trace::owners::owners;
 use seamalloc_trace::pytorch::{Origins, read_origins};
 use seamalloc_trace::replay::ReplayOptions;
 use seamalloc_trace::whatif::{DeviceFrom, device_of, whatif};
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// Traces of up to so many events have a map of every strategy: the page stays below some megabytes.
 const EVENTS_WITH_ALL_MAPS: usize = 150_000;
+/// So many lines of the program are named one by one.
+const OWNERS: usize = 20;
 
 pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
-    if let Some(path) = &args.fleet {
-        return fleet(path, &args.output);
+    if let (Some(path), Some(output)) = (&args.fleet, &args.output) {
+        return fleet(path, output);
     }
     let run = &args.traces.run;
     if run.device().is_real() {
         let text = "report replays on a simulated device: --device sim:h200,capacity=SIZE";
         return Err(Failure::Usage(text.to_owned()));
     }
-    if run.json || run.svg.is_some() {
-        return Err(Failure::Usage("report writes a page alone: it has neither --json nor --svg".to_owned()));
+    if run.svg.is_some() {
+        return Err(Failure::Usage("report writes a page: it has no --svg".to_owned()));
     }
     let asked: Vec<_> = run.runs().iter().map(|options| options.config.strategy).collect();
     if let Some(kind) = args.map.iter().flat_map(|named| &named.0).find(|kind| !asked.contains(kind)) {
@@ -45,34 +49,51 @@ pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
     }
     let mut layouts = Layouts::default();
     let (loaded, mut inputs) = load(args, &mut layouts)?;
-    check_writable(&args.output)?;
+    args.output.as_deref().map_or(Ok(()), check_writable)?;
     let mut jobs = Vec::new();
     let (mut runs, mut failed) = (0, 0);
     inputs.each(&loaded, |(trace, origins)| {
+        if run.json {
+            output::print(&in_json(trace, origins.as_ref(), &args.library).to_string())?;
+        }
+        if args.output.is_none() {
+            return Ok(());
+        }
         let job = job(args, trace, origins.clone())?;
         runs += job.courses.len();
         failed += job.courses.iter().filter(|course| is_out_of_memory(course)).count();
         jobs.push(job);
         Ok(())
     })?;
-    if !jobs.is_empty() {
-        write(&args.output, &html(&command(), &jobs))?;
+    if let Some(output) = args.output.as_deref().filter(|_| !jobs.is_empty()) {
+        write(output, &html(&command(), &jobs), run.json)?;
     }
     if !layouts.is_empty() {
         let mut output = Output::new(color, None)?;
-        layouts.print(&mut output, run.device.as_ref(), false)?;
-        output.text("")?;
-        output.text(
-            "A snapshot without a history has no page: a page shows operation after operation, which takes a recording \
-             (torch.cuda.memory._record_memory_history before the job).",
-        )?;
+        layouts.print(&mut output, run.device.as_ref(), run.json, &args.library)?;
+        if !run.json {
+            output.text("")?;
+            output.text(
+                "A snapshot without a history has no page: a page shows operation after operation, which takes a recording \
+                 (torch.cuda.memory._record_memory_history before the job).",
+            )?;
+        }
     }
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
 
-fn write(path: &Path, page: &str) -> Result<(), Failure> {
+/// Writes the page. `quiet`: standard output is for other programs.
+fn write(path: &Path, page: &str, quiet: bool) -> Result<(), Failure> {
     std::fs::write(path, page).map_err(|error| Failure::Write { path: path.to_owned(), error })?;
-    output::print(&format!("{}: {}", path.display(), format_bytes(page.len() as u64)))
+    let written = format!("{}: {}", path.display(), format_bytes(page.len() as u64));
+    if quiet { Ok(output::note(&written)) } else { output::print(&written) }
+}
+
+/// Returns the line of `--json`: who holds the memory at the peak, or null where the recording has no stacks.
+fn in_json(trace: &Trace, origins: Option<&Origins>, libraries: &[String]) -> Value {
+    let origins = origins.filter(|origins| !origins.frames.is_empty());
+    let owners = origins.map(|origins| owners(trace, origins, libraries, OWNERS).to_json(origins));
+    json!({ "trace": trace.name, "peak_live": trace.summary().peak_live, "owners": owners })
 }
 
 /// The page of a whole job, which was looked at already.
@@ -83,7 +104,7 @@ fn fleet(path: &Path, output: &Path) -> Result<(), Failure> {
     check_writable(output)?;
     // A page is named after its own file: what it was made of may be a temporary one.
     let name = output.file_stem().unwrap_or_default().to_string_lossy();
-    write(output, &fleet_html(&name, "seamalloc fleet", &job).map_err(wrong)?)
+    write(output, &fleet_html(&name, "seamalloc fleet", &job).map_err(wrong)?, false)
 }
 
 /// A trace, with what its file says of the origins of requests.
@@ -141,6 +162,7 @@ fn job<'t>(args: &ReportArgs, trace: &'t Trace, origins: Option<Origins>) -> Res
         |options| Job::new(trace, options, courses),
     );
     (job.sentences, job.whatif, job.cliff, job.origins) = (sentences, compared, sizes, origins);
+    job.libraries.clone_from(&args.library);
     Ok(job)
 }
 

@@ -73,7 +73,7 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
     if !args.run.json && !traces.is_empty() && !layouts.is_empty() {
         output.text("")?;
     }
-    layouts.print(&mut output, args.run.device.as_ref(), args.run.json)?;
+    layouts.print(&mut output, args.run.device.as_ref(), args.run.json, &[])?;
     output.finish()?;
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }

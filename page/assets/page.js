@@ -392,7 +392,7 @@
     if (!job.about.stacks) {
       box.replaceChildren(
         note(
-          'The trace has no stacks. PyTorch records them with torch.cuda.memory._record_memory_history(stacks="python").',
+          'The trace has no stacks. PyTorch records them with torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python").',
         ),
       );
       return;

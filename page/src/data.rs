@@ -112,7 +112,7 @@ impl<'t> Job<'t> {
             let refusals = origins.refusals.iter();
             let refusals: Vec<_> = refusals.map(|at| json!([at.before_block, at.size, at.device_free])).collect();
             about.insert("recorded_refusals".to_owned(), refusals.into());
-            if origins.of_block.iter().any(|stack| *stack > 0) {
+            if !origins.frames.is_empty() {
                 let lines = Lines::of(origins, &self.libraries);
                 let frames: Vec<_> = origins.frames.iter().map(ToString::to_string).collect();
                 about.insert("frames".to_owned(), frames.into());

@@ -3,8 +3,8 @@
 //! Owns: the choice of one line for each stack, and the sums. `pytorch/origins.rs` reads the stacks.
 //!
 //! The line of a stack is the innermost one of the user's own Python code, outside of PyTorch, of installed packages and of the
-//! standard library. Where there is none, it is the innermost line of Python; where there is no Python, the innermost function that
-//! is no part of taking the stack.
+//! standard library. Where there is none, it is the innermost line of a package, and then of any Python; where there is no Python,
+//! the operator of the backward pass, and then the innermost function that neither takes the stack nor allocates.
 
 use crate::pytorch::{Frame, Origins};
 use crate::summary::fullest;
@@ -43,27 +43,44 @@ const OF_TORCH: [&str; 16] = [
 const COMPILED: &str = "torchinductor_";
 /// Code of notebooks and of the interpreter's prompt, which has no file.
 const TYPED: [&str; 2] = ["<ipython-input", "<stdin>"];
-/// Functions that take the stack.
-const UNWINDERS: [&str; 4] = ["torch::unwind", "torch::CapturedTraceback", "gather_with_cpp", "??"];
+/// Functions that take the stack, or that every allocation passes through.
+const PLUMBING: [&str; 4] = ["torch::unwind", "torch::CapturedTraceback", "c10::", "at::detail::"];
+/// The function that PyTorch's allocator takes the stack in.
+const GATHER: &str = "gather_with_cpp";
+/// A function whose name is not known.
+const UNKNOWN: &str = "??";
+/// Operators of the backward pass: `torch::autograd::generated::MmBackward0::apply(…)`.
+const AUTOGRAD: &str = "torch::autograd::";
+const GENERATED: &str = "torch::autograd::generated::";
+const APPLY: &str = "::apply(";
+/// The name of stacks that were recorded and are empty.
+const NO_LINE: &str = "no line of Python: the backward pass, or another thread";
 
 /// Whose code a frame is; of a stack the innermost frame of the first kind counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
+    /// The user's own Python.
     Own,
-    Library,
+    /// An installed package, and what the user names as a library.
+    Package,
+    /// PyTorch's Python and the standard library's.
+    Python,
+    /// An operator of the backward pass, which runs on threads without Python.
+    Backward,
+    /// Another function of C++.
     Native,
-    Unwinder,
+    Plumbing,
 }
 
 /// The line that stands for each stack of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// Indexes of [`Origins::frames`], each once.
-    pub frames: Vec<u32>,
+    /// Indexes of [`Origins::frames`], each once; none of stacks that are empty.
+    pub frames: Vec<Option<u32>>,
     /// The names of these lines: `nn_utils.py:6 softmax`, with so much of the path as tells the user's files apart.
     pub names: Vec<String>,
     /// Of each stack an index of `frames`.
-    pub of_stack: Vec<Option<u32>>,
+    pub of_stack: Vec<u32>,
 }
 
 impl Lines {
@@ -71,23 +88,26 @@ impl Lines {
     #[must_use]
     pub fn of(origins: &Origins, libraries: &[String]) -> Self {
         let kinds: Vec<_> = origins.frames.iter().map(|frame| kind(frame, libraries)).collect();
-        let kind_of = |frame: &u32| kinds.get(*frame as usize).copied().unwrap_or(Kind::Unwinder);
+        let kind_of = |frame: &u32| kinds.get(*frame as usize).copied().unwrap_or(Kind::Plumbing);
         let mut lines = Self::default();
         let mut known = FxHashMap::default();
         for stack in &origins.stacks {
-            let line = stack.iter().copied().min_by_key(kind_of).map(|frame| {
-                *known.entry(frame).or_insert_with(|| {
-                    lines.frames.push(frame);
-                    lines.frames.len() as u32 - 1
-                })
+            let frame = stack.iter().copied().min_by_key(kind_of);
+            let line = *known.entry(frame).or_insert_with(|| {
+                lines.frames.push(frame);
+                lines.frames.len() as u32 - 1
             });
             lines.of_stack.push(line);
         }
-        let frames =
-            || lines.frames.iter().filter_map(|frame| Some((kind_of(frame), origins.frames.get(*frame as usize)?)));
-        let own = frames().filter(|(kind, _)| *kind == Kind::Own).map(|(_, frame)| frame.file.as_str());
+        let frame_of = |frame: u32| Some((kind_of(&frame), origins.frames.get(frame as usize)?));
+        let own = lines.frames.iter().filter_map(|frame| frame_of((*frame)?));
+        let own = own.filter(|(kind, _)| *kind == Kind::Own).map(|(_, frame)| frame.file.as_str());
         let folder = common_folder(own);
-        lines.names = frames().map(|(kind, frame)| name(kind, frame, folder)).collect();
+        let name = |frame: &Option<u32>| match frame.and_then(frame_of) {
+            Some((kind, frame)) => name(kind, frame, folder),
+            None => NO_LINE.to_owned(),
+        };
+        lines.names = lines.frames.iter().map(name).collect();
         lines
     }
 }
@@ -110,8 +130,8 @@ pub struct Owners {
 /// A line of the program with what it holds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Owner {
-    /// The line.
-    pub frame: Frame,
+    /// The line, if the stacks have any.
+    pub frame: Option<Frame>,
     /// Its name, as [`Lines::names`] has it.
     pub name: String,
     /// Its blocks.
@@ -197,7 +217,7 @@ impl Owners {
         let mut not_recorded = Sum::default();
         for (number, held) in of_stacks {
             let stack = number.checked_sub(1);
-            let line = stack.and_then(|stack| lines.of_stack.get(stack as usize).copied().flatten());
+            let line = stack.and_then(|stack| lines.of_stack.get(stack as usize).copied());
             match stack.zip(line) {
                 Some((stack, line)) => rows.entry(line).or_default().push((stack, held.of(live))),
                 None => not_recorded.join(held),
@@ -232,9 +252,9 @@ impl Owners {
         let stack = |(stack, held): &(u32, Sum)| with(held.to_json(), "frames", frames(stack));
         let row = |row: &Owner| {
             json!({
-                "file": row.frame.file,
-                "line": row.frame.line,
-                "function": row.frame.function,
+                "file": row.frame.as_ref().map(|frame| &frame.file),
+                "line": row.frame.as_ref().and_then(|frame| frame.line),
+                "function": row.frame.as_ref().map(|frame| &frame.function),
                 "name": row.name,
                 "bytes": row.held.bytes,
                 "blocks": row.held.blocks,
@@ -259,9 +279,9 @@ fn owner(line: u32, mut stacks: Vec<(u32, Sum)>, origins: &Origins, lines: &Line
     stacks.sort_unstable_by_key(|(stack, of)| (Reverse(of.bytes), *stack));
     let all_stacks = stacks.len();
     stacks.truncate(MOST_STACKS);
-    let frame = lines.frames.get(line as usize).and_then(|frame| origins.frames.get(*frame as usize));
+    let frame = lines.frames.get(line as usize).and_then(|frame| origins.frames.get((*frame)? as usize));
     let row = Owner {
-        frame: frame.cloned().unwrap_or_default(),
+        frame: frame.cloned(),
         name: lines.names.get(line as usize).cloned().unwrap_or_default(),
         held: held.of(live),
         stacks,
@@ -271,34 +291,41 @@ fn owner(line: u32, mut stacks: Vec<(u32, Sum)>, origins: &Origins, lines: &Line
 }
 
 fn kind(frame: &Frame, libraries: &[String]) -> Kind {
-    let path = frame.file.replace('\\', "/");
-    let is_typed = TYPED.iter().any(|name| path.starts_with(name));
+    let (path, function) = (frame.file.replace('\\', "/"), frame.function.as_str());
     if !path.ends_with(".py") && !path.starts_with('<') {
-        let takes_it = UNWINDERS.iter().any(|name| frame.function.contains(name));
-        return if takes_it { Kind::Unwinder } else { Kind::Native };
+        let is_plumbing = PLUMBING.iter().any(|name| function.starts_with(name)) || function.contains(GATHER);
+        return match function {
+            _ if is_plumbing || function == UNKNOWN => Kind::Plumbing,
+            _ if function.starts_with(AUTOGRAD) && function.contains(APPLY) => Kind::Backward,
+            _ => Kind::Native,
+        };
     }
-    let is_library = !is_typed && (path.starts_with('<') || is_installed(&path));
-    if is_library || libraries.iter().any(|part| path.contains(part.as_str())) { Kind::Library } else { Kind::Own }
+    let is_typed = TYPED.iter().any(|name| path.starts_with(name));
+    let parts: Vec<_> = path.split('/').collect();
+    let follows = |of: fn(&str, &str) -> bool| parts.windows(2).any(|pair| matches!(pair, [a, b] if of(a, b)));
+    let is_installed = parts.iter().any(|part| INSTALLED.contains(part));
+    match () {
+        () if path.starts_with('<') && !is_typed => Kind::Python,
+        () if parts.iter().any(|part| part.starts_with(COMPILED)) || follows(is_torch) => Kind::Python,
+        () if is_installed && follows(|a, b| INSTALLED.contains(&a) && b == "torch") => Kind::Python,
+        () if is_installed || libraries.iter().any(|part| path.contains(part.as_str())) => Kind::Package,
+        () if follows(is_standard) => Kind::Python,
+        () => Kind::Own,
+    }
 }
 
-/// Returns whether a file of Python is one of PyTorch, of an installed package or of the standard library.
-fn is_installed(path: &str) -> bool {
-    let parts: Vec<_> = path.split('/').collect();
-    let is_standard = |folder: &str, within: &str| {
-        let version = |name: &str| {
-            let name = name.to_ascii_lowercase();
-            name.strip_prefix("python").is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
-        };
-        // Unix has lib/python3.12, Windows Python312\Lib.
-        (matches!(folder, "lib" | "lib64") && version(within)) || (version(folder) && within == "Lib")
+/// Returns whether a folder and what lies in it are of Python's standard library: lib/python3.12 of Unix, Python312\Lib of Windows.
+fn is_standard(folder: &str, within: &str) -> bool {
+    let is_version = |name: &str| {
+        let version = name.strip_prefix("python").or_else(|| name.strip_prefix("Python"));
+        version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
     };
-    let is_torch =
-        |folder: &str, within: &str| folder == "torch" && (within.starts_with('_') || OF_TORCH.contains(&within));
-    parts.iter().any(|part| INSTALLED.contains(part) || part.starts_with(COMPILED))
-        || parts.windows(2).any(|pair| match pair {
-            [folder, within] => is_standard(folder, within) || is_torch(folder, within),
-            _ => false,
-        })
+    (matches!(folder, "lib" | "lib64") && is_version(within)) || (is_version(folder) && within == "Lib")
+}
+
+/// Returns whether a folder and what lies in it are PyTorch's, installed or checked out.
+fn is_torch(folder: &str, within: &str) -> bool {
+    folder == "torch" && (within.starts_with('_') || OF_TORCH.contains(&within))
 }
 
 /// Returns the longest folder that all files lie in, with the slash behind it.
@@ -317,11 +344,16 @@ fn common_folder<'f>(files: impl Iterator<Item = &'f str>) -> &'f str {
 fn name(kind: Kind, Frame { function, file, line }: &Frame, folder: &str) -> String {
     let file = match kind {
         Kind::Own => file.strip_prefix(folder).unwrap_or(file),
-        Kind::Library => {
+        Kind::Package | Kind::Python => {
             let installed = |name: &&str| file.find(*name).and_then(|at| file.get(at + name.len() + 1..));
             INSTALLED.iter().find_map(installed).unwrap_or(file)
         }
-        Kind::Native | Kind::Unwinder => return function.clone(),
+        // The arguments of a function of C++ take lines.
+        Kind::Backward => {
+            let end = function.find(APPLY).map_or(function.len(), |at| at + APPLY.len() - 1);
+            return function.get(..end).unwrap_or(function).trim_start_matches(GENERATED).to_owned();
+        }
+        Kind::Native | Kind::Plumbing => return function.clone(),
     };
     match line {
         Some(line) => format!("{file}:{line} {function}"),
@@ -339,7 +371,7 @@ mod tests {
     }
 
     /// The innermost first.
-    const FRAMES: [(&str, &str); 9] = [
+    const FRAMES: [(&str, &str); 12] = [
         ("torch::unwind::unwind()", "??"),
         ("at::native::mm", "??"),
         ("relu", "/usr/lib/python3/dist-packages/torch/nn/functional.py"),
@@ -349,6 +381,9 @@ mod tests {
         ("<module>", "/home/me/job/train.py"),
         ("_call", "<frozen importlib>"),
         ("step", "/home/me/lib/python3.12/site-packages/bits/optim.py"),
+        ("c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::malloc(void**)", ""),
+        ("at::_ops::mm::call(at::Tensor const&)", "??"),
+        ("torch::autograd::generated::MmBackward0::apply(std::vector<at::Tensor>&&)", "??"),
     ];
 
     fn origins(stacks: &[&[u32]], of_block: &[u32]) -> Origins {
@@ -364,21 +399,23 @@ mod tests {
         let origins = origins(stacks, &[]);
         let libraries: Vec<_> = libraries.iter().map(|part| (*part).to_owned()).collect();
         let lines = Lines::of(&origins, &libraries);
-        lines
-            .of_stack
-            .iter()
-            .map(|line| line.map_or(String::new(), |line| lines.names[line as usize].clone()))
-            .collect()
+        lines.of_stack.iter().map(|line| lines.names[*line as usize].clone()).collect()
     }
 
     #[test]
     fn the_innermost_line_of_the_users_own_stands_for_a_stack() {
-        let stacks: [&[u32]; 6] = [&[0, 1, 2, 3, 4, 5, 6], &[2, 4, 6], &[2, 5, 7], &[0, 1], &[0], &[]];
-        let own = ["nn/utils.py:7 softmax", "model.py:7 scaled"];
-        let others = ["torch/nn/functional.py:7 relu", "at::native::mm", "torch::unwind::unwind()", ""];
-        assert_eq!(lines(&stacks, &[]), [&own[..], &others[..]].concat());
+        let stacks: [&[u32]; 2] = [&[0, 1, 2, 3, 4, 5, 6], &[2, 4, 6]];
+        assert_eq!(lines(&stacks, &[]), ["nn/utils.py:7 softmax", "model.py:7 scaled"]);
         // A library that the user names is one; its callers count.
         assert_eq!(lines(&stacks[..2], &["job/nn/", "model.py"]), ["train.py:7 <module>"; 2]);
+    }
+
+    #[test]
+    fn without_the_users_own_line_the_nearest_to_it_stands_for_a_stack() {
+        let stacks: [&[u32]; 6] = [&[2, 8, 5], &[2, 5, 7], &[0, 9, 10, 11], &[0, 9, 1], &[0], &[]];
+        let python = ["bits/optim.py:7 step", "torch/nn/functional.py:7 relu"];
+        let native = ["MmBackward0::apply", "at::native::mm", "torch::unwind::unwind()", NO_LINE];
+        assert_eq!(lines(&stacks, &[]), [&python[..], &native[..]].concat());
     }
 
     #[test]

@@ -28,7 +28,8 @@ const MOST_FRAMES: usize = 1024;
 pub struct Origins {
     /// Frames of stacks, each different one once.
     pub frames: Vec<Frame>,
-    /// Stacks, each different one once: indexes of `frames`, the innermost first.
+    /// Stacks, each different one once: indexes of `frames`, the innermost first. The stack of a thread that runs no Python is
+    /// empty, if no functions of C++ were recorded.
     pub stacks: Vec<Vec<u32>>,
     /// Of each block of the trace one more than the index of its stack; 0: it is not known.
     pub of_block: Vec<u32>,
@@ -128,7 +129,7 @@ fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, 
         let of_device = snapshot.snapshots.iter().find(|snapshot| snapshot.device == ordinal);
         let earlier = earlier_addresses(history.iter().copied(), of_device, &mut reader.memory).map_err(too_much)?;
         // Of a block that was there before, and is there no more, nobody knows it.
-        let known = |address: &u64| held.get(address).copied().unwrap_or(0);
+        let known = |address: &Option<u64>| address.and_then(|address| held.get(&address).copied()).unwrap_or(0);
         reader.out.of_block = earlier.iter().map(known).collect();
         reader.out.refusals.clear();
         let entries =
@@ -249,6 +250,10 @@ impl<'a> Reader<'a> {
                 let number = |item| pickle.number(item).and_then(Number::unsigned);
                 let Some(address) = pickle.get(*block, "address").and_then(number) else { continue };
                 let stack = self.stack(*block).map_err(|error| TraceError::memory(file, error))?;
+                // PyTorch writes an empty stack for a block whose stack it does not have.
+                let recorded =
+                    self.out.stacks.get((stack as usize).wrapping_sub(1)).is_some_and(|stack| !stack.is_empty());
+                let stack = if recorded { stack } else { 0 };
                 self.memory.room_in_map(&mut held).map_err(|error| TraceError::memory(file, error))?;
                 held.insert(address, stack);
             }
@@ -256,7 +261,7 @@ impl<'a> Reader<'a> {
         Ok(held)
     }
 
-    /// Returns one more than the index of the stack of an entry or block, and 0 where it has none.
+    /// Returns one more than the index of the stack of an entry or block, and 0 where it was not recorded.
     fn stack(&mut self, of: Item) -> Result<u32, crate::MemoryError> {
         let pickle = self.pickle;
         let Some((list, frames)) = pickle.get(of, "frames").and_then(|item| Some((item.list()?, pickle.list(item)?)))
@@ -271,7 +276,7 @@ impl<'a> Reader<'a> {
             let index = self.frame(*frame)?;
             self.memory.push(&mut stack, index)?;
         }
-        let number = if stack.is_empty() { 0 } else { self.index_of_stack(stack)? + 1 };
+        let number = self.index_of_stack(stack)? + 1;
         self.memory.room_in_map(&mut self.known)?;
         self.known.insert(list, number);
         Ok(number)
@@ -399,6 +404,37 @@ mod tests {
         let devices: Vec<_> = found.iter().map(|held| (held.device, held.sizes.clone(), stacks(held))).collect();
         assert_eq!(devices, [(0, vec![8], vec![Some(1)]), (2, vec![8, 8], vec![None, Some(1)])]);
         assert_eq!(held_in("t", Opened::new("t", &b"a,1,5,0\n"[..]).unwrap()).unwrap(), []);
+    }
+
+    #[test]
+    fn a_block_that_is_gone_does_not_have_the_stack_of_the_next_at_its_address() {
+        let free = |action| json!({"action": action, "addr": 0, "size": 8, "stream": 0, "frames": frames(&["freed"])});
+        let alloc = json!({"action": "alloc", "addr": 0, "size": 16, "stream": 0, "frames": frames(&["later"])});
+        let block = json!({"address": 0, "size": 512, "requested_size": 16, "state": "active_allocated", "frames": frames(&["later"])});
+        let segment = json!({"device": 0, "address": 0, "total_size": 512, "blocks": [block]});
+        let history = json!([free("free_requested"), free("free_completed"), alloc]);
+        let bytes = pickled(&json!({"segments": [segment], "device_traces": [history]}));
+        assert_eq!(origins_of("t", &*bytes).unwrap()[0].of_block, [0, 1]);
+    }
+
+    #[test]
+    fn stacks_of_threads_without_python_are_empty_and_those_of_the_allocator_unknown() {
+        let alloc = json!({"action": "alloc", "addr": 4096, "size": 8, "stream": 0, "frames": []});
+        let block = json!({"address": 0, "size": 512, "requested_size": 8, "state": "active_allocated", "frames": []});
+        let segment = json!({"device": 0, "address": 0, "total_size": 512, "blocks": [block]});
+        let bytes = pickled(&json!({"segments": [segment], "device_traces": [[alloc]]}));
+        let origins = origins_of("t", &*bytes).unwrap().remove(0);
+        let empty = origins.of_block[1] as usize - 1;
+        assert_eq!((origins.of_block[0], origins.stacks[empty].len()), (0, 0));
+    }
+
+    #[test]
+    fn equal_stacks_and_frames_are_kept_once() {
+        let alloc = |address: u64, names: &[&str]| json!({"action": "alloc", "addr": address, "size": 8, "stream": 0, "frames": frames(names)});
+        let history = json!([alloc(0, &["f", "main"]), alloc(512, &["f", "main"]), alloc(1024, &["g", "main"])]);
+        let bytes = pickled(&json!({"segments": [], "device_traces": [history]}));
+        let origins = origins_of("t", &*bytes).unwrap().remove(0);
+        assert_eq!((origins.of_block, origins.frames.len(), origins.stacks.len()), (vec![1, 1, 2], 3, 2));
     }
 
     #[test]
