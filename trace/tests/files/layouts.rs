@@ -2,7 +2,7 @@
 //! program of its own.
 
 use seamalloc_trace::layout::LayoutVerdictKind;
-use seamalloc_trace::{Layout, read_path};
+use seamalloc_trace::read_path;
 use std::path::Path;
 
 /// Dumped behind the handler of a refusal: PyTorch had 5.85 GiB allocated at it, and tensors were freed since.
@@ -10,7 +10,7 @@ use std::path::Path;
 fn a_snapshot_from_behind_a_failure_is_said_to_be_one() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/snapshots/layout-only.snapshot.pickle.gz");
     let error = read_path(&path).unwrap_err();
-    let [layout] = Layout::of_error(&error) else { panic!("{error}") };
+    let [layout] = error.layouts() else { panic!("{error}") };
     let held = layout.held;
     assert_eq!((layout.name.as_str(), layout.device, layout.expandable), ("layout-only", 0, false));
     assert_eq!((layout.segments, held.reserved, held.allocated), (91, 6_373_244_928, 522_075_648));
