@@ -1,9 +1,10 @@
 //! `seamalloc report`: one page that shows what each strategy makes of traces, for looking.
 
-use crate::args::ReportArgs;
+use crate::args::{Color, ReportArgs};
 use crate::failure::Failure;
 use crate::inputs::Inputs;
-use crate::output::bytes;
+use crate::layout::Layouts;
+use crate::output::{Output, bytes, grouped};
 use crate::progress::Progress;
 use crate::svg::check_writable;
 use crate::values::Device;
@@ -28,7 +29,7 @@ const EVENTS_WITH_ALL_MAPS: usize = 150_000;
 /// So many lines of the program are named one by one.
 const OWNERS: usize = 20;
 
-pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
     if let (Some(path), Some(output)) = (&args.fleet, &args.output) {
         return fleet(path, output);
     }
@@ -46,7 +47,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
         let text = format!("--map {kind}: only strategies that run have a map: {}", names.join(", "));
         return Err(Failure::Usage(text));
     }
-    let (loaded, mut inputs) = load(args)?;
+    let mut layouts = Layouts::default();
+    let (loaded, mut inputs) = load(args, &mut layouts)?;
     args.output.as_deref().map_or(Ok(()), check_writable)?;
     let mut jobs = Vec::new();
     let (mut runs, mut failed) = (0, 0);
@@ -65,6 +67,17 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     })?;
     if let Some(output) = args.output.as_deref().filter(|_| !jobs.is_empty()) {
         write(output, &html(&command(), &jobs), run.json)?;
+    }
+    if !layouts.is_empty() {
+        let mut output = Output::new(color, None)?;
+        layouts.print(&mut output, run.device.as_ref(), run.json, &args.library)?;
+        if !run.json {
+            output.text("")?;
+            output.text(
+                "A snapshot without a history has no page: a page shows operation after operation, which takes a recording \
+                 (torch.cuda.memory._record_memory_history before the job).",
+            )?;
+        }
     }
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
@@ -102,11 +115,11 @@ fn fleet(path: &Path, output: &Path) -> Result<(), Failure> {
 type Loaded = (Trace, Option<Origins>);
 
 /// The traces of all files.
-fn load(args: &ReportArgs) -> Result<(Vec<Loaded>, Inputs), Failure> {
+fn load(args: &ReportArgs, layouts: &mut Layouts) -> Result<(Vec<Loaded>, Inputs), Failure> {
     source::must_be_given(&args.traces.traces)?;
     Inputs::read(&args.traces.traces, |path| {
-        let traces = source::load(path, args.traces.generate)?;
-        let origins = if path.exists() { read_origins(path)? } else { Vec::new() };
+        let traces = layouts.or(path, source::load(path, args.traces.generate))?;
+        let origins = if path.exists() && !traces.is_empty() { read_origins(path)? } else { Vec::new() };
         let mut origins = origins.into_iter().map(Some);
         Ok(traces.into_iter().map(|trace| (trace, origins.next().flatten())).collect())
     })
@@ -179,8 +192,9 @@ fn in_words(course: &Course) -> Option<String> {
     let pass = course.passes.last()?;
     let mut text = format!("{} ", course.strategy);
     match &pass.oom {
-        Some((event, report)) => text.push_str(&format!(
-            "ran out of memory at event {event}, asked for {}, with {} of {} held in use",
+        Some((_, report)) => text.push_str(&format!(
+            "ran out of memory at operation {}, asked for {}, with {} of {} held in use",
+            grouped(pass.ops),
             bytes(report.requested),
             bytes(report.allocated),
             bytes(report.reserved)
@@ -193,7 +207,8 @@ fn in_words(course: &Course) -> Option<String> {
     }
     let calls: u64 = pass.driver.iter().map(|(_, stat)| stat.count).sum();
     text.push_str(&format!(
-        "; {calls} driver calls take {} ms, the longest stall {} ms",
+        "; {} driver calls take {} ms, the longest stall {} ms",
+        grouped(calls),
         ms(pass.driver.total_ns()),
         ms(pass.stalls.worst_ns)
     ));
@@ -209,7 +224,7 @@ fn in_words(course: &Course) -> Option<String> {
 
 /// How often, in words.
 fn times(count: u64) -> String {
-    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+    if count == 1 { "once".to_owned() } else { format!("{} times", grouped(count)) }
 }
 
 /// On how small a device each strategy still runs the job, in a sentence.

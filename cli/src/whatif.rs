@@ -3,6 +3,8 @@
 
 use crate::args::{Color, WhatifArgs};
 use crate::failure::Failure;
+use crate::inputs::Inputs;
+use crate::layout::Layouts;
 use crate::output::{self, Output, bytes};
 use crate::progress::Progress;
 use crate::source;
@@ -11,6 +13,7 @@ use crate::values::Device;
 use seamalloc::StrategyKind;
 use seamalloc_trace::whatif::{DeviceFrom, WhatIf, device_of, held as held_once, times, whatif};
 use std::cmp::Ordering;
+use std::path::Path;
 
 pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
     let args = &asked.traces;
@@ -18,7 +21,10 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
         let text = "whatif replays on a simulated device: --device sim:h200,capacity=SIZE";
         return Err(Failure::Usage(text.to_owned()));
     }
-    let (traces, mut inputs) = source::load_all(&args.traces, args.generate)?;
+    source::must_be_given(&args.traces)?;
+    let mut layouts = Layouts::default();
+    let load = |path: &Path| layouts.or(path, source::load(path, args.generate));
+    let (traces, mut inputs) = Inputs::read(&args.traces, load)?;
     let mut output = Output::new(color, args.run.svg.as_deref())?;
     let mut table = Table::new(WhatIf::COLUMNS);
     let mut sentences = Vec::new();
@@ -57,13 +63,17 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
         sentences.extend(sentences_of(&found));
         Ok(())
     })?;
-    if !args.run.json {
+    if !args.run.json && !traces.is_empty() {
         output.table(&table)?;
         for text in &sentences {
             output.text("")?;
             output.text(text)?;
         }
     }
+    if !args.run.json && !traces.is_empty() && !layouts.is_empty() {
+        output.text("")?;
+    }
+    layouts.print(&mut output, args.run.device.as_ref(), args.run.json, &[])?;
     output.finish()?;
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }

@@ -94,6 +94,19 @@ fn a_run_without_enough_memory_has_its_page_too() {
     assert!(folder.content().contains(&"page.html".to_owned()));
 }
 
+#[test]
+fn a_layout_without_history_has_words_and_no_page() {
+    let folder = Folder::new();
+    let snapshot = super::whatif::layout(&serde_json::json!([])).to_string();
+    let (file, page) = (folder.file("oom.json", snapshot.as_bytes()), folder.name("page.html"));
+    let out = stdout(&["report", &file, "-o", &page], 0);
+    has(&out, &["oom, device 0: Fragmentation: 90.00 MiB free in 3 holes", "has no page"]);
+    assert_eq!(folder.content(), ["oom.json"]);
+    // Beside a job, whose page is made.
+    let job = folder.file("job.csv", CSV);
+    has(&stdout(&["report", &file, &job, "--quick", "-o", &page], 0), &["page.html: ", "Fragmentation: "]);
+}
+
 /// What `seamalloc fleet --json` prints, as far as the command reads it.
 const FLEET: &str = r#"{"job": {"strategies": {}, "sentences": ["<b>"]}, "ranks": [{"strategies": {}}], "broken": []}"#;
 

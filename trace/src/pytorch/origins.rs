@@ -13,6 +13,7 @@ use crate::memory::{Memory, SeededMap, list_bytes};
 use crate::unpack::{BUFFER, MAX_WHOLE, Opened, read_to_limit};
 use rapidhash::fast::RandomState;
 use seamalloc::observer::{Action, Event};
+use seamalloc::snapshot::BlockState;
 use std::fmt;
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -114,15 +115,7 @@ fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, 
     let histories = raw.traces.clone();
     let copied = histories.iter().map(|history| list_bytes::<Option<Event>>(history.capacity())).sum();
     memory.charge(copied).map_err(too_much)?;
-    let mut reader = Reader {
-        pickle: &pickle,
-        memory,
-        known: SeededMap::default(),
-        frames: SeededMap::default(),
-        hashed: SeededMap::default(),
-        seed: RandomState::default(),
-        out: Origins::default(),
-    };
+    let mut reader = Reader::new(&pickle, memory);
     let held = reader.stacks_of_blocks(file)?;
     let snapshot = assemble(file, file, raw, reader.memory)?;
     let mut found = Vec::new();
@@ -163,6 +156,61 @@ fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, 
     Ok(found)
 }
 
+/// The stacks of the blocks that are allocated on one device, of a snapshot's segments.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeldOrigins {
+    /// The ordinal of the device.
+    pub device: u32,
+    /// The stacks. `of_block` is in the order of `sizes`.
+    pub origins: Origins,
+    /// The bytes that were asked for, of each block that the program has not freed.
+    pub sizes: Vec<u64>,
+}
+
+/// Reads the stacks of the blocks that are allocated when a snapshot is taken, by device: all that a snapshot without a history
+/// knows of its owners. Nothing where the file is no pickle.
+///
+/// # Errors
+/// As [`read_path`](crate::read_path).
+pub fn read_held_origins(path: &Path) -> Result<Vec<HeldOrigins>, TraceError> {
+    let file = path.display().to_string();
+    let opened = File::open(path).map_err(|error| TraceError::io(&file, error))?;
+    let opened = Opened::new(&file, BufReader::with_capacity(BUFFER, opened))?;
+    if opened.is_gzip() {
+        return held_in(&file, Opened::new(&file, opened.unpacked())?);
+    }
+    held_in(&file, opened)
+}
+
+fn held_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<HeldOrigins>, TraceError> {
+    if opened.head.first() != Some(&PICKLE_MAGIC) {
+        return Ok(Vec::new());
+    }
+    let (whole, mut memory) = read_to_limit(file, opened.content, MAX_WHOLE)?;
+    let too_much = |error| TraceError::memory(file, error);
+    let pickle = unpickle(file, &whole, &mut memory)?;
+    let raw = of_pickle(file, &pickle, &mut memory)?;
+    let mut reader = Reader::new(&pickle, memory);
+    let stacks = reader.stacks_of_blocks(file)?;
+    let snapshot = assemble(file, file, raw, reader.memory)?;
+    reader.memory.charge(snapshot.heap_bytes()).map_err(too_much)?;
+    let mut found = Vec::new();
+    for of_device in &snapshot.snapshots {
+        let mut held = HeldOrigins { device: of_device.device, ..HeldOrigins::default() };
+        reader.out.of_block.clear();
+        let blocks = of_device.segments.iter().flat_map(|segment| &segment.blocks);
+        for block in blocks.filter(|block| block.state == BlockState::ActiveAllocated) {
+            let stack = stacks.get(&block.address).copied().unwrap_or(0);
+            reader.memory.push(&mut reader.out.of_block, stack).map_err(too_much)?;
+            reader.memory.push(&mut held.sizes, block.requested_size).map_err(too_much)?;
+        }
+        reader.memory.charge(reader.out.heap_bytes()).map_err(too_much)?;
+        held.origins = reader.out.clone();
+        found.push(held);
+    }
+    Ok(found)
+}
+
 /// Reads stacks, each once, wherever it stands.
 struct Reader<'a> {
     pickle: &'a Pickle<'a>,
@@ -177,7 +225,19 @@ struct Reader<'a> {
     out: Origins,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(pickle: &'a Pickle<'a>, memory: Memory) -> Self {
+        Self {
+            pickle,
+            memory,
+            known: SeededMap::default(),
+            frames: SeededMap::default(),
+            hashed: SeededMap::default(),
+            seed: RandomState::default(),
+            out: Origins::default(),
+        }
+    }
+
     /// Returns the stacks of the blocks that are held, by their addresses.
     fn stacks_of_blocks(&mut self, file: &str) -> Result<SeededMap<u64, u32>, TraceError> {
         let pickle = self.pickle;
@@ -325,6 +385,25 @@ mod tests {
             .map(|stack| origins.frames[origins.stacks[*stack as usize - 1][0] as usize].to_string())
             .collect();
         assert_eq!(names, ["weights (train.py:7)", "bias (train.py:7)", "step (train.py:7)"]);
+    }
+
+    #[test]
+    fn blocks_that_are_held_have_their_stacks_by_device() {
+        let block = |address: u64, state: &str, names: &[&str]| json!({"address": address, "size": 512, "requested_size": 8, "state": state, "frames": frames(names)});
+        let of = |device: u64, address: u64, blocks: Value| json!({"device": device, "address": address, "total_size": 1024, "blocks": blocks});
+        let weights =
+            of(0, 0, json!([block(0, "active_allocated", &["weights"]), block(512, "active_pending_free", &["gone"])]));
+        let others =
+            of(2, 4096, json!([block(4096, "active_allocated", &[]), block(4608, "active_allocated", &["weights"])]));
+        let bytes = pickled(&json!({"segments": [weights, others], "device_traces": [[], [], []]}));
+        let found = held_in("t", Opened::new("t", &*bytes).unwrap()).unwrap();
+        let stacks = |held: &HeldOrigins| {
+            let stack = |number: &u32| Some(held.origins.stacks.get(number.checked_sub(1)? as usize)?.len());
+            held.origins.of_block.iter().map(stack).collect::<Vec<_>>()
+        };
+        let devices: Vec<_> = found.iter().map(|held| (held.device, held.sizes.clone(), stacks(held))).collect();
+        assert_eq!(devices, [(0, vec![8], vec![Some(1)]), (2, vec![8, 8], vec![None, Some(1)])]);
+        assert_eq!(held_in("t", Opened::new("t", &b"a,1,5,0\n"[..]).unwrap()).unwrap(), []);
     }
 
     #[test]

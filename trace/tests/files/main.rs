@@ -5,6 +5,7 @@
 mod flight;
 mod formats;
 mod hostile_traces;
+mod layouts;
 mod many_of_a_kind;
 mod owners;
 mod recording;
