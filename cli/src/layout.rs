@@ -119,8 +119,8 @@ fn print(output: &mut Output, layout: &Layout, capacity: Option<u64>, owners: Op
     match owners {
         Some(owners) => print_owners(output, owners),
         None => output.text(
-            "The snapshot has no stacks. torch.cuda.memory._record_memory_history(\"state\", stacks=\"python\") before the job \
-             keeps who holds what, without a history.",
+            "The snapshot has no stacks. With torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\") \
+             before the job it says who holds what.",
         ),
     }
 }

@@ -21,7 +21,7 @@ struct Earlier {
     stream: StreamId,
     /// Freed by the program already, but not complete.
     pending: bool,
-    /// There at the end too.
+    /// Whether the block is there at the end too.
     is_held: bool,
 }
 

@@ -57,7 +57,7 @@ impl fmt::Display for Frame {
 }
 
 impl Frame {
-    /// Bytes of the heap that it takes beside itself.
+    /// Returns the bytes of the heap that a frame takes beside itself.
     fn heap_bytes(&self) -> u64 {
         list_bytes::<u8>(self.function.len()) + list_bytes::<u8>(self.file.len())
     }
