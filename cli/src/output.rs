@@ -91,7 +91,25 @@ fn broken(text: &str, most: usize) -> String {
 
 /// Bytes with a unit, for a sentence.
 pub(crate) fn bytes(bytes: u64) -> String {
-    format_bytes(bytes).replace(' ', &NO_BREAK.to_string())
+    without_breaks(&format_bytes(bytes))
+}
+
+/// Text that no line ends within.
+pub(crate) fn without_breaks(text: &str) -> String {
+    text.replace(' ', &NO_BREAK.to_string())
+}
+
+/// Returns a count with its thousands apart: 12,000 for 12000.
+pub(crate) fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
 }
 
 /// Lines of standard output. What a terminal would obey is escaped, as JSON has it.

@@ -3,8 +3,10 @@
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
 use crate::inputs::Inputs;
+use crate::layout::Layouts;
 use crate::output;
 use seamalloc::nearest::near;
+use seamalloc_trace::pytorch::{Origins, read_origins};
 use seamalloc_trace::workload::{self, Scale, Workload};
 use seamalloc_trace::{Trace, TraceError, read_path, recorded};
 use std::io::ErrorKind;
@@ -14,6 +16,24 @@ use std::path::{Path, PathBuf};
 pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<(Vec<Trace>, Inputs), Failure> {
     must_be_given(paths)?;
     Inputs::read(paths, |path| load(path, generate))
+}
+
+/// A trace, with what its file says of the origins of requests.
+pub(crate) type Loaded = (Trace, Option<Origins>);
+
+/// As [`load_all`], with the origins of requests. Snapshots without a history are kept as `layouts`.
+pub(crate) fn load_with_origins(
+    paths: &[PathBuf],
+    generate: GenerateArgs,
+    layouts: &mut Layouts,
+) -> Result<(Vec<Loaded>, Inputs), Failure> {
+    must_be_given(paths)?;
+    Inputs::read(paths, |path| {
+        let traces = layouts.or(path, load(path, generate))?;
+        let origins = if path.exists() && !traces.is_empty() { read_origins(path)? } else { Vec::new() };
+        let mut origins = origins.into_iter().map(Some);
+        Ok(traces.into_iter().map(|trace| (trace, origins.next().flatten())).collect())
+    })
 }
 
 /// Refuses a command line without a trace.

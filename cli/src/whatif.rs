@@ -3,12 +3,15 @@
 
 use crate::args::{Color, WhatifArgs};
 use crate::failure::Failure;
+use crate::layout::Layouts;
 use crate::output::{self, Output, bytes};
 use crate::progress::Progress;
 use crate::source;
 use crate::table::Table;
 use crate::values::Device;
+use crate::verdict;
 use seamalloc::StrategyKind;
+use seamalloc_trace::verdict::judged;
 use seamalloc_trace::whatif::{DeviceFrom, WhatIf, device_of, held as held_once, times, whatif};
 use std::cmp::Ordering;
 
@@ -18,12 +21,13 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
         let text = "whatif replays on a simulated device: --device sim:h200,capacity=SIZE";
         return Err(Failure::Usage(text.to_owned()));
     }
-    let (traces, mut inputs) = source::load_all(&args.traces, args.generate)?;
+    let mut layouts = Layouts::default();
+    let (loaded, mut inputs) = source::load_with_origins(&args.traces, args.generate, &mut layouts)?;
     let mut output = Output::new(color, args.run.svg.as_deref())?;
     let mut table = Table::new(WhatIf::COLUMNS);
-    let mut sentences = Vec::new();
+    let (mut verdicts, mut sentences) = (Vec::new(), Vec::new());
     let (mut runs, mut failed) = (0, 0);
-    inputs.each(&traces, |trace| {
+    inputs.each(&loaded, |(trace, origins)| {
         let (device, from) = match args.run.device() {
             Device::Sim(device) if args.run.device.is_some() => (device, DeviceFrom::Asked),
             _ => device_of(trace),
@@ -43,9 +47,11 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
             }
         };
         let seek = if asked.quick { held_once } else { whatif };
-        let found = seek(trace, &kinds, options, from, &mut show)?;
+        let mut found = seek(trace, &kinds, options, from, &mut show)?;
         drop(bar);
-        for (index, report) in found.iter().enumerate() {
+        let verdict = judged(trace, origins.as_ref(), &[], options, from)?;
+        for (index, report) in found.iter_mut().enumerate() {
+            report.verdict = Some(verdict.clone());
             runs += 1;
             failed += usize::from(report.peak_reserved.is_none());
             if args.run.json {
@@ -54,16 +60,25 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
                 table.add(report, usize::from(index > 0));
             }
         }
+        verdicts.push((&trace.name, verdict));
         sentences.extend(sentences_of(&found));
         Ok(())
     })?;
-    if !args.run.json {
+    if !args.run.json && !loaded.is_empty() {
+        for (job, verdict) in &verdicts {
+            verdict::show(&mut output, job, verdict)?;
+            output.text("")?;
+        }
         output.table(&table)?;
         for text in &sentences {
             output.text("")?;
             output.text(text)?;
         }
     }
+    if !args.run.json && !loaded.is_empty() && !layouts.is_empty() {
+        output.text("")?;
+    }
+    layouts.print(&mut output, args.run.device.as_ref(), args.run.json, &[])?;
     output.finish()?;
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
@@ -126,14 +141,17 @@ fn larger(ours: &WhatIf) -> String {
         },
         Ordering::Greater if own < 1.0 => "the only one that runs it, with smaller steps".to_owned(),
         Ordering::Greater => "the only one that runs it".to_owned(),
-        Ordering::Equal => "no larger step".to_owned(),
+        Ordering::Equal if best > 0.0 => format!("the same largest step as {name}'s"),
+        Ordering::Equal => "none runs it, even with the smallest steps".to_owned(),
         Ordering::Less => format!("a smaller step than {name}'s"),
     }
 }
 
 /// What a strategy holds less, or more, than PyTorch's allocators.
 fn held(ours: &WhatIf) -> String {
-    let Some(own) = ours.peak_reserved else { return "the job as it was recorded is too much".to_owned() };
+    let Some(own) = ours.peak_reserved else {
+        return format!("{} runs out of memory with the job as it was recorded", ours.strategy);
+    };
     let (mut held, mut alone) = (Vec::new(), String::new());
     for (name, baseline) in [("native", ours.native), ("expandable", ours.expandable)] {
         match baseline.reserved.map(|reserved| (reserved, own.cmp(&reserved))) {

@@ -98,7 +98,7 @@
         runs,
       ];
     });
-    const headings = ["strategy", "all ranks", "least", "median", "most", "of it used", "largest step", "decided by"];
+    const headings = ["strategy", "all ranks", "least", "median", "most", "utilization", "largest step", "decided by"];
     const caption =
       "What all ranks hold, and the least, the median and the most of one. The job's largest step is that of the rank with the smallest: all have the same batch size.";
     return Seam.table(caption, [...headings, "less than native", "less than expandable", "runs"], rows);

@@ -7,8 +7,10 @@ use crate::pack::Pack;
 use seamalloc::Fragmentation;
 use seamalloc::driver::Call;
 use seamalloc_trace::cliff::CliffReport;
+use seamalloc_trace::owners::Lines;
 use seamalloc_trace::pytorch::Origins;
 use seamalloc_trace::replay::ReplayOptions;
+use seamalloc_trace::verdict::Judgement;
 use seamalloc_trace::whatif::WhatIf;
 use seamalloc_trace::{Trace, TraceEvent, fragmentation_json};
 use serde_json::{Value, json};
@@ -28,12 +30,16 @@ pub struct Job<'t> {
     pub courses: Vec<Course>,
     /// What the figures say, in words.
     pub sentences: Vec<String>,
+    /// The verdict on the job; `None` where nobody asked.
+    pub verdict: Option<Judgement>,
     /// What each strategy would hold, and how large steps could be, on the same device; empty where nobody asked.
     pub whatif: Vec<WhatIf>,
     /// What each costs on devices that are nearly too small; empty where nobody asked.
     pub cliff: Vec<CliffReport>,
     /// Where the program made its requests, if the recording says it.
     pub origins: Option<Origins>,
+    /// Parts of the paths of files that count as libraries, as [`Lines::of`] takes them.
+    pub libraries: Vec<String>,
 }
 
 /// Data under the name of an element of the page.
@@ -52,9 +58,11 @@ impl<'t> Job<'t> {
             capacity: options.device.capacity,
             courses,
             sentences: Vec::new(),
+            verdict: None,
             whatif: Vec::new(),
             cliff: Vec::new(),
             origins: None,
+            libraries: Vec::new(),
         }
     }
 
@@ -99,6 +107,7 @@ impl<'t> Job<'t> {
             "events": self.trace.events.len(),
             "streams": self.trace.streams.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "sentences": self.sentences,
+            "verdict": self.verdict.as_ref().map(Judgement::to_json),
             "whatif": self.whatif.iter().map(WhatIf::to_json).collect::<Vec<_>>(),
             "cliff": self.cliff.iter().map(CliffReport::to_json).collect::<Vec<_>>(),
             "strategies": self.courses.iter().map(|course| course.strategy).collect::<Vec<_>>(),
@@ -108,9 +117,13 @@ impl<'t> Job<'t> {
             let refusals = origins.refusals.iter();
             let refusals: Vec<_> = refusals.map(|at| json!([at.before_block, at.size, at.device_free])).collect();
             about.insert("recorded_refusals".to_owned(), refusals.into());
-            if origins.of_block.iter().any(|stack| *stack > 0) {
-                about.insert("frames".to_owned(), origins.frames.clone().into());
+            if !origins.frames.is_empty() {
+                let lines = Lines::of(origins, &self.libraries);
+                let frames: Vec<_> = origins.frames.iter().map(ToString::to_string).collect();
+                about.insert("frames".to_owned(), frames.into());
                 about.insert("stacks".to_owned(), json!(origins.stacks));
+                about.insert("lines".to_owned(), lines.names.into());
+                about.insert("line_of_stack".to_owned(), json!(lines.of_stack));
                 pack.numbers("stack", origins.of_block.iter().map(|stack| u64::from(*stack)));
             }
         }
@@ -266,7 +279,7 @@ mod tests {
     use seamalloc::driver::StreamId;
     use seamalloc::driver::sim::SimConfig;
     use seamalloc::{Config, StrategyKind};
-    use seamalloc_trace::pytorch::Refusal;
+    use seamalloc_trace::pytorch::{Frame, Refusal};
     use seamalloc_trace::workload::{self, Scale};
 
     const MIB: u64 = 1 << 20;
@@ -365,12 +378,14 @@ mod tests {
     fn origins_and_refusals_of_the_recording_are_told() {
         let trace = trace();
         let mut job = job(&trace);
-        let (frames, stacks) = (vec!["f (a.py:1)".to_owned()], vec![vec![0]]);
+        let frame = |function: &str, file: &str| Frame { function: function.into(), file: file.into(), line: Some(1) };
+        let (frames, stacks) = (vec![frame("f", "torch/nn/a.py"), frame("g", "/me/b.py")], vec![vec![0, 1]]);
         let refusals = vec![Refusal { before_block: 3, size: 9, device_free: 4 }];
         job.origins = Some(Origins { frames, stacks, of_block: vec![1, 0, 1, 1, 0, 1], refusals });
         let (about, columns) = read(&job.blobs(4)[0].text);
         assert_eq!(columns["stack"], [1, 0, 1, 1, 0, 1]);
-        assert_eq!((&about["frames"][0], &about["stacks"][0][0]), (&json!("f (a.py:1)"), &json!(0)));
+        assert_eq!((&about["frames"][0], &about["stacks"][0][0]), (&json!("f (torch/nn/a.py:1)"), &json!(0)));
+        assert_eq!((&about["lines"], &about["line_of_stack"]), (&json!(["b.py:1 g"]), &json!([0])));
         assert_eq!(about["recorded_refusals"], json!([[3, 9, 4]]));
     }
 }

@@ -130,6 +130,11 @@ impl TraceBuilder {
         self.blocks
     }
 
+    /// Returns the number of events so far.
+    pub(crate) fn events(&self) -> usize {
+        self.trace.events.len()
+    }
+
     /// The trace. What is live stays live at its end.
     #[must_use]
     pub fn finish(self) -> Trace {

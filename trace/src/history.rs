@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::builder::TraceBuilder;
 use crate::error::RuleError;
 use crate::memory::{Memory, MemoryError, SeededSet, list_bytes};
+use crate::refused::RefusedRequest;
 use crate::trace::Trace;
 use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
@@ -20,6 +21,8 @@ struct Earlier {
     stream: StreamId,
     /// Freed by the program already, but not complete.
     pending: bool,
+    /// Whether the block is there at the end too.
+    is_held: bool,
 }
 
 /// Makes a trace of a history, as PyTorch records it: of the last so many entries. What was allocated before them is
@@ -47,8 +50,19 @@ pub(crate) fn trace_of_history(
     for block in earlier.iter().filter(|block| block.pending) {
         builder.free_requested(block.address).map_err(|rule| (count, rule))?;
     }
+    let (mut refused, mut most) = (None, None);
+    let mut live: u64 =
+        earlier.iter().filter(|block| !block.pending).map(|block| block.size).fold(0, u64::saturating_add);
     for (index, event) in history.enumerate() {
         let Some(event) = event else { continue };
+        if event.action == Action::Oom {
+            let demand = live.saturating_add(event.size);
+            // The one that needs most: a program may try again with less.
+            if most.is_none_or(|most| demand > most) {
+                most = Some(demand);
+                refused = Some(RefusedRequest { event: builder.events(), size: event.size, stream: event.stream });
+            }
+        }
         let done = match event.action {
             Action::Alloc => {
                 builder.stream(event.stream).and_then(|s| builder.alloc(event.address, event.size, s)).map(drop)
@@ -59,18 +73,28 @@ pub(crate) fn trace_of_history(
             _ => Ok(()),
         };
         done.map_err(|rule| (index, rule))?;
+        live = match event.action {
+            Action::Alloc => live.saturating_add(event.size),
+            Action::FreeRequested => live.saturating_sub(event.size),
+            _ => live,
+        };
     }
-    Ok(builder.finish())
+    let mut trace = builder.finish();
+    if let Some(refused) = refused {
+        trace.meta.insert(RefusedRequest::KEY.to_owned(), refused.to_json());
+    }
+    Ok(trace)
 }
 
-/// Returns where the blocks from before a history lie, in the order in which the trace of it allocates them.
+/// Returns where the blocks from before a history lie, in the order in which the trace of it allocates them. A block that the
+/// history frees has none: another block may lie there at the end.
 pub(crate) fn earlier_addresses(
     history: impl Iterator<Item = Option<Event>>,
     held: Option<&Snapshot>,
     memory: &mut Memory,
-) -> Result<Vec<u64>, MemoryError> {
+) -> Result<Vec<Option<u64>>, MemoryError> {
     let (_, earlier) = earlier_blocks(history, held, memory)?;
-    Ok(earlier.iter().map(|block| block.address).collect())
+    Ok(earlier.iter().map(|block| block.is_held.then_some(block.address)).collect())
 }
 
 /// The blocks from before the history, by address, and the history's length.
@@ -95,7 +119,7 @@ fn earlier_blocks(
         memory.room_in_set(&mut seen)?;
         let first = seen.insert(address);
         if let Some(pending) = pending.filter(|_| first) {
-            memory.push(&mut earlier, Earlier { address, size, stream, pending })?;
+            memory.push(&mut earlier, Earlier { address, size, stream, pending, is_held: false })?;
         }
     }
     for segment in held.map(|snapshot| snapshot.segments.as_slice()).unwrap_or_default() {
@@ -104,7 +128,9 @@ fn earlier_blocks(
             if seen.insert(block.address) {
                 let size = if block.requested_size == 0 { block.size } else { block.requested_size };
                 let pending = block.state == BlockState::ActivePendingFree;
-                memory.push(&mut earlier, Earlier { address: block.address, size, stream: segment.stream, pending })?;
+                let earlier_block =
+                    Earlier { address: block.address, size, stream: segment.stream, pending, is_held: true };
+                memory.push(&mut earlier, earlier_block)?;
             }
         }
     }

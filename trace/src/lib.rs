@@ -6,10 +6,13 @@
 //! memory                           what reading a file may take
 //! recorder, history                traces of a running allocator
 //! recorded, workload               traces of real jobs, and generated ones
+//! owners                           who holds the memory: live bytes by line of the program
 //! iteration                        what a program does again and again, to be planned
+//! layout                           what a snapshot without a history says
 //! columns                          the figures of reports, for tables and lines of JSON
 //! timeline                         a job's kernels, waits and allocations in time, and its replay
 //! pinned                           caches of page-locked memory: PyTorch's, counted, beside a host pool's
+//! verdict                          why a job is short of memory, and one next step
 //! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
 //! ```
 //!
@@ -42,20 +45,24 @@ pub mod flight;
 mod fragmentation;
 mod history;
 pub mod iteration;
+pub mod layout;
 mod lines;
 mod memory;
+pub mod owners;
 pub mod pinned;
 pub mod price;
 pub mod pytorch;
 pub mod read;
 pub mod recorded;
 mod recorder;
+mod refused;
 pub mod replay;
 pub mod rmm;
 mod summary;
 pub mod timeline;
 mod trace;
 mod unpack;
+pub mod verdict;
 pub mod whatif;
 pub mod workload;
 mod write;
@@ -63,9 +70,10 @@ mod write;
 pub use builder::TraceBuilder;
 pub use compact::{read_compact, write_compact};
 pub use csv::{read_csv, write_csv};
-pub use error::{Layout, Place, RuleError, TraceError};
+pub use error::{Place, RuleError, TraceError};
 pub use flight::{FlightDump, write_flight};
 pub use fragmentation::{FRAGMENTATION_COLUMNS, fragmentation_json};
+pub use layout::Layout;
 pub use memory::MemoryError;
 pub use pytorch::{PyTorchSnapshot, read_snapshot, write_flight_pickle, write_snapshot_json, write_snapshot_pickle};
 pub use read::{read_bytes, read_path};

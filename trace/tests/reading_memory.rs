@@ -12,7 +12,7 @@ use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use seamalloc_trace::pytorch::read_origins;
+use seamalloc_trace::pytorch::{read_held_origins, read_origins};
 use seamalloc_trace::{MemoryError, TraceError, read_bytes, read_snapshot};
 
 const MIB: u64 = 1 << 20;
@@ -83,6 +83,8 @@ fn hold(what: &str, file: &[u8], unpacked: usize) -> Result<(), TraceError> {
     copy.write_all(file).unwrap();
     let (bytes, _) = peak(|| read_origins(copy.path()).map(drop));
     assert!(bytes <= most, "the origins of {what}: {} MiB of {}", bytes / MIB, unpacked / MIB);
+    let (bytes, _) = peak(|| read_held_origins(copy.path()).map(drop));
+    assert!(bytes <= most, "what is held in {what}: {} MiB of {}", bytes / MIB, unpacked / MIB);
     traces
 }
 
@@ -251,10 +253,13 @@ fn json() {
     let devices = snapshot("[]", &list("[]", 6_000_000));
     refused("devices", devices.as_bytes(), devices.len());
     let blocks = SEGMENT.replace("[]", &list(BLOCK, 50_000));
+    let of_streams = (0..100_000).map(|stream| SEGMENT.replace('}', &format!(r#","stream":{stream}}}"#)));
+    let of_streams: Vec<_> = of_streams.collect();
     for (what, json) in [
         ("entries that are no events", snapshot("[]", &format!("[{}]", list(NO_EVENT, 50_000)))),
         ("segments", snapshot(&list(SEGMENT, 50_000), "[]")),
         ("blocks", snapshot(&format!("[{blocks}]"), "[]")),
+        ("streams", snapshot(&format!("[{}]", of_streams.join(",")), "[]")),
     ] {
         assert!(read_snapshot(json.as_bytes()).is_ok(), "{what}");
         let error = hold(what, json.as_bytes(), json.len()).unwrap_err();
@@ -287,14 +292,17 @@ fn settings_of_many_devices() {
 /// its bytes, its tables among them.
 #[test]
 fn snapshots_of_real_jobs() {
-    for name in ["prefetch-2s", "resnet-multi-wrapped"] {
+    for name in ["prefetch-2s", "resnet-multi-wrapped", "train-all", "vision", "fragmented"] {
         let path = format!("{}/tests/data/snapshots/{name}.snapshot.pickle.gz", env!("CARGO_MANIFEST_DIR"));
-        let file = std::fs::read(path).unwrap();
+        let file = std::fs::read(&path).unwrap();
         let mut unpacked = Vec::new();
         std::io::copy(&mut flate2::read::MultiGzDecoder::new(file.as_slice()), &mut unpacked).unwrap();
         let (bytes, read) = peak(|| read_snapshot(&unpacked));
         assert!(read.is_ok() && bytes < 6 * unpacked.len() as u64, "{name}: {bytes} of {}", unpacked.len());
-        eprintln!("{name}: {:.2} times {} bytes", bytes as f64 / unpacked.len() as f64, unpacked.len());
+        let (stacks, origins) = peak(|| read_origins(std::path::Path::new(&path)));
+        assert!(origins.is_ok() && stacks < 8 * unpacked.len() as u64, "{name}: {stacks} of {}", unpacked.len());
+        let times = |bytes: u64| bytes as f64 / unpacked.len() as f64;
+        eprintln!("{name}: {:.2} times {} bytes, stacks {:.2}", times(bytes), unpacked.len(), times(stacks));
     }
 }
 

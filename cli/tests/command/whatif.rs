@@ -2,7 +2,7 @@
 
 use super::{Folder, STRATEGIES, complaint, has, lines, snapshot, stdout};
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "capacity",
     "device",
     "device_from",
@@ -25,6 +25,7 @@ const KEYS: [&str; 22] = [
     "trace",
     "tries",
     "utilization",
+    "verdict",
 ];
 
 /// Weights of 100 MiB that stay, and a step of 50 MiB.
@@ -73,12 +74,12 @@ fn what_is_gained_is_said_over_pytorch_on_the_same_device() {
     for (device, sentence) in [
         (
             "sim:h200,capacity=200MiB",
-            "job on sim:h200,capacity=200MiB: native x2.00, expandable x2.00, stitch x2.00: no larger step; holds as much as \
+            "job on sim:h200,capacity=200MiB: native x2.00, expandable x2.00, stitch x2.00: the same largest step as expandable's; holds as much as \
              native, 10.00 MiB less than expandable.",
         ),
         (
             "sim:h200,capacity=130MiB",
-            "native x0.60, expandable x0.40, stitch x0.60: no larger step; the job as it was recorded is too much.",
+            "native x0.60, expandable x0.40, stitch x0.60: the same largest step as native's; stitch runs out of memory with the job as it was recorded.",
         ),
     ] {
         let args = ["whatif", &job, "--device", device];
@@ -155,7 +156,7 @@ fn the_device_is_the_recorded_one_where_the_recording_says_so() {
     let history = [
         entry("segment_alloc", 1 << 30, 60 << 20),
         entry("alloc", 1 << 30, 60 << 20),
-        r#"{"action":"oom","device_free":41943040,"size":99,"stream":0}"#.to_owned(),
+        r#"{"action":"oom","device_free":41943040,"size":52428800,"stream":0}"#.to_owned(),
         entry("free_requested", 1 << 30, 60 << 20),
         entry("free_completed", 1 << 30, 60 << 20),
     ];
@@ -175,7 +176,7 @@ fn a_largest_step_is_the_largest_or_said_not_to_be() {
     let small = folder.file("small.csv", b"a,1,1048576,0\na,2,20971520,0\nr,2\nf,2\n");
     let out = words(&args(&small).each_ref().map(String::as_str));
     // 143,155.9 MiB less the 1 that stays, 2 as a segment or 20 as expandable's, by 20 MiB.
-    has(&out, &["native x7158, expandable x7157, stitch x7158: no larger step"]);
+    has(&out, &["native x7158, expandable x7157, stitch x7158: the same largest step as native's"]);
     let rigid = folder.file("rigid.csv", b"a,1,1048576,0\n");
     let rigid = args(&rigid);
     let rigid = rigid.each_ref().map(String::as_str);
@@ -184,14 +185,158 @@ fn a_largest_step_is_the_largest_or_said_not_to_be() {
     assert_eq!((&line["grows"], &line["largest_step"]), (&false.into(), &serde_json::Value::Null));
 }
 
+/// A snapshot without a history: three segments with holes, of 40 MiB each; `more` stands in its blocks.
+pub(super) fn layout(frames: &serde_json::Value) -> serde_json::Value {
+    let segment = |index: u64| {
+        let at = (index + 1) << 30;
+        let block = |from: u64, mib: u64, state: &str| {
+            serde_json::json!({"address": at + (from << 20), "size": mib << 20,
+            "requested_size": mib << 20, "state": state, "frames": frames})
+        };
+        let blocks = [block(0, 30, "inactive"), block(30, 10, "active_allocated")];
+        serde_json::json!({"address": at, "total_size": 40 << 20, "blocks": blocks, "segment_type": "large"})
+    };
+    serde_json::json!({"segments": [segment(0), segment(1), segment(2)], "device_traces": [[{"action": "snapshot"}]]})
+}
+
+/// A value as a pickle of protocol 2.
+fn pickled(value: &serde_json::Value) -> Vec<u8> {
+    fn put(value: &serde_json::Value, out: &mut Vec<u8>) {
+        match value {
+            serde_json::Value::Object(map) => {
+                out.extend(b"}(");
+                for (key, value) in map {
+                    put(&key.as_str().into(), out);
+                    put(value, out);
+                }
+                out.push(b'u');
+            }
+            serde_json::Value::Array(list) => {
+                out.extend(b"](");
+                list.iter().for_each(|value| put(value, out));
+                out.push(b'e');
+            }
+            serde_json::Value::String(text) => {
+                out.push(b'X');
+                out.extend((text.len() as u32).to_le_bytes());
+                out.extend(text.as_bytes());
+            }
+            number => {
+                out.extend([0x8a, 8]);
+                out.extend(number.as_i64().unwrap().to_le_bytes());
+            }
+        }
+    }
+    let mut out = vec![0x80, 2];
+    put(value, &mut out);
+    out.push(b'.');
+    out
+}
+
+#[test]
+fn a_layout_without_history_is_answered_too() {
+    let folder = Folder::new();
+    let file = folder.file("oom.pickle", &pickled(&layout(&serde_json::json!([]))));
+    let out = words(&["whatif", &file]);
+    has(
+        &out,
+        &[
+            "oom, device 0: Fragmentation: 90.00 MiB free in 3 holes, the largest 30.00 MiB.",
+            "Next: Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+            "no history of allocations: this is the memory at one moment",
+            "120.00 MiB are held in 3 segments: 30.00 MiB allocated, 0 B pending, 90.00 MiB free in 3 holes",
+            "30.00 MiB with native, 60.00 MiB with expandable segments, 70.00 MiB with stitch, 90.00 MiB with stitch and split",
+            "without new memory of the device",
+            "no stacks",
+        ],
+    );
+    // On a device with 40 MiB more.
+    let device = ["--device", "sim:h200,capacity=160MiB"];
+    has(
+        &words(&[&["whatif", &file], &device[..]].concat()),
+        &["on a device of 160.00 MiB: 40.00 MiB with native, 100.00 MiB"],
+    );
+    let line = lines(&[&["whatif", &file, "--json"], &device[..]].concat(), 0).remove(0);
+    assert_eq!((line["layout"].as_bool(), line["trace"].as_str()), (Some(true), Some("oom")));
+    assert_eq!((line["reserved"].as_u64(), line["free"].as_u64()), (Some(120 << 20), Some(90 << 20)));
+    assert_eq!((line["holes"].as_u64(), line["largest_hole"].as_u64()), (Some(3), Some(30 << 20)));
+    let largest = |key: &str| line["largest_request"][key].as_u64().unwrap() >> 20;
+    assert_eq!(["caching", "expandable", "stitch"].map(largest), [40, 100, 110]);
+    assert_eq!(
+        (line["verdict"]["kind"].as_str(), line["pools"][0]["segments"].as_u64()),
+        (Some("fragmentation"), Some(3))
+    );
+    assert!(line["owners"].is_null());
+    // Beside jobs, in the order of their kinds; one without segments has nothing to say.
+    let (job, none) = (training(&folder), folder.file("none.json", b"{\"segments\":[],\"device_traces\":[[]]}"));
+    let both = words(&["whatif", &file, &job, "--quick", "--device", "sim:h200,capacity=200MiB"]);
+    assert!(both.find("holds as much as native") < both.find("Fragmentation: "), "{both}");
+    has(&complaint(&["whatif", &none], 1), &["no segments either", "_record_memory_history"]);
+    // Other commands say where to go.
+    has(&complaint(&["replay", &file], 1), &["only the layout at one moment", "`seamalloc whatif` says more"]);
+}
+
+#[test]
+fn a_layout_with_stacks_says_who_holds_it() {
+    let folder = Folder::new();
+    let frame = |name: &str, file: &str, line: u32| serde_json::json!({"name": name, "filename": file, "line": line});
+    let frames = serde_json::json!([
+        frame("linear", "/usr/lib/python3.12/site-packages/torch/nn/functional.py", 9),
+        frame("forward", "/home/me/job/model.py", 12)
+    ]);
+    let file = folder.file("state.pickle", &pickled(&layout(&frames)));
+    has(&words(&["whatif", &file]), &["Who holds the 30.00 MiB", "30.00 MiB 100.0% model.py:12 forward"]);
+    let line = lines(&["whatif", &file, "--json"], 0).remove(0);
+    assert_eq!(line["owners"]["rows"][0]["line"], 12);
+    assert_eq!((line["owners"]["live"].as_u64(), line["allocated"].as_u64()), (Some(30 << 20), Some(30 << 20)));
+}
+
 #[test]
 fn what_does_not_fit_is_told_as_such() {
     let folder = Folder::new();
     let args = ["whatif", &training(&folder), "--device", "sim:h200,capacity=50MiB", "--strategy", "stitch"];
     has(
         &words_of(&stdout(&args, 3)),
-        &["too much", "none", "stitch none: no larger step; the job as it was recorded is too much."],
+        &[
+            "too much",
+            "none",
+            "stitch none: none runs it, even with the smallest steps; stitch runs out of memory with the job as it was recorded.",
+        ],
     );
     has(&complaint(&["whatif", &training(&folder), "--device", "cuda:0"], 2), &["simulated device"]);
     has(&complaint(&["whatif"], 2), &["no trace is given"]);
+}
+
+/// Question 1 of docs/why.md: 150 MiB live, and a device of 130.
+#[test]
+fn the_verdict_comes_first_with_one_next_step() {
+    let folder = Folder::new();
+    let args = ["whatif", &training(&folder), "--device", "sim:h200,capacity=130MiB", "--strategy", "stitch"];
+    let out = stdout(&args, 3);
+    let mut lines_of_text = out.lines();
+    assert_eq!(lines_of_text.next(), Some("job: Too much is live: 150.00 MiB of 130.00 MiB. No allocator helps."));
+    has(&words_of(&out), &["150.00 MiB are live", "20.00 MiB more than the device has", "Next: Reduce the batch size"]);
+    assert!(out.find("Next: ").unwrap() < out.find("reserved").unwrap(), "{out}");
+    for line in lines(&[&args[..], &["--json"]].concat(), 3) {
+        let verdict = &line["verdict"];
+        assert_eq!(verdict["kind"], "too_much_live");
+        assert_eq!(verdict["text"], "Too much is live: 150.00 MiB of 130.00 MiB. No allocator helps.");
+        assert_eq!(
+            (&verdict["figures"]["live"], &verdict["figures"]["capacity"]),
+            (&(150 << 20).into(), &(130 << 20).into())
+        );
+        assert!(verdict["next"].is_string() && verdict["reasons"].is_string(), "{verdict}");
+    }
+}
+
+/// Where the device is unknown, nothing is compared with an H200, and the question is asked.
+#[test]
+fn a_job_of_an_unknown_device_is_told_its_needs_and_asked_for_the_device() {
+    let file = snapshot("train-eval.snapshot.pickle.gz");
+    let args = ["whatif", &file, "--strategy", "stitch", "--quick"];
+    let out = words(&args);
+    has(&out, &["train-eval: PyTorch's expandable segments are enough: they hold 3.36 GiB less than native."]);
+    has(&out, &["needs 11.40 GiB with native, 8.04 GiB with expandable segments, 8.00 GiB with seamalloc"]);
+    has(&out, &["--device sim:rtx4090 (24 GiB)", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"]);
+    assert!(lines(&[&args[..], &["--json"]].concat(), 0)[0]["verdict"]["figures"]["capacity"].is_null());
 }

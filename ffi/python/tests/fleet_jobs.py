@@ -32,7 +32,8 @@ def snapshot(folder, name, available=None):
     content = pickle.loads(gzip.decompress((SNAPSHOTS / "prefetch-2s.snapshot.pickle.gz").read_bytes()))
     if available is not None:
         held = max(_held(content["device_traces"][0]))
-        refused = {"action": "oom", "device_free": available - held, "size": 3 << 30, "stream": 0, "time_us": 1}
+        free = available - held
+        refused = {"action": "oom", "device_free": free, "size": free + 1, "stream": 0, "time_us": 1}
         content["device_traces"][0].append(refused)
     path = folder / name
     path.write_bytes(pickle.dumps(content))

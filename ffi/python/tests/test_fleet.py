@@ -79,6 +79,14 @@ class Outside(unittest.TestCase):
             found = rank._judge(f"/job/{name}", f"/job/{name}", rank.Settings(), rank.Running())
         self.assertEqual((found.error, found.lines), (None, (line(name),)))
 
+    def test_a_snapshot_without_history_is_no_rank(self):
+        answer = json.dumps({"layout": True, "trace": "rank-1", "reserved": 1}) + "\n"
+        program = mock.Mock(returncode=0, communicate=lambda timeout: (answer, ""))
+        with mock.patch.object(rank.Running, "start", return_value=program):
+            found = rank._judge("/job/rank-1.pickle", "/job/rank-1.pickle", rank.Settings(), rank.Running())
+        self.assertEqual(found.lines, ())
+        self.assertIn("no history of allocations", found.error)
+
 
 class Outliers(unittest.TestCase):
     def test_are_far_from_the_median(self):
@@ -162,6 +170,49 @@ class Job(unittest.TestCase):
         fixed = {"grows": False, "step": None, "native_step": None, "expandable_step": None}
         of = judge([found(0), found(1, **fixed), found(2, **fixed, reserved=None)], "1")["job"]["strategies"]["stitch"]
         self.assertEqual((of["largest_step"], of["decides"]["name"], of["decides"]["reserved"]), (0.0, "rank-2", None))
+
+    def test_has_the_verdict_of_the_rank_that_is_worst_off(self):
+        def judged(kind):
+            return {"kind": kind, "text": f"{kind}.", "reasons": "why.", "next": "do.", "figures": {}}
+
+        enough, live = judged("pytorch_is_enough"), judged("too_much_live")
+        ranks = [found(0, verdict=enough), found(1, verdict=live), found(2, verdict=live, peak_live=95)]
+        job = judge(ranks, "1")["job"]
+        self.assertEqual(
+            job["verdict"],
+            {
+                "kind": "too_much_live",
+                "text": "too_much_live.",
+                "next": "do.",
+                "rank": 2,
+                "name": "rank-2",
+                "ranks": 2,
+                "kinds": {"pytorch_is_enough": 1, "too_much_live": 2},
+            },
+        )
+        self.assertEqual(job["sentences"][:2], ["too_much_live. (rank-2, and 1 of 2 more ranks alike)", "Next: do."])
+        # Lines of a program that does not judge.
+        self.assertIsNone(judge([found(0)], "1")["job"]["verdict"])
+
+    def test_says_less_and_more_with_one_sign(self):
+        def said(*reserved):
+            ranks = [found(number, reserved=held) for number, held in enumerate(reserved)]
+            (text,) = (text for text in judge(ranks, "1")["job"]["sentences"] if "than expandable" in text)
+            return text.split(", which")[0]
+
+        # Expandable segments hold 120 bytes on each rank; the first decides with them.
+        for reserved, text in [
+            ((140, 140), "stitch holds 40 B more than expandable on 2 ranks, 20 B of it on rank-0"),
+            ((100, 100), "stitch holds 40 B less than expandable on 2 ranks, 20 B of it on rank-0"),
+            ((140, 60), "stitch holds 40 B less than expandable on 2 ranks, but 20 B more on rank-0"),
+            ((100, 180), "stitch holds 40 B more than expandable on 2 ranks, but 20 B less on rank-0"),
+        ]:
+            self.assertEqual(said(*reserved), text)
+
+    def test_counts_ranks_within_a_hundredth(self):
+        near = judge([found(0, step=2.0), found(1, step=2.01), found(2, step=2.1)], "1")["job"]
+        self.assertEqual(near["strategies"]["stitch"]["decides"]["as_near"], 1)
+        self.assertTrue(any("decides the batch size (and 1 within 1%)" in text for text in near["sentences"]))
 
     def test_names_what_makes_figures_doubtful(self):
         ranks = [

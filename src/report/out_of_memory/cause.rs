@@ -191,18 +191,13 @@ impl fmt::Display for Advice {
                 format_bytes(elsewhere),
             ),
             Self::AskLess { missing, at_most } => {
+                // Where too much is live, the next request would fail in the place of a smaller one.
                 if missing > 0 {
-                    write!(
-                        f,
-                        "at least {} less that is live at this point, by a smaller batch for example",
-                        format_bytes(missing)
-                    )?;
+                    let missing = format_bytes(missing);
+                    write!(f, "at least {missing} less that is live at this point, by a smaller batch for example")
+                } else {
+                    write!(f, "a smaller request: up to {} could be met now", format_bytes(at_most))
                 }
-                if at_most > 0 {
-                    let or = if missing > 0 { ", or " } else { "" };
-                    write!(f, "{or}a smaller request: up to {} could be met now", format_bytes(at_most))?;
-                }
-                Ok(())
             }
         }
     }

@@ -15,6 +15,10 @@ use std::ops::Deref;
 /// The most other streams that the text names; the figures have all of them.
 const STREAMS_NAMED: usize = 4;
 
+/// Where less of the memory than this part, in percent, stays free, nearly too much is live. Others who hold less than this
+/// part of a device are a CUDA context and libraries, which stay.
+const NEAR_PERCENT: u64 = 5;
+
 /// The state of memory when a request was refused. All sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -128,15 +132,26 @@ impl OutOfMemory {
         let strategy = self.strategy;
         match self.cause {
             Cause::TooLittle => {
-                let left = self.device_free.saturating_sub(self.headroom);
-                let most = self.limit.unwrap_or(u64::MAX).min(self.reserved.saturating_add(left));
-                let used = self.allocated.saturating_add(self.pending);
-                format!(
-                    "What is in use and the request together are {}, and this allocator can hold no more than {}{}.",
-                    format_bytes(used.saturating_add(self.rounded)),
-                    format_bytes(most),
-                    if self.headroom > 0 { " beside the headroom" } else { "" },
-                )
+                let figures = |what: &str| {
+                    format!(
+                        "{what} is in use and the request together are {}, and this allocator can hold no more than {}{}.",
+                        format_bytes(self.demand()),
+                        format_bytes(self.most_held()),
+                        if self.headroom > 0 { " beside the headroom" } else { "" },
+                    )
+                };
+                match self.advice.first() {
+                    Some(Advice::FreeDevice { elsewhere, .. }) if *elsewhere >= near(self.device_total) => format!(
+                        "Others hold the memory: {} of {}. {}",
+                        format_bytes(*elsewhere),
+                        format_bytes(self.device_total),
+                        figures("What")
+                    ),
+                    None | Some(Advice::AskLess { .. } | Advice::FreeDevice { .. }) => {
+                        format!("Too much is live: {} No allocator helps.", figures("what"))
+                    }
+                    Some(_) => figures("What"),
+                }
             }
             Cause::RequestTooLarge => {
                 let shared = self.device_total.saturating_sub(self.headroom);
@@ -155,12 +170,12 @@ impl OutOfMemory {
                 format_bytes(self.free_in_private_pools),
             ),
             Cause::OneRange if strategy == StrategyKind::Gmlake => {
-                "`gmlake` serves a request from free blocks of its stream, of which it joins several only from `fragLimit` \
+                "Memory is fragmented: `gmlake` serves a request from free blocks of its stream, of which it joins several only from `fragLimit` \
                  on, or from new memory, and neither is enough."
                     .to_owned()
             }
             Cause::OneRange => format!(
-                "`{strategy}` serves a request from one free range of its {} or from new memory ({} for this one), and \
+                "Memory is fragmented: `{strategy}` serves a request from one free range of its {} or from new memory ({} for this one), and \
                  there is neither.",
                 if self.pool == PoolId::NONE { "stream" } else { "private pool" },
                 format_bytes(self.segment),
@@ -175,10 +190,11 @@ impl OutOfMemory {
                     StreamSharing::Never => "which `sharing:never` keeps for themselves",
                     StreamSharing::Completed | StreamSharing::Wait => "whose work the GPU has not finished",
                 };
-                format!("Enough is free, but a part of it on other streams, {why}.")
+                format!("Streams keep memory apart: enough is free, but a part of it on other streams, {why}.")
             }
             Cause::StillUsed { most_ms } => format!(
-                "Enough was freed, but work on the GPU still uses it, and the request may wait {most_ms} ms at most."
+                "Streams keep memory apart: enough was freed, but work on the GPU still uses it, and the request may wait \
+                 {most_ms} ms at most."
             ),
             Cause::ViewBounds => {
                 "Enough is free, but joining it takes a view more than `max_views`, `max_view_mappings` or \
@@ -191,7 +207,7 @@ impl OutOfMemory {
                     .to_owned()
             }
             Cause::PartsOfChunks => format!(
-                "The rest of what is free lies in chunks of which other parts are in use ({} in {} chunks): a view can \
+                "Memory is fragmented: the rest of what is free lies in chunks of which other parts are in use ({} in {} chunks): a view can \
                  have one such part at each end.",
                 format_bytes(self.memory.partly_free_bytes),
                 self.memory.partly_free_chunks,
@@ -205,6 +221,27 @@ impl OutOfMemory {
     #[must_use]
     pub fn unallocated(&self) -> u64 {
         self.reserved.saturating_sub(self.allocated.saturating_add(self.pending))
+    }
+
+    /// Returns the bytes in use and the request together.
+    fn demand(&self) -> u64 {
+        self.allocated.saturating_add(self.pending).saturating_add(self.rounded)
+    }
+
+    /// Returns the most bytes that this allocator could hold.
+    fn most_held(&self) -> u64 {
+        let left = self.device_free.saturating_sub(self.headroom);
+        self.limit.unwrap_or(u64::MAX).min(self.reserved.saturating_add(left))
+    }
+
+    /// Returns by how many bytes less must be live for a part of the memory to stay free ([`NEAR_PERCENT`]), if memory is
+    /// fragmented and no other change helps: a smaller request would be served, and the next one refused.
+    fn nearly_too_much(&self) -> Option<u64> {
+        let is_fragmented = matches!(self.cause, Cause::OneRange | Cause::PartsOfChunks | Cause::ViewBounds);
+        let is_alone = matches!(self.advice[..], [Advice::AskLess { missing: 0, .. }]);
+        let most = self.most_held();
+        let enough = most.saturating_sub(near(most));
+        self.demand().checked_sub(enough).filter(|less| *less > 0 && is_fragmented && is_alone)
     }
 
     /// Returns in words how much is free where; empty if nothing is free.
@@ -249,6 +286,15 @@ impl OutOfMemory {
     #[must_use]
     pub fn explanation(&self) -> String {
         let mut out = self.cause_in_words();
+        if let Some(less) = self.nearly_too_much() {
+            let (demand, most) = (format_bytes(self.demand()), format_bytes(self.most_held()));
+            out.push_str(&format!(
+                " Nearly too much is live: with this request {demand} of the {most} that can be held. What would have \
+                 helped: {} less that is live, by a smaller batch for example, so that {NEAR_PERCENT}% stay free.",
+                format_bytes(less)
+            ));
+            return out;
+        }
         if !self.advice.is_empty() {
             let advice: Vec<String> = self.advice.iter().map(Advice::to_string).collect();
             let one_of =
@@ -260,6 +306,11 @@ impl OutOfMemory {
         }
         out
     }
+}
+
+/// Returns the part of the memory that is to stay free.
+fn near(bytes: u64) -> u64 {
+    bytes / 100 * NEAR_PERCENT
 }
 
 /// Returns `a, b and c`.
@@ -421,6 +472,27 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is missing in: {text}");
         }
+    }
+
+    #[test]
+    fn where_nearly_too_much_is_live_a_smaller_batch_is_advised() {
+        let mut report = OutOfMemory {
+            requested: 1 << 30,
+            rounded: 1 << 30,
+            reserved: 48 << 30,
+            allocated: 46 << 30,
+            strategy: StrategyKind::Caching,
+            cause: Cause::OneRange,
+            advice: vec![Advice::AskLess { missing: 0, at_most: 23 << 20 }],
+            ..OutOfMemory::default()
+        };
+        let text = report.to_string();
+        for part in ["Memory is fragmented: ", "47.00 GiB of the 48.00 GiB that can be held", "helped: 1.40 GiB less"] {
+            assert!(text.contains(part), "{part} is missing in: {text}");
+        }
+        assert!(!text.contains("a smaller request"), "{text}");
+        report.allocated = 30 << 30;
+        assert!(report.to_string().contains("a smaller request: up to 23.00 MiB could be met now"), "{report}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::error::{Place, RuleError, TraceError};
 use crate::history::trace_of_history;
 use crate::memory::{Memory, list_bytes};
 use crate::trace::Trace;
+use crate::whatif::FREE_BEYOND_LIMIT;
 use seamalloc::PoolId;
 use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
@@ -67,6 +68,9 @@ pub(super) fn assemble(
         if let Some(available) = known.available {
             meta.insert("available_memory".to_owned(), available.into());
         }
+        if let Some(free) = known.free_beyond_limit {
+            meta.insert(FREE_BEYOND_LIMIT.to_owned(), free.into());
+        }
         meta.insert("allocator_settings".to_owned(), raw.settings.clone());
         let name = if used.len() > 1 { format!("{name}.dev{ordinal}") } else { name.to_owned() };
         let trace = trace_of_history(&name, meta, history.iter().copied(), held, memory);
@@ -88,21 +92,36 @@ struct Reserved {
     peak: u64,
     /// Where memory ran out: the most that was held and free at such a moment.
     available: Option<u64>,
+    /// Where a limit refused a request: the most that the device had free.
+    free_beyond_limit: Option<u64>,
 }
 
 /// Reads a history, at whose end `held` bytes are held, backwards.
 fn reserved_in(held: u64, history: &[Option<Event>]) -> Reserved {
-    let (mut now, mut peak, mut available) = (held, held, None);
+    let (mut now, mut peak, mut available, mut free_beyond_limit) = (held, held, None, None);
     for event in history.iter().rev().flatten() {
         match event.action {
             Action::SegmentAlloc | Action::SegmentMap => now = now.saturating_sub(event.size),
             Action::SegmentFree | Action::SegmentUnmap => now = now.saturating_add(event.size),
+            // Where the device had enough free, a limit refused: no more than what was held is known to be available.
+            Action::Oom if event.address >= most_taken(event.size) => {
+                available = available.max(Some(now));
+                free_beyond_limit = free_beyond_limit.max(Some(event.address));
+            }
             Action::Oom => available = available.max(Some(now.saturating_add(event.address))),
             _ => {}
         }
         peak = peak.max(now);
     }
-    Reserved { before: now, peak, available: available.map(|bytes| bytes.max(peak)) }
+    Reserved { before: now, peak, available: available.map(|bytes| bytes.max(peak)), free_beyond_limit }
+}
+
+/// Returns the most bytes that PyTorch's allocators take of the device for a request of so many.
+fn most_taken(size: u64) -> u64 {
+    /// The segment of requests of up to 10 MiB; larger ones are rounded up to whole granules.
+    const SEGMENT: u64 = 20 << 20;
+    const GRANULE: u64 = 2 << 20;
+    size.max(SEGMENT).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX)
 }
 
 fn history_error(file: &str, device: usize, index: usize, length: usize, rule: RuleError) -> TraceError {

@@ -11,25 +11,56 @@ use crate::error::TraceError;
 use crate::history::earlier_addresses;
 use crate::memory::{Memory, SeededMap, list_bytes};
 use crate::unpack::{BUFFER, MAX_WHOLE, Opened, read_to_limit};
+use rapidhash::fast::RandomState;
 use seamalloc::observer::{Action, Event};
+use seamalloc::snapshot::BlockState;
+use std::fmt;
 use std::fs::File;
+use std::hash::BuildHasher;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// The most frames of a stack that are kept, the innermost.
-const MOST_FRAMES: usize = 64;
+/// The most frames of a stack that are kept, the innermost. With C++ frames a program's own lines lie deep.
+const MOST_FRAMES: usize = 1024;
 
 /// What is known of the requests of one trace beside their sizes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Origins {
-    /// Lines of the program: `forward (model.py:12)`.
-    pub frames: Vec<String>,
-    /// Stacks: indexes of `frames`, the innermost first.
+    /// Frames of stacks, each different one once.
+    pub frames: Vec<Frame>,
+    /// Stacks, each different one once: indexes of `frames`, the innermost first. The stack of a thread that runs no Python is
+    /// empty, if no functions of C++ were recorded.
     pub stacks: Vec<Vec<u32>>,
     /// Of each block of the trace one more than the index of its stack; 0: it is not known.
     pub of_block: Vec<u32>,
     /// Requests that PyTorch's allocator refused when the job was recorded.
     pub refusals: Vec<Refusal>,
+}
+
+/// A line of Python, or a function of C++, in a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The function's name.
+    pub function: String,
+    /// The path of its file, as the recording has it.
+    pub file: String,
+    /// The line, if it is known.
+    pub line: Option<u64>,
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}", self.function, self.file)?;
+        self.line.map_or(Ok(()), |line| write!(f, ":{line}"))?;
+        f.write_str(")")
+    }
+}
+
+impl Frame {
+    /// Returns the bytes of the heap that a frame takes beside itself.
+    fn heap_bytes(&self) -> u64 {
+        list_bytes::<u8>(self.function.len()) + list_bytes::<u8>(self.file.len())
+    }
 }
 
 /// A request that was refused when the job was recorded.
@@ -46,9 +77,9 @@ pub struct Refusal {
 impl Origins {
     /// Bytes of the heap that a copy of it takes.
     fn heap_bytes(&self) -> u64 {
-        let frames = self.frames.iter().map(|frame| list_bytes::<u8>(frame.len()));
+        let frames = self.frames.iter().map(Frame::heap_bytes);
         let stacks = self.stacks.iter().map(|stack| list_bytes::<u32>(stack.len()));
-        let lists = list_bytes::<String>(self.frames.len()) + list_bytes::<Vec<u32>>(self.stacks.len());
+        let lists = list_bytes::<Frame>(self.frames.len()) + list_bytes::<Vec<u32>>(self.stacks.len());
         frames.chain(stacks).fold(lists + list_bytes::<u32>(self.of_block.len()), u64::saturating_add)
     }
 }
@@ -84,13 +115,7 @@ fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, 
     let histories = raw.traces.clone();
     let copied = histories.iter().map(|history| list_bytes::<Option<Event>>(history.capacity())).sum();
     memory.charge(copied).map_err(too_much)?;
-    let mut reader = Reader {
-        pickle: &pickle,
-        memory,
-        known: SeededMap::default(),
-        frames: SeededMap::default(),
-        out: Origins::default(),
-    };
+    let mut reader = Reader::new(&pickle, memory);
     let held = reader.stacks_of_blocks(file)?;
     let snapshot = assemble(file, file, raw, reader.memory)?;
     let mut found = Vec::new();
@@ -104,7 +129,7 @@ fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, 
         let of_device = snapshot.snapshots.iter().find(|snapshot| snapshot.device == ordinal);
         let earlier = earlier_addresses(history.iter().copied(), of_device, &mut reader.memory).map_err(too_much)?;
         // Of a block that was there before, and is there no more, nobody knows it.
-        let known = |address: &u64| held.get(address).copied().unwrap_or(0);
+        let known = |address: &Option<u64>| address.and_then(|address| held.get(&address).copied()).unwrap_or(0);
         reader.out.of_block = earlier.iter().map(known).collect();
         reader.out.refusals.clear();
         let entries =
@@ -131,6 +156,61 @@ fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, 
     Ok(found)
 }
 
+/// The stacks of the blocks that are allocated on one device, of a snapshot's segments.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeldOrigins {
+    /// The ordinal of the device.
+    pub device: u32,
+    /// The stacks. `of_block` is in the order of `sizes`.
+    pub origins: Origins,
+    /// The bytes that were asked for, of each block that the program has not freed.
+    pub sizes: Vec<u64>,
+}
+
+/// Reads the stacks of the blocks that are allocated when a snapshot is taken, by device: all that a snapshot without a history
+/// knows of its owners. Nothing where the file is no pickle.
+///
+/// # Errors
+/// As [`read_path`](crate::read_path).
+pub fn read_held_origins(path: &Path) -> Result<Vec<HeldOrigins>, TraceError> {
+    let file = path.display().to_string();
+    let opened = File::open(path).map_err(|error| TraceError::io(&file, error))?;
+    let opened = Opened::new(&file, BufReader::with_capacity(BUFFER, opened))?;
+    if opened.is_gzip() {
+        return held_in(&file, Opened::new(&file, opened.unpacked())?);
+    }
+    held_in(&file, opened)
+}
+
+fn held_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<HeldOrigins>, TraceError> {
+    if opened.head.first() != Some(&PICKLE_MAGIC) {
+        return Ok(Vec::new());
+    }
+    let (whole, mut memory) = read_to_limit(file, opened.content, MAX_WHOLE)?;
+    let too_much = |error| TraceError::memory(file, error);
+    let pickle = unpickle(file, &whole, &mut memory)?;
+    let raw = of_pickle(file, &pickle, &mut memory)?;
+    let mut reader = Reader::new(&pickle, memory);
+    let stacks = reader.stacks_of_blocks(file)?;
+    let snapshot = assemble(file, file, raw, reader.memory)?;
+    reader.memory.charge(snapshot.heap_bytes()).map_err(too_much)?;
+    let mut found = Vec::new();
+    for of_device in &snapshot.snapshots {
+        let mut held = HeldOrigins { device: of_device.device, ..HeldOrigins::default() };
+        reader.out.of_block.clear();
+        let blocks = of_device.segments.iter().flat_map(|segment| &segment.blocks);
+        for block in blocks.filter(|block| block.state == BlockState::ActiveAllocated) {
+            let stack = stacks.get(&block.address).copied().unwrap_or(0);
+            reader.memory.push(&mut reader.out.of_block, stack).map_err(too_much)?;
+            reader.memory.push(&mut held.sizes, block.requested_size).map_err(too_much)?;
+        }
+        reader.memory.charge(reader.out.heap_bytes()).map_err(too_much)?;
+        held.origins = reader.out.clone();
+        found.push(held);
+    }
+    Ok(found)
+}
+
 /// Reads stacks, each once, wherever it stands.
 struct Reader<'a> {
     pickle: &'a Pickle<'a>,
@@ -139,10 +219,25 @@ struct Reader<'a> {
     known: SeededMap<u32, u32>,
     /// By the number of a dict: the frame's index.
     frames: SeededMap<u32, u32>,
+    /// By the hash of a frame or of a stack: its index. PyTorch writes equal stacks of several requests anew.
+    hashed: SeededMap<u64, u32>,
+    seed: RandomState,
     out: Origins,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(pickle: &'a Pickle<'a>, memory: Memory) -> Self {
+        Self {
+            pickle,
+            memory,
+            known: SeededMap::default(),
+            frames: SeededMap::default(),
+            hashed: SeededMap::default(),
+            seed: RandomState::default(),
+            out: Origins::default(),
+        }
+    }
+
     /// Returns the stacks of the blocks that are held, by their addresses.
     fn stacks_of_blocks(&mut self, file: &str) -> Result<SeededMap<u64, u32>, TraceError> {
         let pickle = self.pickle;
@@ -155,6 +250,10 @@ impl Reader<'_> {
                 let number = |item| pickle.number(item).and_then(Number::unsigned);
                 let Some(address) = pickle.get(*block, "address").and_then(number) else { continue };
                 let stack = self.stack(*block).map_err(|error| TraceError::memory(file, error))?;
+                // PyTorch writes an empty stack for a block whose stack it does not have.
+                let recorded =
+                    self.out.stacks.get((stack as usize).wrapping_sub(1)).is_some_and(|stack| !stack.is_empty());
+                let stack = if recorded { stack } else { 0 };
                 self.memory.room_in_map(&mut held).map_err(|error| TraceError::memory(file, error))?;
                 held.insert(address, stack);
             }
@@ -162,7 +261,7 @@ impl Reader<'_> {
         Ok(held)
     }
 
-    /// Returns one more than the index of the stack of an entry or block, and 0 where it has none.
+    /// Returns one more than the index of the stack of an entry or block, and 0 where it was not recorded.
     fn stack(&mut self, of: Item) -> Result<u32, crate::MemoryError> {
         let pickle = self.pickle;
         let Some((list, frames)) = pickle.get(of, "frames").and_then(|item| Some((item.list()?, pickle.list(item)?)))
@@ -177,13 +276,24 @@ impl Reader<'_> {
             let index = self.frame(*frame)?;
             self.memory.push(&mut stack, index)?;
         }
-        let number = if stack.is_empty() { 0 } else { self.out.stacks.len() as u32 + 1 };
-        if number > 0 {
-            self.memory.push(&mut self.out.stacks, stack)?;
-        }
+        let number = self.index_of_stack(stack)? + 1;
         self.memory.room_in_map(&mut self.known)?;
         self.known.insert(list, number);
         Ok(number)
+    }
+
+    fn index_of_stack(&mut self, stack: Vec<u32>) -> Result<u32, crate::MemoryError> {
+        let hash = self.seed.hash_one(&stack);
+        let known = self.hashed.get(&hash).copied();
+        if let Some(index) = known.filter(|index| self.out.stacks.get(*index as usize) == Some(&stack)) {
+            self.memory.release(&stack);
+            return Ok(index);
+        }
+        let index = self.out.stacks.len() as u32;
+        self.memory.push(&mut self.out.stacks, stack)?;
+        self.memory.room_in_map(&mut self.hashed)?;
+        self.hashed.insert(hash, index);
+        Ok(index)
     }
 
     fn frame(&mut self, item: Item) -> Result<u32, crate::MemoryError> {
@@ -193,11 +303,21 @@ impl Reader<'_> {
         let pickle = self.pickle;
         let text = |key| pickle.get(item, key).and_then(|item| pickle.text(item)).unwrap_or("?");
         let line = pickle.get(item, "line").and_then(|line| pickle.number(line)).and_then(Number::unsigned);
-        let line = line.map_or_else(String::new, |line| format!(":{line}"));
-        let frame = format!("{} ({}{line})", text("name"), text("filename"));
-        self.memory.charge(list_bytes::<u8>(frame.len()))?;
-        let index = self.out.frames.len() as u32;
-        self.memory.push(&mut self.out.frames, frame)?;
+        let hash = self.seed.hash_one((text("name"), text("filename"), line));
+        let is = |frame: &Frame| frame.function == text("name") && frame.file == text("filename") && frame.line == line;
+        let known = self.hashed.get(&hash).copied();
+        let index = match known.filter(|index| self.out.frames.get(*index as usize).is_some_and(is)) {
+            Some(index) => index,
+            None => {
+                self.memory.charge(list_bytes::<u8>(text("name").len()) + list_bytes::<u8>(text("filename").len()))?;
+                let frame = Frame { function: text("name").to_owned(), file: text("filename").to_owned(), line };
+                let index = self.out.frames.len() as u32;
+                self.memory.push(&mut self.out.frames, frame)?;
+                self.memory.room_in_map(&mut self.hashed)?;
+                self.hashed.insert(hash, index);
+                index
+            }
+        };
         if let Some(dict) = item.dict() {
             self.memory.room_in_map(&mut self.frames)?;
             self.frames.insert(dict, index);
@@ -240,9 +360,10 @@ mod tests {
         assert_eq!(found[0].refusals, [Refusal { before_block: 1, size: 50, device_free: 30 }]);
         let named = |origins: &Origins, block: usize| match origins.of_block[block] {
             0 => Vec::new(),
-            stack => {
-                origins.stacks[stack as usize - 1].iter().map(|frame| origins.frames[*frame as usize].clone()).collect()
-            }
+            stack => origins.stacks[stack as usize - 1]
+                .iter()
+                .map(|frame| origins.frames[*frame as usize].to_string())
+                .collect(),
         };
         assert_eq!(found[0].of_block.len(), 2);
         assert_eq!(named(&found[0], 0), ["forward (train.py:7)", "main (train.py:7)"]);
@@ -261,9 +382,59 @@ mod tests {
         let names: Vec<_> = origins
             .of_block
             .iter()
-            .map(|stack| origins.frames[origins.stacks[*stack as usize - 1][0] as usize].as_str())
+            .map(|stack| origins.frames[origins.stacks[*stack as usize - 1][0] as usize].to_string())
             .collect();
         assert_eq!(names, ["weights (train.py:7)", "bias (train.py:7)", "step (train.py:7)"]);
+    }
+
+    #[test]
+    fn blocks_that_are_held_have_their_stacks_by_device() {
+        let block = |address: u64, state: &str, names: &[&str]| json!({"address": address, "size": 512, "requested_size": 8, "state": state, "frames": frames(names)});
+        let of = |device: u64, address: u64, blocks: Value| json!({"device": device, "address": address, "total_size": 1024, "blocks": blocks});
+        let weights =
+            of(0, 0, json!([block(0, "active_allocated", &["weights"]), block(512, "active_pending_free", &["gone"])]));
+        let others =
+            of(2, 4096, json!([block(4096, "active_allocated", &[]), block(4608, "active_allocated", &["weights"])]));
+        let bytes = pickled(&json!({"segments": [weights, others], "device_traces": [[], [], []]}));
+        let found = held_in("t", Opened::new("t", &*bytes).unwrap()).unwrap();
+        let stacks = |held: &HeldOrigins| {
+            let stack = |number: &u32| Some(held.origins.stacks.get(number.checked_sub(1)? as usize)?.len());
+            held.origins.of_block.iter().map(stack).collect::<Vec<_>>()
+        };
+        let devices: Vec<_> = found.iter().map(|held| (held.device, held.sizes.clone(), stacks(held))).collect();
+        assert_eq!(devices, [(0, vec![8], vec![Some(1)]), (2, vec![8, 8], vec![None, Some(1)])]);
+        assert_eq!(held_in("t", Opened::new("t", &b"a,1,5,0\n"[..]).unwrap()).unwrap(), []);
+    }
+
+    #[test]
+    fn a_block_that_is_gone_does_not_have_the_stack_of_the_next_at_its_address() {
+        let free = |action| json!({"action": action, "addr": 0, "size": 8, "stream": 0, "frames": frames(&["freed"])});
+        let alloc = json!({"action": "alloc", "addr": 0, "size": 16, "stream": 0, "frames": frames(&["later"])});
+        let block = json!({"address": 0, "size": 512, "requested_size": 16, "state": "active_allocated", "frames": frames(&["later"])});
+        let segment = json!({"device": 0, "address": 0, "total_size": 512, "blocks": [block]});
+        let history = json!([free("free_requested"), free("free_completed"), alloc]);
+        let bytes = pickled(&json!({"segments": [segment], "device_traces": [history]}));
+        assert_eq!(origins_of("t", &*bytes).unwrap()[0].of_block, [0, 1]);
+    }
+
+    #[test]
+    fn stacks_of_threads_without_python_are_empty_and_those_of_the_allocator_unknown() {
+        let alloc = json!({"action": "alloc", "addr": 4096, "size": 8, "stream": 0, "frames": []});
+        let block = json!({"address": 0, "size": 512, "requested_size": 8, "state": "active_allocated", "frames": []});
+        let segment = json!({"device": 0, "address": 0, "total_size": 512, "blocks": [block]});
+        let bytes = pickled(&json!({"segments": [segment], "device_traces": [[alloc]]}));
+        let origins = origins_of("t", &*bytes).unwrap().remove(0);
+        let empty = origins.of_block[1] as usize - 1;
+        assert_eq!((origins.of_block[0], origins.stacks[empty].len()), (0, 0));
+    }
+
+    #[test]
+    fn equal_stacks_and_frames_are_kept_once() {
+        let alloc = |address: u64, names: &[&str]| json!({"action": "alloc", "addr": address, "size": 8, "stream": 0, "frames": frames(names)});
+        let history = json!([alloc(0, &["f", "main"]), alloc(512, &["f", "main"]), alloc(1024, &["g", "main"])]);
+        let bytes = pickled(&json!({"segments": [], "device_traces": [history]}));
+        let origins = origins_of("t", &*bytes).unwrap().remove(0);
+        assert_eq!((origins.of_block, origins.frames.len(), origins.stacks.len()), (vec![1, 1, 2], 3, 2));
     }
 
     #[test]

@@ -18,4 +18,5 @@ pub use passes::{replay, replay_on_cuda, replay_on_host, replay_on_pinned};
 pub use replayer::Replayer;
 pub use report::{PassReport, ReplayError, ReplayOptions};
 pub use spilled::Spilled;
+pub(crate) use streams::simulated;
 pub use watch::{Step, Watcher};

@@ -4,6 +4,7 @@
 //! and never again before as many events have passed as there were ranges: a replay costs no more than before, whatever
 //! the trace does.
 
+use crate::summary::fullest;
 use crate::trace::TraceEvent;
 use seamalloc::Allocator;
 use seamalloc::fragmentation::Fragmentation;
@@ -83,43 +84,5 @@ impl Peak {
         }
         self.look_from = usize::MAX;
         self.spent += start.elapsed();
-    }
-}
-
-/// The event after which most bytes are live; the first of them.
-fn fullest(events: &[TraceEvent]) -> usize {
-    let mut sizes = Vec::new();
-    let (mut live, mut most, mut at) = (0u64, 0, 0);
-    for (index, event) in events.iter().enumerate() {
-        match *event {
-            TraceEvent::Alloc { size, .. } => {
-                sizes.push(size);
-                live = live.saturating_add(size);
-            }
-            TraceEvent::FreeRequested { block } => {
-                live = live.saturating_sub(sizes.get(block as usize).copied().unwrap_or(0));
-            }
-            TraceEvent::FreeCompleted { .. } => {}
-        }
-        if live > most {
-            (most, at) = (live, index);
-        }
-    }
-    at
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_fullest_moment_is_the_first_at_which_most_is_live() {
-        let alloc = |size| TraceEvent::Alloc { size, stream: 0 };
-        let freed = |block| [TraceEvent::FreeRequested { block }, TraceEvent::FreeCompleted { block }];
-        let events = [&[alloc(5), alloc(7)][..], &freed(0), &[alloc(3), alloc(2)], &freed(1)].concat();
-        assert_eq!(fullest(&events), 1);
-        let events = [&[alloc(5), alloc(7)][..], &freed(0), &[alloc(6)]].concat();
-        assert_eq!(fullest(&events), 4);
-        assert_eq!(fullest(&[]), 0);
     }
 }

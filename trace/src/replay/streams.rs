@@ -16,7 +16,7 @@ const NUMBERED: u64 = 1 << 61;
 const HOLDING: u64 = 1 << 62;
 
 /// Returns the device's streams for those that a trace lists, in their order.
-pub(super) fn simulated(listed: &[StreamId]) -> Vec<StreamId> {
+pub(crate) fn simulated(listed: &[StreamId]) -> Vec<StreamId> {
     if listed.len() <= MOST_NAMED {
         return listed.to_vec();
     }

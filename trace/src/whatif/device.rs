@@ -11,6 +11,9 @@ const TOTAL: &str = "total_memory";
 /// in which it did.
 const AVAILABLE: &str = "available_memory";
 
+/// The key with the bytes that the device had free when a limit refused a request.
+pub(crate) const FREE_BEYOND_LIMIT: &str = "free_beyond_limit";
+
 /// How the memory of a job's device is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceFrom {
@@ -47,6 +50,30 @@ pub fn device_of(trace: &Trace) -> (SimConfig, DeviceFrom) {
     match known {
         Some((capacity, from)) => (SimConfig { capacity, ..SimConfig::default() }, from),
         None => (SimConfig::default(), DeviceFrom::Unknown),
+    }
+}
+
+/// What a recording says of the memory that its allocator could have. Sizes are bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Recorded {
+    /// The device's memory.
+    pub(crate) total: Option<u64>,
+    /// The memory that the allocator could have when a request was refused.
+    pub(crate) available: Option<u64>,
+    /// The device's free memory when a limit refused a request.
+    pub(crate) free_beyond_limit: Option<u64>,
+}
+
+impl Recorded {
+    pub(crate) fn of(trace: &Trace) -> Self {
+        let of = |key: &str| trace.meta.get(key)?.as_u64();
+        Self { total: of(TOTAL), available: of(AVAILABLE), free_beyond_limit: of(FREE_BEYOND_LIMIT) }
+    }
+
+    /// Returns the bytes of the device that others held.
+    pub(crate) fn others(&self) -> Option<u64> {
+        let known = self.total.zip(self.available).filter(|_| self.free_beyond_limit.is_none());
+        known.and_then(|(total, available)| total.checked_sub(available))
     }
 }
 

@@ -7,10 +7,12 @@ mod device;
 mod growth;
 
 pub use device::{DeviceFrom, device_of};
+pub(crate) use device::{FREE_BEYOND_LIMIT, Recorded};
 
 use crate::columns::{Cell, Column, gib, line, round_to};
 use crate::replay::{ReplayError, ReplayOptions, Spilled};
 use crate::trace::Trace;
+use crate::verdict::Judgement;
 use growth::{Growth, grow, has_growth, once};
 use seamalloc::StrategyKind;
 use serde_json::Value;
@@ -54,6 +56,8 @@ pub struct WhatIf {
     pub expandable: Baseline,
     /// How many replays the search took.
     pub tries: u32,
+    /// The verdict on the job, the same for each strategy; `None` where none was asked for.
+    pub verdict: Option<Judgement>,
 }
 
 /// What an allocator of PyTorch's makes of a job: the strategy of the same algorithm on the simulated device.
@@ -128,6 +132,7 @@ impl WhatIf {
             .figure("tries", |job| job.tries.into())
             .spare(1)
             .legend("tries", "replays that the search took"),
+        Figure::result("verdict", |job| job.verdict.as_ref().map(Judgement::to_json).into()),
     ];
 
     /// Returns the line that `--json` prints: the values of all columns by their keys.
@@ -222,6 +227,7 @@ fn report(
             native,
             expandable,
             tries,
+            verdict: None,
         })
     };
     strategies.iter().map(|strategy| of(*strategy)).collect()

@@ -7,3 +7,4 @@ mod iterations;
 mod recorded_jobs;
 mod timelines;
 mod tinytorch;
+mod verdicts;

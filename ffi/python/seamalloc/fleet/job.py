@@ -6,6 +6,7 @@ The result is one value of dicts and lists, the same whatever the engine and the
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -17,6 +18,12 @@ from . import outliers
 from .files import rank_of, short_names
 from .rank import Found, Row
 from .words import BASELINES, EXPANDABLE, NATIVE, sentences
+
+
+# Verdicts of `whatif` by what they ask of a job: what no allocator can serve comes first.
+VERDICTS = ("too_much_live", "others", "streams", "seamalloc_helps", "pytorch_is_enough")
+# Ranks whose figures differ by no more than this part are near each other.
+NEAR = 0.01
 
 
 def judge(found: Iterable[Found], version: str) -> dict[str, Any]:
@@ -86,6 +93,7 @@ def _row(url: str, name: str, lines: list[Row]) -> Row:
             strategy: {"reserved": held, "free": None if held is None else capacity - held, "largest_step": step}
             for strategy, (held, step) in figures.items()
         },
+        "verdict": any_line.get("verdict"),
         "outlier": [],
     }
 
@@ -130,10 +138,35 @@ def _job(rows: list[Row], broken: list[Row], strategies: list[str], files: int) 
         "outliers": sum(bool(row["outlier"]) for row in rows),
         "outlier_rule": outliers.RULE,
         "devices": dict(sorted(Counter(row["device"] for row in rows).items())),
+        "verdict": _verdict(rows),
         "live": sum(row["peak_live"] for row in rows),
         "recorded": {"ranks": len(recorded), "reserved": sum(recorded)},
         "strategies": {strategy: _strategy(rows, strategy, deciders) for strategy in strategies},
         "notes": _notes(rows, broken),
+    }
+
+
+def _verdict(rows: list[Row]) -> dict[str, Any] | None:
+    """The verdict on the job: that of the rank that is worst off, with most live among equal ones."""
+    judged = [row for row in rows if row["verdict"] is not None]
+    if not judged:
+        return None
+
+    def place(row: Row) -> tuple[int, int]:
+        kind = row["verdict"]["kind"]
+        return (VERDICTS.index(kind) if kind in VERDICTS else len(VERDICTS), -row["peak_live"])
+
+    worst = min(judged, key=place)
+    kinds = Counter(row["verdict"]["kind"] for row in judged)
+    kind = worst["verdict"]["kind"]
+    return {
+        "kind": kind,
+        "text": worst["verdict"]["text"],
+        "next": worst["verdict"]["next"],
+        "rank": worst["rank"],
+        "name": worst["name"],
+        "ranks": kinds[kind],
+        "kinds": dict(sorted(kinds.items())),
     }
 
 
@@ -165,6 +198,12 @@ def _pressure(row: Row, strategy: str) -> tuple[float, float]:
     return (float("inf") if step is None else step, part)
 
 
+def _is_near(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether both figures of two ranks are within 1% of each other."""
+    pairs = zip(one, other, strict=True)
+    return all(math.isclose(a, b, rel_tol=NEAR) for a, b in pairs)
+
+
 def _decider(rows: list[Row], strategy: str) -> Row | None:
     return min(rows, key=lambda row: _pressure(row, strategy), default=None)
 
@@ -184,8 +223,8 @@ def _decides(rows: list[Row], strategy: str, row: Row | None) -> dict[str, Any] 
         "reserved": _held(row, strategy),
         "free": row["strategies"][strategy]["free"],
         "largest_step": step,
-        # Ranks that are as near to their limit, this one not counted.
-        "as_near": sum(_pressure(other, strategy) == own for other in rows) - 1,
+        # Ranks whose figures are within 1% of these, this one not counted.
+        "as_near": sum(_is_near(_pressure(other, strategy), own) for other in rows) - 1,
     }
 
 

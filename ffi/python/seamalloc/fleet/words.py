@@ -27,9 +27,10 @@ def signed(size: int) -> str:
 
 def sentences(job: dict[str, Any]) -> list[str]:
     """What the figures of a job say."""
+    verdict = _verdict(job)
     files = f"{_ranks_of(job['ranks'])} in {job['files']} files, {job['broken']} broken"
     devices = ", ".join(f"{name} ({count})" for name, count in job["devices"].items())
-    said = [f"{files}; live {in_units(job['live'])} in all. Devices: {devices}."]
+    said = [*verdict, f"{files}; live {in_units(job['live'])} in all. Devices: {devices}."]
     name = ours(job) or EXPANDABLE
     for strategy in dict.fromkeys((NATIVE, EXPANDABLE, name)):
         said.append(f"With {strategy}, {_deciding(job['strategies'][strategy]['decides'])}.")
@@ -38,10 +39,8 @@ def sentences(job: dict[str, Any]) -> list[str]:
             said.append(_saved(name, baseline, saved))
     recorded = job["strategies"][name]["saves_recorded"]
     if recorded["ranks"]:
-        more = "less" if recorded["bytes"] >= 0 else "more"
-        size = in_units(abs(recorded["bytes"]))
         said.append(
-            f"{name} would hold {size} {more} than PyTorch held when it was recorded, "
+            f"{name} would hold {_compared(recorded['bytes'])} than PyTorch held when it was recorded, "
             f"on {_ranks_of(recorded['ranks'])}."
         )
     if job["outliers"]:
@@ -49,14 +48,26 @@ def sentences(job: dict[str, Any]) -> list[str]:
     return said
 
 
+def _verdict(job: dict[str, Any]) -> list[str]:
+    """The verdict on the rank that is worst off, and what to do."""
+    found = job["verdict"]
+    if found is None:
+        return []
+    alike = f"{found['name']}, and {found['ranks'] - 1} of {job['ranks'] - 1} more ranks alike"
+    who = alike if found["ranks"] > 1 else found["name"]
+    return [f"{found['text']} ({who})", f"Next: {found['next']}"]
+
+
 def _ranks_of(count: int) -> str:
     return "1 rank" if count == 1 else f"{count:,} ranks"
 
 
 def _deciding(decides: dict[str, Any]) -> str:
-    near = f" (and {decides['as_near']} as near)" if decides["as_near"] else ""
+    others = decides["as_near"]
     if decides["reserved"] is None:
-        return f"{decides['name']} does not run on {decides['device']}{near}"
+        more = f" (nor do {others} more)" if others else ""
+        return f"{decides['name']} does not run on {decides['device']}{more}"
+    near = f" (and {others} within 1%)" if others else ""
     by = (
         f"its steps can be {times(decides['largest_step'])}"
         if decides["largest_step"] is not None
@@ -66,12 +77,18 @@ def _deciding(decides: dict[str, Any]) -> str:
     return f"{decides['name']} decides the batch size{near}: {by}, {free}"
 
 
+def _compared(saved: int) -> str:
+    return f"{in_units(abs(saved))} {'less' if saved >= 0 else 'more'}"
+
+
 def _saved(name: str, baseline: str, saved: dict[str, Any]) -> str:
-    more = "less" if saved["bytes"] >= 0 else "more"
-    text = f"{name} holds {in_units(abs(saved['bytes']))} {more} than {baseline} on {_ranks_of(saved['ranks'])}"
+    text = f"{name} holds {_compared(saved['bytes'])} than {baseline} on {_ranks_of(saved['ranks'])}"
     on_decider = saved["bytes_on_deciding_rank"]
     if on_decider is not None:
-        text += f", {signed(on_decider)} of it on {saved['deciding_rank']}, which decides with {baseline}"
+        # A part of the sum has the sum's sign.
+        is_part = (on_decider < 0) == (saved["bytes"] < 0)
+        size = f"{in_units(abs(on_decider))} of it" if is_part else f"but {_compared(on_decider)}"
+        text += f", {size} on {saved['deciding_rank']}, which decides with {baseline}"
     if saved["step_ratio"] is not None:
         change = (saved["step_ratio"] - 1) * 100
         larger = f"{abs(change):.1f}% {'larger' if change > 0 else 'smaller'}" if abs(change) >= 0.05 else "as large"

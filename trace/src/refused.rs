@@ -1,0 +1,104 @@
+//! The request that was refused while a job was recorded.
+//!
+//! Owns: its place in a trace's description, and the trace in which it is made.
+
+use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
+use seamalloc::driver::StreamId;
+use serde_json::{Value, json};
+
+/// A request that was refused while a job was recorded, the one with the largest demand of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RefusedRequest {
+    /// The number of events of the trace before it.
+    pub(crate) event: usize,
+    /// Bytes asked for.
+    pub(crate) size: u64,
+    /// The stream, as the driver's handle.
+    pub(crate) stream: StreamId,
+}
+
+impl RefusedRequest {
+    /// The key of a trace's description.
+    pub(crate) const KEY: &str = "refused_request";
+
+    /// Returns the value under the key.
+    pub(crate) fn to_json(self) -> Value {
+        json!({"event": self.event, "size": self.size, "stream": self.stream.0})
+    }
+
+    /// Returns the refused request of a trace; `None` if there was none, or if its description makes no sense.
+    pub(crate) fn of(trace: &Trace) -> Option<Self> {
+        let refused = trace.meta.get(Self::KEY)?;
+        let number = |key: &str| refused.get(key)?.as_u64();
+        let event = usize::try_from(number("event")?).ok().filter(|event| *event <= trace.events.len())?;
+        let size = number("size").filter(|size| (1..=MAX_BLOCK_SIZE).contains(size))?;
+        Some(Self { event, size, stream: StreamId(number("stream")?) })
+    }
+
+    /// Returns the trace with the request, as if it had been served and its block freed at once.
+    pub(crate) fn made_in(self, trace: &Trace) -> Trace {
+        let (before, after) = trace.events.split_at(self.event.min(trace.events.len()));
+        let allocated = before.iter().filter(|event| matches!(event, TraceEvent::Alloc { .. })).count();
+        let new = u32::try_from(allocated).unwrap_or(u32::MAX);
+        let later = |block: u32| if block >= new { block.saturating_add(1) } else { block };
+        let mut streams = trace.streams.clone();
+        let stream = streams.iter().position(|stream| *stream == self.stream).unwrap_or_else(|| {
+            streams.push(self.stream);
+            streams.len() - 1
+        });
+        let request = [
+            TraceEvent::Alloc { size: self.size, stream: u32::try_from(stream).unwrap_or(0) },
+            TraceEvent::FreeRequested { block: new },
+            TraceEvent::FreeCompleted { block: new },
+        ];
+        let after = after.iter().map(|event| match *event {
+            alloc @ TraceEvent::Alloc { .. } => alloc,
+            TraceEvent::FreeRequested { block } => TraceEvent::FreeRequested { block: later(block) },
+            TraceEvent::FreeCompleted { block } => TraceEvent::FreeCompleted { block: later(block) },
+        });
+        let events = before.iter().copied().chain(request).chain(after).collect();
+        Trace { name: trace.name.clone(), meta: trace.meta.clone(), streams, events }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::check;
+
+    fn alloc(size: u64) -> TraceEvent {
+        TraceEvent::Alloc { size, stream: 0 }
+    }
+
+    fn freed(block: u32) -> [TraceEvent; 2] {
+        [TraceEvent::FreeRequested { block }, TraceEvent::FreeCompleted { block }]
+    }
+
+    #[test]
+    fn the_request_is_made_where_it_was_refused() {
+        let events = [vec![alloc(5), alloc(7)], freed(0).into(), vec![alloc(9)], freed(2).into(), freed(1).into()];
+        let trace = Trace { streams: vec![StreamId(3)], events: events.concat(), ..Trace::default() };
+        let refused = RefusedRequest { event: 4, size: 50, stream: StreamId(8) };
+        let made = refused.made_in(&trace);
+        check(&made).unwrap();
+        assert_eq!(made.streams, [StreamId(3), StreamId(8)]);
+        assert_eq!(made.events[4..7], [vec![TraceEvent::Alloc { size: 50, stream: 1 }], freed(2).into()].concat());
+        assert_eq!(made.events[7..], [vec![alloc(9)], freed(3).into(), freed(1).into()].concat());
+        assert_eq!(made.summary().peak_live, 57);
+    }
+
+    #[test]
+    fn a_description_without_sense_is_none() {
+        let mut trace = Trace { events: vec![alloc(5)], ..Trace::default() };
+        assert_eq!(RefusedRequest::of(&trace), None);
+        let refused = RefusedRequest { event: 1, size: 9, stream: StreamId(0) };
+        trace.meta.insert(RefusedRequest::KEY.to_owned(), refused.to_json());
+        assert_eq!(RefusedRequest::of(&trace), Some(refused));
+        for wrong in
+            [json!({"event": 2, "size": 9, "stream": 0}), json!({"event": 1, "size": 0, "stream": 0}), json!(7)]
+        {
+            trace.meta.insert(RefusedRequest::KEY.to_owned(), wrong);
+            assert_eq!(RefusedRequest::of(&trace), None);
+        }
+    }
+}
