@@ -166,17 +166,21 @@ pub(crate) struct CliffArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(mut_arg("json", |arg| arg.hide(true)), mut_arg("svg", |arg| arg.hide(true)))]
+#[command(mut_arg("json", |arg| arg.help("Print who holds the memory at the peak, one JSON object a trace; no page without --output")),
+          mut_arg("svg", |arg| arg.hide(true)))]
 pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(crate) traces: TraceArgs,
     /// Make the page of a whole job instead: of what `python -m seamalloc fleet --json` printed.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["traces", "strategy", "conf",
-          "device", "lag", "passes", "seed", "steps", "map", "quick", "times_live"])]
+          "device", "lag", "passes", "seed", "steps", "map", "quick", "times_live", "library", "json"])]
     pub(crate) fleet: Option<PathBuf>,
     /// Where the page is written: a file of its own, HTML.
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) output: PathBuf,
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "json")]
+    pub(crate) output: Option<PathBuf>,
+    /// Files whose paths contain this are a library's, not the user's own code; may be given several times.
+    #[arg(long, value_name = "PART")]
+    pub(crate) library: Vec<String>,
     /// Strategies whose addresses are shown as a map, separated by commas [default: all where a trace has up to 150,000
     /// events, else stitch].
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = strategies)]

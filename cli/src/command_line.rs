@@ -38,8 +38,8 @@ Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a ru
 Set SEAMALLOC_LOG=debug to see what the allocator logs.";
 
 const SNAPSHOTS: &str = "\
-A snapshot is made in the job, a few steps after it began:
-  torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\", context=None)
+A snapshot is made in the job, best from its beginning on:
+  torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\")
   ...
   torch.cuda.memory._dump_snapshot(\"job.pickle\")
 Where its history does not reach back to the job's beginning, what PyTorch held includes what it had
@@ -55,7 +55,8 @@ job-pinned.seam is the trace. Its free blocks serve again when the streams have 
 const REPORTED: &str = "\
 The page needs no network and no other file; any browser of 2023 or later shows it. Where the device is not
 given, it is an H200 with the memory of the recorded device. With --passes the last pass is shown.
-A snapshot has stacks where they were recorded: _record_memory_history(stacks=\"python\").";
+Who holds the memory is known of snapshots that were recorded with stacks:
+  torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\")";
 
 const COMPARED: &str = "\
 Rows are matched by trace, strategy, device, pass and what else says which run it was; those that
@@ -73,7 +74,7 @@ pub(crate) enum Command {
               override_usage = "seamalloc replay [OPTIONS] <TRACE>...\n       seamalloc replay [OPTIONS] --timeline <FILE>")]
     Replay(ReplayArgs),
     /// Write one page for looking: memory over time, a map of addresses, refusals, driver calls, in a browser.
-    #[command(after_help = REPORTED, override_usage = "seamalloc report [OPTIONS] --output <FILE> <TRACE>...\n       seamalloc report --fleet <FILE> --output <FILE>")]
+    #[command(after_help = REPORTED, override_usage = "seamalloc report [OPTIONS] --output <FILE> <TRACE>...\n       seamalloc report --json <TRACE>...\n       seamalloc report --fleet <FILE> --output <FILE>")]
     Report(ReportArgs),
     /// Find the smallest GPU memory on which each strategy still runs a trace.
     #[command(after_help = legend(FitReport::COLUMNS), override_usage = "seamalloc fit [OPTIONS] <TRACE>...")]

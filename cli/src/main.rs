@@ -12,6 +12,7 @@ mod explain;
 mod failure;
 mod fit;
 mod inputs;
+mod layout;
 mod log;
 mod of_python;
 mod order;
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Stress(args) => stress::run(args, cli.color),
         Command::Replay(args) => replay::run(args, cli.color),
-        Command::Report(args) => report::run(args),
+        Command::Report(args) => report::run(args, cli.color),
         Command::Fit(args) => fit::run(args, cli.color),
         Command::Cliff(args) => cliff::run(args, cli.color),
         Command::Whatif(args) => whatif::run(args, cli.color),

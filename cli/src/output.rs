@@ -99,6 +99,19 @@ pub(crate) fn without_breaks(text: &str) -> String {
     text.replace(' ', &NO_BREAK.to_string())
 }
 
+/// Returns a count with its thousands apart: 12,000 for 12000.
+pub(crate) fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// Lines of standard output. What a terminal would obey is escaped, as JSON has it.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     write(&printable_lines(text))

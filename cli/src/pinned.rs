@@ -25,6 +25,7 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     let mut table = Table::new(PinnedReport::COLUMNS);
     let (mut failed, mut all) = (0, 0);
     inputs.each(&traces, |trace| {
+        note_of_device_memory(trace);
         let mut reports = vec![pytorch(trace, run.passes)];
         for options in chosen(run.runs(), run.strategy.is_empty()) {
             reports.push(of_host_pool(trace, &run.device(), &options)?);
@@ -45,6 +46,17 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     }
     output.finish()?;
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, all)) } else { Ok(()) })
+}
+
+/// Says where a trace is PyTorch's of a GPU's memory, which is no page-locked memory.
+fn note_of_device_memory(trace: &Trace) {
+    if trace.meta.get("source").is_some_and(|source| source == "pytorch snapshot") {
+        output::note(&format!(
+            "{} is a PyTorch snapshot of a GPU's memory; the figures are those of page-locked memory with the same requests. \
+             `python -m seamalloc run --record job-{{device}}.seam` records page-locked memory, in job-pinned.seam",
+            trace.name
+        ));
+    }
 }
 
 /// Of several strategies, the default one alone where none was named: page-locked memory has no other allocators to compare with.

@@ -1,8 +1,9 @@
 //! `seamalloc report`: one page that shows what each strategy makes of traces, for looking.
 
-use crate::args::{Color, ReportArgs};
+use crate::args::{Color, ReportArgs, RunArgs};
 use crate::failure::Failure;
-use crate::output::{Output, bytes};
+use crate::layout::Layouts;
+use crate::output::{Output, bytes, grouped};
 use crate::progress::Progress;
 use crate::svg::check_writable;
 use crate::values::Device;
@@ -15,26 +16,30 @@ use seamalloc_page::{Course, Job, course, fleet_html, html};
 use seamalloc_trace::Trace;
 use seamalloc_trace::cliff::{CliffReport, cliff};
 use seamalloc_trace::columns::ms;
+use seamalloc_trace::owners::owners;
 use seamalloc_trace::pytorch::Origins;
 use seamalloc_trace::replay::ReplayOptions;
-use seamalloc_trace::verdict::judged;
+use seamalloc_trace::verdict::{Judgement, judged};
 use seamalloc_trace::whatif::{DeviceFrom, device_of, whatif};
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// Traces of up to so many events have a map of every strategy: the page stays below some megabytes.
 const EVENTS_WITH_ALL_MAPS: usize = 150_000;
+/// So many lines of the program are named one by one.
+const OWNERS: usize = 20;
 
-pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
-    if let Some(path) = &args.fleet {
-        return fleet(path, &args.output);
+pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
+    if let (Some(path), Some(output)) = (&args.fleet, &args.output) {
+        return fleet(path, output);
     }
     let run = &args.traces.run;
     if run.device().is_real() {
         let text = "report replays on a simulated device: --device sim:h200,capacity=SIZE";
         return Err(Failure::Usage(text.to_owned()));
     }
-    if run.json || run.svg.is_some() {
-        return Err(Failure::Usage("report writes a page alone: it has neither --json nor --svg".to_owned()));
+    if run.svg.is_some() {
+        return Err(Failure::Usage("report writes a page: it has no --svg".to_owned()));
     }
     let asked: Vec<_> = run.runs().iter().map(|options| options.config.strategy).collect();
     if let Some(kind) = args.map.iter().flat_map(|named| &named.0).find(|kind| !asked.contains(kind)) {
@@ -42,30 +47,65 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
         let text = format!("--map {kind}: only strategies that run have a map: {}", names.join(", "));
         return Err(Failure::Usage(text));
     }
-    let (loaded, mut inputs) = source::load_with_origins(&args.traces.traces, args.traces.generate)?;
-    check_writable(&args.output)?;
-    let mut output = Output::new(Color::Never, None)?;
+    let mut layouts = Layouts::default();
+    let (loaded, mut inputs) = source::load_with_origins(&args.traces.traces, args.traces.generate, &mut layouts)?;
+    args.output.as_deref().map_or(Ok(()), check_writable)?;
+    let mut output = Output::new(color, None)?;
     let mut jobs = Vec::new();
     let (mut runs, mut failed) = (0, 0);
     inputs.each(&loaded, |(trace, origins)| {
-        let job = job(args, trace, origins.clone())?;
-        if let Some(verdict) = &job.verdict {
-            verdict::show(&mut output, &trace.name, verdict)?;
+        let verdict = judge(args, trace, origins.as_ref())?;
+        if run.json {
+            output::print(&in_json(trace, origins.as_ref(), &verdict, &args.library).to_string())?;
+        } else {
+            verdict::show(&mut output, &trace.name, &verdict)?;
         }
+        if args.output.is_none() {
+            return Ok(());
+        }
+        let job = job(args, trace, origins.clone(), verdict)?;
         runs += job.courses.len();
         failed += job.courses.iter().filter(|course| is_out_of_memory(course)).count();
         jobs.push(job);
         Ok(())
     })?;
-    if !jobs.is_empty() {
-        write(&args.output, &html(&command(), &jobs))?;
+    if let Some(output) = args.output.as_deref().filter(|_| !jobs.is_empty()) {
+        write(output, &html(&command(), &jobs), run.json)?;
+    }
+    if !layouts.is_empty() {
+        layouts.print(&mut output, run.device.as_ref(), run.json, &args.library)?;
+        if !run.json {
+            output.text("")?;
+            output.text(
+                "A snapshot without a history has no page: a page shows operation after operation, which takes a recording \
+                 (torch.cuda.memory._record_memory_history before the job).",
+            )?;
+        }
     }
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
 
-fn write(path: &Path, page: &str) -> Result<(), Failure> {
+/// Writes the page. `quiet`: standard output is for other programs.
+fn write(path: &Path, page: &str, quiet: bool) -> Result<(), Failure> {
     std::fs::write(path, page).map_err(|error| Failure::Write { path: path.to_owned(), error })?;
-    output::print(&format!("{}: {}", path.display(), format_bytes(page.len() as u64)))
+    let written = format!("{}: {}", path.display(), format_bytes(page.len() as u64));
+    if quiet {
+        output::note(&written);
+        return Ok(());
+    }
+    output::print(&written)
+}
+
+/// Returns the line of `--json`: the verdict, and who holds the memory at the peak, or null where the recording has no stacks.
+fn in_json(trace: &Trace, origins: Option<&Origins>, verdict: &Judgement, libraries: &[String]) -> Value {
+    let origins = origins.filter(|origins| !origins.frames.is_empty());
+    let owners = origins.map(|origins| owners(trace, origins, libraries, OWNERS).to_json(origins));
+    json!({
+        "trace": trace.name,
+        "verdict": verdict.to_json(),
+        "peak_live": trace.summary().peak_live,
+        "owners": owners,
+    })
 }
 
 /// The page of a whole job, which was looked at already.
@@ -76,16 +116,35 @@ fn fleet(path: &Path, output: &Path) -> Result<(), Failure> {
     check_writable(output)?;
     // A page is named after its own file: what it was made of may be a temporary one.
     let name = output.file_stem().unwrap_or_default().to_string_lossy();
-    write(output, &fleet_html(&name, "seamalloc fleet", &job).map_err(wrong)?)
+    write(output, &fleet_html(&name, "seamalloc fleet", &job).map_err(wrong)?, false)
+}
+
+/// The device that was asked for, or the recorded one.
+fn device_for(run: &RunArgs, trace: &Trace) -> (SimConfig, DeviceFrom) {
+    match run.device() {
+        Device::Sim(device) if run.device.is_some() => (device, DeviceFrom::Asked),
+        _ => device_of(trace),
+    }
+}
+
+/// The verdict on a job.
+fn judge(args: &ReportArgs, trace: &Trace, origins: Option<&Origins>) -> Result<Judgement, Failure> {
+    let run = &args.traces.run;
+    let (device, from) = device_for(run, trace);
+    let any = ReplayOptions::new(run.conf.clone(), device.clone());
+    let options = run.runs_on(&device).into_iter().next().unwrap_or(any);
+    Ok(judged(trace, origins, &args.library, &options, from)?)
 }
 
 /// What all strategies make of a trace, on one device.
-fn job<'t>(args: &ReportArgs, trace: &'t Trace, origins: Option<Origins>) -> Result<Job<'t>, Failure> {
+fn job<'t>(
+    args: &ReportArgs,
+    trace: &'t Trace,
+    origins: Option<Origins>,
+    verdict: Judgement,
+) -> Result<Job<'t>, Failure> {
     let run = &args.traces.run;
-    let (device, from) = match run.device() {
-        Device::Sim(device) if run.device.is_some() => (device, DeviceFrom::Asked),
-        _ => device_of(trace),
-    };
+    let (device, from) = device_for(run, trace);
     let each = run.runs_on(&device);
     let mapped = mapped(args, trace, &each);
     let mut courses = Vec::new();
@@ -115,14 +174,13 @@ fn job<'t>(args: &ReportArgs, trace: &'t Trace, origins: Option<Origins>) -> Res
         }
         sentences.extend(cliff_in_words(&kinds, &sizes));
     }
-    let judge = |options| judged(trace, origins.as_ref(), &[], options, from);
-    let verdict = each.first().map(judge).transpose()?;
     let mut job = each.first().map_or_else(
         || Job::new(trace, &ReplayOptions::new(run.conf.clone(), SimConfig::default()), Vec::new()),
         |options| Job::new(trace, options, courses),
     );
     (job.sentences, job.whatif, job.cliff, job.origins) = (sentences, compared, sizes, origins);
-    job.verdict = verdict;
+    job.verdict = Some(verdict);
+    job.libraries.clone_from(&args.library);
     Ok(job)
 }
 
@@ -148,8 +206,9 @@ fn in_words(course: &Course) -> Option<String> {
     let pass = course.passes.last()?;
     let mut text = format!("{} ", course.strategy);
     match &pass.oom {
-        Some((event, report)) => text.push_str(&format!(
-            "ran out of memory at event {event}, asked for {}, with {} of {} held in use",
+        Some((_, report)) => text.push_str(&format!(
+            "ran out of memory at operation {}, asked for {}, with {} of {} held in use",
+            grouped(pass.ops),
             bytes(report.requested),
             bytes(report.allocated),
             bytes(report.reserved)
@@ -162,7 +221,8 @@ fn in_words(course: &Course) -> Option<String> {
     }
     let calls: u64 = pass.driver.iter().map(|(_, stat)| stat.count).sum();
     text.push_str(&format!(
-        "; {calls} driver calls take {} ms, the longest stall {} ms",
+        "; {} driver calls take {} ms, the longest stall {} ms",
+        grouped(calls),
         ms(pass.driver.total_ns()),
         ms(pass.stalls.worst_ns)
     ));
@@ -178,7 +238,7 @@ fn in_words(course: &Course) -> Option<String> {
 
 /// How often, in words.
 fn times(count: u64) -> String {
-    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+    if count == 1 { "once".to_owned() } else { format!("{} times", grouped(count)) }
 }
 
 /// On how small a device each strategy still runs the job, in a sentence.

@@ -2,7 +2,7 @@
 
 use crate::args::{Color, RunArgs};
 use crate::failure::Failure;
-use crate::output::{self, Output, bytes};
+use crate::output::{self, Output, bytes, grouped};
 use crate::progress::Progress;
 use crate::table::Table;
 use crate::values::Device;
@@ -70,8 +70,8 @@ impl<'a> SideBySide<'a> {
                     // The trace is named once, the strategy in its first pass.
                     self.table.add(report, if report.pass > 1 { 2 } else { usize::from(index > 0) });
                 }
-                if let Some((event, shortage)) = &report.oom {
-                    self.shortages.push(in_words(trace, report, *event, shortage));
+                if let Some((_, shortage)) = &report.oom {
+                    self.shortages.push(in_words(trace, report, shortage));
                 }
             }
             if let Some(total) = self.totals.get_mut(index) {
@@ -134,13 +134,15 @@ impl<'a> SideBySide<'a> {
 }
 
 /// A shortage in a sentence: who asked for what, and what there was.
-fn in_words(trace: &Trace, report: &PassReport, event: usize, shortage: &OutOfMemory) -> String {
+fn in_words(trace: &Trace, report: &PassReport, shortage: &OutOfMemory) -> String {
+    let summary = trace.summary();
     let mut out = format!(
-        "{}, {}: out of memory at event {event} of {}. Asked for {} on stream {}; free were {} of the device's {}, and {} of \
+        "{}, {}: out of memory at operation {} of {}. Asked for {} on stream {}; free were {} of the device's {}, and {} of \
          the {} that {} held, at most {} of it in one piece for this request.",
         report.trace,
         report.strategy,
-        trace.events.len(),
+        grouped(report.ops),
+        grouped(summary.allocations + summary.frees),
         bytes(shortage.requested),
         shortage.stream,
         bytes(shortage.device_free),
@@ -158,7 +160,7 @@ fn in_words(trace: &Trace, report: &PassReport, event: usize, shortage: &OutOfMe
         out.push_str(&format!(" Free: {whereabouts}."));
     }
     out.push(' ');
-    let live = trace.summary().peak_live;
+    let live = summary.peak_live;
     let most = shortage.limit.unwrap_or(u64::MAX).min(shortage.device_total);
     if live > most {
         // No advice: what helps this request does not help the job.

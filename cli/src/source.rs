@@ -3,6 +3,7 @@
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
 use crate::inputs::Inputs;
+use crate::layout::Layouts;
 use crate::output;
 use seamalloc::nearest::near;
 use seamalloc_trace::pytorch::{Origins, read_origins};
@@ -20,12 +21,16 @@ pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<(Vec
 /// A trace, with what its file says of the origins of requests.
 pub(crate) type Loaded = (Trace, Option<Origins>);
 
-/// As [`load_all`], with the origins of requests.
-pub(crate) fn load_with_origins(paths: &[PathBuf], generate: GenerateArgs) -> Result<(Vec<Loaded>, Inputs), Failure> {
+/// As [`load_all`], with the origins of requests. Snapshots without a history are kept as `layouts`.
+pub(crate) fn load_with_origins(
+    paths: &[PathBuf],
+    generate: GenerateArgs,
+    layouts: &mut Layouts,
+) -> Result<(Vec<Loaded>, Inputs), Failure> {
     must_be_given(paths)?;
     Inputs::read(paths, |path| {
-        let traces = load(path, generate)?;
-        let origins = if path.exists() { read_origins(path)? } else { Vec::new() };
+        let traces = layouts.or(path, load(path, generate))?;
+        let origins = if path.exists() && !traces.is_empty() { read_origins(path)? } else { Vec::new() };
         let mut origins = origins.into_iter().map(Some);
         Ok(traces.into_iter().map(|trace| (trace, origins.next().flatten())).collect())
     })

@@ -3,6 +3,7 @@
 
 use crate::args::{Color, WhatifArgs};
 use crate::failure::Failure;
+use crate::layout::Layouts;
 use crate::output::{self, Output, bytes};
 use crate::progress::Progress;
 use crate::source;
@@ -20,7 +21,8 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
         let text = "whatif replays on a simulated device: --device sim:h200,capacity=SIZE";
         return Err(Failure::Usage(text.to_owned()));
     }
-    let (loaded, mut inputs) = source::load_with_origins(&args.traces, args.generate)?;
+    let mut layouts = Layouts::default();
+    let (loaded, mut inputs) = source::load_with_origins(&args.traces, args.generate, &mut layouts)?;
     let mut output = Output::new(color, args.run.svg.as_deref())?;
     let mut table = Table::new(WhatIf::COLUMNS);
     let (mut verdicts, mut sentences) = (Vec::new(), Vec::new());
@@ -62,7 +64,7 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
         sentences.extend(sentences_of(&found));
         Ok(())
     })?;
-    if !args.run.json {
+    if !args.run.json && !loaded.is_empty() {
         for (job, verdict) in &verdicts {
             verdict::show(&mut output, job, verdict)?;
             output.text("")?;
@@ -73,6 +75,10 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
             output.text(text)?;
         }
     }
+    if !args.run.json && !loaded.is_empty() && !layouts.is_empty() {
+        output.text("")?;
+    }
+    layouts.print(&mut output, args.run.device.as_ref(), args.run.json, &[])?;
     output.finish()?;
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }

@@ -49,9 +49,11 @@ pub const METRICS: &[Metric] = &[
         s.pending_bytes as f64
     }),
     gauge("seamalloc_free_bytes", "Memory held and free.", |s| s.free_bytes as f64),
-    gauge("seamalloc_stranded_bytes", "Free memory that only one stream or private pool may take at present.", |s| {
-        s.stranded_bytes as f64
-    }),
+    gauge(
+        "seamalloc_stranded_bytes",
+        "Free memory of a stream or private pool that other streams of the program cannot take at present.",
+        |s| s.stranded_bytes as f64,
+    ),
     gauge(
         "seamalloc_largest_request_bytes",
         "The largest request above 1 MiB that some stream could be given without new memory.",

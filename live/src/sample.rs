@@ -32,7 +32,7 @@ pub struct Sample {
     pub pending_bytes: u64,
     /// Free, for any owner.
     pub free_bytes: u64,
-    /// Of what is free: what requests of no other owner may take at present.
+    /// Of what is free: what lies with a stream or private pool, and other streams cannot take at present.
     pub stranded_bytes: u64,
     /// The largest request of more than 1 MiB that some stream could be given without new memory.
     pub largest_request_bytes: u64,

@@ -29,18 +29,19 @@
     stack: (job) => {
       const bytes = new Map();
       for (let block = 0; block < job.blocks; block++) {
-        bytes.set(job.stackOf[block], (bytes.get(job.stackOf[block]) ?? 0) + job.size[block]);
+        const line = job.line(block);
+        bytes.set(line, (bytes.get(line) ?? 0) + job.size[block]);
       }
-      bytes.delete(0);
+      const isKnown = !bytes.delete(null);
       const top = [...bytes]
         .sort((a, b) => b[1] - a[1])
         .slice(0, 7)
-        .map(([stack]) => stack);
-      const names = top.map((stack) => job.about.frames[job.about.stacks[stack - 1][0]]);
-      const at = new Map(top.map((stack, index) => [stack, index]));
+        .map(([line]) => line);
+      const names = top.map((line) => job.about.lines[line]);
+      const at = new Map(top.map((line, index) => [line, index]));
       return unordered(
-        names.length < bytes.size || job.stackOf.includes(0) ? [...names, "others"] : names,
-        (block) => at.get(job.stackOf[block]) ?? names.length,
+        names.length === bytes.size && isKnown ? names : [...names, "others"],
+        (block) => at.get(job.line(block)) ?? names.length,
       );
     },
   };

@@ -63,6 +63,12 @@
       return number > 0 ? this.about.stacks[number - 1].map((frame) => this.about.frames[frame]) : null;
     }
 
+    /** The index of the line of the program that asked for a block; null where it is not known. */
+    line(block) {
+      const number = this.stackOf[block] ?? 0;
+      return number > 0 ? this.about.line_of_stack[number - 1] : null;
+    }
+
     /** Where the blocks of a strategy lay; read when it is first wanted. */
     map(index) {
       this.maps[index] ??= Seam.Layout.load(this, index);

@@ -277,7 +277,7 @@
       draw();
     });
     const text = note(
-      "Stranded is free memory that requests of no other owner can take at present. It is measured at some 200 moments, at refusals too.",
+      "Stranded is free memory of one owner that another stream, which makes requests too, cannot take at present. With one stream nothing is stranded. It is measured at some 200 moments, at refusals too.",
     );
     box.replaceChildren(select, chart, text, table);
     draw();
@@ -309,7 +309,7 @@
     const layers = [
       ["in use, as asked for", of((at) => at.requested), colours[0]],
       ["added by rounding", of((at) => at.rounding_loss), colours[1]],
-      ["free for everyone", of((at) => Math.max(0, at.free - at.stranded)), colours[2]],
+      ["free", of((at) => Math.max(0, at.free - at.stranded)), colours[2]],
       ...owners.map((owner, index) => {
         const own = of((at) => sumOf(at.pools.filter((pool) => pool.owner === owner)));
         return [`stranded: ${Seam.owner(owner)}`, own, strands[index]];
@@ -403,7 +403,7 @@
     if (!job.about.stacks) {
       box.replaceChildren(
         note(
-          'The trace has no stacks. PyTorch records them with torch.cuda.memory._record_memory_history(stacks="python").',
+          'The trace has no stacks. PyTorch records them with torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python").',
         ),
       );
       return;

@@ -132,40 +132,61 @@
     return Seam.table(caption, ["owner", "for blocks", "free", "ranges", "longest", "stranded"], rows);
   };
 
-  /** The stacks that hold most at an operation. */
+  /** So many lines have a row, and so many stacks of each are shown. */
+  const [LINES, STACKS] = [15, 5];
+
+  /** The lines of the program that hold most at an operation; all shares together are 100%. */
   Seam.holders = (job, op) => {
-    const bytes = new Map();
+    const lines = new Map();
     for (let block = 0; block < job.blocks && job.from[block] <= op; block++) {
       if (job.freed[block] <= op) continue;
-      const [sum, count] = bytes.get(job.stackOf[block]) ?? [0, 0];
-      bytes.set(job.stackOf[block], [sum + job.size[block], count + 1]);
+      const line = job.line(block);
+      if (!lines.has(line)) lines.set(line, { bytes: 0, blocks: 0, stacks: new Map() });
+      const held = lines.get(line);
+      held.bytes += job.size[block];
+      held.blocks++;
+      held.stacks.set(job.stackOf[block], (held.stacks.get(job.stackOf[block]) ?? 0) + job.size[block]);
     }
+    const unknown = lines.get(null);
+    lines.delete(null);
     const live = job.live.valueAt(op);
-    const rows = [...bytes]
-      .sort((a, b) => b[1][0] - a[1][0])
-      .slice(0, 15)
-      .map(([stack, [sum, count]]) => [
-        Seam.bytes(sum),
-        Seam.percent(sum / live),
-        Seam.count(count),
-        stackCell(stack === 0 ? null : job.about.stacks[stack - 1].map((frame) => job.about.frames[frame])),
-      ]);
+    const sorted = [...lines].sort((a, b) => b[1].bytes - a[1].bytes);
+    const others = sorted.slice(LINES).map(([, held]) => held);
+    const row = ({ bytes, blocks }, by) => [Seam.bytes(bytes), Seam.percent(bytes / live), Seam.count(blocks), by];
+    const rows = sorted.slice(0, LINES).map(([line, held]) => row(held, stacksCell(job, line, held.stacks)));
+    const text = (text) => Seam.element("td", { class: "wide" }, text);
+    if (others.length > 0) {
+      const sum = (of) => others.reduce((sum, held) => sum + held[of], 0);
+      rows.push(row({ bytes: sum("bytes"), blocks: sum("blocks") }, text(Seam.plural(others.length, "other line"))));
+    }
+    if (unknown) rows.push(row(unknown, text("not recorded: from before the recording")));
     return Seam.table(
-      `Live after operation ${Seam.count(op)}: ${Seam.bytes(live)}, by the lines that asked for it.`,
+      `Live after operation ${Seam.count(op)}: ${Seam.bytes(live)}, by the innermost line of your own code that asked for it. A row opens to its stacks.`,
       ["bytes", "of live", "blocks", "asked for by"],
       rows,
     );
   };
 
-  function stackCell(stack) {
-    if (!stack) return Seam.element("td", { class: "wide" }, "not recorded");
-    const more = Seam.element(
-      "details",
-      {},
-      Seam.element("summary", {}, stack[0]),
-      Seam.element("pre", {}, stack.slice(1).join("\n")),
-    );
-    return Seam.element("td", { class: "wide" }, more);
+  /** A line, with the stacks that hold most of what it holds. */
+  function stacksCell(job, line, stacks) {
+    const sorted = [...stacks].sort((a, b) => b[1] - a[1]);
+    const shown = sorted.slice(0, STACKS).flatMap(([stack, bytes]) => [
+      Seam.element("p", { class: "note" }, Seam.bytes(bytes)),
+      ...frames(job.about.stacks[stack - 1].map((frame) => job.about.frames[frame])),
+    ]);
+    const left = sorted.length - STACKS;
+    if (left > 0) shown.push(Seam.element("p", { class: "note" }, `${Seam.plural(left, "other stack")} with less`));
+    const name = Seam.element("summary", {}, job.about.lines[line]);
+    return Seam.element("td", { class: "wide" }, Seam.element("details", {}, name, ...shown));
+  }
+
+  /** The frames of a stack: those of Python, and on demand those of C++ between them. */
+  function frames(all) {
+    const text = (frames) => Seam.element("pre", {}, frames.join("\n"));
+    const python = all.filter((frame) => / \((<.*|.*\.py)(:\d+)?\)$/.test(frame));
+    if (python.length === 0 || python.length === all.length) return [text(all)];
+    const name = Seam.element("summary", {}, `with C++: ${Seam.plural(all.length, "frame")}`);
+    return [text(python), Seam.element("details", {}, name, text(all))];
   }
 
   Seam.inWords = {

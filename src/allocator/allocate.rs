@@ -136,6 +136,7 @@ impl Allocator {
 
     fn serve_miss(&self, core: &mut MutexGuard<'_, Core>, order: &Order, prepared: Prepared) -> Result<u64> {
         core.no_addresses = false;
+        core.heap.note_miss(prepared.request.pool);
         let (prepared, found) = self.search(core, order, prepared)?;
         match found {
             Ok(id) => core.hand_out(id, &prepared),

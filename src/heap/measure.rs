@@ -60,6 +60,8 @@ impl Heap {
 
     fn pool_memory(&self, index: PoolIndex, pool: &Pool, sharing: StreamSharing) -> Grown<PoolMemory> {
         let is_idle = index.large() == self.idle;
+        // Free memory that no other stream asks for is kept from nobody.
+        let wanted = self.is_private(index) || self.asking_pools().any(|other| other != index.large());
         let small = index.is_small();
         let mut memory = PoolMemory {
             owner: self.memory_owner(index),
@@ -78,7 +80,7 @@ impl Heap {
                 // A slab serves other streams only whole.
                 StreamSharing::Wait => !small || size == GRANULE,
             };
-            memory.stranded += if is_idle || shared { 0 } else { size };
+            memory.stranded += if is_idle || shared || !wanted { 0 } else { size };
             Ok(())
         })?;
         Ok(memory)

@@ -24,6 +24,18 @@ impl Heap {
         self.pools.large()
     }
 
+    /// Returns the large pools of the streams that make requests: that of the default stream from its first miss, and those of
+    /// streams that have ended no more.
+    pub(crate) fn asking_pools(&self) -> impl Iterator<Item = PoolIndex> + '_ {
+        let asks = |pool: &PoolIndex| *pool != PoolIndex::DEFAULT || self.default_stream_asks;
+        self.stream_pools().filter(move |pool| asks(pool) && !self.pools[*pool].ended)
+    }
+
+    /// Notes a miss of a pool.
+    pub(crate) fn note_miss(&mut self, pool: PoolIndex) {
+        self.default_stream_asks |= pool.large() == PoolIndex::DEFAULT;
+    }
+
     /// Returns whether any stream was named beside the default stream. Other handles of that stream count.
     #[inline]
     pub(crate) fn knows_streams(&self) -> bool {

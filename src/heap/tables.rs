@@ -75,6 +75,8 @@ pub(crate) struct Heap {
     pub(super) pool_of: FxHashMap<StreamId, PoolIndex>,
     /// The stream that was looked up last and its large pool: most programs use one stream.
     pub(super) last_pool: (StreamId, PoolIndex),
+    /// Whether the default stream, which has pools from the beginning, has ever missed.
+    pub(super) default_stream_asks: bool,
     /// Streams that may be destroyed without a word, so that only a call that names one may name it to the driver.
     pub(super) borrowed: FxHashSet<StreamId>,
     /// Home, for a strategy that has one.
@@ -121,6 +123,7 @@ impl Heap {
             unlisted: BlockId::NONE,
             pool_of: FxHashMap::default(),
             last_pool: (StreamId::DEFAULT, PoolIndex::DEFAULT),
+            default_stream_asks: false,
             borrowed: FxHashSet::default(),
             home: None,
             views: Views::default(),

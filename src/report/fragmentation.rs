@@ -48,9 +48,10 @@ pub struct PoolMemory {
     pub ranges: u64,
     /// The longest of these ranges.
     pub largest: u64,
-    /// The part of `free` that requests of no other owner can take at present. Where streams do not share, this is all
-    /// memory of a stream. With `sharing:completed` it is memory that other streams may not take yet, and of small
-    /// memory always what lies in slabs that are partly in use. A private pool's memory is stranded as a whole.
+    /// The part of `free` that another stream, which makes requests too, cannot take at present. Memory of the only stream
+    /// is not stranded. Where streams do not share, all memory of a stream is, if there is another stream. With
+    /// `sharing:completed` it is memory that other streams may not take yet, and of small memory always what lies in slabs
+    /// that are partly in use. A private pool's memory is stranded as a whole.
     pub stranded: u64,
 }
 
@@ -159,7 +160,7 @@ impl Fragmentation {
         self.unreached(self.largest_reachable())
     }
 
-    /// Returns the free bytes of a stream that no other stream can take at present; see [`PoolMemory::stranded`].
+    /// Returns the free bytes of a stream that the other streams cannot take at present; see [`PoolMemory::stranded`].
     #[must_use]
     pub fn stranded_on(&self, stream: StreamId) -> u64 {
         let own = self.pools.iter().filter(|pool| pool.owner == Owner::Stream(stream));

@@ -2,7 +2,7 @@
 //!
 //! Owns: the `Display` of statistics, fragmentation and pools. Programs that read them take the fields, or `serde`.
 
-use super::fragmentation::{Fragmentation, PoolMemory, StreamMemory};
+use super::fragmentation::{Fragmentation, Owner, PoolMemory, StreamMemory};
 use super::pool::PoolStats;
 use super::pressure::MemoryPressure;
 use super::stats::{Stalls, Stat, StatByPool, Stats};
@@ -67,9 +67,15 @@ impl fmt::Display for Stats {
 
 impl fmt::Display for PoolMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { owner, free, largest, ranges, .. } = self;
+        let Self { owner, small, free, largest, ranges, stranded } = self;
         let [free, largest] = [*free, *largest].map(format_bytes);
-        write!(f, "{owner}: {free} free in {ranges} ranges, the longest {largest}")
+        let [of, blocks] = [
+            if matches!(owner, Owner::Stream(_)) { "stream " } else { "" },
+            if *small { ", for small blocks" } else { "" },
+        ];
+        let plural = if *ranges == 1 { "" } else { "s" };
+        write!(f, "{of}{owner}: {free} free{blocks} in {ranges} range{plural}, the longest {largest}")?;
+        if *stranded > 0 { write!(f, ", {} stranded", format_bytes(*stranded)) } else { Ok(()) }
     }
 }
 

@@ -97,15 +97,12 @@ pub(crate) struct Epochs {
     pub(super) waited: Vec<Waited>,
     /// An event to find out whether the GPU has done all work of a stream.
     probe: Option<EventId>,
-    /// Whether the default stream has ever missed.
-    default_stream_asks: bool,
 }
 
 impl Epochs {
     /// Makes idle the memory of all streams that the GPU has passed. Does nothing while only one stream has memory.
     /// In a capture no epoch ends: its event might be the graph's.
     pub(crate) fn gather(&mut self, context: &mut StreamContext<'_>, own: PoolIndex) -> Result<()> {
-        self.default_stream_asks |= own == PoolIndex::DEFAULT;
         if context.capturing() {
             return Ok(());
         }
@@ -133,9 +130,7 @@ impl Epochs {
     /// Ends an epoch that has become long, if another stream may need the memory freed in it: that stream then need not
     /// wait for later work of this one.
     pub(crate) fn end(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
-        // The default stream has pools from the beginning.
-        let is_unused = |other| other == PoolIndex::DEFAULT && !self.default_stream_asks;
-        let alone = context.heap.stream_pools().all(|other| other == pool || is_unused(other));
+        let alone = context.heap.asking_pools().all(|other| other == pool);
         if alone || context.sharing == StreamSharing::Never || context.capturing() || context.heap.is_private(pool) {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use crate::simulated;
 use seamalloc::driver::StreamId;
 use seamalloc::fragmentation::Owner;
-use seamalloc::{Config, Fragmentation};
+use seamalloc::{Config, Fragmentation, StrategyKind};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -57,6 +57,34 @@ fn every_free_byte_is_somewhere() {
         let streams = pools(&allocator.fragmentation()).into_iter().filter(|(of, ..)| matches!(of, Owner::Stream(_)));
         let freed: Vec<_> = streams.map(|(.., free, _, _, stranded)| (free, stranded)).collect();
         assert_eq!(freed, of_streams, "{sharing}");
+    }
+}
+
+/// Memory that no other stream asks for is kept from nobody, whatever the strategy and the stream.
+#[test]
+fn free_memory_of_the_only_stream_is_not_stranded() {
+    for strategy in StrategyKind::ALL {
+        for (stream, other) in [(MAIN, SIDE), (SIDE, MAIN)] {
+            let (_, allocator) = simulated::on("sim:h200", Config::with_strategy(strategy));
+            let blocks = [16 * MIB, 1000, 600].map(|size| allocator.allocate(size, stream).unwrap());
+            [blocks[0], blocks[1]].into_iter().for_each(|address| allocator.free(address).unwrap());
+            let memory = allocator.fragmentation();
+            assert!(memory.free > 0, "{strategy}: {memory:?}");
+            assert_eq!(memory.stranded(), 0, "{strategy} on {stream}: {memory}");
+            // A stream that makes requests cannot have it where streams do not share.
+            let asked = allocator.allocate(512, other).unwrap();
+            let memory = allocator.fragmentation();
+            if matches!(strategy, StrategyKind::Caching | StrategyKind::Expandable) {
+                assert!(memory.stranded_on(stream) >= 16 * MIB, "{strategy} on {stream}: {memory}");
+                assert!(memory.to_string().contains(" stranded"), "{memory}");
+            }
+            allocator.free(asked).unwrap();
+            // Nor is it kept from a stream that has ended.
+            if other == SIDE {
+                allocator.forget_stream(SIDE).unwrap();
+                assert_eq!(allocator.fragmentation().stranded_on(stream), 0, "{strategy}");
+            }
+        }
     }
 }
 

@@ -5,8 +5,8 @@
 use std::fmt;
 use std::io;
 
+use crate::layout::Layout;
 use crate::memory::MemoryError;
-use seamalloc::snapshot::{BlockState, Snapshot};
 use seamalloc::units::format_bytes;
 
 /// Where in a file something was found.
@@ -95,50 +95,19 @@ pub enum RuleError {
     Memory(MemoryError),
 }
 
-/// The memory that an allocator held at one moment. A snapshot without a history says no more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Layout {
-    /// Segments of all devices together.
-    pub segments: usize,
-    /// Their bytes.
-    pub reserved: u64,
-    /// Bytes of blocks that are handed out.
-    pub allocated: u64,
-    /// Bytes of the largest free block.
-    pub largest_free: u64,
-}
-
-impl Layout {
-    /// Sums up snapshots of devices.
-    pub(crate) fn of(snapshots: &[Snapshot]) -> Self {
-        let mut layout = Self::default();
-        for segment in snapshots.iter().flat_map(|snapshot| &snapshot.segments) {
-            layout.segments += 1;
-            layout.reserved = layout.reserved.saturating_add(segment.total_size);
-            layout.allocated = layout.allocated.saturating_add(segment.allocated_size());
-            let free = segment.blocks.iter().filter(|block| block.state == BlockState::Inactive);
-            layout.largest_free = free.map(|block| block.size).fold(layout.largest_free, u64::max);
-        }
-        layout
-    }
-}
-
-/// The words behind those that say what is missing.
-impl fmt::Display for Layout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [reserved, allocated, free] = [self.reserved, self.allocated, self.largest_free].map(format_bytes);
-        match self.segments {
-            0 => write!(f, ", and no segments either"),
-            count => {
-                let segments = if count == 1 { "segment" } else { "segments" };
-                write!(
-                    f,
-                    ", only the layout at one moment: {count} {segments} of {reserved}, of which {allocated} are "
-                )?;
-                write!(f, "allocated; the largest free block has {free}")
-            }
-        }
+/// The words behind those that say what is missing: the layouts of all devices together.
+fn in_words(layouts: &[Layout]) -> String {
+    let sum = |figure: fn(&Layout) -> u64| layouts.iter().map(figure).fold(0, u64::saturating_add);
+    let [reserved, allocated] = [sum(|of| of.held.reserved), sum(|of| of.held.allocated)].map(format_bytes);
+    let largest = layouts.iter().map(|of| of.held.largest_hole).max().unwrap_or(0);
+    match sum(|of| of.segments) {
+        0 => ", and no segments either".to_owned(),
+        count => format!(
+            ", only the layout at one moment: {count} segment{} of {reserved}, of which {allocated} are allocated; the largest \
+             free block has {}; `seamalloc whatif` says more of it",
+            if count == 1 { "" } else { "s" },
+            format_bytes(largest)
+        ),
     }
 }
 
@@ -194,15 +163,16 @@ pub enum TraceError {
     },
     /// A PyTorch snapshot in which no history was recorded: `device_traces` has no allocation and no free.
     #[error(
-        "{file}: the snapshot holds no history of allocations (device_traces has no alloc entry){layout}; record one with \
-         torch.cuda.memory._record_memory_history(max_entries=1000000) before the job and \
-         torch.cuda.memory._dump_snapshot(path) after it"
+        "{file}: the snapshot holds no history of allocations (device_traces has no alloc entry){}; record one with \
+         torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\") before the job and \
+         torch.cuda.memory._dump_snapshot(path) after it",
+         in_words(.layouts)
     )]
     NoHistory {
         /// The file.
         file: String,
-        /// The layout that the file holds instead.
-        layout: Layout,
+        /// The layouts that the file holds instead, one for each device with memory.
+        layouts: Vec<Layout>,
     },
     /// A pickle with objects that are not plain data. Nothing of it was executed.
     #[error(
@@ -326,11 +296,9 @@ mod tests {
         let entry = r#"{"action":"snapshot","addr":0,"size":0,"stream":0}"#;
         let text = format!(r#"{{"segments":[{segment}],"device_traces":[[{entry}]]}}"#);
         let error = crate::read_bytes("s.json", text.as_bytes()).unwrap_err();
-        let TraceError::NoHistory { layout, .. } = &error else { panic!("{error}") };
-        assert_eq!(
-            (layout.segments, layout.reserved, layout.allocated, layout.largest_free),
-            (1, 4 << 20, 3 << 20, 1 << 20)
-        );
+        let [layout] = Layout::of_error(&error) else { panic!("{error}") };
+        let held = layout.held;
+        assert_eq!((layout.segments, held.reserved, held.allocated, held.largest_hole), (1, 4 << 20, 3 << 20, 1 << 20));
         let said = error.to_string();
         assert!(said.contains("no history of allocations (device_traces has no alloc entry)"), "{said}");
         assert!(

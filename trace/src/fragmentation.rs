@@ -30,7 +30,7 @@ pub const FRAGMENTATION_COLUMNS: &[Figure] = &[
     Figure::result("external_after_stitching", |memory| round_to(memory.external_after_stitching(), 6).into())
         .meaning("largest request that stitching could meet; 1 - largest_reachable / free"),
     Figure::result("stranded", |memory| memory.stranded().into())
-        .meaning("free, but only for one stream or private pool, or for blocks of up to 1 MiB"),
+        .meaning("free memory of a stream or private pool that another stream, which makes requests too, cannot\nhave"),
     Figure::result("pools", pools)
         .meaning("what is free, by owner, for blocks of up to 1 MiB (small) and for larger ones"),
     Figure::result("streams", streams).meaning(

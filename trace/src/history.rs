@@ -21,6 +21,8 @@ struct Earlier {
     stream: StreamId,
     /// Freed by the program already, but not complete.
     pending: bool,
+    /// Whether the block is there at the end too.
+    is_held: bool,
 }
 
 /// Makes a trace of a history, as PyTorch records it: of the last so many entries. What was allocated before them is
@@ -84,14 +86,15 @@ pub(crate) fn trace_of_history(
     Ok(trace)
 }
 
-/// Returns where the blocks from before a history lie, in the order in which the trace of it allocates them.
+/// Returns where the blocks from before a history lie, in the order in which the trace of it allocates them. A block that the
+/// history frees has none: another block may lie there at the end.
 pub(crate) fn earlier_addresses(
     history: impl Iterator<Item = Option<Event>>,
     held: Option<&Snapshot>,
     memory: &mut Memory,
-) -> Result<Vec<u64>, MemoryError> {
+) -> Result<Vec<Option<u64>>, MemoryError> {
     let (_, earlier) = earlier_blocks(history, held, memory)?;
-    Ok(earlier.iter().map(|block| block.address).collect())
+    Ok(earlier.iter().map(|block| block.is_held.then_some(block.address)).collect())
 }
 
 /// The blocks from before the history, by address, and the history's length.
@@ -116,7 +119,7 @@ fn earlier_blocks(
         memory.room_in_set(&mut seen)?;
         let first = seen.insert(address);
         if let Some(pending) = pending.filter(|_| first) {
-            memory.push(&mut earlier, Earlier { address, size, stream, pending })?;
+            memory.push(&mut earlier, Earlier { address, size, stream, pending, is_held: false })?;
         }
     }
     for segment in held.map(|snapshot| snapshot.segments.as_slice()).unwrap_or_default() {
@@ -125,7 +128,9 @@ fn earlier_blocks(
             if seen.insert(block.address) {
                 let size = if block.requested_size == 0 { block.size } else { block.requested_size };
                 let pending = block.state == BlockState::ActivePendingFree;
-                memory.push(&mut earlier, Earlier { address: block.address, size, stream: segment.stream, pending })?;
+                let earlier_block =
+                    Earlier { address: block.address, size, stream: segment.stream, pending, is_held: true };
+                memory.push(&mut earlier, earlier_block)?;
             }
         }
     }

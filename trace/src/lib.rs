@@ -8,6 +8,7 @@
 //! recorded, workload               traces of real jobs, and generated ones
 //! owners                           who holds the memory: live bytes by line of the program
 //! iteration                        what a program does again and again, to be planned
+//! layout                           what a snapshot without a history says
 //! columns                          the figures of reports, for tables and lines of JSON
 //! timeline                         a job's kernels, waits and allocations in time, and its replay
 //! pinned                           caches of page-locked memory: PyTorch's, counted, beside a host pool's
@@ -44,6 +45,7 @@ pub mod flight;
 mod fragmentation;
 mod history;
 pub mod iteration;
+pub mod layout;
 mod lines;
 mod memory;
 pub mod owners;
@@ -69,9 +71,10 @@ mod write;
 pub use builder::TraceBuilder;
 pub use compact::{read_compact, write_compact};
 pub use csv::{read_csv, write_csv};
-pub use error::{Layout, Place, RuleError, TraceError};
+pub use error::{Place, RuleError, TraceError};
 pub use flight::{FlightDump, write_flight};
 pub use fragmentation::{FRAGMENTATION_COLUMNS, fragmentation_json};
+pub use layout::Layout;
 pub use memory::MemoryError;
 pub use persistent::persistent;
 pub use pytorch::{PyTorchSnapshot, read_snapshot, write_flight_pickle, write_snapshot_json, write_snapshot_pickle};

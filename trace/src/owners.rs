@@ -56,7 +56,7 @@ const APPLY: &str = "::apply(";
 /// The name of stacks that were recorded and are empty.
 const NO_LINE: &str = "no line of Python: the backward pass, or another thread";
 
-/// Whose code a frame is; of a stack the innermost frame of the first kind counts.
+/// The kinds of frames by whose code they are. Of a stack the innermost frame of the first kind counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// The user's own Python.
@@ -119,9 +119,9 @@ pub struct Owners {
     pub live: u64,
     /// The lines that asked for most, the largest first.
     pub rows: Vec<Owner>,
-    /// What other lines asked for.
+    /// The blocks of all other lines.
     pub other: Sum,
-    /// How many lines these are.
+    /// The number of other lines.
     pub other_lines: usize,
     /// Blocks whose stacks the recording does not have.
     pub not_recorded: Sum,
@@ -132,13 +132,13 @@ pub struct Owners {
 pub struct Owner {
     /// The line, if the stacks have any.
     pub frame: Option<Frame>,
-    /// Its name, as [`Lines::names`] has it.
+    /// The name of the line, as [`Lines::names`] has it.
     pub name: String,
-    /// Its blocks.
+    /// The blocks that the line asked for.
     pub held: Sum,
     /// The stacks that hold most of it, the largest first: indexes of [`Origins::stacks`].
     pub stacks: Vec<(u32, Sum)>,
-    /// How many stacks end in the line.
+    /// The number of stacks that end in the line.
     pub all_stacks: usize,
 }
 
@@ -147,7 +147,7 @@ pub struct Owner {
 pub struct Sum {
     /// The bytes that were asked for.
     pub bytes: u64,
-    /// How many blocks there are.
+    /// The number of blocks.
     pub blocks: u64,
     /// The part of all that is live, from 0 to 1.
     pub share: f64,

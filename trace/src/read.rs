@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use crate::error::{Layout, TraceError, excerpt};
+use crate::error::{TraceError, excerpt};
+use crate::layout::Layout;
 use crate::trace::Trace;
 use crate::unpack::{self, Opened};
 use crate::{compact, csv, pytorch, rmm};
@@ -65,11 +66,13 @@ fn traces_of(opened: Opened<impl BufRead>, file: &str, name: &str) -> Result<Vec
             Ok(vec![compact::read_compact(file, &bytes)?])
         }
         [pytorch::PICKLE_MAGIC | b'{', ..] => {
-            let (bytes, memory) = unpack::read_to_limit(file, opened.content, unpack::MAX_WHOLE)?;
+            let (bytes, mut memory) = unpack::read_to_limit(file, opened.content, unpack::MAX_WHOLE)?;
             let snapshot = pytorch::read_snapshot_named(file, name, &bytes, memory)?;
             if snapshot.traces.is_empty() {
-                let layout = Layout::of(&snapshot.snapshots);
-                return Err(TraceError::NoHistory { file: file.to_owned(), layout });
+                let layouts = memory.charge(snapshot.heap_bytes());
+                let layouts = layouts.and_then(|()| Layout::of(name, &snapshot.snapshots, &mut memory));
+                let layouts = layouts.map_err(|error| TraceError::memory(file, error))?;
+                return Err(TraceError::NoHistory { file: file.to_owned(), layouts });
             }
             Ok(snapshot.traces)
         }

@@ -287,14 +287,17 @@ fn settings_of_many_devices() {
 /// its bytes, its tables among them.
 #[test]
 fn snapshots_of_real_jobs() {
-    for name in ["prefetch-2s", "resnet-multi-wrapped"] {
+    for name in ["prefetch-2s", "resnet-multi-wrapped", "train-all", "vision", "fragmented"] {
         let path = format!("{}/tests/data/snapshots/{name}.snapshot.pickle.gz", env!("CARGO_MANIFEST_DIR"));
-        let file = std::fs::read(path).unwrap();
+        let file = std::fs::read(&path).unwrap();
         let mut unpacked = Vec::new();
         std::io::copy(&mut flate2::read::MultiGzDecoder::new(file.as_slice()), &mut unpacked).unwrap();
         let (bytes, read) = peak(|| read_snapshot(&unpacked));
         assert!(read.is_ok() && bytes < 6 * unpacked.len() as u64, "{name}: {bytes} of {}", unpacked.len());
-        eprintln!("{name}: {:.2} times {} bytes", bytes as f64 / unpacked.len() as f64, unpacked.len());
+        let (stacks, origins) = peak(|| read_origins(std::path::Path::new(&path)));
+        assert!(origins.is_ok() && stacks < 8 * unpacked.len() as u64, "{name}: {stacks} of {}", unpacked.len());
+        let times = |bytes: u64| bytes as f64 / unpacked.len() as f64;
+        eprintln!("{name}: {:.2} times {} bytes, stacks {:.2}", times(bytes), unpacked.len(), times(stacks));
     }
 }
 

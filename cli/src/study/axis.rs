@@ -1,5 +1,6 @@
 //! Axes of plots: what is drawn where, and which places have a name.
 
+use crate::output::grouped;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 
@@ -155,19 +156,6 @@ fn around(values: impl Iterator<Item = f64>) -> Vec<f64> {
         last += 1;
     }
     (first..=last).map(round).collect()
-}
-
-/// 12,000 for 12000.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 #[cfg(test)]

@@ -42,7 +42,10 @@ impl Row {
             .spare(4),
         Self::result("stranded_bytes", |row| row.sample.stranded_bytes.into())
             .figure("stranded", |row| format_bytes(row.sample.stranded_bytes).into())
-            .legend("stranded", "free memory that only one stream or private pool may take at present"),
+            .legend(
+                "stranded",
+                "free memory of a stream or private pool that other streams of the program cannot take at present",
+            ),
         Self::result("largest_request_bytes", |row| row.sample.largest_request_bytes.into())
             .figure("largest", |row| format_bytes(row.sample.largest_request_bytes).into())
             .legend("largest", "the largest request that some stream could be given without new memory")

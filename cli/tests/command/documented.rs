@@ -9,6 +9,9 @@ mod documents;
 use super::length::is_long;
 use super::{Folder, run, seamalloc, snapshot, stdout};
 use documents::{command_lines, pages};
+use seamalloc_trace::verdict::{
+    APART_PART, EXPANDABLE_SETTING, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, OfPyTorch, SEAMALLOC_COMMAND, Verdict,
+};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,6 +48,27 @@ const OUTPUTS: [&str; 4] = ["-o", "--output", "--svg", "--dump"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// How a snapshot is recorded: the same in every document and help text.
+const RECIPE: &str = "_record_memory_history(max_entries=1_000_000, stacks=\"python\")";
+
+#[test]
+fn one_recipe_records_a_snapshot() {
+    let mut texts: Vec<_> =
+        pages(&root()).iter().map(|page| (page.clone(), fs::read_to_string(page).unwrap())).collect();
+    let help = ["whatif", "report"].map(|command| (PathBuf::from(command), stdout(&[command, "--help"], 0)));
+    texts.extend(help);
+    let mut told = 0;
+    for (page, text) in texts {
+        // With arguments; a page may speak of the function.
+        let calls = text.split("_record_memory_history(").skip(1).filter(|rest| !rest.starts_with(')'));
+        for call in calls {
+            assert!(format!("_record_memory_history({call}").starts_with(RECIPE), "{}: {call:.60}", page.display());
+            told += 1;
+        }
+    }
+    assert!(told >= 7, "{told} times");
 }
 
 /// The arguments of a command line of ours, without comments and redirections; with values in the place of names for them.
@@ -174,4 +198,44 @@ fn quick_command_lines_of_the_documentation_run() {
             });
         }
     });
+}
+
+/// The cells of the rows of `docs/why.md`'s tables whose first cell is one of these.
+fn verdict_rows(firsts: &[&str]) -> Vec<Vec<String>> {
+    let page = fs::read_to_string(root().join("docs/why.md")).unwrap();
+    let section = page.split("### The verdict").nth(1).unwrap().split("\n## ").next().unwrap().to_owned();
+    let rows = section.lines().filter(|line| line.starts_with('|'));
+    let cells = rows.map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect());
+    cells.filter(|cells: &Vec<String>| firsts.contains(&cells[0].as_str())).collect()
+}
+
+#[test]
+fn the_rules_of_a_verdict_are_those_of_the_page() {
+    let thresholds = [
+        ("FEW_PERCENT", FEW_PERCENT.to_string()),
+        ("FEW_BYTES", format!("{} MiB", FEW_BYTES >> 20)),
+        ("NEAR_PERCENT", NEAR_PERCENT.to_string()),
+        ("APART_PART", APART_PART.to_string()),
+    ];
+    let rows = verdict_rows(&thresholds.each_ref().map(|(name, _)| *name));
+    let found: Vec<_> = rows.iter().map(|cells| (cells[0].as_str(), cells[1].clone())).collect();
+    assert_eq!(found, thresholds);
+
+    let verdicts = [
+        Verdict::TooMuchLive { by: 1 },
+        Verdict::Others { missing: 1 },
+        Verdict::PyTorchIsEnough { allocator: OfPyTorch::Native, has_room: true },
+        Verdict::Streams { apart: 1, is_saved: true },
+        Verdict::SeamallocHelps { saves: None, waits: 0 },
+    ];
+    let rows = verdict_rows(&["1", "2", "3", "4", "5"]);
+    let kinds: Vec<_> = rows.iter().map(|cells| cells[1].as_str()).collect();
+    assert_eq!(kinds, verdicts.map(Verdict::kind));
+    // The same figures stand in the rules.
+    let rule = |question: usize| rows[question - 1][2].as_str();
+    assert!(rule(3).contains(&format!("{NEAR_PERCENT}% of the device")), "{}", rule(3));
+    assert!(rule(4).contains(&format!("1 byte in {APART_PART} ")), "{}", rule(4));
+    let page = fs::read_to_string(root().join("docs/why.md")).unwrap();
+    assert!(page.contains(&format!("*Notably less* is {FEW_PERCENT}% and {} MiB.", FEW_BYTES >> 20)));
+    assert!(page.contains(SEAMALLOC_COMMAND) && page.contains(EXPANDABLE_SETTING));
 }

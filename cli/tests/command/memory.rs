@@ -16,10 +16,10 @@ fn a_shortage_is_shown_in_the_table_and_in_words() {
     has(
         &words,
         &[
-            "opt1.3b-R, caching: out of memory at event",
-            "opt1.3b-R, expandable: out of memory at event",
-            "opt1.3b-R, gmlake: out of memory at event",
-            "opt1.3b-R, stitch: out of memory at event",
+            "opt1.3b-R, caching: out of memory at operation",
+            "opt1.3b-R, expandable: out of memory at operation",
+            "opt1.3b-R, gmlake: out of memory at operation",
+            "opt1.3b-R, stitch: out of memory at operation",
             "Asked for ",
             "of the device's 20.00 GiB",
             "in one piece",
@@ -69,7 +69,7 @@ fn advice_for_a_job_that_could_run_makes_it_run() {
     let device = "sim:h200,capacity=240MiB";
     let words = |args: &[&str]| stdout(args, 3).split_whitespace().collect::<Vec<_>>().join(" ");
     let refused = words(&["replay", &file, "--strategy", "caching", "--device", device]);
-    has(&refused, &["holes, caching: out of memory at event", "strategy:stitch", "with chunk_size_mb:4"]);
+    has(&refused, &["holes, caching: out of memory at operation", "strategy:stitch", "with chunk_size_mb:4"]);
     run(&["replay", &file, "--strategy", "stitch", "--conf", "chunk_size_mb:4", "--device", device], 0);
     // Below what is live, a limit that would serve the refused request would not serve the job.
     let refused = words(&["replay", &file, "--strategy", "stitch", "--conf", "memory_limit:100MiB"]);

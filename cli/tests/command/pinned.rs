@@ -31,6 +31,14 @@ fn pytorchs_powers_of_two_stand_beside_what_is_stitched() {
 }
 
 #[test]
+fn a_snapshot_of_device_memory_is_said_to_be_one() {
+    let file = super::snapshot("resnet-multi-wrapped.snapshot.pickle.gz");
+    let ended = super::run(&["pinned", &file, "--json"], 0);
+    let said = String::from_utf8_lossy(&ended.get_output().stderr).into_owned();
+    has(&said, &["resnet-multi-wrapped is a PyTorch snapshot of a GPU's memory", "run --record", "job-pinned.seam"]);
+}
+
+#[test]
 fn what_is_no_page_locked_memory_is_refused() {
     for device in ["host", "cuda:0"] {
         has(&complaint(&["pinned", "comb", "--device", device], 2), &["--device sim:h200, or pinned:0"]);

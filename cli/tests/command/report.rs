@@ -41,6 +41,39 @@ fn the_way_it_was_made_is_told_without_folders() {
     assert!(!html.contains(folder.path("").to_str().unwrap()));
 }
 
+/// A snapshot of a training step, with C++ frames before those of Python.
+const SNAPSHOT: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/tests/data/snapshots/train-all.snapshot.pickle.gz");
+
+#[test]
+fn owners_are_told_in_json_with_a_page_or_without() {
+    let owners = |more: &[&str]| {
+        let line = stdout(&[&["report", SNAPSHOT, "--json"], more].concat(), 0);
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(line["peak_live"], line["owners"]["live"]);
+        line["owners"].clone()
+    };
+    let found = owners(&[]);
+    let first = &found["rows"][0];
+    assert_eq!((&first["name"], &first["line"]), (&"own_model.py:12 forward".into(), &12.into()));
+    assert!(first["stacks"][0]["frames"].as_array().unwrap().len() > 20, "{first}");
+    let shares = |of: &serde_json::Value| of["share"].as_f64().unwrap();
+    let rows: f64 = found["rows"].as_array().unwrap().iter().map(shares).sum();
+    assert!((rows + shares(&found["other"]) + shares(&found["not_recorded"]) - 1.0).abs() < 1e-9, "{found}");
+
+    let found = owners(&["--library", "own_model.py"]);
+    assert_eq!(found["rows"][0]["name"], "snapshots.py:15 train_step");
+
+    let folder = Folder::new();
+    let (file, page) = (folder.file("job.csv", CSV), folder.name("page.html"));
+    let line = stdout(&["report", &file, "--json", "--quick", "-o", &page], 0);
+    let mut line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let verdict = line.as_object_mut().unwrap().remove("verdict").unwrap();
+    assert_eq!(line.to_string(), "{\"owners\":null,\"peak_live\":178257920,\"trace\":\"job\"}");
+    assert_eq!((&verdict["kind"], &verdict["figures"]["live"]), (&"pytorch_is_enough".into(), &178_257_920.into()));
+    assert!(folder.path("page.html").exists());
+}
+
 #[test]
 fn maps_are_of_the_strategies_that_are_named() {
     let folder = Folder::new();
@@ -62,6 +95,19 @@ fn a_run_without_enough_memory_has_its_page_too() {
     let errors = String::from_utf8(ended.get_output().stderr.clone()).unwrap();
     has(&errors, &["2 of 2 runs did not have enough memory"]);
     assert!(folder.content().contains(&"page.html".to_owned()));
+}
+
+#[test]
+fn a_layout_without_history_has_words_and_no_page() {
+    let folder = Folder::new();
+    let snapshot = super::whatif::layout(&serde_json::json!([])).to_string();
+    let (file, page) = (folder.file("oom.json", snapshot.as_bytes()), folder.name("page.html"));
+    let out = stdout(&["report", &file, "-o", &page], 0);
+    has(&out, &["oom, device 0: Fragmentation: 90.00 MiB free in 3 holes", "has no page"]);
+    assert_eq!(folder.content(), ["oom.json"]);
+    // Beside a job, whose page is made.
+    let job = folder.file("job.csv", CSV);
+    has(&stdout(&["report", &file, &job, "--quick", "-o", &page], 0), &["page.html: ", "Fragmentation: "]);
 }
 
 /// What `seamalloc fleet --json` prints, as far as the command reads it.
@@ -105,10 +151,7 @@ fn what_cannot_be_shown_is_said_before_anything_runs() {
     has(&complaint(&["report", &file], 2), &["--output <FILE>"]);
     has(&complaint(&["report", "-o", &page], 2), &["no trace is given"]);
     has(&complaint(&["report", &file, "-o", &page, "--device", "cuda:0"], 2), &["simulated device"]);
-    for option in [&["--json"][..], &["--svg", "x.svg"]] {
-        let args = [&["report", &file, "-o", &page], option].concat();
-        has(&complaint(&args, 2), &["report writes a page alone"]);
-    }
+    has(&complaint(&["report", &file, "-o", &page, "--svg", "x.svg"], 2), &["report writes a page", "no --svg"]);
     has(&complaint(&["report", &folder.name("none.csv"), "-o", &page], 1), &["no such file"]);
     let nowhere = folder.name("no/such/folder/page.html");
     has(&complaint(&["report", &file, "-o", &nowhere], 1), &["cannot write", "no/such/folder"]);

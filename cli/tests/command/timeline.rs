@@ -64,6 +64,14 @@ fn what_is_wrong_is_named() {
     has(&complaint(&["replay", "--timeline", &folder.name("none")], 1), &["cannot read", "none"]);
     let trace = folder.file("t.csv", b"a,1,5,0\n");
     has(&complaint(&["replay", "--timeline", &trace], 1), &["line 1", "\"timeline\": 1"]);
+    let snapshot = super::snapshot("resnet-multi-wrapped.snapshot.pickle.gz");
+    let json = folder.file("s.json", b"{\"segments\": []}");
+    for file in [snapshot, json] {
+        has(
+            &complaint(&["replay", "--timeline", &file], 1),
+            &["a PyTorch memory snapshot", "replayed without --timeline"],
+        );
+    }
     let timeline = folder.file("right.txt", HANDED_ON.as_bytes());
     for wrong in
         [&["--lag", "5"][..], &["--seed", "5"], &["comb"], &["--device", "host:1GiB"], &["--also", "shoring:wait"]]

@@ -185,6 +185,112 @@ fn a_largest_step_is_the_largest_or_said_not_to_be() {
     assert_eq!((&line["grows"], &line["largest_step"]), (&false.into(), &serde_json::Value::Null));
 }
 
+/// A snapshot without a history: three segments with holes, of 40 MiB each; `more` stands in its blocks.
+pub(super) fn layout(frames: &serde_json::Value) -> serde_json::Value {
+    let segment = |index: u64| {
+        let at = (index + 1) << 30;
+        let block = |from: u64, mib: u64, state: &str| {
+            serde_json::json!({"address": at + (from << 20), "size": mib << 20,
+            "requested_size": mib << 20, "state": state, "frames": frames})
+        };
+        let blocks = [block(0, 30, "inactive"), block(30, 10, "active_allocated")];
+        serde_json::json!({"address": at, "total_size": 40 << 20, "blocks": blocks, "segment_type": "large"})
+    };
+    serde_json::json!({"segments": [segment(0), segment(1), segment(2)], "device_traces": [[{"action": "snapshot"}]]})
+}
+
+/// A value as a pickle of protocol 2.
+fn pickled(value: &serde_json::Value) -> Vec<u8> {
+    fn put(value: &serde_json::Value, out: &mut Vec<u8>) {
+        match value {
+            serde_json::Value::Object(map) => {
+                out.extend(b"}(");
+                for (key, value) in map {
+                    put(&key.as_str().into(), out);
+                    put(value, out);
+                }
+                out.push(b'u');
+            }
+            serde_json::Value::Array(list) => {
+                out.extend(b"](");
+                list.iter().for_each(|value| put(value, out));
+                out.push(b'e');
+            }
+            serde_json::Value::String(text) => {
+                out.push(b'X');
+                out.extend((text.len() as u32).to_le_bytes());
+                out.extend(text.as_bytes());
+            }
+            number => {
+                out.extend([0x8a, 8]);
+                out.extend(number.as_i64().unwrap().to_le_bytes());
+            }
+        }
+    }
+    let mut out = vec![0x80, 2];
+    put(value, &mut out);
+    out.push(b'.');
+    out
+}
+
+#[test]
+fn a_layout_without_history_is_answered_too() {
+    let folder = Folder::new();
+    let file = folder.file("oom.pickle", &pickled(&layout(&serde_json::json!([]))));
+    let out = words(&["whatif", &file]);
+    has(
+        &out,
+        &[
+            "oom, device 0: Fragmentation: 90.00 MiB free in 3 holes, the largest 30.00 MiB.",
+            "Next: Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+            "no history of allocations: this is the memory at one moment",
+            "120.00 MiB are held in 3 segments: 30.00 MiB allocated, 0 B pending, 90.00 MiB free in 3 holes",
+            "30.00 MiB with native, 60.00 MiB with expandable segments, 70.00 MiB with stitch, 90.00 MiB with stitch and split",
+            "without new memory of the device",
+            "no stacks",
+        ],
+    );
+    // On a device with 40 MiB more.
+    let device = ["--device", "sim:h200,capacity=160MiB"];
+    has(
+        &words(&[&["whatif", &file], &device[..]].concat()),
+        &["on a device of 160.00 MiB: 40.00 MiB with native, 100.00 MiB"],
+    );
+    let line = lines(&[&["whatif", &file, "--json"], &device[..]].concat(), 0).remove(0);
+    assert_eq!((line["layout"].as_bool(), line["trace"].as_str()), (Some(true), Some("oom")));
+    assert_eq!((line["reserved"].as_u64(), line["free"].as_u64()), (Some(120 << 20), Some(90 << 20)));
+    assert_eq!((line["holes"].as_u64(), line["largest_hole"].as_u64()), (Some(3), Some(30 << 20)));
+    let largest = |key: &str| line["largest_request"][key].as_u64().unwrap() >> 20;
+    assert_eq!(["caching", "expandable", "stitch"].map(largest), [40, 100, 110]);
+    assert_eq!(
+        (line["verdict"]["kind"].as_str(), line["pools"][0]["segments"].as_u64()),
+        (Some("fragmentation"), Some(3))
+    );
+    assert!(line["owners"].is_null());
+    // Beside jobs, in the order of their kinds; one without segments has nothing to say.
+    let (job, none) = (training(&folder), folder.file("none.json", b"{\"segments\":[],\"device_traces\":[[]]}"));
+    let both = words(&["whatif", &file, &job, "--quick", "--device", "sim:h200,capacity=200MiB"]);
+    assert!(both.find("holds as much as native") < both.find("Fragmentation: "), "{both}");
+    has(&complaint(&["whatif", &none], 1), &["no segments either", "_record_memory_history"]);
+    // Other commands say where to go.
+    has(&complaint(&["replay", &file], 1), &["only the layout at one moment", "`seamalloc whatif` says more"]);
+}
+
+#[test]
+fn a_layout_with_stacks_says_who_holds_it() {
+    let folder = Folder::new();
+    let frame = |name: &str, file: &str, line: u32| serde_json::json!({"name": name, "filename": file, "line": line});
+    let frames = serde_json::json!([
+        frame("linear", "/usr/lib/python3.12/site-packages/torch/nn/functional.py", 9),
+        frame("forward", "/home/me/job/model.py", 12)
+    ]);
+    let file = folder.file("state.pickle", &pickled(&layout(&frames)));
+    has(&words(&["whatif", &file]), &["Who holds the 30.00 MiB", "30.00 MiB 100.0% model.py:12 forward"]);
+    let line = lines(&["whatif", &file, "--json"], 0).remove(0);
+    assert_eq!(line["owners"]["rows"][0]["line"], 12);
+    assert_eq!((line["owners"]["live"].as_u64(), line["allocated"].as_u64()), (Some(30 << 20), Some(30 << 20)));
+}
+
 #[test]
 fn what_does_not_fit_is_told_as_such() {
     let folder = Folder::new();

@@ -79,6 +79,14 @@ class Outside(unittest.TestCase):
             found = rank._judge(f"/job/{name}", f"/job/{name}", rank.Settings(), rank.Running())
         self.assertEqual((found.error, found.lines), (None, (line(name),)))
 
+    def test_a_snapshot_without_history_is_no_rank(self):
+        answer = json.dumps({"layout": True, "trace": "rank-1", "reserved": 1}) + "\n"
+        program = mock.Mock(returncode=0, communicate=lambda timeout: (answer, ""))
+        with mock.patch.object(rank.Running, "start", return_value=program):
+            found = rank._judge("/job/rank-1.pickle", "/job/rank-1.pickle", rank.Settings(), rank.Running())
+        self.assertEqual(found.lines, ())
+        self.assertIn("no history of allocations", found.error)
+
 
 class Outliers(unittest.TestCase):
     def test_are_far_from_the_median(self):

@@ -363,7 +363,9 @@ def test_refusals_have_their_moments(looker):
 
 def test_stacks_say_who_asked(looker):
     with looker.open(with_stacks(looker), "--strategy", "caching,stitch") as page:
-        within(page.page.locator("#stacks").inner_text(), "forward (attention.py:88)")
+        within(page.page.locator("#stacks").inner_text(), "attention.py:88 forward", "loader.py:41 <b>prefetch</b>")
+        page.page.locator("#stacks summary").first.click()
+        within(page.page.locator("#stacks details").first.inner_text(), "train (train.py:210)", "<module> (train.py:233)")
         within(page.page.locator("#refusals").inner_text(), "PyTorch, when it was recorded: 3.00 GiB refused")
         within(page.page.locator("#summary").inner_text(), "largest step", "PyTorch held")
         within(page.page.locator("#cliff").inner_text(), "times live", "out of memory")
@@ -374,7 +376,7 @@ def test_stacks_say_who_asked(looker):
         page.choose("Colour", "stack")
         within(
             page.page.locator("#map .legend").inner_text(),
-            "<b>prefetch</b> (loader.py:41)",
+            "loader.py:41 <b>prefetch</b>",
             "freed, in use by other streams",
         )
         page.picture("stacks", whole=True)

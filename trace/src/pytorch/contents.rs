@@ -1,7 +1,8 @@
 //! What a snapshot file holds, once it is read and checked.
 
+use crate::memory::list_bytes;
 use crate::trace::Trace;
-use seamalloc::snapshot::Snapshot;
+use seamalloc::snapshot::{BlockInfo, SegmentInfo, Snapshot};
 
 /// What a snapshot file holds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,6 +14,14 @@ pub struct PyTorchSnapshot {
 }
 
 impl PyTorchSnapshot {
+    /// Bytes of the heap that its snapshots take.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        let segments = self.snapshots.iter().map(|snapshot| list_bytes::<SegmentInfo>(snapshot.segments.capacity()));
+        let each = self.snapshots.iter().flat_map(|snapshot| &snapshot.segments);
+        let blocks = each.map(|segment| list_bytes::<BlockInfo>(segment.blocks.capacity()));
+        segments.chain(blocks).fold(0, u64::saturating_add)
+    }
+
     /// Bytes that the allocator held, of all devices together.
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {

@@ -34,7 +34,9 @@ pub(super) fn from_json(file: &str, bytes: &[u8], memory: &mut Memory) -> Result
             Some(error) => TraceError::memory(file, error),
             None => {
                 let place = Place::LineColumn(error.line() as u64, error.column() as u64);
-                TraceError::malformed(file, place, error.to_string(), SNAPSHOT)
+                let found =
+                    if error.is_eof() { "the end of a file that is cut off".to_owned() } else { error.to_string() };
+                TraceError::malformed(file, place, found, SNAPSHOT)
             }
         }),
     }

@@ -13,6 +13,7 @@ use crate::memory::{Memory, SeededMap, list_bytes};
 use crate::unpack::{BUFFER, MAX_WHOLE, Opened, read_to_limit};
 use rapidhash::fast::RandomState;
 use seamalloc::observer::{Action, Event};
+use seamalloc::snapshot::BlockState;
 use std::fmt;
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -56,7 +57,7 @@ impl fmt::Display for Frame {
 }
 
 impl Frame {
-    /// Bytes of the heap that it takes beside itself.
+    /// Returns the bytes of the heap that a frame takes beside itself.
     fn heap_bytes(&self) -> u64 {
         list_bytes::<u8>(self.function.len()) + list_bytes::<u8>(self.file.len())
     }
@@ -114,15 +115,7 @@ fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, 
     let histories = raw.traces.clone();
     let copied = histories.iter().map(|history| list_bytes::<Option<Event>>(history.capacity())).sum();
     memory.charge(copied).map_err(too_much)?;
-    let mut reader = Reader {
-        pickle: &pickle,
-        memory,
-        known: SeededMap::default(),
-        frames: SeededMap::default(),
-        hashed: SeededMap::default(),
-        seed: RandomState::default(),
-        out: Origins::default(),
-    };
+    let mut reader = Reader::new(&pickle, memory);
     let held = reader.stacks_of_blocks(file)?;
     let snapshot = assemble(file, file, raw, reader.memory)?;
     let mut found = Vec::new();
@@ -136,7 +129,7 @@ fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, 
         let of_device = snapshot.snapshots.iter().find(|snapshot| snapshot.device == ordinal);
         let earlier = earlier_addresses(history.iter().copied(), of_device, &mut reader.memory).map_err(too_much)?;
         // Of a block that was there before, and is there no more, nobody knows it.
-        let known = |address: &u64| held.get(address).copied().unwrap_or(0);
+        let known = |address: &Option<u64>| address.and_then(|address| held.get(&address).copied()).unwrap_or(0);
         reader.out.of_block = earlier.iter().map(known).collect();
         reader.out.refusals.clear();
         let entries =
@@ -163,6 +156,61 @@ fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, 
     Ok(found)
 }
 
+/// The stacks of the blocks that are allocated on one device, of a snapshot's segments.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeldOrigins {
+    /// The ordinal of the device.
+    pub device: u32,
+    /// The stacks. `of_block` is in the order of `sizes`.
+    pub origins: Origins,
+    /// The bytes that were asked for, of each block that the program has not freed.
+    pub sizes: Vec<u64>,
+}
+
+/// Reads the stacks of the blocks that are allocated when a snapshot is taken, by device: all that a snapshot without a history
+/// knows of its owners. Nothing where the file is no pickle.
+///
+/// # Errors
+/// As [`read_path`](crate::read_path).
+pub fn read_held_origins(path: &Path) -> Result<Vec<HeldOrigins>, TraceError> {
+    let file = path.display().to_string();
+    let opened = File::open(path).map_err(|error| TraceError::io(&file, error))?;
+    let opened = Opened::new(&file, BufReader::with_capacity(BUFFER, opened))?;
+    if opened.is_gzip() {
+        return held_in(&file, Opened::new(&file, opened.unpacked())?);
+    }
+    held_in(&file, opened)
+}
+
+fn held_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<HeldOrigins>, TraceError> {
+    if opened.head.first() != Some(&PICKLE_MAGIC) {
+        return Ok(Vec::new());
+    }
+    let (whole, mut memory) = read_to_limit(file, opened.content, MAX_WHOLE)?;
+    let too_much = |error| TraceError::memory(file, error);
+    let pickle = unpickle(file, &whole, &mut memory)?;
+    let raw = of_pickle(file, &pickle, &mut memory)?;
+    let mut reader = Reader::new(&pickle, memory);
+    let stacks = reader.stacks_of_blocks(file)?;
+    let snapshot = assemble(file, file, raw, reader.memory)?;
+    reader.memory.charge(snapshot.heap_bytes()).map_err(too_much)?;
+    let mut found = Vec::new();
+    for of_device in &snapshot.snapshots {
+        let mut held = HeldOrigins { device: of_device.device, ..HeldOrigins::default() };
+        reader.out.of_block.clear();
+        let blocks = of_device.segments.iter().flat_map(|segment| &segment.blocks);
+        for block in blocks.filter(|block| block.state == BlockState::ActiveAllocated) {
+            let stack = stacks.get(&block.address).copied().unwrap_or(0);
+            reader.memory.push(&mut reader.out.of_block, stack).map_err(too_much)?;
+            reader.memory.push(&mut held.sizes, block.requested_size).map_err(too_much)?;
+        }
+        reader.memory.charge(reader.out.heap_bytes()).map_err(too_much)?;
+        held.origins = reader.out.clone();
+        found.push(held);
+    }
+    Ok(found)
+}
+
 /// Reads stacks, each once, wherever it stands.
 struct Reader<'a> {
     pickle: &'a Pickle<'a>,
@@ -177,7 +225,19 @@ struct Reader<'a> {
     out: Origins,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(pickle: &'a Pickle<'a>, memory: Memory) -> Self {
+        Self {
+            pickle,
+            memory,
+            known: SeededMap::default(),
+            frames: SeededMap::default(),
+            hashed: SeededMap::default(),
+            seed: RandomState::default(),
+            out: Origins::default(),
+        }
+    }
+
     /// Returns the stacks of the blocks that are held, by their addresses.
     fn stacks_of_blocks(&mut self, file: &str) -> Result<SeededMap<u64, u32>, TraceError> {
         let pickle = self.pickle;
@@ -190,6 +250,10 @@ impl Reader<'_> {
                 let number = |item| pickle.number(item).and_then(Number::unsigned);
                 let Some(address) = pickle.get(*block, "address").and_then(number) else { continue };
                 let stack = self.stack(*block).map_err(|error| TraceError::memory(file, error))?;
+                // PyTorch writes an empty stack for a block whose stack it does not have.
+                let recorded =
+                    self.out.stacks.get((stack as usize).wrapping_sub(1)).is_some_and(|stack| !stack.is_empty());
+                let stack = if recorded { stack } else { 0 };
                 self.memory.room_in_map(&mut held).map_err(|error| TraceError::memory(file, error))?;
                 held.insert(address, stack);
             }
@@ -321,6 +385,56 @@ mod tests {
             .map(|stack| origins.frames[origins.stacks[*stack as usize - 1][0] as usize].to_string())
             .collect();
         assert_eq!(names, ["weights (train.py:7)", "bias (train.py:7)", "step (train.py:7)"]);
+    }
+
+    #[test]
+    fn blocks_that_are_held_have_their_stacks_by_device() {
+        let block = |address: u64, state: &str, names: &[&str]| json!({"address": address, "size": 512, "requested_size": 8, "state": state, "frames": frames(names)});
+        let of = |device: u64, address: u64, blocks: Value| json!({"device": device, "address": address, "total_size": 1024, "blocks": blocks});
+        let weights =
+            of(0, 0, json!([block(0, "active_allocated", &["weights"]), block(512, "active_pending_free", &["gone"])]));
+        let others =
+            of(2, 4096, json!([block(4096, "active_allocated", &[]), block(4608, "active_allocated", &["weights"])]));
+        let bytes = pickled(&json!({"segments": [weights, others], "device_traces": [[], [], []]}));
+        let found = held_in("t", Opened::new("t", &*bytes).unwrap()).unwrap();
+        let stacks = |held: &HeldOrigins| {
+            let stack = |number: &u32| Some(held.origins.stacks.get(number.checked_sub(1)? as usize)?.len());
+            held.origins.of_block.iter().map(stack).collect::<Vec<_>>()
+        };
+        let devices: Vec<_> = found.iter().map(|held| (held.device, held.sizes.clone(), stacks(held))).collect();
+        assert_eq!(devices, [(0, vec![8], vec![Some(1)]), (2, vec![8, 8], vec![None, Some(1)])]);
+        assert_eq!(held_in("t", Opened::new("t", &b"a,1,5,0\n"[..]).unwrap()).unwrap(), []);
+    }
+
+    #[test]
+    fn a_block_that_is_gone_does_not_have_the_stack_of_the_next_at_its_address() {
+        let free = |action| json!({"action": action, "addr": 0, "size": 8, "stream": 0, "frames": frames(&["freed"])});
+        let alloc = json!({"action": "alloc", "addr": 0, "size": 16, "stream": 0, "frames": frames(&["later"])});
+        let block = json!({"address": 0, "size": 512, "requested_size": 16, "state": "active_allocated", "frames": frames(&["later"])});
+        let segment = json!({"device": 0, "address": 0, "total_size": 512, "blocks": [block]});
+        let history = json!([free("free_requested"), free("free_completed"), alloc]);
+        let bytes = pickled(&json!({"segments": [segment], "device_traces": [history]}));
+        assert_eq!(origins_of("t", &*bytes).unwrap()[0].of_block, [0, 1]);
+    }
+
+    #[test]
+    fn stacks_of_threads_without_python_are_empty_and_those_of_the_allocator_unknown() {
+        let alloc = json!({"action": "alloc", "addr": 4096, "size": 8, "stream": 0, "frames": []});
+        let block = json!({"address": 0, "size": 512, "requested_size": 8, "state": "active_allocated", "frames": []});
+        let segment = json!({"device": 0, "address": 0, "total_size": 512, "blocks": [block]});
+        let bytes = pickled(&json!({"segments": [segment], "device_traces": [[alloc]]}));
+        let origins = origins_of("t", &*bytes).unwrap().remove(0);
+        let empty = origins.of_block[1] as usize - 1;
+        assert_eq!((origins.of_block[0], origins.stacks[empty].len()), (0, 0));
+    }
+
+    #[test]
+    fn equal_stacks_and_frames_are_kept_once() {
+        let alloc = |address: u64, names: &[&str]| json!({"action": "alloc", "addr": address, "size": 8, "stream": 0, "frames": frames(names)});
+        let history = json!([alloc(0, &["f", "main"]), alloc(512, &["f", "main"]), alloc(1024, &["g", "main"])]);
+        let bytes = pickled(&json!({"segments": [], "device_traces": [history]}));
+        let origins = origins_of("t", &*bytes).unwrap().remove(0);
+        assert_eq!((origins.of_block, origins.frames.len(), origins.stacks.len()), (vec![1, 1, 2], 3, 2));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::recording::{Line, StartBlock, Synchronized, Timeline, What};
 use crate::error::{Place, RuleError, TraceError, excerpt};
 use crate::lines::{self, Lines, number_of};
 use crate::memory::{Memory, SeededMap};
+use crate::pytorch::PICKLE_MAGIC;
 use crate::read::stem;
 use crate::trace::MAX_BLOCK_SIZE;
 use crate::unpack::{self, Opened};
@@ -24,6 +25,8 @@ const LONGEST: u64 = 86_400_000_000_000;
 /// The most threads and the most streams. A replay looks at all of them again and again; jobs have a dozen.
 const MOST_THREADS: usize = 256;
 const MOST_STREAMS: usize = 256;
+/// The first line.
+const DESCRIPTION: &str = "# and a JSON object with \"timeline\": 1";
 const KINDS: &str = "a line that begins with b, p, q, a, u, r, k, e, w, s or j and a comma";
 
 /// Reads a timeline from a file, plain or gzip.
@@ -36,9 +39,21 @@ pub fn read_timeline_path(path: &Path) -> Result<Timeline, TraceError> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let opened = Opened::new(&file, BufReader::with_capacity(unpack::BUFFER, opened))?;
     if opened.is_gzip() {
-        return read_timeline(stem(&name), &file, opened.unpacked());
+        return read_opened(stem(&name), &file, Opened::new(&file, opened.unpacked())?);
     }
-    read_timeline(stem(&name), &file, opened.content)
+    read_opened(stem(&name), &file, opened)
+}
+
+/// Reads a timeline from unpacked content, which may be a snapshot instead: its option's name promises one to users of PyTorch.
+fn read_opened(name: &str, file: &str, opened: Opened<impl BufRead>) -> Result<Timeline, TraceError> {
+    if matches!(opened.head.first(), Some(&(PICKLE_MAGIC | b'{'))) {
+        let expected = format!(
+            "a timeline, which begins with {DESCRIPTION} and says when kernels ran and what waited for them; a snapshot does \
+             not, and is replayed without --timeline"
+        );
+        return Err(TraceError::malformed(file, Place::Whole, "a PyTorch memory snapshot (pickle or JSON)", expected));
+    }
+    read_timeline(name, file, opened.content)
 }
 
 /// Reads a timeline from plain text. `name` is the timeline's name, where the text has no `job`; `file` stands in errors.
@@ -180,7 +195,7 @@ impl<'a> Reader<'a> {
 
     /// The first line: a JSON object with the version.
     fn describe(&mut self, content: &[u8]) -> Result<(), TraceError> {
-        let expected = "# and a JSON object with \"timeline\": 1";
+        let expected = DESCRIPTION;
         let json = content.strip_prefix(b"#").ok_or_else(|| self.malformed(excerpt(content), expected))?;
         self.memory.charge_json(json).map_err(|error| TraceError::memory(self.file, error))?;
         let meta: serde_json::Map<String, Value> = serde_json::from_slice(json)

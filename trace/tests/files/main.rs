@@ -5,7 +5,9 @@
 mod flight;
 mod formats;
 mod hostile_traces;
+mod layouts;
 mod many_of_a_kind;
+mod owners;
 mod recording;
 
 #[path = "../../../tests/common/length.rs"]

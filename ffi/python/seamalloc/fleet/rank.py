@@ -16,6 +16,11 @@ from .files import File, in_words
 
 # The command's exit code where a strategy does not run a rank: the others have figures all the same.
 OUT_OF_MEMORY = 3
+# The error of a snapshot of which `whatif` says only the layout.
+NO_HISTORY = (
+    "the snapshot holds no history of allocations, only the layout at one moment, of which `seamalloc whatif` says more; record one "
+    "with torch.cuda.memory._record_memory_history"
+)
 # Characters of an error that are kept.
 MOST_WORDS = 600
 
@@ -108,7 +113,10 @@ def _judge(url: str, path: str, settings: Settings, running: Running) -> Found:
         running.forget(process)
     if process.returncode in (0, OUT_OF_MEMORY):
         # A name may hold other ends of lines than this one, as JSON does.
-        return Found(url, tuple(json.loads(line) for line in out.split("\n") if line))
+        lines = tuple(json.loads(line) for line in out.split("\n") if line)
+        if any(line.get("layout") for line in lines):
+            return Found(url, error=NO_HISTORY)
+        return Found(url, lines)
     if process.returncode < 0:
         return Found(url, error=_by_signal(-process.returncode))
     # The file's name is known, and a copy's place says nothing to anybody.

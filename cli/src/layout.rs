@@ -1,0 +1,147 @@
+//! Snapshots without a history: what the layout at one moment says, for `whatif` and `report`.
+
+use crate::failure::Failure;
+use crate::output::{self, Output, bytes, grouped};
+use crate::table::Table;
+use crate::values::Device;
+use seamalloc_trace::layout::LayoutPool;
+use seamalloc_trace::owners::{Lines, Owners};
+use seamalloc_trace::pytorch::{HeldOrigins, read_held_origins};
+use seamalloc_trace::{Layout, TraceError};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// The most owners that are listed.
+const MOST_OWNERS: usize = 10;
+
+/// The assumptions behind the largest requests.
+const ASSUMPTIONS: &str = "The blocks stay where they are. native serves a request from one hole, or from wholly free segments that \
+    it gives back; expandable segments map wholly free pieces of 20 MiB anew; stitch joins these and two free ends of others; \
+    split:last_resort joins all free pieces of 2 MiB.";
+
+/// The layouts that stand in place of a history in several files.
+#[derive(Default)]
+pub(crate) struct Layouts(Vec<(PathBuf, Layout)>);
+
+impl Layouts {
+    /// Keeps the layouts of a file that has no history, and passes anything else on.
+    pub(crate) fn or<T>(&mut self, path: &Path, loaded: Result<Vec<T>, Failure>) -> Result<Vec<T>, Failure> {
+        match loaded {
+            Err(Failure::Trace(error)) if !Layout::of_error(&error).is_empty() => {
+                self.0.extend(Layout::of_error(&error).iter().map(|layout| (path.to_owned(), layout.clone())));
+                Ok(Vec::new())
+            }
+            loaded => loaded,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Prints what each layout says. The memory of a device is known if `device` was asked for; `libraries` are parts of paths of
+    /// files that are no code of the user's.
+    pub(crate) fn print(
+        &self,
+        output: &mut Output,
+        device: Option<&Device>,
+        json: bool,
+        libraries: &[String],
+    ) -> Result<(), Failure> {
+        let capacity = match device {
+            Some(Device::Sim(device)) => Some(device.capacity),
+            _ => None,
+        };
+        for (index, (path, layout)) in self.0.iter().enumerate() {
+            let held = held_origins(path, layout.device)?;
+            let owners = held.as_ref().map(|held| (owners(held, libraries), &held.origins));
+            if json {
+                let mut line = layout.to_json(capacity);
+                line["owners"] = owners.map_or(Value::Null, |(owners, origins)| owners.to_json(origins));
+                output::print(&line.to_string())?;
+                continue;
+            }
+            if index > 0 {
+                output.text("")?;
+            }
+            print(output, layout, capacity, owners.map(|(owners, _)| owners).as_ref())?;
+        }
+        Ok(())
+    }
+}
+
+/// The stacks of the blocks that are allocated on a device, if the snapshot has any.
+fn held_origins(path: &Path, device: u32) -> Result<Option<HeldOrigins>, TraceError> {
+    let found = read_held_origins(path)?.into_iter().find(|held| held.device == device);
+    Ok(found.filter(|held| held.origins.of_block.iter().any(|stack| *stack > 0)))
+}
+
+fn owners(held: &HeldOrigins, libraries: &[String]) -> Owners {
+    let blocks = held.origins.of_block.iter().copied().zip(held.sizes.iter().copied());
+    Owners::of(blocks, &held.origins, &Lines::of(&held.origins, libraries), MOST_OWNERS)
+}
+
+fn print(output: &mut Output, layout: &Layout, capacity: Option<u64>, owners: Option<&Owners>) -> Result<(), Failure> {
+    let verdict = layout.verdict(capacity);
+    output.text(&format!("{}, device {}: {}", layout.name, layout.device, verdict.headline))?;
+    output.text(&verdict.reasons)?;
+    output.text(&format!("Next: {}", verdict.next))?;
+    output.text("")?;
+    let mut table = Table::new(LayoutPool::COLUMNS);
+    layout.pools.iter().for_each(|pool| table.add(pool, 0));
+    output.table(&table)?;
+    output.text("")?;
+    let held = &layout.held;
+    output.text(&format!(
+        "The snapshot has no history of allocations: this is the memory at one moment. {} are held in {}: {} allocated, {} \
+         pending, {} free in {}, the largest {}.",
+        bytes(held.reserved),
+        counted(layout.segments, "segment"),
+        bytes(held.allocated),
+        bytes(held.pending),
+        bytes(held.free),
+        counted(held.holes, "hole"),
+        bytes(held.largest_hole)
+    ))?;
+    let largest = layout.largest_requests(capacity);
+    let room = match capacity {
+        Some(capacity) => format!("on a device of {}", bytes(capacity)),
+        None => "without new memory of the device (--device sim:rtx4090, for example, says how much it has)".to_owned(),
+    };
+    output.text(&format!(
+        "The largest request that could be served then, {room}: {} with native, {} with expandable segments, {} with stitch, {} with \
+         stitch and split:last_resort. {ASSUMPTIONS}",
+        bytes(largest.native),
+        bytes(largest.expandable),
+        bytes(largest.stitch),
+        bytes(largest.split)
+    ))?;
+    match owners {
+        Some(owners) => print_owners(output, owners),
+        None => output.text(
+            "The snapshot has no stacks. With torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\") \
+             before the job it says who holds what.",
+        ),
+    }
+}
+
+/// Returns a number of things in words.
+fn counted(count: u64, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+fn print_owners(output: &mut Output, owners: &Owners) -> Result<(), Failure> {
+    output.text("")?;
+    output.text(&format!("Who holds the {} that the program asked for:", bytes(owners.live)))?;
+    let mut line = |sum: seamalloc_trace::owners::Sum, name: &str| {
+        let held = seamalloc::units::format_bytes(sum.bytes);
+        output.text(&format!("{held:>12}  {:>5.1}%  {name}", sum.share * 100.0).replace(' ', "\u{a0}"))
+    };
+    for owner in &owners.rows {
+        line(owner.held, &owner.name)?;
+    }
+    if owners.other_lines > 0 {
+        line(owners.other, &counted(owners.other_lines as u64, "other line"))?;
+    }
+    if owners.not_recorded.blocks > 0 { line(owners.not_recorded, "not recorded") } else { Ok(()) }
+}
