@@ -43,10 +43,11 @@ pub(super) fn of(blocks: &Blocks, cuts: &Cuts) -> Vec<Kind> {
         Kind { times: places.len(), requests: step.len() - frees, live }
     };
     let step = blocks.operations(from..to);
-    let whole = [0..tokens.len()];
-    let found = places(&tokens, &step, &whole);
+    let whole = 0..tokens.len();
+    let whole = std::slice::from_ref(&whole);
+    let found = places(&tokens, &step, whole);
     let mut out = vec![kind(&step, &found)];
-    let mut rest = without(&whole, &found, step.len());
+    let mut rest = without(whole, &found, step.len());
     for _ in 0..TRIED {
         let Some(longest) = rest.iter().max_by_key(|range| range.len()).cloned() else { break };
         let other = period::find(&tokens[longest.clone()]).filter(|other| other.length >= step.len() / SHORT_PART);

@@ -2,7 +2,7 @@
 
 use seamalloc_plan::{Buffer, Limits, Method, Piece, Problem, plan};
 use seamalloc_trace::iteration::Iteration;
-use seamalloc_trace::{Trace, read_path, recorded};
+use seamalloc_trace::{Trace, persistent, read_path, recorded};
 use std::path::Path;
 
 /// The most that is live in a part of a trace, each size rounded up as in a plan.
@@ -66,13 +66,16 @@ fn peak_load(problem: &Problem) -> u64 {
 /// The peak load of what is planned, with persistent memory, is no less than the most that is live in the whole job.
 #[test]
 fn no_bound_is_below_the_live_peak() {
-    for job in recorded::JOBS {
-        let trace = job.load().unwrap();
+    let files = std::fs::read_dir(format!("{}/tests/data/snapshots", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let snapshots = files.filter_map(|file| read_path(&file.unwrap().path()).ok()?.pop());
+    let jobs: Vec<Trace> = snapshots.chain(recorded::JOBS.iter().map(|job| job.load().unwrap())).collect();
+    assert!(jobs.len() >= recorded::JOBS.len() + 10, "{}", jobs.len());
+    for trace in jobs {
         let iteration = Iteration::of(&trace).unwrap();
         let bound = peak_load(&iteration.problem) + iteration.persistent.bytes;
         let live = trace.summary().peak_live;
-        assert!(bound >= live && iteration.live >= live, "{}: {bound}, {live}, {}", job.name, iteration.live);
-        assert!(seamalloc_trace::persistent(&trace) <= live, "{}", job.name);
+        assert!(bound >= live && iteration.live >= live, "{}: {bound}, {live}, {}", trace.name, iteration.live);
+        assert!(persistent(&trace) <= live, "{}", trace.name);
     }
 }
 
