@@ -151,7 +151,7 @@ pub(crate) struct TraceArgs {
 pub(crate) struct WhatifArgs {
     #[command(flatten)]
     pub(crate) traces: TraceArgs,
-    /// Leave out the largest step, which takes some 15 replays for each strategy.
+    /// Leave out the largest step, which takes two to ten replays for each strategy.
     #[arg(long)]
     pub(crate) quick: bool,
 }

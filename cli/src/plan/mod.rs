@@ -62,7 +62,7 @@ pub(crate) fn help() -> String {
     format!(
         "{}\n\n\
          Keys of --json: input, method, peak, bound (both in bytes), optimal, seconds.\n\
-         Of a trace, one iteration is planned, the one in which most is live. What lives throughout is not.\n\
+         Of a trace, one step is planned, the one with the peak of live memory. Persistent memory (weights, optimizer state) is not.\n\
          Exit code 3 where no plan was found that needs --capacity or less.",
         legend(PlanReport::COLUMNS)
     )

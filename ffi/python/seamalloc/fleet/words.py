@@ -18,7 +18,8 @@ def ours(job: dict[str, Any]) -> str | None:
 
 
 def times(step: float | None) -> str:
-    return "–" if step is None else "none" if step == 0 else f"x{step:.2f}" if step < 100 else f"x{step:.0f}"
+    """A factor for people. The search for larger steps stops at 8."""
+    return "–" if step is None else "none" if step == 0 else f"x{step:.2f}" if step < 8 else "x8 or more"
 
 
 def signed(size: int) -> str:
@@ -26,16 +27,15 @@ def signed(size: int) -> str:
 
 
 def sentences(job: dict[str, Any]) -> list[str]:
-    """What the figures of a job say."""
-    verdict = _verdict(job)
+    """What the figures of a job say, the verdict first."""
     files = f"{_ranks_of(job['ranks'])} in {job['files']} files, {job['broken']} broken"
     devices = ", ".join(f"{name} ({count})" for name, count in job["devices"].items())
-    said = [*verdict, f"{files}; live {in_units(job['live'])} in all. Devices: {devices}."]
+    said = [*verdict(job), f"{files}; live {in_units(job['live'])} in all. Devices: {devices}."]
     name = ours(job) or EXPANDABLE
     for strategy in dict.fromkeys((NATIVE, EXPANDABLE, name)):
         said.append(f"With {strategy}, {_deciding(job['strategies'][strategy]['decides'])}.")
     for baseline, saved in job["strategies"][name]["saves"].items():
-        if name != BASELINES[baseline]:
+        if name != BASELINES[baseline] and saved["ranks"]:
             said.append(_saved(name, baseline, saved))
     recorded = job["strategies"][name]["saves_recorded"]
     if recorded["ranks"]:
@@ -48,7 +48,7 @@ def sentences(job: dict[str, Any]) -> list[str]:
     return said
 
 
-def _verdict(job: dict[str, Any]) -> list[str]:
+def verdict(job: dict[str, Any]) -> list[str]:
     """The verdict on the rank that is worst off, and what to do."""
     found = job["verdict"]
     if found is None:
