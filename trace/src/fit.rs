@@ -61,7 +61,7 @@ impl FitReport {
             .figure("smallest\nGiB", |fit| gib(fit.capacity).into())
             .legend(
                 "smallest",
-                "the least GPU memory on which every pass still runs, to 2 MiB; how fast on larger\n\
+                "the least GPU memory on which every pass still runs, to 2 MiB; how fast on larger \
                  devices, `seamalloc cliff` shows",
             ),
         Figure::result("overhead", |fit| round_to(fit.overhead(), 6).into())
