@@ -1,7 +1,7 @@
-//! The threads that an allocator's options ask for: one gives an idle program's memory back (`idle_release_s`), one lends it to other
-//! processes (`broker`).
+//! An allocator's thread, which looks every few seconds: it warns of waits that stay pending, and gives an idle program's memory back
+//! (`idle_release_s`).
 //!
-//! Owns: how often the first looks, and when both end. [`IdleRelease`] decides, and the broker.
+//! Owns: how often it looks, and when it ends. [`IdleRelease`] decides what goes back.
 
 use crate::ids::AllocatorId;
 use crate::instance::Instance;
@@ -10,21 +10,25 @@ use crate::lending;
 use crate::live;
 use crate::registry;
 use crate::status::Outcome;
-use seamalloc::{Error, IdleRelease};
+
+use seamalloc::{Error, IdleRelease, StreamSharing};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// A look reads statistics under the lock: a few microseconds.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+/// The same where nothing goes back, and for how long a wait is pending before a warning.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 
 /// Gives an instance a handle, and a thread if its options ask for that.
 pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
-    let after_s = instance.allocator.config().idle_release_s;
+    let config = instance.allocator.config();
+    let (after_s, waits) = (config.idle_release_s, config.sharing == StreamSharing::Wait);
     let id = registry::add(instance)?;
     live::serve_if_asked();
     #[cfg(unix)]
     lending::take_part(id);
-    if let Some(after_s) = after_s {
+    if after_s.is_some() || waits {
         watch(id, after_s);
     }
     Ok(id)
@@ -32,17 +36,23 @@ pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
 
 /// Starts a thread for the allocator of a handle. It ends with the handle, or with the first call that the
 /// driver refuses, and keeps neither the allocator nor the process alive.
-fn watch(id: AllocatorId, after_s: u64) {
-    let started = thread::Builder::new().name("seamalloc-idle".to_owned()).spawn(move || {
-        let (start, mut idle) = (Instant::now(), IdleRelease::new(Duration::from_secs(after_s)));
+fn watch(id: AllocatorId, after_s: Option<u64>) {
+    let between = if after_s.is_some() { BETWEEN_LOOKS } else { BETWEEN_WARNINGS };
+    let started = thread::Builder::new().name("seamalloc-watch".to_owned()).spawn(move || {
+        let (start, mut idle) = (Instant::now(), after_s.map(|after_s| IdleRelease::new(Duration::from_secs(after_s))));
         loop {
-            thread::sleep(BETWEEN_LOOKS);
+            thread::sleep(between);
             let Ok(instance) = registry::borrow(id) else { return };
-            match idle.tick(&instance.allocator, start.elapsed()) {
+            let allocator = &instance.allocator;
+            let looked = allocator.warn_of_pending_waits(BETWEEN_WARNINGS).and_then(|_| match &mut idle {
+                Some(idle) => idle.tick(allocator, start.elapsed()),
+                None => Ok(0),
+            });
+            match looked {
                 Ok(_) => {}
-                // The end of the process, or of the device's context: there is nothing left to give back.
+                // The end of the process, or of the device's context: there is nothing left to look at.
                 Err(Error::Driver(error)) => {
-                    tracing::debug!(%error, "the memory of an idle program stays");
+                    tracing::debug!(%error, "an allocator is watched no more");
                     return;
                 }
                 Err(error) => tracing::warn!(%error, "the memory of an idle program stays"),
@@ -50,7 +60,7 @@ fn watch(id: AllocatorId, after_s: u64) {
         }
     });
     if let Err(error) = started {
-        tracing::warn!(%error, "idle_release_s is without effect: no thread can be started");
+        tracing::warn!(%error, "no thread can be started: idle_release_s is without effect, and no warning of pending waits is given");
     }
 }
 

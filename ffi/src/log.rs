@@ -2,7 +2,7 @@
 //!
 //! Owns: the subscriber, which is there from the first allocator on. Without the variable nothing is logged, so that a
 //! library in someone's process is quiet, but for the mistakes that guard mode was asked to find, for a device that cannot have the
-//! default strategy, and for options that have no effect.
+//! default strategy, for options that have no effect, and for waits that stay pending.
 
 use std::env;
 use std::io;
@@ -14,11 +14,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Directives as the command `seamalloc` reads them: `info`, or `seamalloc::config=warn,error`.
 const VARIABLE: &str = "SEAMALLOC_LOG";
 
-/// A strategy in the place of another one, and options that have no effect.
-const USUAL: &str = "seamalloc::fallback=warn,seamalloc::config=warn";
+/// A strategy in the place of another one, options that have no effect, and waits that stay pending.
+const USUAL: &str = "seamalloc::fallback=warn,seamalloc::config=warn,seamalloc::waits=warn";
 
 /// The same, and what guard mode has found.
-const FINDINGS: &str = "seamalloc::fallback=warn,seamalloc::config=warn,seamalloc::guard=error";
+const FINDINGS: &str = "seamalloc::fallback=warn,seamalloc::config=warn,seamalloc::waits=warn,seamalloc::guard=error";
 
 /// Logs what is asked for from now on; where nothing is, what nobody should miss.
 pub(crate) fn start(guards: bool) {

@@ -197,6 +197,18 @@ impl StrategyContext<'_> {
         Ok(self.streams.rounds.begin(self.heap, request)?)
     }
 
+    /// Notes the request's wait for work of its own round, of which a warning is given if it stays pending (`streams/new_waits.rs`).
+    pub(crate) fn note_new_wait(&mut self, request: &Request) {
+        let (at, awaited) = std::mem::take(&mut self.heap.counters_mut().newest_wait);
+        if at == 0 || !self.streams.rounds.is_new(at) {
+            return;
+        }
+        let waiting = self.heap.pool(request.pool.large()).stream;
+        if let Err(error) = self.streams.new_waits.note(self.driver, waiting, awaited) {
+            tracing::debug!(%error, "a wait is not noted; no warning is given if it stays pending");
+        }
+    }
+
     /// Hands memory to the request that the GPU may still use, behind waits, until about `missing` bytes are found: its own that
     /// recorded streams use, what other streams have freed, and what these have freed while recorded streams use it. No event is
     /// waited for that was recorded later than `until` says. Returns whether there was any.

@@ -2,7 +2,7 @@
 //!
 //! Owns: the counters behind [`Stats`]. They are written at every operation: three writes to add, one to subtract.
 
-use crate::ids::Class;
+use crate::ids::{Class, StreamId};
 use crate::report::stats::{
     HeadroomStats, PendingWaits, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits,
 };
@@ -138,6 +138,8 @@ pub(crate) struct Counters {
     pub(crate) views_dropped: u64,
     pub(crate) stream_waits: u64,
     pub(crate) waits: Waits,
+    /// When the newest event was recorded for which the present request waits, and on which stream; 0 without a wait.
+    pub(crate) newest_wait: (u64, StreamId),
     pub(crate) pending_waits: PendingWaits,
     pub(crate) splits: SplitStats,
     pub(crate) headroom: HeadroomStats,
@@ -171,9 +173,10 @@ impl Counters {
         of(&self.allocation.pools[0]).wrapping_add(of(&self.allocation.pools[1]))
     }
 
-    /// Counts a GPU-side wait for an event that was recorded when [`Self::operations`] was `at`.
-    pub(crate) fn add_stream_wait(&mut self, at: u64) {
+    /// Counts a GPU-side wait for an event that was recorded on a stream when [`Self::operations`] was `at`.
+    pub(crate) fn add_stream_wait(&mut self, at: u64, awaited: StreamId) {
         self.stream_waits += 1;
+        self.newest_wait = self.newest_wait.max((at, awaited));
         self.waits.add(self.operations().wrapping_sub(at));
     }
 

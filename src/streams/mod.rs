@@ -7,6 +7,7 @@ mod context;
 mod epochs;
 mod low_water_mark;
 mod named_at_once;
+mod new_waits;
 mod pending;
 mod record_stream;
 mod recorded_waits;
@@ -16,6 +17,7 @@ mod waits;
 pub(crate) use context::{StreamContext, StreamState};
 pub(crate) use epochs::Epochs;
 pub(crate) use low_water_mark::LowWaterMark;
+pub(crate) use new_waits::NewWaits;
 pub(crate) use pending::{Pending, Wanted, wait_for_events};
 pub(crate) use record_stream::{RecordedStreams, destroy_events};
 pub(crate) use rounds::{Rounds, Until};
@@ -29,6 +31,7 @@ pub(crate) struct Streams {
     pub(crate) recorded: RecordedStreams,
     pub(crate) epochs: Epochs,
     pub(crate) rounds: Rounds,
+    pub(crate) new_waits: NewWaits,
 }
 
 impl Streams {
@@ -45,12 +48,13 @@ impl Streams {
 
     /// Returns about how many bytes of host memory the tables take.
     pub(crate) fn host_bytes(&self) -> usize {
-        self.recorded.host_bytes() + self.rounds.host_bytes()
+        self.recorded.host_bytes() + self.rounds.host_bytes() + self.new_waits.host_bytes()
     }
 
     /// Gives every event back to the driver, at the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
         self.epochs.destroy_events(driver);
         self.recorded.destroy_events(driver);
+        self.new_waits.destroy_events(driver);
     }
 }

@@ -441,15 +441,15 @@ impl RecordedStreams {
         self.waiting.get(&id).and_then(|waiting| Some(waiting.freed.1).filter(|_| waiting.freed.0 == large))
     }
 
-    /// Lets a stream wait for each event of a pending block, with the number of the operation that recorded it.
+    /// Lets a stream wait for each event of a pending block, with the stream and the number of the operation that recorded it.
     pub(super) fn wait_on_gpu(
         &self,
         id: BlockId,
-        mut wait: impl FnMut(EventId, u64) -> DriverResult<()>,
+        mut wait: impl FnMut(StreamId, EventId, u64) -> DriverResult<()>,
     ) -> DriverResult<()> {
         let of_block = |queued: &&Queued| queued.block == id;
-        let mut events = self.queues.iter().filter_map(|(_, queue)| queue.iter().find(of_block));
-        events.try_for_each(|queued| wait(queued.event, queued.at))
+        let mut events = self.queues.iter().filter_map(|(stream, queue)| Some((*stream, queue.iter().find(of_block)?)));
+        events.try_for_each(|(stream, queued)| wait(stream, queued.event, queued.at))
     }
 
     /// Drops a pending block's events: somebody has waited for them, for what they meant at the wait.

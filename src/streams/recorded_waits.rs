@@ -151,9 +151,9 @@ impl Streams {
         }
         let stream = context.heap.pool(to.large()).stream;
         let (driver, heap) = (context.driver, &mut *context.heap);
-        self.recorded.wait_on_gpu(block, |event, at| -> DriverResult<()> {
+        self.recorded.wait_on_gpu(block, |used_by, event, at| -> DriverResult<()> {
             driver.stream_wait(stream, event)?;
-            heap.counters_mut().add_stream_wait(at);
+            heap.counters_mut().add_stream_wait(at, used_by);
             Ok(())
         })?;
         self.recorded.stop_waiting(block);

@@ -85,6 +85,8 @@ const CLASSES: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     by_pool: Vec<Misses>,
+    /// The last operation before the present request's round, as far as waits go.
+    before: u64,
 }
 
 /// The misses of one stream, by size class.
@@ -119,8 +121,14 @@ impl Rounds {
             last[0] = now;
         }
         let round = last[ROUNDS_BACK].saturating_sub(1);
+        self.before = round;
         let until = |room: Room| if room.is_left(heap, request.size) { round } else { ANY_AGE };
         Ok(Until { recorded: until(Room::RECORDED), freed: until(Room::FREED) })
+    }
+
+    /// Returns whether work that was given to the GPU at this operation is of the present round of the last request.
+    pub(crate) fn is_new(&self, at: u64) -> bool {
+        at > self.before
     }
 
     /// Returns the bytes of host memory that the lists take.

@@ -183,9 +183,10 @@ impl Epochs {
                 others.try_push((*of, *event))?;
             }
         }
-        for event in std::iter::once(newest.event).chain(others.into_iter().map(|(_, event)| event)) {
+        let freed_by = (context.heap.pool(from).stream, newest.event);
+        for (of, event) in std::iter::once(freed_by).chain(others) {
             context.driver.stream_wait(stream, event)?;
-            context.heap.counters_mut().add_stream_wait(newest.at);
+            context.heap.counters_mut().add_stream_wait(newest.at, of);
         }
         let until = newest.epoch;
         self.note_waited(context.heap, pool, (from, until));

@@ -5,6 +5,7 @@ use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
 use seamalloc::driver::{Call, Driver};
 use seamalloc::{Allocator, Config, StrategyKind};
 use seamalloc_trace::TraceEvent;
+use seamalloc_trace::replay::{ReplayOptions, replay};
 use seamalloc_trace::workload::{self, Scale};
 use std::sync::Arc;
 
@@ -108,5 +109,21 @@ fn a_miss_costs_no_more_the_longer_a_program_runs() {
         let by_chunk = |run: &Run| run.driver_us as f64 / (run.misses + run.chunks) as f64;
         assert!(long.misses > short.misses, "{name}: {short:?}, {long:?}");
         assert!(by_chunk(&long) < 1.5 * by_chunk(&short), "{name}: {short:?}, {long:?}");
+    }
+}
+
+/// Copies on one stream and computes on another, with buffers of any size. Large requests that took the free slabs of small ones
+/// would let each small request grow memory by a slab, and the next view be of more pieces: held and driver time rose with each pass.
+#[test]
+fn streams_that_share_come_to_rest() {
+    let trace = workload::find("prefetch").unwrap().generate(0, Scale::default()).unwrap();
+    for (lag, bound) in [(0, 1.25), (1500, 1.25)] {
+        let options = ReplayOptions { passes: 6, lag, ..ReplayOptions::new(Config::default(), SimConfig::default()) };
+        let passes = replay(&trace, &options, &mut |_, _| {}).unwrap();
+        let held: Vec<u64> = passes.iter().map(|pass| pass.peak_reserved).collect();
+        let live = passes[0].peak_live as f64;
+        assert!(held[5] as f64 <= bound * live && held[5] == held[3], "lag {lag}: {held:?} of {live}");
+        let built: Vec<u64> = passes.iter().map(|pass| pass.views_built).collect();
+        assert!(built[4..].iter().sum::<u64>() * 4 <= built[0], "lag {lag}: {built:?}");
     }
 }

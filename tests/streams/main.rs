@@ -15,6 +15,9 @@ mod recorded_waits;
 
 #[path = "../common/graph.rs"]
 mod graph;
+#[path = "../common/log.rs"]
+#[allow(dead_code, reason = "of errors and warnings, those that are asked for")]
+mod log;
 #[path = "../common/long_kernels.rs"]
 mod long_kernels;
 #[path = "../common/random.rs"]

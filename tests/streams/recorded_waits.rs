@@ -1,10 +1,12 @@
 //! Freed memory that recorded streams still use: who gets it behind GPU-side waits, and who does not.
 
+use crate::log;
 use crate::simulated;
 use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};
 use seamalloc::driver::{Call, Status, StreamId};
 use seamalloc::{Allocator, Config, Error, Route};
 use std::sync::Arc;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 40 * MIB;
@@ -284,4 +286,47 @@ fn blocks_of_a_released_pool_are_waited_for_on_their_stream() {
     assert!(gpu.done_at(OTHER).unwrap_or(0).max(gpu.now_ns()) >= done);
     gpu.launch(OTHER, &[Range { address: again, size: SIZE }], KERNEL_NS).unwrap();
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
+}
+
+/// A stream that waits for work of the present round is named once if it stays waiting, and not if it has gone on.
+#[test]
+fn a_wait_for_new_work_that_stays_pending_is_warned_of_once() {
+    let (gpu, allocator) = on("");
+    allocator.set_memory_limit(Some(SIZE)).unwrap();
+    for stays in [false, true] {
+        let hold = stays.then(|| gpu.hold(USER));
+        used(&gpu, &allocator, SIZE, OWN);
+        let again = allocator.allocate(SIZE, OWN).unwrap();
+        if !stays {
+            gpu.advance(10 * KERNEL_NS);
+        }
+        let mut warned = [0; 2];
+        let lines = log::warnings(|| {
+            assert_eq!(allocator.warn_of_pending_waits(Duration::MAX).unwrap(), 0, "no wait is so old");
+            // A wait that is over is not asked for again.
+            gpu.fail_nth(Call::EventQuery, 1, Status::UNKNOWN);
+            assert_eq!(allocator.warn_of_pending_waits(Duration::ZERO).is_err(), stays);
+            gpu.fail_no_more();
+            warned = [(); 2].map(|()| allocator.warn_of_pending_waits(Duration::ZERO).unwrap());
+        });
+        assert_eq!(warned, [usize::from(stays), 0]);
+        let names =
+            |line: &String| [&OWN.to_string(), &USER.to_string(), "sharing:never"].iter().all(|of| line.contains(*of));
+        assert_eq!(lines.iter().filter(|line| names(line)).count(), usize::from(stays), "{lines:?}");
+        hold.into_iter().for_each(|hold| assert!(gpu.finish_hold(hold)));
+        allocator.free(again).unwrap();
+        allocator.check().unwrap();
+    }
+}
+
+/// Work of earlier rounds closes no circle: no event is recorded behind a wait for it.
+#[test]
+fn waits_for_old_work_are_not_watched() {
+    let (gpu, allocator) = on("");
+    allocator.allocate(2 << 30, OTHER).unwrap();
+    for _ in 0..MANY {
+        used(&gpu, &allocator, SIZE, OWN);
+    }
+    assert!(allocator.stats().stream_waits > 0);
+    assert_eq!(allocator.warn_of_pending_waits(Duration::ZERO).unwrap(), 0);
 }

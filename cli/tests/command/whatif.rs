@@ -340,3 +340,11 @@ fn a_job_of_an_unknown_device_is_told_its_needs_and_asked_for_the_device() {
     has(&out, &["--device sim:rtx4090 (24 GiB)", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"]);
     assert!(lines(&[&args[..], &["--json"]].concat(), 0)[0]["verdict"]["figures"]["capacity"].is_null());
 }
+
+#[test]
+fn where_too_much_is_live_the_owners_are_named() {
+    let out = words(&["whatif", &snapshot("oom-live.snapshot.pickle.gz"), "--strategy", "stitch", "--quick"]);
+    has(&out, &["oom-live: Too much is live: 6.09 GiB of the 5.95 GiB that PyTorch could have. No allocator helps."]);
+    has(&out, &["The largest owners: own_model.py:12 forward 1.69 GiB (28%), own_model.py:7 softmax 1.25 GiB"]);
+    has(&out, &["Next: Raise the limit (set_per_process_memory_fraction)"]);
+}

@@ -148,6 +148,7 @@ class Command(InFolder):
         for part in ("0 of 2", "2 of 2", "too much"):
             self.assertIn(part, out)
         out = self.fleet(*options, "sim:h200,capacity=700MiB", code=3).stdout
+        self.assertTrue(out.startswith("Too much is live: 8.88 GiB of 700.00 MiB. No allocator helps. (rank-0, and 1"), out)
         self.assertIn("With stitch, rank-0 does not run on sim:h200,capacity=700MiB (nor do 1 more)", out)
 
     def test_refuses_what_it_does_not_know(self):

@@ -27,6 +27,8 @@ pub(super) struct Range {
     end: u64,
     start_chunk: ChunkId,
     end_chunk: ChunkId,
+    /// Whether it begins with a slab.
+    slabs: bool,
 }
 
 impl Range {
@@ -47,10 +49,14 @@ impl Range {
 
 /// Returns the spans of home that make up `size` bytes, or the number of missing bytes. Only the first span may begin
 /// inside a chunk, and only the last may end inside one. O(n) in the free ranges, with a logarithm for each that is
-/// taken.
-pub(super) fn spans(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Spans> {
+/// taken. Wholly free slabs serve too, unless they are spared.
+pub(super) fn spans(heap: &Heap, size: u64, pool: PoolIndex, spares_slabs: bool) -> Result<Spans> {
     let (own, with_idle) = ([pool], [pool, heap.idle()]);
-    spans_of(heap, size, if heap.takes_idle(pool) { &with_idle } else { &own })
+    let mut ranges = open_ranges(heap, if heap.takes_idle(pool) { &with_idle } else { &own })?;
+    if spares_slabs {
+        ranges.retain(|range| !range.slabs);
+    }
+    Ok(spans_in(&ranges, size)?)
 }
 
 /// Returns the most bytes that one view could have over free memory of these large pools and wholly free slabs.
@@ -63,13 +69,17 @@ pub(super) type Spans = std::result::Result<Vec<Span>, u64>;
 
 /// Does the same as [`spans`], with memory of these large pools.
 pub(super) fn spans_of(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Spans> {
-    let ranges = open_ranges(heap, pools)?;
-    let (first, last) = ends(&ranges);
-    let usable = ranges.iter().map(Range::whole).sum::<u64>() + gain(&ranges, first, last);
+    Ok(spans_in(&open_ranges(heap, pools)?, size)?)
+}
+
+/// Returns the spans of these ranges that make up `size` bytes, or the number of missing bytes.
+fn spans_in(ranges: &[Range], size: u64) -> Grown<Spans> {
+    let (first, last) = ends(ranges);
+    let usable = ranges.iter().map(Range::whole).sum::<u64>() + gain(ranges, first, last);
     if usable < size {
         return Ok(Err(size - usable));
     }
-    Ok(Ok(Composition::new(&ranges, size, first, last)?.compose()?))
+    Ok(Ok(Composition::new(ranges, size, first, last)?.compose()?))
 }
 
 /// Returns the bytes that the two end ranges add to the whole chunks.
@@ -201,7 +211,7 @@ pub(super) fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Result<Vec<Range>
             let to = if end == last.end() { end } else { last.address };
             // A range inside one chunk can only be an end of a view, and only if it touches an end of the chunk.
             if from <= to {
-                out.try_push(Range { start, from, to, end, start_chunk, end_chunk })?;
+                out.try_push(Range { start, from, to, end, start_chunk, end_chunk, slabs: first.slab })?;
             }
             Ok(())
         })?;
@@ -276,7 +286,15 @@ mod tests {
                 let (from, to) = (start.next_multiple_of(CHUNK), end / CHUNK * CHUNK);
                 if from <= to {
                     let chunk = |address: u64| ChunkId((address / CHUNK) as u32);
-                    out.push(Range { start, from, to, end, start_chunk: chunk(start), end_chunk: chunk(end - 1) });
+                    out.push(Range {
+                        start,
+                        from,
+                        to,
+                        end,
+                        start_chunk: chunk(start),
+                        end_chunk: chunk(end - 1),
+                        slabs: false,
+                    });
                 }
             }
             at += len.max(1);

@@ -47,6 +47,8 @@ pub(crate) struct Stitch {
     pub(super) spends_spare: bool,
     /// The work for which the request may wait on the GPU.
     until: Until,
+    /// Whether views leave wholly free slabs to small requests.
+    spares_slabs: bool,
 }
 
 /// The result of joining free memory.
@@ -83,6 +85,7 @@ impl Strategy for Stitch {
             Means::All => self.wait_and_replace(context, request),
         };
         self.spends_spare = false;
+        context.note_new_wait(request);
         served.map_err(|miss| match miss {
             Miss::OutOfMemory { .. } => Miss::OutOfMemory { refused: self.refused },
             failed => failed,
@@ -181,7 +184,7 @@ impl Stitch {
             if let Some(id) = run_at_home(context, request)? {
                 return Ok(id);
             }
-            if let Some(plan) = choose::spans(context.heap, size, pool)?.ok().map(|spans| PlanHash::of(&spans))
+            if let Some(plan) = choose::spans(context.heap, size, pool, false)?.ok().map(|spans| PlanHash::of(&spans))
                 && let Some(id) = reuse_view(context.heap, plan, request)?
             {
                 return Ok(id);
@@ -254,34 +257,53 @@ impl Stitch {
     fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         // This comes before views: memory that merges needs none, and an event costs a tenth of a mapping.
         context.gather(request)?;
-        let mut missing = match self.join(context, request)? {
+        // Slabs come after memory behind waits: a small request waits for no other stream, and would need new slabs.
+        self.spares_slabs = context.heap.knows_streams();
+        let joined = self.stitch_behind_waits(context, request);
+        let spared = std::mem::replace(&mut self.spares_slabs, false);
+        let joined =
+            if let (Ok(Joined::Missing(_)), true) = (&joined, spared) { self.join(context, request) } else { joined };
+        let missing = match joined? {
             Joined::Block(id) => return Ok(id),
             Joined::Missing(missing) => missing,
         };
-        if context.take_recorded(request, missing, self.until)? {
-            missing = match self.join(context, request)? {
-                Joined::Block(id) => return Ok(id),
-                Joined::Missing(missing) => missing,
-            };
-        }
-        if let Some(id) = others::take(context, request, self.until.freed)? {
-            return Ok(id);
-        }
-        let (mut wanted, mut rounds) = (missing, 0);
-        while context.wait_on_gpu(request, wanted, self.until)? {
-            missing = match self.join(context, request)? {
-                Joined::Block(id) => return Ok(id),
-                Joined::Missing(missing) => missing,
-            };
-            rounds += 1;
-            let at_least = if rounds > EXACT_WAITS { wanted.saturating_mul(2) } else { 0 };
-            wanted = missing.max(at_least);
-        }
         let block = self.grow(context, request, missing)?;
         if self.until != Until::ANY && context.has_recorded(request)? {
             context.heap.counters_mut().waits.grown_bytes += missing;
         }
         Ok(block)
+    }
+
+    /// Serves a large request from free memory, and from that which the GPU may still use, behind waits.
+    fn stitch_behind_waits(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> std::result::Result<Joined, Miss> {
+        let mut missing = match self.join(context, request)? {
+            Joined::Missing(missing) => missing,
+            block => return Ok(block),
+        };
+        if context.take_recorded(request, missing, self.until)? {
+            missing = match self.join(context, request)? {
+                Joined::Missing(missing) => missing,
+                block => return Ok(block),
+            };
+        }
+        if let Some(id) = others::take(context, request, self.until.freed)? {
+            return Ok(Joined::Block(id));
+        }
+        let (mut wanted, mut rounds) = (missing, 0);
+        while context.wait_on_gpu(request, wanted, self.until)? {
+            missing = match self.join(context, request)? {
+                Joined::Missing(missing) => missing,
+                block => return Ok(block),
+            };
+            rounds += 1;
+            let at_least = if rounds > EXACT_WAITS { wanted.saturating_mul(2) } else { 0 };
+            wanted = missing.max(at_least);
+        }
+        Ok(Joined::Missing(missing))
     }
 
     /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one, of which a
@@ -335,7 +357,7 @@ impl Stitch {
             return Ok(Joined::Block(id));
         }
         // The same request of the same free memory comes to the same choice, without a walk over all ranges.
-        let key = Key::of(context.heap, request);
+        let key = Key::of(context.heap, request, self.spares_slabs);
         match self.remembered.get(key) {
             Some(Choice::Missing(missing)) => return Ok(Joined::Missing(missing)),
             Some(Choice::View(plan)) => {
@@ -348,7 +370,7 @@ impl Stitch {
         if let Some(id) = run_at_home(context, request)? {
             return Ok(Joined::Block(id));
         }
-        let spans = match choose::spans(context.heap, size, pool)? {
+        let spans = match choose::spans(context.heap, size, pool, self.spares_slabs)? {
             Ok(spans) => spans,
             Err(missing) => {
                 self.remembered.put(key, Choice::Missing(missing));

@@ -25,8 +25,9 @@ pub(super) struct Key(u64);
 
 impl Key {
     /// Returns the key of a request for large memory at present. It takes no walk.
-    pub(super) fn of(heap: &Heap, request: &Request) -> Self {
-        Self(heap.fingerprint(request.pool).with(request.size).number())
+    pub(super) fn of(heap: &Heap, request: &Request, spares_slabs: bool) -> Self {
+        let free = heap.fingerprint(request.pool).with(request.size);
+        Self(if spares_slabs { free.with(1) } else { free }.number())
     }
 
     fn slot(self) -> usize {

@@ -1,12 +1,20 @@
 //! A job with larger steps, and the largest with which it still runs.
 //!
-//! Owns: the scaling of a trace, and the bisection over its factor.
+//! Owns: what of a job grows with its steps, the scaling of a trace, and the search for its factor.
 
+use crate::persistent::Persistent;
 use crate::replay::{PassReport, ReplayError, ReplayOptions, Spilled, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 
-/// Steps are made larger in steps of this part: 1%.
+/// Steps are made larger in parts of this: 1%.
 const WHOLE: u64 = 100;
+/// The search stops at steps so many times as large, in hundredths.
+const MOST: u64 = 8 * WHOLE;
+/// The factor that is found is this part below one that does not run, or a hundredth below it.
+const EXACT_PART: u64 = 100;
+
+/// The factor at which the search for larger steps stops.
+pub const MOST_GROWTH: f64 = (MOST / WHOLE) as f64;
 
 /// What a strategy makes of a job, and of the job with larger steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,15 +29,132 @@ pub(super) struct Growth {
     pub(super) tries: u32,
 }
 
-/// Replays a job on a device, once: no larger step is sought.
-pub(super) fn once(
-    trace: &Trace,
-    options: &ReplayOptions,
-    progress: &mut dyn FnMut(u32, u32),
-) -> Result<Growth, ReplayError> {
-    let passes = replay(trace, options, &mut |_, _| {})?;
-    progress(1, 1);
-    Ok(Growth { reserved: held(&passes), spilled: Spilled::of_all(&passes), largest_step: None, tries: 1 })
+/// What of a job grows with its steps.
+pub(super) struct Growing<'t> {
+    trace: &'t Trace,
+    persistent: Persistent,
+}
+
+impl<'t> Growing<'t> {
+    pub(super) fn of(trace: &'t Trace) -> Self {
+        Self { trace, persistent: Persistent::of(trace) }
+    }
+
+    /// The bytes that are taken to stay as they are.
+    pub(super) fn persistent(&self) -> u64 {
+        self.persistent.bytes
+    }
+
+    /// Whether there is something that grows: the job frees anything, and has more than persistent memory.
+    pub(super) fn grows(&self) -> bool {
+        let frees = self.trace.events.iter().any(|event| !matches!(event, TraceEvent::Alloc { .. }));
+        frees && self.persistent.blocks.contains(&false)
+    }
+
+    /// Replays the job on a device, once: no larger step is sought.
+    pub(super) fn once(
+        &self,
+        options: &ReplayOptions,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<Growth, ReplayError> {
+        let passes = replay(self.trace, options, &mut |_, _| {})?;
+        progress(1, 1);
+        Ok(Growth { reserved: held(&passes), spilled: Spilled::of_all(&passes), largest_step: None, tries: 1 })
+    }
+
+    /// Replays the job on a device, and again with larger steps, until one runs and one that is a hundredth part larger does
+    /// not. The first to be tried is the one that would just fit if the same part of the memory held were used as in the job.
+    pub(super) fn sought(
+        &self,
+        options: &ReplayOptions,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<Growth, ReplayError> {
+        let mut tries = 0;
+        let mut run = |trace: &Trace| {
+            let passes = replay(trace, options, &mut |_, _| {})?;
+            tries += 1;
+            progress(tries, 8.max(tries));
+            Ok::<_, ReplayError>(passes)
+        };
+        let passes = run(self.trace)?;
+        let (reserved, spilled) = (held(&passes), Spilled::of_all(&passes));
+        if !self.grows() {
+            return Ok(Growth { reserved, spilled, largest_step: None, tries });
+        }
+        let capacity = options.device.capacity;
+        // In hundredths: `low` runs, or is nothing at all; `high` does not run, or is beyond what is of interest.
+        let mut low = if reserved.is_some() { WHOLE } else { 0 };
+        let mut high = self.beyond(capacity).min(if low > 0 { MOST + 1 } else { WHOLE });
+        let used = |reserved: u64| self.trace.summary().peak_live as f64 / reserved.max(1) as f64;
+        let usable = (capacity as f64 * reserved.map_or(1.0, used)) as u64;
+        let mut next = self.beyond(usable).saturating_sub(1).clamp(low + 1, high.max(low + 2) - 1);
+        let mut stride = 1;
+        while high > low + (low / EXACT_PART).max(1) {
+            let runs = held(&run(&self.scaled(next))?).is_some();
+            if runs {
+                low = next;
+            } else {
+                high = next;
+            }
+            // The other side of the search is far off until it was met: strides grow towards it.
+            let middle = low + (high - low) / 2;
+            let exact = (next / EXACT_PART).max(1).saturating_mul(stride);
+            next = if runs { middle.min(low + exact) } else { middle.max(high.saturating_sub(exact)) };
+            next = next.clamp(low + 1, high.max(low + 2) - 1);
+            stride *= 3;
+        }
+        Ok(Growth { reserved, spilled, largest_step: (low > 0).then_some(low as f64 / WHOLE as f64), tries })
+    }
+
+    /// A factor, in hundredths, whose live bytes alone are more than the capacity: the least one, but for the rounding of
+    /// sizes.
+    fn beyond(&self, capacity: u64) -> u64 {
+        let mut sizes = Vec::with_capacity(self.persistent.blocks.len());
+        let (mut stays, mut grows) = (0_u64, 0_u64);
+        let mut least = u64::MAX;
+        for event in &self.trace.events {
+            match *event {
+                TraceEvent::Alloc { size, .. } => {
+                    let part = if self.stays(sizes.len()) { &mut stays } else { &mut grows };
+                    *part = part.saturating_add(size);
+                    sizes.push(size);
+                    if grows > 0 {
+                        let room = u128::from(capacity.saturating_sub(stays)) * u128::from(WHOLE);
+                        let fits = room / u128::from(grows);
+                        least = least.min(u64::try_from(fits).unwrap_or(u64::MAX));
+                    }
+                }
+                TraceEvent::FreeRequested { block } => {
+                    let part = if self.stays(block as usize) { &mut stays } else { &mut grows };
+                    *part = part.saturating_sub(sizes.get(block as usize).copied().unwrap_or(0));
+                }
+                TraceEvent::FreeCompleted { .. } => {}
+            }
+        }
+        least.saturating_add(1)
+    }
+
+    fn stays(&self, block: usize) -> bool {
+        self.persistent.blocks.get(block).copied().unwrap_or(false)
+    }
+
+    /// The trace with every block that is not persistent `hundredths` of a hundred times as large.
+    fn scaled(&self, hundredths: u64) -> Trace {
+        let mut stays = self.persistent.blocks.iter();
+        let events = self.trace.events.iter().map(|event| match *event {
+            TraceEvent::Alloc { size, stream } if stays.next() != Some(&true) => {
+                let size = (u128::from(size) * u128::from(hundredths)).div_ceil(u128::from(WHOLE));
+                TraceEvent::Alloc { size: u64::try_from(size).unwrap_or(u64::MAX).clamp(1, MAX_BLOCK_SIZE), stream }
+            }
+            other => other,
+        });
+        Trace {
+            name: self.trace.name.clone(),
+            meta: serde_json::Map::new(),
+            streams: self.trace.streams.clone(),
+            events: events.collect(),
+        }
+    }
 }
 
 /// The most bytes held in any pass; `None` where memory ran out.
@@ -38,148 +163,105 @@ fn held(passes: &[PassReport]) -> Option<u64> {
     ran.then(|| passes.iter().map(|pass| pass.peak_reserved).max().unwrap_or(0))
 }
 
-/// Replays a job on a device, and again and again with larger steps, until a hundredth more does not run.
-pub(super) fn grow(
-    trace: &Trace,
-    options: &ReplayOptions,
-    progress: &mut dyn FnMut(u32, u32),
-) -> Result<Growth, ReplayError> {
-    let mut tries = 0;
-    let mut run = |trace: &Trace, expected: u32| {
-        let passes = replay(trace, options, &mut |_, _| {})?;
-        tries += 1;
-        progress(tries, expected.max(tries));
-        Ok::<_, ReplayError>((held(&passes), Spilled::of_all(&passes)))
-    };
-    let (reserved, spilled) = run(trace, 12)?;
-    if !has_growth(trace) {
-        return Ok(Growth { reserved, spilled, largest_step: None, tries });
-    }
-    // In hundredths: `low` runs, or is nothing at all; `high` does not run.
-    let (mut low, mut high) = match reserved {
-        Some(_) => (WHOLE, beyond(trace, options.device.capacity)),
-        None => (0, WHOLE),
-    };
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        let expected = 2 + (high - low).ilog2();
-        match run(&scaled(trace, middle), expected)?.0 {
-            Some(_) => low = middle,
-            None => high = middle,
-        }
-    }
-    Ok(Growth { reserved, spilled, largest_step: (low > 0).then_some(low as f64 / WHOLE as f64), tries })
-}
-
-/// Returns whether the job frees anything, so that there is something that grows with its steps.
-pub(super) fn has_growth(trace: &Trace) -> bool {
-    trace.events.iter().any(|event| !matches!(event, TraceEvent::Alloc { .. }))
-}
-
-/// The least factor, in hundredths, whose live bytes alone are more than the capacity. There is one: what grows is live at
-/// some time, and the largest block is larger than the largest device.
-fn beyond(trace: &Trace, capacity: u64) -> u64 {
-    let fits = |hundredths: u64| scaled(trace, hundredths).summary().peak_live <= capacity;
-    let (mut low, mut high) = (WHOLE, 2 * WHOLE);
-    while fits(high) {
-        (low, high) = (high, high.saturating_mul(2));
-    }
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if fits(middle) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    high
-}
-
-/// The trace with every block that it frees `hundredths` of a hundred times as large.
-fn scaled(trace: &Trace, hundredths: u64) -> Trace {
-    let mut freed = Vec::new();
-    for event in &trace.events {
-        match *event {
-            TraceEvent::Alloc { .. } => freed.push(false),
-            TraceEvent::FreeRequested { block } | TraceEvent::FreeCompleted { block } => {
-                if let Some(freed) = freed.get_mut(block as usize) {
-                    *freed = true;
-                }
-            }
-        }
-    }
-    let mut freed = freed.into_iter();
-    let events = trace.events.iter().map(|event| match *event {
-        TraceEvent::Alloc { size, stream } if freed.next() == Some(true) => {
-            let size = (u128::from(size) * u128::from(hundredths)).div_ceil(u128::from(WHOLE));
-            TraceEvent::Alloc { size: u64::try_from(size).unwrap_or(u64::MAX).clamp(1, MAX_BLOCK_SIZE), stream }
-        }
-        other => other,
-    });
-    Trace { events: events.collect(), ..trace.clone() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::{MIB, job, options, training};
     use super::*;
     use seamalloc::StrategyKind;
 
+    fn sought(trace: &Trace, strategy: StrategyKind, capacity: u64) -> Growth {
+        Growing::of(trace).sought(&options(strategy, capacity), &mut |_, _| {}).unwrap()
+    }
+
     #[test]
-    fn what_is_never_freed_does_not_grow() {
-        let sizes = |hundredths| {
-            let trace = scaled(&training(60), hundredths);
+    fn what_is_persistent_does_not_grow_however_the_recording_ends() {
+        let sizes = |trace: &Trace, hundredths| {
+            let trace = Growing::of(trace).scaled(hundredths);
             let sizes = trace.events.iter().filter_map(|event| match event {
                 TraceEvent::Alloc { size, .. } => Some(*size),
                 _ => None,
             });
             sizes.collect::<Vec<_>>()
         };
-        assert_eq!(sizes(100), [100 * MIB, 60 * MIB]);
-        assert_eq!(sizes(250), [100 * MIB, 150 * MIB]);
-        assert_eq!(sizes(0)[1], 1, "no block is of nothing");
-        assert_eq!(sizes(u64::MAX)[1], MAX_BLOCK_SIZE);
+        assert_eq!(sizes(&training(60), 100), [100 * MIB, 60 * MIB]);
+        assert_eq!(sizes(&training(60), 250), [100 * MIB, 150 * MIB]);
+        assert_eq!(sizes(&training(60), 0)[1], 1, "no block is of nothing");
+        assert_eq!(sizes(&training(60), u64::MAX)[1], MAX_BLOCK_SIZE);
+        let steps = steps(60, true);
+        assert_eq!(Growing::of(&steps).persistent(), 100 * MIB);
+        assert_eq!(sizes(&steps, 200), [100, 120, 120, 120].map(|size| size * MIB));
+    }
+
+    /// Weights of 100 MiB and three steps of so many, with the end of the job or without it.
+    fn steps(step: u64, ends: bool) -> Trace {
+        let freed = |block| [TraceEvent::FreeRequested { block }, TraceEvent::FreeCompleted { block }];
+        let alloc = |size| TraceEvent::Alloc { size: size * MIB, stream: 0 };
+        let mut events = vec![alloc(100)];
+        for block in 1..=3 {
+            events.push(alloc(step));
+            events.extend(freed(block));
+        }
+        events.extend(freed(0).into_iter().filter(|_| ends));
+        Trace { events, ..training(step) }
     }
 
     #[test]
-    fn the_step_found_runs_and_a_hundredth_more_does_not() {
-        // The second is of steps that the device has room for a hundred times and more.
-        for (capacity, step, least, most) in [(300, 60, 3.2, 3.34), (1100, 6, 163.0, 166.7)] {
+    fn the_end_of_the_job_changes_no_factor() {
+        for strategy in StrategyKind::MAIN {
+            let [open, ended] = [false, true].map(|ends| sought(&steps(60, ends), strategy, 400 * MIB));
+            assert_eq!(open.largest_step, ended.largest_step, "{strategy}");
+            assert!((4.8..=5.0).contains(&ended.largest_step.unwrap()), "{strategy}: {ended:?}");
+        }
+    }
+
+    #[test]
+    fn the_step_found_runs_and_a_hundredth_part_more_does_not() {
+        for (capacity, step, least, most) in [(300, 60, 3.2, 3.34), (1100, 140, 6.7, 7.15)] {
             for strategy in StrategyKind::MAIN {
                 let (trace, options) = (training(step), options(strategy, capacity * MIB));
-                let found = grow(&trace, &options, &mut |_, _| {}).unwrap();
+                let growing = Growing::of(&trace);
+                let found = growing.sought(&options, &mut |_, _| {}).unwrap();
                 let factor = found.largest_step.unwrap();
                 assert!((least..=most).contains(&factor), "{strategy}: {found:?}");
                 let hundredths = (factor * 100.0).round() as u64;
-                for (hundredths, fits) in [(hundredths, true), (hundredths + 1, false)] {
-                    let passes = replay(&scaled(&trace, hundredths), &options, &mut |_, _| {}).unwrap();
+                for (hundredths, fits) in [(hundredths, true), (hundredths + (hundredths / 100).max(1), false)] {
+                    let passes = replay(&growing.scaled(hundredths), &options, &mut |_, _| {}).unwrap();
                     assert_eq!(passes[0].oom.is_none(), fits, "{strategy}: {hundredths}");
                 }
+                assert!(found.tries <= 8, "{strategy}: {found:?}");
             }
+        }
+    }
+
+    #[test]
+    fn the_search_stops_at_steps_eight_times_as_large() {
+        for strategy in StrategyKind::MAIN {
+            let found = sought(&training(6), strategy, 1100 * MIB);
+            assert_eq!((found.largest_step, found.tries), (Some(MOST_GROWTH), 2), "{strategy}");
         }
     }
 
     #[test]
     fn the_bound_of_the_search_is_the_live_bytes() {
         let (trace, capacity) = (training(60), 400 * MIB);
-        let least = beyond(&trace, capacity);
+        let growing = Growing::of(&trace);
+        let least = growing.beyond(capacity);
         assert_eq!(least, 501, "300 of 60 MiB are five times as much");
-        assert_eq!(scaled(&trace, least - 1).summary().peak_live, capacity);
-        let byte = job(&[(1, true)]);
-        assert_eq!(beyond(&byte, 16 << 40), (16 << 40) * 100 + 1);
+        assert_eq!(growing.scaled(least - 1).summary().peak_live, capacity);
+        assert_eq!(Growing::of(&job(&[(1, true)])).beyond(16 << 40), (16 << 40) * 100 + 1);
     }
 
     #[test]
     fn a_job_that_does_not_fit_is_told_how_much_smaller_it_must_be() {
-        let found = grow(&training(60), &options(StrategyKind::Stitch, 130 * MIB), &mut |_, _| {}).unwrap();
+        let found = sought(&training(60), StrategyKind::Stitch, 130 * MIB);
         assert_eq!((found.reserved, found.largest_step), (None, Some(0.5)));
-        let found = grow(&training(60), &options(StrategyKind::Stitch, 90 * MIB), &mut |_, _| {}).unwrap();
+        let found = sought(&training(60), StrategyKind::Stitch, 90 * MIB);
         assert_eq!(found.largest_step, None, "the weights alone are too much");
     }
 
     #[test]
     fn a_job_that_frees_nothing_has_no_steps_to_grow() {
-        let found = grow(&job(&[(MIB, false)]), &options(StrategyKind::Caching, 90 * MIB), &mut |_, _| {}).unwrap();
+        let found = sought(&job(&[(MIB, false)]), StrategyKind::Caching, 90 * MIB);
         assert_eq!((found.reserved, found.largest_step, found.tries), (Some(2 * MIB), None, 1));
     }
 }

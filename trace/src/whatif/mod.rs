@@ -8,14 +8,19 @@ mod growth;
 
 pub use device::{DeviceFrom, device_of};
 pub(crate) use device::{FREE_BEYOND_LIMIT, Recorded};
+pub use growth::MOST_GROWTH;
 
 use crate::columns::{Cell, Column, gib, line, round_to};
 use crate::replay::{ReplayError, ReplayOptions, Spilled};
 use crate::trace::Trace;
 use crate::verdict::Judgement;
-use growth::{Growth, grow, has_growth, once};
+use growth::{Growing, Growth};
 use seamalloc::StrategyKind;
+use seamalloc::driver::sim::MAX_CAPACITY;
 use serde_json::Value;
+
+/// A job of which the device is unknown is replayed on one with at least so many times the live bytes.
+const PLENTY: u64 = 4;
 
 type Figure = Column<WhatIf>;
 
@@ -43,12 +48,14 @@ pub struct WhatIf {
     /// What it held before the recording began: memory of earlier blocks too, of which the recording knows nothing. Where
     /// this is not 0, `recorded_reserved` does not compare with `peak_reserved`.
     pub reserved_before: u64,
+    /// The bytes of persistent memory at the peak: [`persistent`](crate::persistent()).
+    pub persistent: u64,
     /// Whether the job frees anything. Where it does not, nothing of it grows with its steps, and no step is the largest.
     pub grows: bool,
-    /// Whether the largest step was sought: [`whatif`] does, [`held`] does not.
+    /// Whether the largest step was sought: [`whatif`] does where the device is known, [`held`] does not.
     pub sought: bool,
-    /// The largest factor by which everything that the job frees again can be larger on the device; `None` where not
-    /// even a hundredth of it fits, where it frees nothing, or where it was not sought.
+    /// The largest factor by which everything that is not persistent can be larger on the device, at most
+    /// [`MOST_GROWTH`]; `None` where not even a hundredth of it fits, where it frees nothing, or where it was not sought.
     pub largest_step: Option<f64>,
     /// PyTorch's native allocator, on the same device.
     pub native: Baseline,
@@ -110,19 +117,21 @@ impl WhatIf {
         Figure::time(Spilled::TIME, |job| job.spilled.us()),
         Figure::result("recorded_reserved", |job| job.recorded_reserved.into()),
         Figure::result("reserved_before", |job| job.reserved_before.into()),
+        Figure::result("persistent", |job| job.persistent.into()),
         Figure::result("grows", |job| job.grows.into()),
         Figure::result("sought", |job| job.sought.into()),
         Figure::result("largest_step", |job| job.largest_step.into())
             .figure("largest\nstep", |job| match job.largest_step {
                 Some(factor) => times(factor).into(),
+                None if job.device_from == DeviceFrom::Unknown => "say --device".into(),
                 None if job.grows && !job.sought => "not sought".into(),
                 None if job.grows => "none".into(),
                 None => "nothing grows".into(),
             })
             .legend(
                 "largest step",
-                "how many times as large all that the job frees again (activations, temporary\n\
-                 buffers) can be on the device; what it never frees (weights, optimizer state) stays",
+                "how many times as large all that is not persistent (activations, temporary buffers)\n\
+                 can be on the device; weights and optimizer state stay. The search stops at x8",
             ),
         Figure::result("native_reserved", |job| job.native.reserved.into()),
         Figure::result("native_step", |job| job.native.largest_step.into()),
@@ -145,19 +154,23 @@ impl WhatIf {
 /// Returns a factor for people.
 #[must_use]
 pub fn times(factor: f64) -> String {
-    if factor < 100.0 { format!("x{factor:.2}") } else { format!("x{factor:.0}") }
+    if factor < MOST_GROWTH { format!("x{factor:.2}") } else { format!("x{MOST_GROWTH:.0} or more") }
 }
 
 /// Replays a job with each of these strategies, and again and again with larger steps. PyTorch's two allocators are replayed
 /// on the same device, whether they are asked for or not: what a strategy gains is what it gains over them. `device_from`
 /// says where the capacity of the options' device is from; [`device_of`] tells that of the recorded one.
 ///
-/// What a job never frees is taken for its weights and its optimizer's state, and stays as it is; all else is taken to
-/// grow with the batch or the length of a sequence. Gradients that are freed in every step grow too, though in truth they
-/// do not: the factor is a careful estimate, the same for every strategy. Memory that is not the allocator's (the CUDA
-/// context, libraries) is not counted: give the device a capacity without it.
+/// Persistent memory ([`persistent`](crate::persistent())) stays as it is: weights, the optimizer's state, however the
+/// recording ends. All else is taken to grow with the batch: activations and temporary buffers, of which the size in fact
+/// does; and gradients and the optimizer's temporary buffers, which in truth do not grow, so that the factor is a careful
+/// estimate, the same for every strategy. Where no memory is seen to be persistent, all grows. Memory that is not the
+/// allocator's (the CUDA context, libraries) is not counted: give the device a capacity without it.
 ///
-/// Bisection takes it that a smaller step runs where a larger one does; where it does not, one of its limits is found.
+/// No larger step is sought where the device is unknown; the job is replayed on one that is large enough for it.
+///
+/// The search takes it that a smaller step runs where a larger one does; where it does not, one of its limits is found, to
+/// a hundredth part. It stops at [`MOST_GROWTH`].
 /// `progress` is told the strategy, the tries done, and about how many there will be.
 ///
 /// # Errors
@@ -173,7 +186,7 @@ pub fn whatif(
 }
 
 /// Replays a job once with each of these strategies, and with PyTorch's two: as [`whatif`], but no larger step is sought, which
-/// takes some fifteen replays for each strategy.
+/// takes two to ten replays for each strategy.
 ///
 /// # Errors
 /// As [`replay`](crate::replay::replay).
@@ -195,14 +208,22 @@ fn report(
     sought: bool,
     progress: &mut dyn FnMut(StrategyKind, u32, u32),
 ) -> Result<Vec<WhatIf>, ReplayError> {
+    let growing = Growing::of(trace);
+    let sought = sought && device_from != DeviceFrom::Unknown;
+    let peak_live = trace.summary().peak_live;
+    let mut device = options.device.clone();
+    if device_from == DeviceFrom::Unknown {
+        device.capacity = device.capacity.max(peak_live.saturating_mul(PLENTY)).min(MAX_CAPACITY);
+    }
     let mut found: Vec<(StrategyKind, Growth)> = Vec::new();
     let mut grown = |strategy: StrategyKind| {
         if let Some((_, known)) = found.iter().find(|(kind, _)| *kind == strategy) {
             return Ok(*known);
         }
-        let options = ReplayOptions { config: options.config.clone().of_strategy(strategy), ..options.clone() };
-        let seek = if sought { grow } else { once };
-        let new = seek(trace, &options, &mut |done, total| progress(strategy, done, total))?;
+        let config = options.config.clone().of_strategy(strategy);
+        let options = ReplayOptions { config, device: device.clone(), ..options.clone() };
+        let mut show = |done, total| progress(strategy, done, total);
+        let new = if sought { growing.sought(&options, &mut show)? } else { growing.once(&options, &mut show)? };
         found.push((strategy, new));
         Ok::<_, ReplayError>(new)
     };
@@ -216,12 +237,13 @@ fn report(
             device: options.device.to_string(),
             capacity: options.device.capacity,
             device_from,
-            peak_live: trace.summary().peak_live,
+            peak_live,
             peak_reserved: reserved,
             spilled,
             recorded_reserved: recorded_reserved(trace),
             reserved_before: trace.meta.get("reserved_before").and_then(Value::as_u64).unwrap_or(0),
-            grows: has_growth(trace),
+            persistent: growing.persistent(),
+            grows: growing.grows(),
             sought,
             largest_step,
             native,
@@ -281,7 +303,7 @@ mod tests {
             let beside = |other: &WhatIf| Baseline { reserved: other.peak_reserved, largest_step: other.largest_step };
             assert_eq!((one.native, one.expandable), (beside(&all[0]), beside(&all[1])), "{one:?}");
             assert_eq!((one.peak_live, one.recorded_reserved, one.grows), (160 * MIB, None, true));
-            assert_eq!((one.capacity, one.sought), (300 * MIB, true));
+            assert_eq!((one.capacity, one.sought, one.persistent), (300 * MIB, true, 100 * MIB));
             assert_eq!(one.device, "sim:h200,capacity=300MiB");
         }
     }
@@ -300,6 +322,17 @@ mod tests {
     }
 
     #[test]
+    fn a_job_of_which_the_device_is_unknown_is_told_what_it_needs() {
+        let options = options(StrategyKind::Stitch, 80 * MIB);
+        let found =
+            whatif(&training(60), &StrategyKind::MAIN, &options, DeviceFrom::Unknown, &mut |_, _, _| {}).unwrap();
+        for one in found {
+            assert_eq!((one.largest_step, one.sought, one.tries), (None, false, 1), "{one:?}");
+            assert!(one.peak_reserved.is_some_and(|held| held >= 160 * MIB), "{one:?}");
+        }
+    }
+
+    #[test]
     fn what_pytorch_held_is_taken_from_the_trace() {
         let mut trace = training(60);
         trace.meta.insert("peak_res_native".into(), 7.into());
@@ -310,6 +343,6 @@ mod tests {
 
     #[test]
     fn factors_are_exact_where_that_says_something() {
-        assert_eq!([1.0, 99.994, 100.0, 3456.78].map(times), ["x1.00", "x99.99", "x100", "x3457"]);
+        assert_eq!([0.5, 1.0, 7.994, 8.0].map(times), ["x0.50", "x1.00", "x7.99", "x8 or more"]);
     }
 }

@@ -4,6 +4,7 @@
 
 mod driver_pool;
 mod iterations;
+mod persistent;
 mod recorded_jobs;
 mod timelines;
 mod tinytorch;

@@ -51,6 +51,8 @@ fn real_programs_get_the_verdict_of_the_five_questions() {
         ("oom-live", six, "too_much_live"),
         // 5.10 allocated, 0.25 asked for; 5.27 were held or free, which is all that the snapshot says.
         ("oom-others", None, "too_much_live"),
+        // A limit of 7.5 GiB, within which PyTorch ran it with three retries.
+        ("fragmented", Some("sim:h100,capacity=7.5GiB"), "pytorch_is_enough"),
         // On a device with room for all of them.
         ("vision", Some("sim:h100"), "pytorch_is_enough"),
         ("oom-live", Some("sim:h100"), "pytorch_is_enough"),
@@ -59,6 +61,13 @@ fn real_programs_get_the_verdict_of_the_five_questions() {
         assert_eq!(found.verdict.kind(), kind, "{name} on {device:?}\n{}\n{found:?}", found.text());
         assert!(found.headline().chars().count() <= 100, "{}", found.headline());
     }
+}
+
+#[test]
+fn waits_for_memory_are_told() {
+    let found = verdict(&snapshot("fragmented"), Some("sim:h100,capacity=7.5GiB"));
+    assert!(found.headline().contains("native waits for memory"), "{}", found.headline());
+    assert!(found.figures.native.waits >= 3 && found.figures.expandable.waits == 0, "{found:?}");
 }
 
 /// The message of `oom-live`: 6.00 GiB allowed, of which 5.85 are allocated, and 0.25 asked for; 72.51 are free on the device.

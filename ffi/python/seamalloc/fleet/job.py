@@ -19,7 +19,6 @@ from .files import rank_of, short_names
 from .rank import Found, Row
 from .words import BASELINES, EXPANDABLE, NATIVE, sentences
 
-
 # Verdicts of `whatif` by what they ask of a job: what no allocator can serve comes first.
 VERDICTS = ("too_much_live", "others", "streams", "seamalloc_helps", "pytorch_is_enough")
 # Ranks whose figures differ by no more than this part are near each other.

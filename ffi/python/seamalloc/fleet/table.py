@@ -10,7 +10,7 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from .._outside import printable
-from .words import BASELINES, EXPANDABLE, ours, signed, times
+from .words import BASELINES, EXPANDABLE, ours, signed, times, verdict
 
 # Characters in a line where nobody says how wide the paper is.
 WIDTH = 160
@@ -31,8 +31,11 @@ def show(judged: dict[str, Any], most_rows: int, console: Console | None = None)
         console = Console(highlight=False, width=max(WIDTH, console.width), file=console.file)
     job, rows = judged["job"], judged["ranks"]
     if rows:
+        first = len(verdict(job))
+        for sentence in job["sentences"][:first]:
+            console.print(escape(sentence), soft_wrap=True)
         console.print(_strategies(job))
-        for sentence in job["sentences"]:
+        for sentence in job["sentences"][first:]:
             console.print(escape(sentence))
         console.print()
         shown = most_telling(judged, most_rows)

@@ -26,16 +26,15 @@ def signed(size: int) -> str:
 
 
 def sentences(job: dict[str, Any]) -> list[str]:
-    """What the figures of a job say."""
-    verdict = _verdict(job)
+    """What the figures of a job say, the verdict first."""
     files = f"{_ranks_of(job['ranks'])} in {job['files']} files, {job['broken']} broken"
     devices = ", ".join(f"{name} ({count})" for name, count in job["devices"].items())
-    said = [*verdict, f"{files}; live {in_units(job['live'])} in all. Devices: {devices}."]
+    said = [*verdict(job), f"{files}; live {in_units(job['live'])} in all. Devices: {devices}."]
     name = ours(job) or EXPANDABLE
     for strategy in dict.fromkeys((NATIVE, EXPANDABLE, name)):
         said.append(f"With {strategy}, {_deciding(job['strategies'][strategy]['decides'])}.")
     for baseline, saved in job["strategies"][name]["saves"].items():
-        if name != BASELINES[baseline]:
+        if name != BASELINES[baseline] and saved["ranks"]:
             said.append(_saved(name, baseline, saved))
     recorded = job["strategies"][name]["saves_recorded"]
     if recorded["ranks"]:
@@ -48,7 +47,7 @@ def sentences(job: dict[str, Any]) -> list[str]:
     return said
 
 
-def _verdict(job: dict[str, Any]) -> list[str]:
+def verdict(job: dict[str, Any]) -> list[str]:
     """The verdict on the rank that is worst off, and what to do."""
     found = job["verdict"]
     if found is None:

@@ -1,0 +1,111 @@
+//! Waits for new work that stay pending.
+//!
+//! Owns: the last wait of each stream for work of the present round (`rounds.rs`), and whether the stream has passed it. If ranks of a
+//! job wait for one another in a circle, the program hangs without a word; a warning then names the streams and the remedy.
+
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::fallible::TryPush;
+use crate::ids::{EventId, StreamId};
+use std::time::{Duration, Instant};
+
+/// The most streams of which a wait is kept. Of more, the wait noted longest ago makes room.
+const MOST: usize = 64;
+
+/// The last wait of a stream for new work.
+#[derive(Debug)]
+struct NewWait {
+    waiting: StreamId,
+    awaited: StreamId,
+    /// Recorded on the waiting stream behind the wait.
+    event: EventId,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nobody has looked since the wait was noted.
+    New,
+    /// A look has found it pending, for the first time at this moment.
+    Pending(Instant),
+    /// The stream has passed it, or a warning was given.
+    Over,
+}
+
+/// The last waits for new work.
+#[derive(Debug, Default)]
+pub(crate) struct NewWaits {
+    waits: Vec<NewWait>,
+    /// Which of them makes room next.
+    next: usize,
+}
+
+impl NewWaits {
+    /// Notes that a stream waits for work of another one that is of the present round: records an event behind the wait.
+    ///
+    /// # Errors
+    /// The driver's, or the host has no memory. The wait is not noted.
+    pub(crate) fn note(&mut self, driver: &dyn Driver, waiting: StreamId, awaited: StreamId) -> Result<()> {
+        let known = self.waits.iter().position(|wait| wait.waiting == waiting);
+        let at = match known {
+            Some(at) => at,
+            None if self.waits.len() == MOST => {
+                self.next = (self.next + 1) % MOST;
+                self.next
+            }
+            None => {
+                self.waits.try_reserve(1)?;
+                let event = driver.event_create()?;
+                self.waits.try_push(NewWait { waiting, awaited, event, state: State::Over })?;
+                self.waits.len() - 1
+            }
+        };
+        let wait = &mut self.waits[at];
+        wait.state = State::Over;
+        driver.event_record(wait.event, waiting)?;
+        (wait.waiting, wait.awaited, wait.state) = (waiting, awaited, State::New);
+        Ok(())
+    }
+
+    /// Warns of each wait that looks have found pending for as long as `at_least`. Returns how many there were.
+    ///
+    /// # Errors
+    /// The driver's; the waits that were not asked for are asked for at the next look.
+    pub(crate) fn warn(&mut self, driver: &dyn Driver, at_least: Duration) -> Result<usize> {
+        let mut warned = 0;
+        for wait in self.waits.iter_mut().filter(|wait| wait.state != State::Over) {
+            if driver.event_query(wait.event)? {
+                wait.state = State::Over;
+                continue;
+            }
+            let since = match wait.state {
+                State::Pending(since) => since,
+                _ => Instant::now(),
+            };
+            wait.state = State::Pending(since);
+            if since.elapsed() >= at_least {
+                wait.state = State::Over;
+                warned += 1;
+                tracing::warn!(
+                    target: "seamalloc::waits",
+                    stream = %wait.waiting,
+                    awaited = %wait.awaited,
+                    pending_s = since.elapsed().as_secs(),
+                    "a stream still waits for another one whose freed memory it was given; if ranks of a job wait for one another, \
+                     sharing:never adds no such waits"
+                );
+            }
+        }
+        Ok(warned)
+    }
+
+    /// Returns the bytes of host memory that the list takes.
+    pub(super) fn host_bytes(&self) -> usize {
+        self.waits.capacity() * size_of::<NewWait>()
+    }
+
+    /// Gives every event back to the driver, at the end of an allocator.
+    pub(super) fn destroy_events(&mut self, driver: &dyn Driver) {
+        super::record_stream::destroy_events(driver, self.waits.drain(..).map(|wait| wait.event));
+    }
+}

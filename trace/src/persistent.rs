@@ -1,0 +1,272 @@
+//! The memory of a job that no step gives back: weights, the optimizer's state.
+//!
+//! Owns: where live memory is least between two steps, and which blocks are there on both sides of a step.
+//!
+//! ```text
+//!   live      peak            peak
+//!             /\              /\
+//!            /  \     /\     /  \
+//!        ___/    \___/  \___/    \___
+//!      _/       valley  valley       \_   the job's end
+//! ```
+
+use crate::summary::fullest;
+use crate::trace::{Trace, TraceEvent};
+use std::collections::HashMap;
+
+/// A valley is at least this part of the peak deep: the half, or a half of that, so many times.
+const DEPTHS: u32 = 6;
+/// Where nothing was found between two valleys, one valley beside the peak has to do, of these depths.
+const DEPTHS_OF_ONE: u32 = 3;
+/// The least part of the way from the lowest valley to the peak that a valley is deep: the dips of a single step are less.
+const LEAST_DEPTH_PART: u64 = 4;
+/// Until live memory has risen by this part of the depth, a step that follows on a valley has hardly begun.
+const BEGINNING_PART: u64 = 4;
+/// Valleys that are looked at before the peak, and as many behind it.
+const VALLEYS: usize = 32;
+
+/// The event that frees a block that is never freed.
+const NEVER: usize = usize::MAX;
+
+/// Returns the bytes of persistent memory (weights, optimizer state) at the peak of live memory, however the recording
+/// begins and ends; 0 where nothing shows which memory that is.
+///
+/// Steps show as valleys of live memory: moments between which live memory rises and falls again, by half the peak or, where
+/// no such valleys are, by a quarter, and so on. What is live in two successive valleys is persistent, and so is a block whose
+/// place a block of the same size takes from one valley to the next, as optimizers do that make their state anew. Gradients
+/// that stay from one step to the next count too. The beginning of a recording is no valley, because the weights may not be
+/// there yet; nor is an end at which the job has freed what was live between its steps. Where there is no second valley, as in
+/// a recording of a single step, persistent is what is live at the peak and in the valley behind it, or before it: of a job
+/// that runs out of memory in its second step, the optimizer's state may be missing.
+#[must_use]
+pub fn persistent(trace: &Trace) -> u64 {
+    Persistent::of(trace).bytes
+}
+
+/// Which blocks of a trace are persistent.
+#[derive(Debug, Default)]
+pub(crate) struct Persistent {
+    /// For each block, in the order in which they were made.
+    pub(crate) blocks: Vec<bool>,
+    /// The bytes of them at the peak; no more than are live between two steps.
+    pub(crate) bytes: u64,
+}
+
+impl Persistent {
+    pub(crate) fn of(trace: &Trace) -> Self {
+        let course = Course::of(&trace.events);
+        let pairs = (1..=DEPTHS).map(|halvings| course.between(course.most >> halvings));
+        if let Some(found) = pairs.flatten().find(|found| found.bytes > 0) {
+            return found;
+        }
+        let beside = (1..=DEPTHS_OF_ONE).map(|halvings| course.beside(course.most >> halvings));
+        beside
+            .flatten()
+            .find(|found| found.bytes > 0)
+            .unwrap_or_else(|| Self { blocks: vec![false; course.sizes.len()], bytes: 0 })
+    }
+}
+
+/// The lives of a trace's blocks, and what is live after each event.
+struct Course {
+    sizes: Vec<u64>,
+    made: Vec<usize>,
+    freed: Vec<usize>,
+    live: Vec<u64>,
+    /// The event after which most is live, and the bytes.
+    peak: usize,
+    most: u64,
+}
+
+impl Course {
+    fn of(events: &[TraceEvent]) -> Self {
+        let (mut sizes, mut made, mut freed) = (Vec::new(), Vec::new(), Vec::<usize>::new());
+        let mut live = Vec::with_capacity(events.len());
+        let mut now = 0_u64;
+        for (index, event) in events.iter().enumerate() {
+            match *event {
+                TraceEvent::Alloc { size, .. } => {
+                    sizes.push(size);
+                    made.push(index);
+                    freed.push(NEVER);
+                    now = now.saturating_add(size);
+                }
+                TraceEvent::FreeRequested { block } => {
+                    if let Some(freed) = freed.get_mut(block as usize) {
+                        *freed = index;
+                        now = now.saturating_sub(sizes.get(block as usize).copied().unwrap_or(0));
+                    }
+                }
+                TraceEvent::FreeCompleted { .. } => {}
+            }
+            live.push(now);
+        }
+        let peak = fullest(events);
+        Self { sizes, made, freed, most: live.get(peak).copied().unwrap_or(0), live, peak }
+    }
+
+    fn at(&self, event: usize) -> u64 {
+        self.live.get(event).copied().unwrap_or(0)
+    }
+
+    fn is_live(&self, block: usize, event: usize) -> bool {
+        self.made[block] <= event && event < self.freed[block]
+    }
+
+    /// The events after which least is live, between rises and falls of this depth; the last may stand before no rise.
+    fn valleys(&self, depth: u64) -> Vec<usize> {
+        let mut out = Vec::new();
+        // A recording begins with a rise, from nothing.
+        let (mut rises, mut highest, mut lowest) = (true, 0, (u64::MAX, 0));
+        for (index, &live) in self.live.iter().enumerate() {
+            if rises {
+                highest = highest.max(live);
+                if highest - live >= depth {
+                    (rises, lowest) = (false, (live, index));
+                }
+            } else if live <= lowest.0 {
+                lowest = (live, index);
+            } else if live - lowest.0 >= depth {
+                out.push(lowest.1);
+                (rises, highest) = (true, live);
+            }
+        }
+        if !rises {
+            out.push(lowest.1);
+        }
+        out
+    }
+
+    /// What is there in two successive valleys of this depth; `None` where such valleys are dips of a step.
+    fn between(&self, depth: u64) -> Option<Persistent> {
+        let mut valleys = self.valleys(depth.max(1));
+        let last = valleys.pop()?;
+        let followed = self.live.get(last..).unwrap_or_default().iter().any(|live| live - self.at(last) >= depth);
+        let before = valleys.last().map_or(0, |before| self.at(*before));
+        let stays = self.at(last) >= before / 4 * 3;
+        let lowest = valleys.iter().copied().chain(followed.then_some(last)).map(|at| self.at(at)).min()?;
+        if depth < (self.most - lowest) / LEAST_DEPTH_PART {
+            return None;
+        }
+        valleys.extend((followed || stays).then_some(last));
+        let until_peak = valleys.partition_point(|valley| *valley <= self.peak);
+        let near = until_peak.saturating_sub(VALLEYS)..valleys.len().min(until_peak + VALLEYS);
+        let near = valleys.get(near)?;
+        let mut blocks = vec![false; self.sizes.len()];
+        near.iter().zip(near.iter().skip(1)).for_each(|(from, to)| self.mark(*from, *to, depth, &mut blocks));
+        if let Some(&before_end) = near.last().filter(|_| !followed && !stays) {
+            let top = (before_end..last).max_by_key(|event| self.at(*event)).unwrap_or(last);
+            let stay = |block| self.is_live(block, before_end) && self.is_live(block, top);
+            blocks.iter_mut().enumerate().for_each(|(block, marked)| *marked |= stay(block));
+        }
+        let most = near.iter().map(|valley| self.at(*valley)).max()?;
+        Some(self.sum(blocks, most))
+    }
+
+    /// Marks the blocks that are there in both valleys, themselves or by others of their size.
+    fn mark(&self, from: usize, to: usize, depth: u64, blocks: &mut [bool]) {
+        let begun = self.at(from).saturating_add(depth / BEGINNING_PART);
+        let rise = (from..to).take_while(|event| self.at(*event) - self.at(from) < depth);
+        let begin = rise.filter(|event| self.at(*event) <= begun).last().unwrap_or(from);
+        let mut left: HashMap<u64, Vec<usize>> = HashMap::new();
+        for block in 0..self.sizes.len() {
+            let stays = self.is_live(block, to);
+            if self.made[block] <= begin && stays {
+                blocks[block] = true;
+            } else if self.is_live(block, from) {
+                left.entry(self.sizes[block]).or_default().push(block);
+            } else if let Some(other) = left.get_mut(&self.sizes[block]).filter(|_| stays).and_then(Vec::pop) {
+                blocks[block] = true;
+                blocks[other] = true;
+            }
+        }
+    }
+
+    /// What is live at the peak and in the valley of this depth behind it; else in the one before it.
+    fn beside(&self, depth: u64) -> Option<Persistent> {
+        let valleys = self.valleys(depth.max(1));
+        let behind = valleys.iter().find(|valley| **valley > self.peak);
+        let valley = *behind.or(valleys.last())?;
+        let there = |block| self.is_live(block, valley) && self.is_live(block, self.peak);
+        Some(self.sum((0..self.sizes.len()).map(there).collect(), self.at(valley)))
+    }
+
+    fn sum(&self, blocks: Vec<bool>, most: u64) -> Persistent {
+        let at_peak = |block: &usize| blocks[*block] && self.is_live(*block, self.peak);
+        let bytes: u64 = (0..blocks.len()).filter(at_peak).map(|block| self.sizes[block]).sum();
+        Persistent { bytes: bytes.min(most), blocks }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TraceBuilder;
+    use seamalloc::driver::StreamId;
+
+    /// A program: a positive number asks for so many bytes, a negative one frees the oldest live block of that size.
+    fn trace(program: &[i64]) -> Trace {
+        let mut builder = TraceBuilder::new("t");
+        let stream = builder.stream(StreamId::DEFAULT).unwrap();
+        let mut live = Vec::new();
+        for (id, size) in (0..).zip(program) {
+            let bytes = size.unsigned_abs();
+            if *size > 0 {
+                builder.alloc(id, bytes, stream).unwrap();
+                live.push((id, bytes));
+            } else {
+                let at = live.iter().position(|(_, size)| *size == bytes).unwrap();
+                let (id, _) = live.remove(at);
+                builder.free_requested(id).unwrap();
+                builder.free_completed(id).unwrap();
+            }
+        }
+        builder.finish()
+    }
+
+    /// Weights of 12, a first step that makes a state of 8 behind its peak, and more steps.
+    const FIRST: [i64; 9] = [5, 7, 30, 31, -31, -30, 9, 8, -9];
+    const STEP: [i64; 6] = [30, 32, -32, -30, 9, -9];
+
+    #[test]
+    fn persistent_memory_does_not_depend_on_the_ends_of_the_recording() {
+        let steps = [&FIRST[..], &STEP, &STEP].concat();
+        let ends = [&[][..], &[-5, -7, -8], &[-5, -8], &[30, 31], &[30, 32, -32]];
+        for end in ends {
+            assert_eq!(persistent(&trace(&[&steps[..], end].concat())), 20, "{end:?}");
+        }
+        // Begins within a step, with what was live then.
+        assert_eq!(persistent(&trace(&[&[5, 7, 8, 30, -30][..], &STEP, &STEP].concat())), 20);
+    }
+
+    #[test]
+    fn state_that_is_made_anew_in_each_step_is_persistent() {
+        let step = |most| [&[30, most, -most, -30][..], &[9, 8, -9, -8]].concat();
+        assert_eq!(persistent(&trace(&[&FIRST[..], &step(32), &step(33), &step(32)].concat())), 20);
+    }
+
+    #[test]
+    fn a_single_step_shows_what_was_there_before_it_and_stays() {
+        assert_eq!(persistent(&trace(&[5, 7, 30, 32, -32, -30])), 12);
+        // Memory runs out in the second step.
+        assert_eq!(persistent(&trace(&[&FIRST[..], &[30, 31, 90]].concat())), 12);
+        // Nothing says what of a single climb is the weights.
+        assert_eq!(persistent(&trace(&[5, 7, 30, 32])), 0);
+        assert_eq!(persistent(&Trace::default()), 0);
+    }
+
+    #[test]
+    fn small_steps_on_large_weights_are_seen() {
+        let step = [3, 4, -4, 2, -2, -3];
+        let job = [&[50, 51, 52][..], &step, &step, &step, &[-50, -51, -52]].concat();
+        assert_eq!(persistent(&trace(&job)), 153);
+    }
+
+    #[test]
+    fn dips_of_a_single_step_are_no_valleys() {
+        // Layers that keep 10 and free 8 each, and the way back.
+        let layers = [10, 8, -8].repeat(8);
+        let back = [6, -10, -6].repeat(8);
+        assert_eq!(persistent(&trace(&[&[20][..], &layers, &back].concat())), 20);
+    }
+}
