@@ -22,26 +22,29 @@ pub(crate) fn entries<'a>(named: impl IntoIterator<Item = (&'a str, &'a str)>) -
 
 fn entry(name: &str, meaning: &str) -> String {
     let indent = NAMES + 2;
-    let mut out = format!("\n  {name:NAMES$}");
-    let mut width = 2 + name.len().max(NAMES);
-    if name.len() >= NAMES {
-        out.push_str(&format!("\n{:indent$}", ""));
-        width = indent;
-    }
-    for (index, word) in meaning.split_whitespace().enumerate() {
-        let length = word.chars().count();
-        if index == 0 {
-            width += length;
-        } else if width + 1 + length > WIDTH {
-            out.push_str(&format!("\n{:indent$}", ""));
-            width = indent + length;
-        } else {
-            out.push(' ');
-            width += 1 + length;
+    let mut lines: Vec<Vec<&str>> = vec![Vec::new()];
+    let mut width = indent;
+    for word in meaning.split_whitespace() {
+        let length = word.chars().count() + 1;
+        if width + length > WIDTH + 1 {
+            lines.push(Vec::new());
+            width = indent;
         }
-        out.push_str(word);
+        width += length;
+        if let Some(line) = lines.last_mut() {
+            line.push(word);
+        }
     }
-    out
+    // A last line of one word gets a second one.
+    if let [.., above, last] = lines.as_mut_slice()
+        && last.len() == 1
+    {
+        last.splice(0..0, above.pop());
+    }
+    let lines: Vec<_> = lines.iter().map(|line| line.join(" ")).collect();
+    let below = format!("\n{:indent$}", "");
+    let gap = if name.len() < NAMES { "" } else { &below };
+    format!("\n  {name:NAMES$}{gap}{}", lines.join(&below))
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ fn lines_are_wrapped_once() {
                 let next = below.split_whitespace().next().unwrap_or_default();
                 let fits = above.chars().count() + 1 + next.chars().count() <= width;
                 let is_word = above.split_whitespace().count() == 1 && !above.ends_with([':', '.', ')']);
-                let goes_on = !next.is_empty() && indent(below) <= indent(above) && fits;
+                let goes_on = !next.is_empty() && indent(below) == indent(above) && fits;
                 assert!(!is_word || !goes_on, "{command} at {width}:\n{above}\n{below}");
             }
         }
