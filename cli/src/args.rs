@@ -156,12 +156,12 @@ pub(crate) struct WhatifArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CliffArgs {
+pub(crate) struct FitArgs {
     #[command(flatten)]
     pub(crate) traces: TraceArgs,
-    /// The sizes of devices, as multiples of the trace's live bytes, separated by commas.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = times_live, default_values_t = TIMES_LIVE)]
-    pub(crate) times_live: Vec<f64>,
+    /// Show what the job costs on devices of these sizes instead: multiples of the live bytes [default: from 1 to 2].
+    #[arg(long, value_name = "N,...", num_args = 0..=1, value_delimiter = ',', value_parser = times_live)]
+    pub(crate) times_live: Option<Vec<f64>>,
 }
 
 #[derive(Debug, Args)]
@@ -184,7 +184,7 @@ pub(crate) struct ReportArgs {
     /// events, else stitch].
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = strategies)]
     pub(crate) map: Vec<Strategies>,
-    /// Leave out what takes many replays: larger steps (whatif) and smaller devices (cliff).
+    /// Leave out what takes many replays: larger steps and smaller devices.
     #[arg(long)]
     pub(crate) quick: bool,
     /// The sizes of devices, as multiples of the trace's live bytes, separated by commas.

@@ -1,7 +1,7 @@
 //! The command line: the subcommands, and the help that is printed below their options.
 
 use crate::args::{
-    CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, ReportArgs, StressArgs, TraceArgs, WhatifArgs,
+    Color, CompareArgs, ConvertArgs, FitArgs, ReplayArgs, ReportArgs, StressArgs, TraceArgs, WhatifArgs,
 };
 use crate::evict::{self, EvictArgs};
 use crate::explain::{KEYS, entries, legend};
@@ -10,7 +10,6 @@ use crate::plan::{self, PlanArgs};
 use crate::source::groups;
 use crate::study::Study;
 use clap::{CommandFactory, Parser, Subcommand, ValueHint};
-use seamalloc_trace::cliff::CliffReport;
 use seamalloc_trace::fit::FitReport;
 use seamalloc_trace::pinned::PinnedReport;
 use seamalloc_trace::replay::PassReport;
@@ -31,7 +30,7 @@ pub(crate) struct Cli {
 /// The subcommands by what they are for, as `--help` lists them.
 const SUBJECTS: [(&str, &[&str]); 4] = [
     ("Your job", &["whatif", "report", "replay", "fit"]),
-    ("Experiments", &["stress", "study", "cliff", "order", "evict", "pinned", "plan"]),
+    ("Experiments", &["stress", "study", "order", "evict", "pinned", "plan"]),
     ("Running programs", &["top", "broker"]),
     ("Files and this command", &["convert", "compare", "man", "completions"]),
 ];
@@ -99,17 +98,14 @@ pub(crate) enum Command {
               override_usage = "seamalloc replay [OPTIONS] <TRACE>...\n       seamalloc replay [OPTIONS] --timeline <FILE>")]
     Replay(ReplayArgs),
     /// Find the smallest GPU memory on which each strategy runs a job.
-    #[command(after_help = format!("{}\n\n{KEYS}", legend(FitReport::COLUMNS)), override_usage = "seamalloc fit [OPTIONS] <TRACE>...")]
-    Fit(TraceArgs),
+    #[command(after_help = format!("{}\nThose of --times-live are explained below its table. {KEYS}", legend(FitReport::COLUMNS)), override_usage = "seamalloc fit [OPTIONS] <TRACE>...")]
+    Fit(FitArgs),
     /// Compare strategies on recorded jobs and recompute patterns.
     #[command(after_help = stress_help())]
     Stress(StressArgs),
     /// Replay traces with every value of an option of `stitch`.
     #[command(subcommand)]
     Study(Study),
-    /// Show what jobs cost on devices that are nearly too small.
-    #[command(after_help = format!("{}\n\n{KEYS}", legend(CliffReport::COLUMNS)), override_usage = "seamalloc cliff [OPTIONS] <TRACE>...")]
-    Cliff(CliffArgs),
     /// Order the operators of a graph so that they need little memory.
     #[command(after_help = order::help(), override_usage = "seamalloc order [OPTIONS] <GRAPH>...")]
     Order(OrderArgs),

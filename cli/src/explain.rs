@@ -117,7 +117,7 @@ mod tests {
         assert!(explained("fragmentation").contains(&PEAK_EVENT.key));
         agrees("replay --timeline", TimelineReport::COLUMNS);
         agrees("fit", FitReport::COLUMNS);
-        agrees("cliff", CliffReport::COLUMNS);
+        agrees("fit --times-live", CliffReport::COLUMNS);
         agrees("whatif", WhatIf::COLUMNS);
         agrees("pinned", PinnedReport::COLUMNS);
         agrees("plan", PlanReport::COLUMNS);

@@ -8,6 +8,7 @@ mod command_line;
 mod compare;
 mod comparison;
 mod convert;
+mod elsewhere;
 mod evict;
 mod explain;
 mod failure;
@@ -15,7 +16,6 @@ mod fit;
 mod inputs;
 mod layout;
 mod log;
-mod of_python;
 mod order;
 mod output;
 mod outside;
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
-            if let Some(text) = of_python::explain(&error) {
+            if let Some(text) = elsewhere::explain(&error) {
                 let failure = Failure::Usage(text);
                 output::complain(&failure);
                 return failure.code().into();
@@ -63,7 +63,6 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args, cli.color),
         Command::Report(args) => report::run(args, cli.color),
         Command::Fit(args) => fit::run(args, cli.color),
-        Command::Cliff(args) => cliff::run(args, cli.color),
         Command::Whatif(args) => whatif::run(args, cli.color),
         Command::Study(study) => study::run(study, cli.color),
         Command::Evict(args) => evict::run(args, cli.color),

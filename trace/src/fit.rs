@@ -62,7 +62,7 @@ impl FitReport {
             .legend(
                 "smallest",
                 "the least GPU memory on which every pass still runs, to 2 MiB; how fast on larger \
-                 devices, `seamalloc cliff` shows",
+                 devices, --times-live shows",
             ),
         Figure::result("overhead", |fit| round_to(fit.overhead(), 6).into())
             .figure("above\nlive", |fit| format!("+{:.1}%", fit.overhead() * 100.0).into())

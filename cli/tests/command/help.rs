@@ -3,7 +3,7 @@
 use super::{has, seamalloc, stdout};
 
 /// Every subcommand, with those of subcommands.
-const ALL: [&str; 21] = [
+const ALL: [&str; 20] = [
     "whatif",
     "report",
     "replay",
@@ -12,7 +12,6 @@ const ALL: [&str; 21] = [
     "study",
     "study chunks",
     "study lag",
-    "cliff",
     "order",
     "evict",
     "pinned",

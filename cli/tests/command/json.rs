@@ -218,7 +218,7 @@ fn every_key_is_explained() {
     for key in KEYS.iter().chain(&DIVIDED) {
         assert!(page.contains(&format!("`{key}`")), "{key}");
     }
-    for command in ["stress", "replay", "whatif", "fit", "cliff", "pinned", "plan", "order", "evict", "compare"] {
+    for command in ["stress", "replay", "whatif", "fit", "pinned", "plan", "order", "evict", "compare"] {
         has(&stdout(&[command, "--help"], 0), &["docs/json.md"]);
     }
 }

@@ -204,7 +204,7 @@ fn fit() {
 
 #[test]
 fn cliff() {
-    let rows = agree(&["cliff", "comb", "--steps", "1", "--times-live", "2,3"], CLIFF, 0);
+    let rows = agree(&["fit", "comb", "--steps", "1", "--times-live", "2,3"], CLIFF, 0);
     assert_eq!(rows.len(), 8);
 }
 
