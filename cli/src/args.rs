@@ -115,7 +115,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = |text: &str| whole(text, 0..=u64::MAX),
           allow_negative_numbers = true)]
     pub(crate) seed: u64,
-    /// Steps (rounds, requests) of generated workloads [default: their own number]; recorded jobs keep theirs.
+    /// Steps (rounds, requests) of generated workloads [default: their own number].
     #[arg(long, value_name = "N", value_parser = |text: &str| whole(text, 1..=MAX_STEPS),
           allow_negative_numbers = true)]
     pub(crate) steps: Option<u32>,

@@ -53,7 +53,7 @@ pub(crate) fn command() -> clap::Command {
 const AFTER_HELP: &str = "\
 `seamalloc SUBCOMMAND --help` explains a subcommand.\n\
 The Python package has two more: `python -m seamalloc run` runs a program with this allocator, \
-`python -m seamalloc fleet` shows what every rank of a job would hold.\n\
+`python -m seamalloc fleet` shows what each rank of a job holds.\n\
 Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory, \
 4 some of several inputs are broken, and the others were processed.\n\
 Set SEAMALLOC_LOG=debug to see what the allocator logs.";

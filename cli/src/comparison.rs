@@ -139,8 +139,10 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Costs in GiB and seconds.
-    fn compared(strategies: &[StrategyKind], workloads: &[(&'static str, &[Option<(u64, u64)>])]) -> Option<String> {
+    /// A kind, and GiB and seconds of each strategy.
+    type Row = (&'static str, &'static [Option<(u64, u64)>]);
+
+    fn compared(strategies: &[StrategyKind], workloads: &[Row]) -> Option<String> {
         let cost = |of: &Option<(u64, u64)>| {
             of.map(|(held, seconds)| Cost { reserved: held * GIB, driver_ns: seconds * 1_000_000_000 })
         };
@@ -151,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_verdict_follows_from_the_rows() {
-        let rows: &[(&'static str, &[Option<(u64, u64)>])] = &[
+        let rows: &[Row] = &[
             ("jobs", &[Some((20, 1)), Some((12, 2)), Some((10, 30)), Some((10, 3))]),
             ("jobs", &[Some((20, 1)), Some((16, 2)), Some((10, 30)), Some((12, 3))]),
             ("patterns", &[Some((20, 1)), Some((10, 2)), None, Some((11, 3))]),
@@ -169,7 +171,7 @@ mod tests {
     /// Without `stitch` the first strategy is compared; without GMLake's, the other of both is the one whose time counts.
     #[test]
     fn any_two_strategies_are_compared() {
-        let rows: &[(&'static str, &[Option<(u64, u64)>])] = &[("jobs", &[Some((10, 2)), Some((10, 1))])];
+        let rows: &[Row] = &[("jobs", &[Some((10, 2)), Some((10, 1))])];
         assert_eq!(
             compared(&[Expandable, Caching], rows).unwrap(),
             "`expandable` holds less than `caching` on 0 of 1 jobs. Beside `expandable`, `caching` holds as much on jobs, \

@@ -3,7 +3,7 @@
 use seamalloc_trace::columns::Column;
 
 /// The page of the documentation that explains the keys of `--json`.
-pub(crate) const KEYS: &str = "docs/json.md explains the keys of --json.";
+pub(crate) const KEYS: &str = "Keys of --json: docs/json.md.";
 /// Characters for names, before what they mean.
 const NAMES: usize = 14;
 /// Lines are no longer, so that a terminal of 80 characters breaks none of them again.
