@@ -11,14 +11,11 @@ from .runs import DRAWN
 
 # Where each stands, and what the run that makes it calls it.
 NAMES = ["stress.svg", "chunk-sizes.svg", "run-ahead.svg", *(f"{name}.svg" for name in DRAWN)]
-# Those of which the words must agree: they have times by the machine's clock, or were searched for by threads.
-BY_WORDS = ["stress.svg", "holes.svg", "plan.svg"]
+# The one of which the words must agree: it has a time by the machine's clock.
+BY_WORDS = ["plan.svg"]
 PICTURES = {f"docs/{name}": name for name in NAMES}
 TEXT = re.compile(r"<text[^>]*>(.*?)</text>", re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
-# The last column of a row of `stress` and `replay` is nanoseconds by the clock of the machine that made the picture. Its
-# number of digits decides how wide the column is, and so how long the line below the head is.
-CLOCK = re.compile(r"\s+\d+$")
 WIDTH = re.compile(r"─+| +")
 
 
@@ -31,9 +28,9 @@ class Picture:
 
 
 def words(picture):
-    """The lines of text in a picture of a table, without times by the machine's clock and without widths of columns."""
+    """The lines of text in a picture of a table, without widths of columns."""
     text = "\n".join(html.unescape(TAG.sub("", text)) for text in TEXT.findall(picture.decode()))
-    return [WIDTH.sub(lambda run: run[0][0], CLOCK.sub("", line.rstrip())) for line in text.split("\n")]
+    return [WIDTH.sub(lambda run: run[0][0], line.rstrip()) for line in text.split("\n")]
 
 
 def changed(root, runs):

@@ -28,7 +28,7 @@ _THREE = ["--strategy", "caching,expandable,stitch", "--passes", "3"]
 # Pictures of docs/why.md and docs/planning.md.
 DRAWN = {
     "holes": ["replay", "docs/holes.csv", "--device", "sim:h200,capacity=4GiB", *_THREE],
-    "cliff": ["cliff", "llama1b-ppo", "gpt2xl-N", *_THREE, "--times-live", "1.02,1.05,1.2"],
+    "cliff": ["fit", "llama1b-ppo", "gpt2xl-N", *_THREE, "--times-live", "1.02,1.05,1.2"],
     "buffers": ["plan", "docs/buffers.csv", "--method", "first-fit"],
     # A busy machine needs longer for the proof.
     "plan": ["plan", "resnet-multi", "--time-limit", "120"],

@@ -27,9 +27,8 @@ pub(crate) enum Color {
 }
 
 fn run_device_help() -> String {
-    let more = ", or for replay and stress the machine's own memory, host[:SIZE], a GPU, cuda:N, or page-locked memory for one, \
-                pinned:N[,node=M]";
-    let default = "[default: sim:h200; of whatif: an H200 with the memory of the recorded device]";
+    let more = ", or for replay and stress host[:SIZE] (this machine's memory), cuda:N (a GPU), pinned:N[,node=M] (page-locked memory)";
+    let default = "[default: sim:h200; of whatif and report with the memory of the recorded device]";
     format!("{} {default}", device_help(more))
 }
 
@@ -52,7 +51,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = |text: &str| whole(text, 1..=MAX_PASSES),
           allow_negative_numbers = true)]
     pub(crate) passes: u32,
-    /// Print one JSON object a line instead of a table; --help says what its keys mean.
+    /// Print one JSON object a line instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
     /// Also save what is printed as a picture.
@@ -112,11 +111,11 @@ impl RunArgs {
 /// How generated workloads are generated.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct GenerateArgs {
-    /// Seed of generated workloads: the same seed gives the same trace on every machine.
+    /// Seed of generated workloads; recorded jobs are the same with every seed.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = |text: &str| whole(text, 0..=u64::MAX),
           allow_negative_numbers = true)]
     pub(crate) seed: u64,
-    /// Steps (rounds, requests) of each generated workload [default: its own number].
+    /// Steps (rounds, requests) of generated workloads [default: their own number].
     #[arg(long, value_name = "N", value_parser = |text: &str| whole(text, 1..=MAX_STEPS),
           allow_negative_numbers = true)]
     pub(crate) steps: Option<u32>,
@@ -138,7 +137,7 @@ pub(crate) struct StressArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
-    /// Trace files, or names of recorded jobs and generated workloads (see `seamalloc stress --list`).
+    /// PyTorch snapshots (.pickle, .pickle.gz, .json), traces (.seam, .csv, .csv.gz), or names of `seamalloc stress --list`.
     #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
     pub(crate) traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -157,16 +156,16 @@ pub(crate) struct WhatifArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CliffArgs {
+pub(crate) struct FitArgs {
     #[command(flatten)]
     pub(crate) traces: TraceArgs,
-    /// The sizes of devices, as multiples of the trace's live bytes, separated by commas.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = times_live, default_values_t = TIMES_LIVE)]
-    pub(crate) times_live: Vec<f64>,
+    /// Show what the job costs on devices of these sizes instead: multiples of the live bytes [default: from 1 to 2].
+    #[arg(long, value_name = "N,...", num_args = 0..=1, value_delimiter = ',', value_parser = times_live)]
+    pub(crate) times_live: Option<Vec<f64>>,
 }
 
 #[derive(Debug, Args)]
-#[command(mut_arg("json", |arg| arg.help("Print who holds the memory at the peak, one JSON object a trace; no page without --output")),
+#[command(mut_arg("json", |arg| arg.help("Print the verdict and who holds the memory, a JSON object a trace; no page without --output")),
           mut_arg("svg", |arg| arg.hide(true)))]
 pub(crate) struct ReportArgs {
     #[command(flatten)]
@@ -185,7 +184,7 @@ pub(crate) struct ReportArgs {
     /// events, else stitch].
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = strategies)]
     pub(crate) map: Vec<Strategies>,
-    /// Leave out what takes many replays: larger steps (whatif) and smaller devices (cliff).
+    /// Leave out what takes many replays: larger steps and smaller devices.
     #[arg(long)]
     pub(crate) quick: bool,
     /// The sizes of devices, as multiples of the trace's live bytes, separated by commas.

@@ -18,8 +18,8 @@ use std::path::PathBuf;
 
 /// What `--help` says below the options.
 pub(crate) const HELP: &str = "\
-A process takes part with the option broker:auto (SEAMALLOC_CONF=broker:auto, seamalloc.enable(broker='auto')), or
-broker:FILE for another socket. Only processes of the same user are served. It ends at SIGTERM and SIGINT, and its
+A process takes part with the option broker:auto (SEAMALLOC_CONF=broker:auto, seamalloc.enable(broker='auto')), or \
+broker:FILE for another socket. Only processes of the same user are served. It ends at SIGTERM and SIGINT, and its \
 socket with it; what a broker left behind that was killed is taken over.";
 
 /// What the columns of `status` say.

@@ -1,17 +1,19 @@
-//! `seamalloc cliff`: what traces cost on devices that are nearly too small.
+//! `seamalloc fit --times-live`: what traces cost on devices that are nearly too small.
 
-use crate::args::{CliffArgs, Color};
+use crate::args::{Color, TraceArgs};
 use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::source;
 use crate::table::Table;
-use seamalloc_trace::cliff::{CliffReport, cliff};
+use seamalloc_trace::cliff::{CliffReport, TIMES_LIVE, cliff};
 
-pub(crate) fn run(args: &CliffArgs, color: Color) -> Result<(), Failure> {
-    let run = &args.traces.run;
-    run.must_be_of_any_size("cliff chooses the memory")?;
-    let (traces, mut inputs) = source::load_all(&args.traces.traces, args.traces.generate)?;
+/// Prints a row for each device of these sizes, or of the usual ones.
+pub(crate) fn run(args: &TraceArgs, sizes: &[f64], color: Color) -> Result<(), Failure> {
+    let run = &args.run;
+    let sizes = if sizes.is_empty() { &TIMES_LIVE } else { sizes };
+    run.must_be_of_any_size("--times-live chooses the memory")?;
+    let (traces, mut inputs) = source::load_all(&args.traces, args.generate)?;
     let mut output = Output::new(color, run.svg.as_deref())?;
     let mut table = Table::new(CliffReport::COLUMNS);
     inputs.each(&traces, |trace| {
@@ -19,10 +21,10 @@ pub(crate) fn run(args: &CliffArgs, color: Color) -> Result<(), Failure> {
         for options in run.runs() {
             let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
             let show = &mut |done: usize, total: usize| progress.set(done as u64, total as u64);
-            by_strategy.push(cliff(trace, &options, &args.times_live, show)?);
+            by_strategy.push(cliff(trace, &options, sizes, show)?);
         }
         // Side by side: all strategies on one device, and then the next device.
-        for size in 0..args.times_live.len() {
+        for size in 0..sizes.len() {
             for (index, report) in by_strategy.iter().filter_map(|reports| reports.get(size)).enumerate() {
                 if run.json {
                     output::print(&report.to_json().to_string())?;
@@ -35,6 +37,8 @@ pub(crate) fn run(args: &CliffArgs, color: Color) -> Result<(), Failure> {
     })?;
     if !run.json {
         output.table(&table)?;
+        output.text("")?;
+        output.lines(&table.legend())?;
     }
     output.finish()?;
     inputs.finish(Ok(()))

@@ -1,25 +1,22 @@
 //! The command line: the subcommands, and the help that is printed below their options.
 
 use crate::args::{
-    CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, ReportArgs, StressArgs, TraceArgs, WhatifArgs,
+    Color, CompareArgs, ConvertArgs, FitArgs, ReplayArgs, ReportArgs, StressArgs, TraceArgs, WhatifArgs,
 };
 use crate::evict::{self, EvictArgs};
-use crate::explain::{keys, legend};
+use crate::explain::{KEYS, entries, legend};
 use crate::order::{self, OrderArgs};
 use crate::plan::{self, PlanArgs};
+use crate::source::groups;
 use crate::study::Study;
-use clap::{Parser, Subcommand, ValueHint};
-use seamalloc_trace::FRAGMENTATION_COLUMNS;
-use seamalloc_trace::cliff::CliffReport;
+use clap::{CommandFactory, Parser, Subcommand, ValueHint};
 use seamalloc_trace::fit::FitReport;
 use seamalloc_trace::pinned::PinnedReport;
-use seamalloc_trace::replay::{PEAK_EVENT, PassReport};
-use seamalloc_trace::timeline::TimelineReport;
+use seamalloc_trace::replay::PassReport;
 use seamalloc_trace::whatif::WhatIf;
 use std::path::PathBuf;
 
-/// A GPU memory allocator, judged: replays allocation traces and stress patterns on a simulated GPU, strategy beside
-/// strategy.
+/// Compare GPU memory allocators on recorded and generated workloads.
 #[derive(Debug, Parser)]
 #[command(name = "seamalloc", version, after_help = AFTER_HELP, max_term_width = 110)]
 pub(crate) struct Cli {
@@ -30,94 +27,112 @@ pub(crate) struct Cli {
     pub(crate) color: Color,
 }
 
+/// The subcommands by what they are for, as `--help` lists them.
+const SUBJECTS: [(&str, &[&str]); 4] = [
+    ("Your job", &["whatif", "report", "replay", "fit"]),
+    ("Experiments", &["stress", "study", "order", "evict", "pinned", "plan"]),
+    ("Running programs", &["top", "broker"]),
+    ("Files and this command", &["convert", "compare", "man", "completions"]),
+];
+
+/// Returns the command line, with the subcommands listed by subject.
+pub(crate) fn command() -> clap::Command {
+    let plain = Cli::command();
+    let mut list = String::new();
+    for (subject, names) in SUBJECTS {
+        let about = |name: &&'static str| Some((*name, plain.find_subcommand(name)?.get_about()?.to_string()));
+        let named: Vec<_> = names.iter().filter_map(about).collect();
+        list.push_str(&format!("\n\n{subject}:"));
+        list.push_str(&entries(named.iter().map(|(name, about)| (*name, about.as_str()))));
+    }
+    let template =
+        format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}{list}\n\nOptions:\n{{options}}{{after-help}}");
+    plain.help_template(template)
+}
+
 const AFTER_HELP: &str = "\
-The Python package has two more: `python -m seamalloc run` runs a program with this allocator, `python -m seamalloc fleet`
-shows what every rank of a job would hold.
-Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory,
-4 some of several inputs are broken, and the others were processed.
+`seamalloc SUBCOMMAND --help` explains a subcommand.\n\
+The Python package has two more: `python -m seamalloc run` runs a program with this allocator, \
+`python -m seamalloc fleet` shows what each rank of a job holds.\n\
+Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory, \
+4 some of several inputs are broken, and the others were processed.\n\
 Set SEAMALLOC_LOG=debug to see what the allocator logs.";
 
 const SNAPSHOTS: &str = "\
 A snapshot is made in the job, best from its beginning on:
-  torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\")
-  ...
-  torch.cuda.memory._dump_snapshot(\"job.pickle\")
-Where its history does not reach back to the job's beginning, what PyTorch held includes what it had
-cached before. Memory that is not the allocator's (the CUDA context, libraries: about 1 GiB) is not
-counted: give the device as much less (--device sim:h200,capacity=138GiB).";
+torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\")
+...
+torch.cuda.memory._dump_snapshot(\"job.pickle\")
+If its history does not reach back to the job's beginning, what PyTorch held includes what it had cached before. \
+Memory that is not the allocator's (the CUDA context, libraries: about 1 GiB) is not counted: give the device \
+as much less (--device sim:h200,capacity=138GiB).";
 
 const PINNED: &str = "\
-Without --strategy the host pool is one of stitch. With --device pinned:0 it has page-locked memory of this
-machine; PyTorch's cache is counted all the same. A job's page-locked memory is recorded so:
+Without --strategy the host pool is one of stitch. With --device pinned:0 it has page-locked memory of this machine; \
+PyTorch's cache is counted all the same. A job's page-locked memory is recorded so:
   SEAMALLOC_PINNED=1 python -m seamalloc run --record job-{device}.seam train.py
 job-pinned.seam is the trace. Its free blocks serve again when the streams have passed that used them.";
 
 const REPORTED: &str = "\
-The page needs no network and no other file; any browser of 2023 or later shows it. Where the device is not
-given, it is an H200 with the memory of the recorded device. With --passes the last pass is shown.
+The page needs no network and no other file; any browser of 2023 or later shows it. If the device is not given, \
+it is an H200 with the memory of the recorded device. With --passes the last pass is shown.
 Who holds the memory is known of snapshots that were recorded with stacks:
-  torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\")";
+torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\")";
 
 const COMPARED: &str = "\
-Rows are matched by trace, strategy, device, pass and what else says which run it was; those that
-agree in all of it by their order. Every other key is compared, but times, simulated ones too.
-With --json: run, key (null: the whole row), base, new, missing (the side that lacks it).
-Exit code 1 where a row differs or one file lacks it.";
+Rows are matched by trace, strategy, device, pass and what else says which run it was; those that agree in all of it \
+by their order. Every other key is compared, but times, simulated ones too. Exit code 1 if a row differs or one \
+file lacks it.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run real PyTorch jobs and generated recompute-style patterns, every strategy side by side.
-    #[command(after_help = pass_legend(), after_long_help = pass_help())]
-    Stress(StressArgs),
-    /// Replay traces: PyTorch memory snapshots (.pickle, .pickle.gz, .json), csv(.gz), .seam; or a timeline.
-    #[command(after_help = replay_legend(), after_long_help = replay_help(),
-              override_usage = "seamalloc replay [OPTIONS] <TRACE>...\n       seamalloc replay [OPTIONS] --timeline <FILE>")]
-    Replay(ReplayArgs),
-    /// Write one page for looking: memory over time, a map of addresses, refusals, driver calls, in a browser.
+    /// Say what fills a PyTorch job's memory, and what would help.
+    #[command(after_help = format!("{}\n\n{SNAPSHOTS}\n{KEYS}", legend(WhatIf::COLUMNS)),
+              override_usage = "seamalloc whatif [OPTIONS] <TRACE>...")]
+    Whatif(WhatifArgs),
+    /// Write a page about a job: memory over time, blocks, owners.
     #[command(after_help = REPORTED, override_usage = "seamalloc report [OPTIONS] --output <FILE> <TRACE>...\n       seamalloc report --json <TRACE>...\n       seamalloc report --fleet <FILE> --output <FILE>")]
     Report(ReportArgs),
-    /// Find the smallest GPU memory on which each strategy still runs a trace.
-    #[command(after_help = legend(FitReport::COLUMNS), override_usage = "seamalloc fit [OPTIONS] <TRACE>...")]
-    Fit(TraceArgs),
-    /// Show what traces cost on devices that are nearly too small, up to the one below which they do not run.
-    #[command(after_help = legend(CliffReport::COLUMNS), override_usage = "seamalloc cliff [OPTIONS] <TRACE>...")]
-    Cliff(CliffArgs),
-    /// Show what caches of page-locked memory hold for traces of it: PyTorch's, and a host pool of each strategy.
-    #[command(after_help = legend(PinnedReport::COLUMNS), after_long_help = pinned_help(),
-              override_usage = "seamalloc pinned [OPTIONS] <TRACE>...")]
-    Pinned(TraceArgs),
-    /// Tell from a snapshot of a running PyTorch job what each strategy would have held, and how much larger its steps
-    /// could be.
-    #[command(after_help = whatif_help(), override_usage = "seamalloc whatif [OPTIONS] <TRACE>...")]
-    Whatif(WhatifArgs),
-    /// Replay traces with every value of an option of `stitch`, to see what it costs and gains.
+    /// Replay traces, or a timeline, with each strategy.
+    #[command(after_help = replay_help(),
+              override_usage = "seamalloc replay [OPTIONS] <TRACE>...\n       seamalloc replay [OPTIONS] --timeline <FILE>")]
+    Replay(ReplayArgs),
+    /// Find the smallest GPU memory on which each strategy runs a job.
+    #[command(after_help = format!("{}\nThose of --times-live are explained below its table. {KEYS}", legend(FitReport::COLUMNS)), override_usage = "seamalloc fit [OPTIONS] <TRACE>...")]
+    Fit(FitArgs),
+    /// Compare strategies on recorded jobs and recompute patterns.
+    #[command(after_help = stress_help())]
+    Stress(StressArgs),
+    /// Replay traces with every value of an option of `stitch`.
     #[command(subcommand)]
     Study(Study),
-    /// Plan offsets for buffers whose sizes and lifetimes are known: of a csv (MiniMalloc's form), or of one iteration of a
-    /// trace.
-    #[command(after_help = plan::help(), override_usage = "seamalloc plan [OPTIONS] <TRACE|CSV>...")]
-    Plan(PlanArgs),
-    /// Order the operators of a graph, such as a training step, so that they need little memory.
+    /// Order the operators of a graph so that they need little memory.
     #[command(after_help = order::help(), override_usage = "seamalloc order [OPTIONS] <GRAPH>...")]
     Order(OrderArgs),
-    /// Run programs under a memory budget: which eviction scheme, over which allocator, computes least again.
-    #[command(after_help = evict::short_help(), after_long_help = evict::help(),
-              override_usage = "seamalloc evict [OPTIONS] <GRAPH|NAME>...")]
+    /// Compare eviction schemes for programs under a memory budget.
+    #[command(after_help = evict::help(), override_usage = "seamalloc evict [OPTIONS] <GRAPH|NAME>...")]
     Evict(EvictArgs),
+    /// Compare caches of page-locked memory on traces of it.
+    #[command(after_help = format!("{}\n\n{PINNED}\n{KEYS}", legend(PinnedReport::COLUMNS)),
+              override_usage = "seamalloc pinned [OPTIONS] <TRACE>...")]
+    Pinned(TraceArgs),
+    /// Plan offsets for buffers whose sizes and lifetimes are known.
+    #[command(after_help = plan::help(), override_usage = "seamalloc plan [OPTIONS] <TRACE|CSV>...")]
+    Plan(PlanArgs),
     /// Show what the allocators of running programs do that opted in.
     #[cfg(unix)]
-    #[command(after_help = top_help())]
+    #[command(after_help = format!("{}\n\n{}", crate::top::legend(), crate::top::HELP))]
     Top(crate::top::TopArgs),
-    /// Lend free memory between the processes of this user on one GPU; or show which take part.
+    /// Lend free memory between the processes of this user on one GPU.
     #[cfg(unix)]
     #[command(after_help = crate::broker::HELP)]
     Broker(crate::broker::BrokerArgs),
-    /// Compare what two versions print with --json, times left out.
-    #[command(after_help = COMPARED)]
-    Compare(CompareArgs),
-    /// Convert a trace: from any format that is read, to .seam, .csv, .csv.gz or a snapshot (.pickle).
+    /// Convert a trace to .seam, .csv, .csv.gz or .pickle.
     Convert(ConvertArgs),
-    /// Write man pages: one of the command, and one of each subcommand.
+    /// Compare what two versions print with --json, times left out.
+    #[command(after_help = format!("{COMPARED} {KEYS}"))]
+    Compare(CompareArgs),
+    /// Write man pages of the command and its subcommands.
     Man {
         /// The folder to write them to, which is made where it is not there: ~/.local/share/man/man1.
         #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
@@ -130,52 +145,27 @@ pub(crate) enum Command {
     },
 }
 
-/// What the columns of a pass say.
-fn pass_legend() -> String {
-    legend(PassReport::COLUMNS)
-}
-
-/// The same, and what the keys of its line say.
-fn pass_help() -> String {
-    format!(
-        "{}\n\n\
-         What the keys of --json say; sizes are bytes, peaks and counts those of the pass:{}\n\n  \
-         fragmentation is how memory was divided up while most was held, before anything was freed where\n  \
-         possible; in a pass in which nothing grows, when most was live:{}{}",
-        pass_legend(),
-        keys(PassReport::COLUMNS),
-        keys(&[PEAK_EVENT]),
-        keys(FRAGMENTATION_COLUMNS)
-    )
-}
-
-/// The same for traces and for timelines.
-fn replay_legend() -> String {
-    format!("{}\n\nOf a timeline (--timeline). {}", pass_legend(), legend(TimelineReport::COLUMNS))
+fn stress_help() -> String {
+    let names = "The letters behind a model's name: N none of these, R recompute, L LoRA, O offload; LR, RO, LO and \
+                 LRO are several at once.";
+    format!("{names}\nGroups: {}.\nThe columns are explained below the table. {KEYS}", groups().join(", "))
 }
 
 fn replay_help() -> String {
-    format!(
-        "{}\n\nOf a timeline (--timeline). {}\n\nWhat the keys of --json say of a timeline, the length of each pass's steps among them:{}",
-        pass_help(),
-        legend(TimelineReport::COLUMNS),
-        keys(TimelineReport::COLUMNS)
-    )
+    format!("{}\nThose of a timeline are explained below its table. {KEYS}", legend(PassReport::COLUMNS))
 }
 
-fn pinned_help() -> String {
-    format!(
-        "{}\n\nWhat the keys of --json say:{}\n\n{PINNED}",
-        legend(PinnedReport::COLUMNS),
-        keys(PinnedReport::COLUMNS)
-    )
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
 
-#[cfg(unix)]
-fn top_help() -> String {
-    format!("{}\n\n{}", crate::top::legend(), crate::top::HELP)
-}
-
-fn whatif_help() -> String {
-    format!("{}\n\n{SNAPSHOTS}", legend(WhatIf::COLUMNS))
+    #[cfg(unix)]
+    #[test]
+    fn each_subcommand_is_listed_under_one_subject() {
+        let listed: Vec<_> = SUBJECTS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let there: BTreeSet<_> = Cli::command().get_subcommands().map(|it| it.get_name().to_owned()).collect();
+        assert_eq!(listed.len(), there.len());
+        assert_eq!(listed.into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), there);
+    }
 }

@@ -1,7 +1,7 @@
 //! `seamalloc evict`: programs under a memory budget, eviction scheme beside eviction scheme, over each allocator.
 
 use crate::args::Color;
-use crate::explain::{keys, legend};
+use crate::explain::{KEYS, legend};
 use crate::failure::Failure;
 use crate::inputs::Inputs;
 use crate::output::{self, Output};
@@ -44,7 +44,7 @@ pub(crate) struct EvictArgs {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = |text: &str| whole(text, 0..=u64::MAX),
           allow_negative_numbers = true)]
     seed: u64,
-    /// Print one JSON object a line instead of a table; --help says what its keys mean.
+    /// Print one JSON object a line instead of a table.
     #[arg(long)]
     json: bool,
     /// Also save what is printed as a picture.
@@ -67,13 +67,8 @@ fn part(text: &str) -> Result<f64, String> {
     budget(u64::MAX >> 20, part).map(|_| part).map_err(|error| error.to_string())
 }
 
-pub(crate) fn short_help() -> String {
-    format!("{}\n\n{EXIT}", legend(EvictReport::COLUMNS))
-}
-
 pub(crate) fn help() -> String {
-    let meant = keys(EvictReport::COLUMNS);
-    format!("{}\n\nWhat the keys of --json say; sizes are bytes:{meant}\n\n{EXIT}", legend(EvictReport::COLUMNS))
+    format!("{}\n\n{EXIT} {KEYS}", legend(EvictReport::COLUMNS))
 }
 
 const EXIT: &str = "Exit code 3 where a run did not end: nothing left to evict, or 10 times the time.";

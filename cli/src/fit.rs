@@ -1,6 +1,7 @@
 //! `seamalloc fit`: the smallest memory on which each strategy still runs a trace.
 
-use crate::args::{Color, TraceArgs};
+use crate::args::{Color, FitArgs};
+use crate::cliff;
 use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::progress::Progress;
@@ -13,7 +14,11 @@ use seamalloc_trace::fit::{FitReport, LARGEST, fit};
 use seamalloc_trace::replay::ReplayOptions;
 use serde_json::{Map, Value};
 
-pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
+pub(crate) fn run(args: &FitArgs, color: Color) -> Result<(), Failure> {
+    if let Some(sizes) = &args.times_live {
+        return cliff::run(&args.traces, sizes, color);
+    }
+    let args = &args.traces;
     args.run.must_be_of_any_size("fit looks for the capacity")?;
     let (traces, mut inputs) = source::load_all(&args.traces, args.generate)?;
     let mut output = Output::new(color, args.run.svg.as_deref())?;

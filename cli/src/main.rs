@@ -6,7 +6,9 @@ mod broker;
 mod cliff;
 mod command_line;
 mod compare;
+mod comparison;
 mod convert;
+mod elsewhere;
 mod evict;
 mod explain;
 mod failure;
@@ -14,7 +16,6 @@ mod fit;
 mod inputs;
 mod layout;
 mod log;
-mod of_python;
 mod order;
 mod output;
 mod outside;
@@ -36,18 +37,18 @@ mod values;
 mod verdict;
 mod whatif;
 
-use clap::{CommandFactory, Parser};
-use command_line::{Cli, Command};
+use clap::FromArgMatches;
+use command_line::{Cli, Command, command};
 use failure::Failure;
 use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     log::start();
-    let cli = match Cli::try_parse() {
+    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
-            if let Some(text) = of_python::explain(&error) {
+            if let Some(text) = elsewhere::explain(&error) {
                 let failure = Failure::Usage(text);
                 output::complain(&failure);
                 return failure.code().into();
@@ -62,7 +63,6 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args, cli.color),
         Command::Report(args) => report::run(args, cli.color),
         Command::Fit(args) => fit::run(args, cli.color),
-        Command::Cliff(args) => cliff::run(args, cli.color),
         Command::Whatif(args) => whatif::run(args, cli.color),
         Command::Study(study) => study::run(study, cli.color),
         Command::Evict(args) => evict::run(args, cli.color),
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => {
             // clap panics where it cannot write.
             let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "seamalloc", &mut script);
+            clap_complete::generate(*shell, &mut command(), "seamalloc", &mut script);
             output::write(String::from_utf8_lossy(&script).trim_end())
         }
     };
@@ -96,6 +96,6 @@ fn main() -> ExitCode {
 
 /// The pages of the command and of each subcommand, of what `--help` says.
 fn write_man_pages(folder: &Path) -> Result<(), Failure> {
-    let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
+    let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command(), folder));
     written.map_err(|error| Failure::Write { path: folder.to_owned(), error })
 }

@@ -1,7 +1,7 @@
 //! `seamalloc order`: orders of operators that need little memory, method beside method.
 
 use crate::args::Color;
-use crate::explain::legend;
+use crate::explain::{KEYS, legend};
 use crate::failure::Failure;
 use crate::inputs::Inputs;
 use crate::output::{self, Output};
@@ -51,12 +51,7 @@ fn planner(name: &str) -> Result<Layouts, String> {
 }
 
 pub(crate) fn help() -> String {
-    format!(
-        "{}\n\n\
-         Keys of --json: graph, method, operators, persistent, program (the peak of the program's order), peak, saved (a part of it),\n\
-         layout, bound, gap (a part of the bound), optimal, seconds, layout_seconds. Sizes are bytes.",
-        legend(OrderReport::COLUMNS)
-    )
+    format!("{}\n\n{KEYS}", legend(OrderReport::COLUMNS))
 }
 
 pub(crate) fn run(args: &OrderArgs, color: Color) -> Result<(), Failure> {

@@ -45,6 +45,14 @@ impl Output {
         write(&broken(text, terminal_width().map_or(TEXT_WIDTH, |width| width.min(TEXT_WIDTH))))
     }
 
+    /// Prints lines as they are: they are short.
+    pub(crate) fn lines(&mut self, text: &str) -> Result<(), Failure> {
+        if let Some(svg) = &mut self.svg {
+            svg.add(text);
+        }
+        write(text)
+    }
+
     /// Prints a table, on a narrow terminal without its least columns.
     pub(crate) fn table<R>(&mut self, table: &Table<R>) -> Result<(), Failure> {
         if let Some(svg) = &mut self.svg {

@@ -1,6 +1,8 @@
 //! Traces through every strategy, side by side: what `replay` and `stress` print.
 
 use crate::args::{Color, RunArgs};
+use crate::comparison::Comparison;
+use crate::explain::entries;
 use crate::failure::Failure;
 use crate::output::{self, Output, bytes, grouped};
 use crate::progress::Progress;
@@ -14,13 +16,30 @@ use seamalloc_trace::replay::{PassReport, replay, replay_on_cuda, replay_on_host
 pub(crate) struct SideBySide<'a> {
     args: &'a RunArgs,
     output: Output,
-    heading: Option<&'static str>,
+    set: Option<Set>,
     table: Table<PassReport>,
     shortages: Vec<String>,
     totals: Vec<Total>,
+    comparison: Comparison,
+    /// What the columns say, if that stands below the tables.
+    legend: Option<String>,
+    /// Whether anything was held above what was live.
+    is_above_live: bool,
+    runs: usize,
+    out_of_memory: usize,
 }
 
-/// One strategy over all traces, in the first pass of each.
+/// Workloads with a table and totals of their own, whose columns are explained.
+#[derive(Clone, Copy)]
+struct Set {
+    kind: &'static str,
+    heading: &'static str,
+}
+
+/// Columns that sets leave out, so that five figures are left.
+const NOT_IN_SETS: [&str; 2] = ["driver_calls", "stalls"];
+
+/// One strategy over the traces of a table, in the first pass of each.
 struct Total {
     strategy: StrategyKind,
     /// How many passes there are; of what follows only the first counts.
@@ -39,18 +58,33 @@ impl<'a> SideBySide<'a> {
             return Err(Failure::Usage(text.to_owned()));
         }
         let strategies = args.runs().into_iter().map(|run| run.config.strategy);
-        let totals = strategies.map(|kind| Total::new(kind, args.passes)).collect();
+        let totals: Vec<_> = strategies.map(|kind| Total::new(kind, args.passes)).collect();
+        let comparison = Comparison::new(totals.iter().map(|total| total.strategy).collect());
         let output = Output::new(color, args.svg.as_deref())?;
-        Ok(Self { args, output, heading: None, table: Table::new(PassReport::COLUMNS), shortages: Vec::new(), totals })
+        let table = Table::new(PassReport::COLUMNS);
+        Ok(Self {
+            args,
+            output,
+            set: None,
+            table,
+            shortages: Vec::new(),
+            totals,
+            comparison,
+            legend: None,
+            is_above_live: false,
+            runs: 0,
+            out_of_memory: 0,
+        })
     }
 
-    /// Words above the table of what runs from here on.
-    pub(crate) fn heading(&mut self, text: &'static str) {
-        self.heading = Some(text);
+    /// Begins workloads of a kind, in the plural, and the words above their table.
+    pub(crate) fn begin(&mut self, kind: &'static str, heading: &'static str) {
+        self.set = Some(Set { kind, heading });
     }
 
     /// Replays one trace through every strategy; its rows are printed with the table, its JSON at once.
     pub(crate) fn run(&mut self, trace: &Trace) -> Result<(), Failure> {
+        self.comparison.begin(self.set.map_or("traces", |set| set.kind));
         for (index, options) in self.args.runs().into_iter().enumerate() {
             let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
             let show = &mut |done, total| progress.set(done, total);
@@ -77,6 +111,7 @@ impl<'a> SideBySide<'a> {
             if let Some(total) = self.totals.get_mut(index) {
                 total.add(&reports);
             }
+            self.comparison.add(&reports);
         }
         Ok(())
     }
@@ -86,10 +121,12 @@ impl<'a> SideBySide<'a> {
         if self.args.json || self.table.is_empty() {
             return Ok(());
         }
-        if let Some(heading) = self.heading.take() {
-            self.output.text(heading)?;
-        }
         let mut table = std::mem::replace(&mut self.table, Table::new(PassReport::COLUMNS));
+        if let Some(set) = self.set {
+            self.output.text(set.heading)?;
+            NOT_IN_SETS.iter().for_each(|key| table.hide(key));
+            self.legend = Some(table.legend());
+        }
         if self.args.passes == 1 {
             table.hide("pass");
         }
@@ -98,13 +135,40 @@ impl<'a> SideBySide<'a> {
             self.output.text("")?;
             self.output.text(&shortage)?;
         }
-        self.output.text("")
+        self.output.text("")?;
+        self.print_totals()
+    }
+
+    /// Prints what the strategies came to in a table of several traces, and begins anew.
+    fn print_totals(&mut self) -> Result<(), Failure> {
+        let names = self.totals.iter().map(|total| total.strategy.name().len());
+        let width = names.max().unwrap_or(0).max(10);
+        for total in &mut self.totals {
+            if total.runs > 1 {
+                self.output.text(&format!("{total:<width$}"))?;
+            }
+            self.is_above_live |= total.reserved > total.live;
+        }
+        if self.set.is_some() && self.totals.iter().any(|total| total.runs > 1) {
+            self.output.text("")?;
+        }
+        self.count();
+        Ok(())
+    }
+
+    /// Counts the runs of the totals, which begin anew.
+    fn count(&mut self) {
+        for total in &mut self.totals {
+            self.runs += total.runs;
+            self.out_of_memory += total.out_of_memory;
+            *total = Total::new(total.strategy, total.passes);
+        }
     }
 
     /// What memory above live is, where there is any: streams that run behind the CPU may still read it.
     fn of_no_use(&self) -> Option<&'static str> {
         let is_behind = self.args.lag > 0 || self.args.device().is_real();
-        self.totals.iter().any(|total| total.reserved > total.live).then_some(match is_behind {
+        self.is_above_live.then_some(match is_behind {
             true => "Reserved above live is of no use to the job, or still read by another stream.",
             false => "Reserved above live is of no use to the job.",
         })
@@ -114,22 +178,39 @@ impl<'a> SideBySide<'a> {
     pub(crate) fn finish(mut self, ran: Result<(), Failure>) -> Result<(), Failure> {
         self.print_table()?;
         ran?;
+        self.count();
         if !self.args.json {
-            let names = self.totals.iter().map(|total| total.strategy.name().len());
-            let width = names.max().unwrap_or(0).max(10);
-            for total in self.totals.iter().filter(|total| total.runs > 1) {
-                self.output.text(&format!("{total:<width$}"))?;
+            if let Some(legend) = self.legend.take() {
+                self.output.lines(&format!("{legend}{}", self.strategies()))?;
+                self.output.text("")?;
             }
             if let Some(text) = self.of_no_use() {
                 self.output.text(text)?;
             }
+            if let Some(verdict) = self.set.and_then(|_| self.comparison.in_words()) {
+                self.output.text(&verdict)?;
+            }
         }
         self.output.finish()?;
-        let runs = self.totals.iter().map(|total| total.runs).sum();
-        match self.totals.iter().map(|total| total.out_of_memory).sum() {
+        match self.out_of_memory {
             0 => Ok(()),
-            out_of_memory => Err(Failure::OutOfMemory(out_of_memory, runs)),
+            out_of_memory => Err(Failure::OutOfMemory(out_of_memory, self.runs)),
         }
+    }
+
+    /// What the strategies of the main family are, those that ran, for a place below the columns.
+    fn strategies(&self) -> String {
+        let ran = self.totals.iter().filter_map(|total| {
+            let what = match total.strategy {
+                StrategyKind::Caching => "PyTorch's default: segments of cudaMalloc, cached",
+                StrategyKind::Expandable => "PyTorch's option expandable_segments:True",
+                StrategyKind::Gmlake => "GMLake's algorithm, which joins free memory as stitch does",
+                StrategyKind::Stitch => "seamalloc's own strategy",
+                _ => return None,
+            };
+            Some((total.strategy.name(), what))
+        });
+        entries(ran)
     }
 }
 

@@ -143,6 +143,13 @@ pub(crate) fn entries() -> Vec<Entry> {
     recorded::JOBS.iter().map(Entry::Recorded).chain(generated).collect()
 }
 
+/// The groups, in the order of the list.
+pub(crate) fn groups() -> Vec<&'static str> {
+    let mut groups: Vec<_> = entries().into_iter().map(Entry::group).collect();
+    groups.dedup();
+    groups
+}
+
 /// The entries of these names and groups; of none, the default set.
 pub(crate) fn select(names: &[String]) -> Result<Vec<Entry>, Failure> {
     let all = entries();
@@ -155,7 +162,10 @@ pub(crate) fn select(names: &[String]) -> Result<Vec<Entry>, Failure> {
         out.extend(all.iter().filter(|entry| entry.is_called(name)).copied());
         tell_of_twin(name);
         if out.len() == before {
-            let text = format!("no workload or group is called `{name}` (`seamalloc stress --list` shows all)");
+            let groups = groups().join(", ");
+            let text = format!(
+                "no workload or group is called `{name}`; the groups are {groups} (`seamalloc stress --list` shows all workloads)"
+            );
             return Err(Failure::Usage(text + &suggestion(name)));
         }
     }

@@ -9,6 +9,9 @@ use crate::table::Table;
 use seamalloc_trace::columns::{Column, line};
 use serde_json::Value;
 
+/// The group of patterns that no job has, averaged apart.
+const ADVERSARIAL: &str = "adversarial";
+
 type Listed = Column<Entry>;
 
 const LIST: &[Listed] = &[
@@ -25,13 +28,17 @@ pub(crate) fn run(args: &StressArgs, color: Color) -> Result<(), Failure> {
     }
     let entries = source::select(&args.workloads)?;
     let mut runs = SideBySide::new(&args.run, color)?;
-    let (recorded, generated): (Vec<_>, Vec<_>) = entries.into_iter().partition(|e| matches!(e, Entry::Recorded(_)));
+    let (recorded, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|e| matches!(e, Entry::Recorded(_)));
+    // Lines of JSON keep the order that was asked for.
+    let is_apart = |entry: &Entry| entry.group() == ADVERSARIAL && !args.run.json;
+    let (hostile, generated): (Vec<_>, Vec<_>) = others.into_iter().partition(is_apart);
     let sets = [
-        (recorded, "Real PyTorch jobs, recorded on an H200:"),
-        (generated, "Generated patterns, sizes from real model shapes:"),
+        (recorded, "recorded jobs", "Real PyTorch jobs, recorded on an H200:"),
+        (generated, "generated patterns", "Generated patterns, sizes from real model shapes:"),
+        (hostile, "adversarial patterns", "Adversarial patterns, made to divide memory up:"),
     ];
-    let ran = sets.into_iter().try_for_each(|(entries, heading)| {
-        runs.heading(heading);
+    let ran = sets.into_iter().try_for_each(|(entries, kind, heading)| {
+        runs.begin(kind, heading);
         entries.into_iter().try_for_each(|entry| runs.run(&entry.trace(args.generate)?))?;
         runs.print_table()
     });

@@ -1,5 +1,6 @@
 //! Tables of reports: the columns that have a heading, colours, and what a narrow terminal does without.
 
+use crate::explain::entries;
 use crate::outside::printable;
 use comfy_table::{
     Attribute, Cell as Drawn, CellAlignment, Color, ColumnConstraint, ContentArrangement, LineStyle, TableStyle,
@@ -91,6 +92,16 @@ impl<R> Table<R> {
         if let Some(index) = self.columns.iter().position(|(column, _)| column.key == key) {
             self.hide_at(index);
         }
+    }
+
+    /// Returns what the columns say that the table has, for a place below it.
+    pub(crate) fn legend(&self) -> String {
+        let is_shown = |index| {
+            self.table.column(index).is_some_and(|column| column.constraint() != Some(&ColumnConstraint::Hidden))
+        };
+        let shown = self.columns.iter().enumerate().filter(|(index, _)| is_shown(*index));
+        let legend = entries(shown.filter_map(|(_, (_, shown))| shown.legend));
+        legend.trim_start_matches('\n').to_owned()
     }
 
     /// Returns the table as text with colours.

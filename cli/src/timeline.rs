@@ -48,6 +48,8 @@ pub(crate) fn run(file: &Path, args: &RunArgs, also: &[Policy], color: Color) ->
             table.hide("pass");
         }
         output.table(&table)?;
+        output.text("")?;
+        output.lines(&table.legend())?;
         if let Some(report) = last {
             output.text("")?;
             output.text(&in_words(&timeline, &report))?;

@@ -72,7 +72,7 @@ pub(crate) fn device_help(more: &str) -> String {
     let size = |profile: &Profile| format!("{} ({} GiB)", profile.name(), profile.memory() >> 30);
     let profiles: Vec<_> = Profile::ALL.iter().map(size).collect();
     format!(
-        "The device: sim:PROFILE[,capacity=SIZE][,vmm=no]{more}. Profiles differ in memory alone and have the costs of an H200: {}",
+        "The device: sim:PROFILE[,capacity=SIZE][,vmm=no]{more}. Profiles, all with the costs of an H200: {}",
         profiles.join(", ")
     )
 }

@@ -198,36 +198,26 @@ pub struct EvictReport {
 impl EvictReport {
     /// Its figures.
     pub const COLUMNS: &'static [Figure] = &[
-        Figure::run("graph", |run| run.graph.as_str().into())
-            .text("graph", |run| run.graph.as_str().into())
-            .meaning("the graph's name"),
-        Figure::run("budget", |run| run.part.into())
-            .figure("budget", |run| run.part.to_string().into())
-            .legend("budget", "the memory, as a part of the most bytes of tensors that are live at once without a budget")
-            .meaning("the memory as a part of `peak_live`"),
-        Figure::run("strategy", |run| run.below.into()).text("allocator", |run| run.below.into()).meaning(
-            "what placed the tensors: a strategy of seamalloc's,\n`arena` (Coop's two ends) or `counted` (bytes alone, no addresses)",
+        Figure::run("graph", |run| run.graph.as_str().into()).text("graph", |run| run.graph.as_str().into()),
+        Figure::run("budget", |run| run.part.into()).figure("budget", |run| run.part.to_string().into()).legend(
+            "budget",
+            "the memory, as a part of the most bytes of tensors that are live at once without a budget",
         ),
-        Figure::run("scheme", |run| run.scheme.into())
-            .text("scheme", |run| run.scheme.into())
-            .meaning("who chose what goes"),
+        Figure::run("strategy", |run| run.below.into()).text("allocator", |run| run.below.into()),
+        Figure::run("scheme", |run| run.scheme.into()).text("scheme", |run| run.scheme.into()),
         Figure::result("peak_live", |run| run.peak.into()),
-        Figure::result("budget_bytes", |run| run.budget.into())
-            .meaning("most bytes of tensors without a budget; the budget in bytes, a multiple of 2 MiB"),
+        Figure::result("budget_bytes", |run| run.budget.into()),
         Figure::result("overhead", |run| run.overhead().map(|overhead| round_to(overhead, 6)).into())
             .figure("overhead", |run| run.overhead_in_words())
-            .legend("overhead", "the time of all that was computed / that of the program without a budget")
-            .meaning("time of all that was computed / that of the program without a budget; null where it failed"),
-        Figure::result("failed", |run| run.failed().into())
-            .meaning("null, `out of memory` (nothing left to evict), or `thrashing` (10 times the time)"),
+            .legend("overhead", "the time of all that was computed / that of the program without a budget"),
+        Figure::result("failed", |run| run.failed().into()),
         Figure::result("rematerialisations", |run| run.outcome.rematerialisations.into())
             .figure("made\nagain", |run| run.outcome.rematerialisations.into())
             .legend("made again", "operators that ran again"),
         Figure::result("evictions", |run| run.outcome.evictions.into())
             .figure("evictions", |run| run.outcome.evictions.into())
             .legend("evictions", "tensors that were evicted to make room"),
-        Figure::result("evicted_bytes", |run| run.outcome.evicted_bytes.into())
-            .meaning("operators that ran again; tensors evicted to make room, and their bytes"),
+        Figure::result("evicted_bytes", |run| run.outcome.evicted_bytes.into()),
         Figure::result("refusals", |run| run.outcome.refusals.into())
             .figure("refusals", |run| run.outcome.refusals.into())
             .spare(1)
@@ -238,17 +228,13 @@ impl EvictReport {
         Figure::result("unusable_bytes", |run| run.unusable().into())
             .figure("unusable\nGiB", |run| gib(run.unusable()).into())
             .spare(2)
-            .legend("unusable", "how many bytes were free then, on average")
-            .meaning("requests refused; of these with enough bytes free; free bytes then, on average"),
+            .legend("unusable", "how many bytes were free then, on average"),
         Figure::result("peak_reserved", |run| run.peak_reserved.into())
             .figure("reserved\nGiB", |run| gib(run.peak_reserved).into())
-            .spare(3)
-            .meaning("most bytes held"),
-        Figure::result("searched", |run| run.outcome.searched.into())
-            .meaning("tensors and pieces that the scheme looked at"),
-        Figure::result("in_place", |run| run.outcome.in_place.into())
-            .meaning("outputs that took the memory of an input that they overwrite"),
-        Figure::clock("seconds", |run| round_to(run.seconds, 6).into()).meaning("how long the run took here"),
+            .spare(3),
+        Figure::result("searched", |run| run.outcome.searched.into()),
+        Figure::result("in_place", |run| run.outcome.in_place.into()),
+        Figure::clock("seconds", |run| round_to(run.seconds, 6).into()),
     ];
 
     /// The time of all that was computed by that of the program without a budget; none where it failed.

@@ -27,8 +27,6 @@ pub struct Column<R> {
     pub kind: Kind,
     /// Reads its value from a report.
     pub value: fn(&R) -> Value,
-    /// What it means, for people; `None`: it is explained together with the next column.
-    pub meaning: Option<&'static str>,
     /// How a table shows it, if it does.
     pub shown: Option<Shown<R>>,
 }
@@ -64,28 +62,22 @@ pub enum Cell {
 impl<R> Column<R> {
     /// A column that says which run it was.
     pub const fn run(key: &'static str, value: fn(&R) -> Value) -> Self {
-        Self { key, kind: Kind::Run, value, meaning: None, shown: None }
+        Self { key, kind: Kind::Run, value, shown: None }
     }
 
     /// A column that says what came of a run.
     pub const fn result(key: &'static str, value: fn(&R) -> Value) -> Self {
-        Self { key, kind: Kind::Result, value, meaning: None, shown: None }
+        Self { key, kind: Kind::Result, value, shown: None }
     }
 
     /// A column that says how long the driver took.
     pub const fn time(key: &'static str, value: fn(&R) -> Value) -> Self {
-        Self { key, kind: Kind::Time, value, meaning: None, shown: None }
+        Self { key, kind: Kind::Time, value, shown: None }
     }
 
     /// A column that says how long something took by this machine's clock.
     pub const fn clock(key: &'static str, value: fn(&R) -> Value) -> Self {
-        Self { key, kind: Kind::Clock, value, meaning: None, shown: None }
-    }
-
-    /// With what it means, and those before it that are not explained yet.
-    #[must_use]
-    pub const fn meaning(self, meaning: &'static str) -> Self {
-        Self { meaning: Some(meaning), ..self }
+        Self { key, kind: Kind::Clock, value, shown: None }
     }
 
     /// Shown as text.
@@ -194,7 +186,7 @@ mod tests {
 
     const COLUMNS: [Number; 2] = [
         Number::run("n", |n| (*n).into()).text("number", |n| (*n).into()),
-        Number::time("half", |n| (f64::from(*n) / 2.0).into()).meaning("a half of it").spare(1),
+        Number::time("half", |n| (f64::from(*n) / 2.0).into()).spare(1),
     ];
 
     #[test]
@@ -207,7 +199,7 @@ mod tests {
     fn what_is_not_shown_has_nothing_to_spare() {
         let [number, half] = COLUMNS;
         assert_eq!(number.shown.map(|shown| ((shown.cell)(&7), shown.spare)), Some((Cell::from(7_u32), 0)));
-        assert!(half.shown.is_none() && half.meaning.is_some());
+        assert!(half.shown.is_none());
     }
 
     #[test]

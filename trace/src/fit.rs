@@ -61,8 +61,8 @@ impl FitReport {
             .figure("smallest\nGiB", |fit| gib(fit.capacity).into())
             .legend(
                 "smallest",
-                "the least GPU memory on which every pass still runs, to 2 MiB; how fast on larger\n\
-                 devices, `seamalloc cliff` shows",
+                "the least GPU memory on which every pass still runs, to 2 MiB; how fast on larger \
+                 devices, --times-live shows",
             ),
         Figure::result("overhead", |fit| round_to(fit.overhead(), 6).into())
             .figure("above\nlive", |fit| format!("+{:.1}%", fit.overhead() * 100.0).into())

@@ -8,45 +8,30 @@ type Figure = Column<Fragmentation>;
 
 /// The figures of a fragmentation.
 pub const FRAGMENTATION_COLUMNS: &[Figure] = &[
-    Figure::result("reserved", |memory| memory.reserved.into())
-        .meaning("held of the device: allocated + pending + free + unsettled - asleep - spilled"),
+    Figure::result("reserved", |memory| memory.reserved.into()),
     Figure::result("allocated", |memory| memory.allocated.into()),
-    Figure::result("pending", |memory| memory.pending.into())
-        .meaning("in live blocks; in freed ones that other streams still use"),
+    Figure::result("pending", |memory| memory.pending.into()),
     Figure::result("requested", |memory| memory.requested.into()),
     Figure::result("rounding_loss", |memory| memory.rounding_loss().into()),
-    Figure::result("utilization", |memory| round_to(memory.utilization(), 6).into())
-        .meaning("what was asked for of these two; what rounding added; requested / reserved"),
+    Figure::result("utilization", |memory| round_to(memory.utilization(), 6).into()),
     Figure::result("free", |memory| memory.free.into()),
-    Figure::result("unsettled", |memory| memory.unsettled.into())
-        .meaning("free; left behind by driver calls that failed"),
+    Figure::result("unsettled", |memory| memory.unsettled.into()),
     Figure::result("asleep", |memory| memory.asleep.into()),
-    Figure::result("spilled", |memory| memory.spilled.into())
-        .meaning("in live blocks of tags that sleep; spilled to the machine's memory. Both are not held of the device"),
+    Figure::result("spilled", |memory| memory.spilled.into()),
     Figure::result("largest_free", |memory| memory.largest_free().into()),
-    Figure::result("external", |memory| round_to(memory.external(), 6).into())
-        .meaning("longest free range that some stream may take; 1 - largest_free / free"),
+    Figure::result("external", |memory| round_to(memory.external(), 6).into()),
     Figure::result("largest_reachable", |memory| memory.largest_reachable().into()),
-    Figure::result("external_after_stitching", |memory| round_to(memory.external_after_stitching(), 6).into())
-        .meaning("largest request that stitching could meet; 1 - largest_reachable / free"),
-    Figure::result("stranded", |memory| memory.stranded().into())
-        .meaning("free memory of a stream or private pool that another stream, which makes requests too, cannot\nhave"),
-    Figure::result("pools", pools)
-        .meaning("what is free, by owner, for blocks of up to 1 MiB (small) and for larger ones"),
-    Figure::result("streams", streams).meaning(
-        "by stream, the longest free range that it may take (largest), and the largest request that it\n\
-         could be given without new memory (reachable)",
-    ),
+    Figure::result("external_after_stitching", |memory| round_to(memory.external_after_stitching(), 6).into()),
+    Figure::result("stranded", |memory| memory.stranded().into()),
+    Figure::result("pools", pools),
+    Figure::result("streams", streams),
     Figure::result("chunks", |memory| memory.chunks.into()),
     Figure::result("partly_free_chunks", |memory| memory.partly_free_chunks.into()),
-    Figure::result("partly_free_bytes", |memory| memory.partly_free_bytes.into())
-        .meaning("physical chunks; those of which a part is free; what is free in those"),
-    Figure::result("landlocked_bytes", |memory| memory.landlocked_bytes.into())
-        .meaning("free in the middle of a chunk, where no view can use it"),
+    Figure::result("partly_free_bytes", |memory| memory.partly_free_bytes.into()),
+    Figure::result("landlocked_bytes", |memory| memory.landlocked_bytes.into()),
     Figure::result("views", |memory| memory.views.into()),
     Figure::result("view_mappings", |memory| memory.view_mappings.into()),
-    Figure::result("home_mappings", |memory| memory.home_mappings.into())
-        .meaning("views; mappings in views; mappings of memory at its own place"),
+    Figure::result("home_mappings", |memory| memory.home_mappings.into()),
 ];
 
 /// Returns all fields of `memory`, and the figures that follow from them, by their names. Owners of free memory are as

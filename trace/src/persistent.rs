@@ -193,7 +193,8 @@ impl Course {
 
     fn sum(&self, blocks: Vec<bool>, most: u64) -> Persistent {
         let at_peak = |block: &usize| blocks[*block] && self.is_live(*block, self.peak);
-        let bytes: u64 = (0..blocks.len()).filter(at_peak).map(|block| self.sizes[block]).sum();
+        let sizes = (0..blocks.len()).filter(at_peak).map(|block| self.sizes[block]);
+        let bytes = sizes.fold(0, u64::saturating_add);
         Persistent { bytes: bytes.min(most), blocks }
     }
 }

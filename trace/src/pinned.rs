@@ -43,31 +43,25 @@ impl PinnedReport {
         Figure::run("trace", |of| of.trace.as_str().into()).text("trace", |of| of.trace.as_str().into()),
         Figure::run("cache", |of| of.cache.into()).text("cache", |of| of.cache.into()).legend(
             "cache",
-            "pytorch: its CachingHostAllocator, powers of two that are neither split nor\nmerged, counted; else a host \
+            "pytorch: its CachingHostAllocator, powers of two that are neither split nor merged, counted; else a host \
              pool of that strategy",
         ),
         Figure::run("device", |of| of.device.as_str().into()),
-        Figure::result("peak_live", |of| of.peak_live.into())
-            .figure("requested\nGiB", |of| gib(of.peak_live).into())
-            .meaning("the most bytes requested and not freed"),
+        Figure::result("peak_live", |of| of.peak_live.into()).figure("requested\nGiB", |of| gib(of.peak_live).into()),
         Figure::result("peak_reserved", |of| of.peak_reserved.into())
-            .figure("held\nGiB", |of| gib(of.peak_reserved).into())
-            .meaning("the most bytes held, page-locked"),
+            .figure("held\nGiB", |of| gib(of.peak_reserved).into()),
         Figure::result("above_live", |of| round_to(of.above_live(), 6).into())
             .figure("times\nrequested", |of| match of.out_of_memory {
                 true => Cell::Failed("out of memory".to_owned()),
                 false => format!("{:.3}", of.above_live()).into(),
             })
-            .legend("times requested", "the most bytes held / the most bytes requested and not freed")
-            .meaning("peak_reserved / peak_live"),
+            .legend("times requested", "the most bytes held / the most bytes requested and not freed"),
         Figure::result("taken", |of| of.taken.into())
             .figure("taken", |of| of.taken.to_string().into())
-            .legend("taken", "how often memory was taken of the machine")
-            .meaning("how often memory was taken of the machine, in all passes"),
-        Figure::result("oom", |of| of.out_of_memory.into()).meaning("whether memory ran out"),
+            .legend("taken", "how often memory was taken of the machine"),
+        Figure::result("oom", |of| of.out_of_memory.into()),
         Figure::time("driver_time_us", |of| of.driver_ns.map(us).into())
-            .figure("driver\nms", |of| of.driver_ns.map(ms).unwrap_or_default().into())
-            .meaning("time in the driver, in all passes; null: not known"),
+            .figure("driver\nms", |of| of.driver_ns.map(ms).unwrap_or_default().into()),
     ];
 
     /// Returns bytes held for each byte requested.

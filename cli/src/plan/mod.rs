@@ -10,7 +10,7 @@ mod picture;
 mod report;
 
 use crate::args::{Color, GenerateArgs};
-use crate::explain::legend;
+use crate::explain::{KEYS, legend};
 use crate::failure::Failure;
 use crate::inputs::Inputs;
 use crate::output::{self, Output};
@@ -61,9 +61,8 @@ pub(crate) struct PlanArgs {
 pub(crate) fn help() -> String {
     format!(
         "{}\n\n\
-         Keys of --json: input, method, peak, bound (both in bytes), optimal, seconds.\n\
-         Of a trace, one step is planned, the one with the peak of live memory. Persistent memory (weights, optimizer state) is not.\n\
-         Exit code 3 where no plan was found that needs --capacity or less.",
+         Of a trace, one step is planned, the one with the peak of live memory. Persistent memory (weights, optimizer state) is not. \
+         Exit code 3 where no plan was found that needs --capacity or less. {KEYS}",
         legend(PlanReport::COLUMNS)
     )
 }

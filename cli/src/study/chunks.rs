@@ -5,7 +5,7 @@ use super::chart::{self, Line, Mark, Panel, Point};
 use super::options::StudyArgs;
 use super::outcome::{Outcome, finish, outcomes};
 use crate::args::Color;
-use crate::explain::legend;
+use crate::explain::{KEYS, legend};
 use crate::failure::Failure;
 use crate::output;
 use crate::table::Table;
@@ -52,12 +52,7 @@ pub(super) const COLUMNS: &[Figure] = &[
 ];
 
 pub(super) fn help() -> String {
-    format!(
-        "{}\n\n\
-         The keys of --json are those of `seamalloc replay`, with _first, _third and _all for the first,\n\
-         the third and all three passes; chunk_size_mb is null for the default rule.",
-        legend(COLUMNS)
-    )
+    format!("{}\n\n{KEYS}", legend(COLUMNS))
 }
 
 /// The options of the study.

@@ -5,7 +5,7 @@ use super::chart::{self, Bar, Line, Mark, Panel, Point};
 use super::options::StudyArgs;
 use super::outcome::{Outcome, finish, outcomes};
 use crate::args::Color;
-use crate::explain::legend;
+use crate::explain::{KEYS, legend};
 use crate::failure::Failure;
 use crate::output;
 use crate::table::Table;
@@ -33,8 +33,8 @@ pub(super) const COLUMNS: &[Figure] = &[
         .text("sharing", |lagging| lagging.setting.0.name().into())
         .legend(
             "sharing",
-            "when memory freed on one stream may serve another: never; once the GPU has passed the\n\
-             free; at once, behind a GPU-side wait",
+            "when memory freed on one stream may serve another: never; once the GPU has passed the \
+                 free; at once, behind a GPU-side wait",
         ),
     Lagging::LAG
         .figure("lag", |lagging| lagging.lag.into())
@@ -71,8 +71,8 @@ pub(super) const COLUMNS: &[Figure] = &[
     .spare(4)
     .legend(
         "age",
-        "how many operations ago the event was recorded that a stream waited for, in the mean\n\
-         of the third pass: the older, the less it is held up; from the lag on not at all",
+        "how many operations ago the event was recorded that a stream waited for, in the mean \
+                 of the third pass: the older, the less it is held up; from the lag on not at all",
     ),
     Lagging::DRIVER_TIME_FIRST,
     Lagging::DRIVER_TIME_THIRD,
@@ -81,12 +81,7 @@ pub(super) const COLUMNS: &[Figure] = &[
 ];
 
 pub(super) fn help() -> String {
-    format!(
-        "{}\n\n\
-         The keys of --json are those of `seamalloc replay`, with _first, _third and _all for the first,\n\
-         the third and all three passes.",
-        legend(COLUMNS)
-    )
+    format!("{}\n\n{KEYS}", legend(COLUMNS))
 }
 
 /// The options of the study.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// What `--help` says below the options.
 pub(crate) const HELP: &str = "\
-A program opts in: SEAMALLOC_SERVE=1 in its environment, seamalloc.enable(serve=True) in Python, seam_serve in C,
+A program opts in: SEAMALLOC_SERVE=1 in its environment, seamalloc.enable(serve=True) in Python, seam_serve in C, \
 seamalloc_live::Server in Rust. Only its own user may ask.";
 
 /// What the columns say.

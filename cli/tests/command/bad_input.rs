@@ -127,7 +127,7 @@ fn of_several_inputs_the_broken_ones_are_named_and_the_others_processed() {
         (&["whatif", "--quick"], &good),
         (&["report", "--quick", "-o", &page], &good),
         (&["fit", "--strategy", "stitch"], &good),
-        (&["cliff", "--strategy", "stitch", "--times-live", "2"], &good),
+        (&["fit", "--strategy", "stitch", "--times-live", "2"], &good),
         (&["pinned"], &good),
         (&["study", "chunks", "--sizes", "2"], &good),
         (&["study", "lag", "--lags", "0"], &good),

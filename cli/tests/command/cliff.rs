@@ -1,12 +1,11 @@
-//! `seamalloc cliff`: the same as replays on devices of those sizes.
+//! `seamalloc fit --times-live`: the same as replays on devices of those sizes.
 
 use super::{STRATEGIES, complaint, has, lines, stdout};
 
 #[test]
 fn each_size_is_a_replay_on_such_a_device() {
     let sizes = ["1", "1.05", "1.5", "2"];
-    let found =
-        lines(&["cliff", "comb", "--steps", "1", "--passes", "2", "--times-live", &sizes.join(","), "--json"], 0);
+    let found = lines(&["fit", "comb", "--steps", "1", "--passes", "2", "--times-live", &sizes.join(","), "--json"], 0);
     assert_eq!(found.len(), sizes.len() * STRATEGIES.len());
     for (index, line) in found.iter().enumerate() {
         assert_eq!(line["strategy"], STRATEGIES[index % STRATEGIES.len()]);
@@ -36,14 +35,20 @@ fn each_size_is_a_replay_on_such_a_device() {
 
 #[test]
 fn the_table_shows_who_does_not_run() {
-    has(&stdout(&["cliff", "comb", "--steps", "1"], 0), &["comb", "1.005", "out of memory in pass 1", "last pass"]);
+    has(
+        &stdout(&["fit", "comb", "--steps", "1", "--times-live"], 0),
+        &["comb", "1.005", "out of memory in pass 1", "last pass"],
+    );
 }
 
 #[test]
 fn what_is_no_size_is_refused() {
     for bad in ["0.9", "1001", "many", "-1", "nan"] {
-        has(&complaint(&["cliff", "comb", &format!("--times-live={bad}")], 2), &[bad, "from 1 to 1000"]);
+        has(&complaint(&["fit", "comb", &format!("--times-live={bad}")], 2), &[bad, "from 1 to 1000"]);
     }
-    has(&complaint(&["cliff", "comb", "--device", "sim:h200,capacity=1GiB"], 2), &["chooses the memory itself"]);
-    has(&complaint(&["cliff", "comb", "--device", "host"], 2), &["simulated"]);
+    has(
+        &complaint(&["fit", "comb", "--times-live", "--device", "sim:h200,capacity=1GiB"], 2),
+        &["chooses the memory itself"],
+    );
+    has(&complaint(&["fit", "comb", "--times-live", "--device", "host"], 2), &["simulated"]);
 }

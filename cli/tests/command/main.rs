@@ -12,6 +12,7 @@ mod evict;
 mod figures;
 mod fit;
 mod formats;
+mod help;
 mod json;
 mod known;
 #[path = "../../../tests/common/length.rs"]

@@ -59,6 +59,8 @@ fn subcommands_of_the_python_package_are_named_with_the_way_to_them() {
         }
         has(&stdout(&["--help"], 0), &[&there]);
     }
+    let error = complaint(&["cliff", "job.pickle", "--passes", "3"], 2);
+    has(&error, &["`cliff` was removed", "seamalloc fit TRACE --times-live"]);
     // Any other mistake gets a suggestion.
     has(&complaint(&["fleets"], 2), &["unrecognized subcommand 'fleets'"]);
 }
@@ -142,7 +144,7 @@ fn a_picture_that_is_no_svg_is_refused() {
     for command in [
         vec!["stress", "comb"],
         vec!["fit", "comb"],
-        vec!["cliff", "comb"],
+        vec!["fit", "comb", "--times-live"],
         vec!["plan", &buffers],
         vec!["evict", "linear"],
         vec!["study", "chunks", "comb"],

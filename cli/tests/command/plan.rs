@@ -166,5 +166,5 @@ fn what_is_wrong_is_named() {
         has(&complaint(&[&["plan", &file], args].concat(), 2), parts);
     }
     has(&complaint(&["plan"], 2), &["Usage: seamalloc plan"]);
-    has(&stdout(&["plan", "--help"], 0), &["What the columns say", "bound", "optimal", "Keys of --json"]);
+    has(&stdout(&["plan", "--help"], 0), &["What the columns say", "bound", "optimal", "docs/json.md"]);
 }

@@ -56,9 +56,10 @@ fn the_closing_line_is_true() {
 fn groups_and_names_select() {
     assert_eq!(names(&["adversarial", "--steps", "1"]), ["comb", "sawtooth", "creeping", "ping-pong"]);
     assert_eq!(names(&["creeping", "moe-R", "comb", "--steps", "1"]), ["moe-R", "creeping", "comb"]);
-    let out = stdout(&["stress", "moe-R", "comb", "--steps", "1"], 0);
+    let out = stdout(&["stress", "comb", "dtr-tree", "moe-R", "--steps", "1"], 0);
     let at = |text: &str| out.find(text).unwrap_or_else(|| panic!("{text} is missing in {out}"));
-    assert!(at("Real PyTorch jobs") < at("moe-R") && at("moe-R") < at("Generated patterns"), "{out}");
+    let order = ["Real PyTorch jobs", "moe-R", "Generated patterns", "dtr-tree", "Adversarial patterns", "comb"];
+    assert!(order.windows(2).all(|pair| at(pair[0]) < at(pair[1])), "{out}");
 }
 
 #[test]
@@ -84,4 +85,75 @@ fn steps_lengthen_what_is_generated() {
     let ([recorded, short], [same, long]) = (ops("1"), ops("3"));
     assert_eq!(recorded, same);
     assert!(long > 2 * short, "{short} {long}");
+}
+
+/// The verdict is that of the rows: `stitch` beside `expandable`, and what `gmlake` takes in the driver.
+#[test]
+fn the_verdict_is_that_of_the_rows() {
+    let args = ["stress", "moe-R", "prefetch", "sawtooth", "comb", "--steps", "1"];
+    let words = |out: &str| out.split_whitespace().collect::<Vec<_>>().join(" ");
+    let out = words(&stdout(&args, 0));
+    let all = lines(&[&args[..], &["--json"]].concat(), 0);
+    let of = |strategy: &str, key: &str| -> Vec<f64> {
+        all.iter().filter(|line| line["strategy"] == strategy).map(|line| line[key].as_f64().unwrap()).collect()
+    };
+    let (ours, theirs) = (of("stitch", "peak_reserved"), of("expandable", "peak_reserved"));
+    let less = |range: std::ops::Range<usize>| range.filter(|index| ours[*index] < theirs[*index]).count();
+    let (ours, gmlake): (f64, f64) =
+        (of("stitch", "driver_time_us").iter().sum(), of("gmlake", "driver_time_us").iter().sum());
+    has(
+        &out,
+        &[
+            &format!(
+                "`stitch` holds less than `expandable` on {} of 1 recorded jobs, {} of 1 generated patterns and {} of 2 \
+                 adversarial patterns",
+                less(0..1),
+                less(1..2),
+                less(2..4)
+            ),
+            &format!("spends {:.1} times as long in the driver ({:.2} s against", gmlake / ours, gmlake / 1e6),
+        ],
+    );
+    assert!(out.ends_with("s)."), "the verdict stands last: {out}");
+    let alone = words(&stdout(&[&args[..], &["--strategy", "stitch"]].concat(), 0));
+    assert!(!alone.contains("Beside") && !alone.contains("holds less"), "{alone}");
+}
+
+/// Recorded jobs, generated patterns and adversarial ones have a table and averages each, and the columns are explained once.
+#[test]
+fn kinds_of_workloads_are_averaged_apart() {
+    let args = ["stress", "moe-R", "opt1.3b-R", "dtr-chain", "dtr-tree", "comb", "sawtooth", "--steps", "1"];
+    let out = stdout(&args, 0);
+    let headings = ["Real PyTorch jobs", "Generated patterns", "Adversarial patterns", "  live     "];
+    let at = headings.map(|heading| out.find(heading).unwrap_or_else(|| panic!("{heading} is missing in {out}")));
+    for (index, (traces, others)) in
+        [("(moe-R|opt1.3b-R)", "dtr"), ("(dtr-chain|dtr-tree)", "comb"), ("(comb|sawtooth)", "moe-R")]
+            .into_iter()
+            .enumerate()
+    {
+        let part = &out[at[index]..at[index + 1]];
+        let worst: Vec<_> = part.lines().filter(|line| line.contains("of what it reserves")).collect();
+        assert_eq!(worst.len(), 4, "{part}");
+        let names: Vec<_> = traces.trim_matches(['(', ')']).split('|').collect();
+        assert!(worst.iter().all(|line| names.iter().any(|name| line.ends_with(&format!("({name})")))), "{part}");
+        assert!(!part.contains(others), "{part}");
+    }
+    for name in ["live", "reserved", "utilization", "driver ms", "worst ms", "caching", "stitch"] {
+        assert_eq!(
+            out[at[3]..].matches(&format!("\n  {name:14}")).count() + usize::from(name == "live"),
+            1,
+            "{name}: {out}"
+        );
+    }
+    assert!(!out.contains("ns/op"), "{out}");
+}
+
+#[test]
+fn help_and_errors_name_letters_and_groups() {
+    let help = stdout(&["stress", "--help"], 0).split_whitespace().collect::<Vec<_>>().join(" ");
+    has(&help, &["R recompute, L LoRA, O offload", "adversarial", "recorded jobs are the same with every seed"]);
+    has(
+        &super::complaint(&["stress", "recompute"], 2),
+        &["`recompute`", "groups are recorded, transformer, moe", "adversarial"],
+    );
 }

@@ -22,8 +22,6 @@ impl Spilled {
     pub(crate) const MOVED: &'static str = "spill_moved_bytes";
     pub(crate) const PIECES: &'static str = "spill_pieces";
     pub(crate) const TIME: &'static str = "spill_us";
-    pub(crate) const MEANING: &'static str = "with spill:host=SIZE, the most live memory that lay in the machine's; bytes moved there and back;\n\
-                                              the pieces that were moved there; the time in the driver that it took";
 
     /// Of a pass.
     #[must_use]

@@ -100,17 +100,13 @@ impl TimelineReport {
         Figure::run("policy", |run| run.policy.as_str().into()).text("policy", |run| run.policy.as_str().into()),
         Figure::run("device", |run| run.device.as_str().into()),
         Figure::run("pass", |run| run.pass.into()).figure("pass", |run| run.pass.into()),
-        Figure::time("steps_ns", |run| run.steps.iter().map(|step| step.ns).collect::<Vec<_>>().into())
-            .meaning("length of each step, in nanoseconds"),
+        Figure::time("steps_ns", |run| run.steps.iter().map(|step| step.ns).collect::<Vec<_>>().into()),
         Figure::time("step_ns", |run| run.step_ns().into())
-            .meaning("their mean")
             .figure("step\nms", step_cell)
             .legend("step", "the mean length of the job's steps, by the simulated clock"),
-        Figure::time("recorded_step_ns", |run| run.recorded_step_ns().into())
-            .meaning("the mean when the job was recorded; null: not known"),
-        Figure::time("bare_step_ns", |run| run.bare_ns.into()).meaning("the mean without any allocator"),
+        Figure::time("recorded_step_ns", |run| run.recorded_step_ns().into()),
+        Figure::time("bare_step_ns", |run| run.bare_ns.into()),
         Figure::time("beside_bare", |run| round_to(run.beside_bare(), 6).into())
-            .meaning("step_ns / bare_step_ns")
             .figure("beside\nnone", |run| format!("{:.3}", run.beside_bare()).into())
             .legend("beside none", "that by its length where allocating takes no time and waits for nothing"),
         Figure::time("work_share", |run| round_to(run.share(|path| path.work_ns), 6).into())
@@ -123,40 +119,31 @@ impl TimelineReport {
             .figure("path:\nlaunch", |run| percent(run.share(|path| path.launch_ns)))
             .spare(4),
         Figure::time("driver_share", |run| round_to(run.share(|path| path.driver_ns), 6).into())
-            .meaning(
-                "parts of the critical path: the GPU's work, the program on the CPU, launches and gaps between\n\
-                 kernels, driver calls of the allocator",
-            )
             .figure("path:\ndriver", |run| percent(run.share(|path| path.driver_ns)))
             .legend(
                 "path",
-                "what decides a step's length, walking back from its end: the GPU's work,\n\
+                "what decides a step's length, walking back from its end: the GPU's work, \
                  the program on the CPU, launches and gaps between kernels, driver calls",
             ),
         Figure::time("held_share", |run| round_to(run.share(|path| path.held_ns), 6).into())
-            .meaning("for how much of it waits of the allocator alone held the work on the path back")
             .figure("waits\nhold", |run| percent(run.share(|path| path.held_ns)))
             .legend("waits hold", "for how much of it the allocator's GPU-side waits alone held work back"),
         Figure::result("stream_waits", |run| run.stream_waits.into())
             .figure("GPU\nwaits", |run| run.stream_waits.into())
             .legend("GPU waits", "GPU-side waits of the allocator in a pass"),
-        Figure::time("effective_waits", |run| run.effective_waits.into())
-            .meaning("of these, waits that held work back"),
+        Figure::time("effective_waits", |run| run.effective_waits.into()),
         Figure::result("cpu_waits", |run| run.cpu_waits.into())
             .figure("CPU\nwaits", |run| run.cpu_waits.into())
             .spare(1)
             .legend("CPU waits", "how often the allocator let the CPU wait for the GPU"),
         Figure::time("driver_ns", |run| run.driver.total_ns().into())
-            .meaning("time in the allocator's driver calls, waiting left out")
             .figure("driver\nms", |run| ms(run.driver.total_ns()).into())
             .legend("driver", "time in the allocator's driver calls in a pass, waiting left out"),
         Figure::result("peak_live", |run| run.peak_live.into()),
         Figure::result("peak_reserved", |run| run.peak_reserved.into())
             .figure("held\nGiB", |run| gib(run.peak_reserved).into())
             .legend("held", "the most bytes held of the device"),
-        Figure::result("oom_line", |run| run.oom.as_ref().map(|(line, _)| *line).into()).meaning(
-            "the line for which the memory did not suffice, from 0 without the first and the blocks; null: none",
-        ),
+        Figure::result("oom_line", |run| run.oom.as_ref().map(|(line, _)| *line).into()),
     ];
 
     /// Returns the line that `--json` prints: the values of all columns by their keys.

@@ -3,8 +3,10 @@
 //! Owns: what of a job grows with its steps, the scaling of a trace, and the search for its factor.
 
 use crate::persistent::Persistent;
+use crate::refused::RefusedRequest;
 use crate::replay::{PassReport, ReplayError, ReplayOptions, Spilled, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
+use std::borrow::Cow;
 
 /// Steps are made larger in parts of this: 1%.
 const WHOLE: u64 = 100;
@@ -32,12 +34,17 @@ pub(super) struct Growth {
 /// What of a job grows with its steps.
 pub(super) struct Growing<'t> {
     trace: &'t Trace,
+    /// The job whose steps grow: the trace, with the request that was refused when it was recorded.
+    job: Cow<'t, Trace>,
+    /// Which blocks of the job stay as they are.
     persistent: Persistent,
 }
 
 impl<'t> Growing<'t> {
     pub(super) fn of(trace: &'t Trace) -> Self {
-        Self { trace, persistent: Persistent::of(trace) }
+        let job = RefusedRequest::of(trace).map_or(Cow::Borrowed(trace), |refused| Cow::Owned(refused.made_in(trace)));
+        let persistent = Persistent::of(&job);
+        Self { trace, job, persistent }
     }
 
     /// The bytes that are taken to stay as they are.
@@ -47,7 +54,7 @@ impl<'t> Growing<'t> {
 
     /// Whether there is something that grows: the job frees anything, and has more than persistent memory.
     pub(super) fn grows(&self) -> bool {
-        let frees = self.trace.events.iter().any(|event| !matches!(event, TraceEvent::Alloc { .. }));
+        let frees = self.job.events.iter().any(|event| !matches!(event, TraceEvent::Alloc { .. }));
         frees && self.persistent.blocks.contains(&false)
     }
 
@@ -83,7 +90,11 @@ impl<'t> Growing<'t> {
         }
         let capacity = options.device.capacity;
         // In hundredths: `low` runs, or is nothing at all; `high` does not run, or is beyond what is of interest.
-        let mut low = if reserved.is_some() { WHOLE } else { 0 };
+        let runs = match &self.job {
+            Cow::Borrowed(_) => reserved.is_some(),
+            Cow::Owned(job) => held(&run(job)?).is_some(),
+        };
+        let mut low = if runs { WHOLE } else { 0 };
         let mut high = self.beyond(capacity).min(if low > 0 { MOST + 1 } else { WHOLE });
         let used = |reserved: u64| self.trace.summary().peak_live as f64 / reserved.max(1) as f64;
         let usable = (capacity as f64 * reserved.map_or(1.0, used)) as u64;
@@ -112,7 +123,7 @@ impl<'t> Growing<'t> {
         let mut sizes = Vec::with_capacity(self.persistent.blocks.len());
         let (mut stays, mut grows) = (0_u64, 0_u64);
         let mut least = u64::MAX;
-        for event in &self.trace.events {
+        for event in &self.job.events {
             match *event {
                 TraceEvent::Alloc { size, .. } => {
                     let part = if self.stays(sizes.len()) { &mut stays } else { &mut grows };
@@ -141,7 +152,7 @@ impl<'t> Growing<'t> {
     /// The trace with every block that is not persistent `hundredths` of a hundred times as large.
     fn scaled(&self, hundredths: u64) -> Trace {
         let mut stays = self.persistent.blocks.iter();
-        let events = self.trace.events.iter().map(|event| match *event {
+        let events = self.job.events.iter().map(|event| match *event {
             TraceEvent::Alloc { size, stream } if stays.next() != Some(&true) => {
                 let size = (u128::from(size) * u128::from(hundredths)).div_ceil(u128::from(WHOLE));
                 TraceEvent::Alloc { size: u64::try_from(size).unwrap_or(u64::MAX).clamp(1, MAX_BLOCK_SIZE), stream }
@@ -151,7 +162,7 @@ impl<'t> Growing<'t> {
         Trace {
             name: self.trace.name.clone(),
             meta: serde_json::Map::new(),
-            streams: self.trace.streams.clone(),
+            streams: self.job.streams.clone(),
             events: events.collect(),
         }
     }
@@ -168,6 +179,7 @@ mod tests {
     use super::super::tests::{MIB, job, options, training};
     use super::*;
     use seamalloc::StrategyKind;
+    use seamalloc::driver::StreamId;
 
     fn sought(trace: &Trace, strategy: StrategyKind, capacity: u64) -> Growth {
         Growing::of(trace).sought(&options(strategy, capacity), &mut |_, _| {}).unwrap()
@@ -257,6 +269,18 @@ mod tests {
         assert_eq!((found.reserved, found.largest_step), (None, Some(0.5)));
         let found = sought(&training(60), StrategyKind::Stitch, 90 * MIB);
         assert_eq!(found.largest_step, None, "the weights alone are too much");
+    }
+
+    /// Weights of 100 MiB, a step of 60, and a request of 60 more that was refused: 100 of 120 MiB are left for both.
+    #[test]
+    fn a_refused_request_is_a_part_of_the_step() {
+        let mut trace = steps(60, false);
+        let refused = RefusedRequest { event: trace.events.len() - 2, size: 60 * MIB, stream: StreamId::DEFAULT };
+        trace.meta.insert(RefusedRequest::KEY.to_owned(), refused.to_json());
+        let found = sought(&trace, StrategyKind::Stitch, 200 * MIB);
+        assert!(found.reserved.is_some_and(|reserved| reserved <= 200 * MIB), "{found:?}");
+        assert!((0.8..0.84).contains(&found.largest_step.unwrap()), "{found:?}");
+        assert_eq!(Growing::of(&trace).persistent(), 100 * MIB);
     }
 
     #[test]

@@ -169,6 +169,9 @@ pub fn times(factor: f64) -> String {
 /// estimate, the same for every strategy. Where no memory is seen to be persistent, all grows. Memory that is not the
 /// allocator's (the CUDA context, libraries) is not counted: give the device a capacity without it.
 ///
+/// A request that was refused while the job was recorded is a part of the step, so that the factor is below 1 where the job ran
+/// out of memory on a device of this size.
+///
 /// No larger step is sought where the device is unknown; the job is replayed on one that is large enough for it.
 ///
 /// The search takes it that a smaller step runs where a larger one does; where it does not, one of its limits is found, to

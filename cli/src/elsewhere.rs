@@ -1,4 +1,4 @@
-//! The subcommands that only the Python package has, and the message for somebody who looks for them here.
+//! The subcommands that are elsewhere, and the message for somebody who looks for them here.
 
 use clap::Error;
 use clap::error::{ContextKind, ContextValue};
@@ -6,11 +6,18 @@ use clap::error::{ContextKind, ContextValue};
 /// Subcommands of `python -m seamalloc` that this command lacks.
 const SUBCOMMANDS: [&str; 2] = ["run", "fleet"];
 
-/// Returns the message for a command line that names a subcommand of the Python package; None for any other mistake.
+/// Subcommands of earlier versions, and what to write in their place.
+const REMOVED: [(&str, &str); 1] = [("cliff", "seamalloc fit TRACE --times-live")];
+
+/// Returns the message for a command line that names a subcommand of the Python package or of an earlier version; None for any
+/// other mistake.
 pub(crate) fn explain(error: &Error) -> Option<String> {
     let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
     };
+    if let Some((name, instead)) = REMOVED.iter().find(|(removed, _)| removed == name) {
+        return Some(format!("`{name}` was removed: write {instead}"));
+    }
     SUBCOMMANDS.contains(&name.as_str()).then(|| {
         format!(
             "`{name}` is a subcommand of the Python package: python -m seamalloc {name}. pip installs the package from the wheel \
