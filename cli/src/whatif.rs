@@ -12,7 +12,7 @@ use crate::values::Device;
 use crate::verdict;
 use seamalloc::StrategyKind;
 use seamalloc_trace::verdict::judged;
-use seamalloc_trace::whatif::{DeviceFrom, WhatIf, device_of, held as held_once, times, whatif};
+use seamalloc_trace::whatif::{DeviceFrom, MOST_GROWTH, WhatIf, device_of, held as held_once, times, whatif};
 use std::cmp::Ordering;
 
 pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
@@ -89,22 +89,21 @@ pub(crate) fn sentences_of(found: &[WhatIf]) -> Option<String> {
     let others = || found.iter().filter(|report| !pytorchs.contains(&report.strategy));
     let ours = others().find(|report| report.strategy == StrategyKind::Stitch).or_else(|| others().next());
     let any = ours.or_else(|| found.first())?;
-    let mut text = format!("{} on {}{}: ", any.trace, any.device, known_by(any.device_from));
-    if any.grows && !any.sought {
-        text.push_str("the largest step was not sought");
-    } else if any.grows {
-        let step = |name: &str, step: Option<f64>| format!("{name} {}", step.map_or_else(|| "none".to_owned(), times));
-        let mut steps = vec![step("native", any.native.largest_step), step("expandable", any.expandable.largest_step)];
-        steps.extend(ours.map(|ours| step(ours.strategy.name(), ours.largest_step)));
-        text.push_str(&steps.join(", "));
-        if let Some(ours) = ours {
-            text.push_str(&format!(": {}", larger(ours)));
-        }
+    let mut text = if any.device_from == DeviceFrom::Unknown {
+        format!(
+            "{}: how much larger its steps could be depends on the device, which the recording does not name: say yours, for \
+             example --device sim:rtx4090, --device sim:h100, or --device sim:h200,capacity=44GiB.",
+            any.trace
+        )
     } else {
-        text.push_str("it frees nothing, so nothing grows with its steps");
-    }
-    text.extend(ours.map(|ours| format!("; {}", held(ours))));
-    text.push('.');
+        let mut text = format!("{} on {}{}: {}", any.trace, any.device, known_by(any.device_from), steps(any, ours));
+        text.extend(ours.map(|ours| format!("; {}", held(ours))));
+        text.push('.');
+        if any.grows && any.sought {
+            text.push_str(&assumption(any));
+        }
+        text
+    };
     match any.recorded_reserved {
         None => {}
         Some(recorded) if any.reserved_before > 0 => text.push_str(&format!(
@@ -118,12 +117,39 @@ pub(crate) fn sentences_of(found: &[WhatIf]) -> Option<String> {
     Some(text)
 }
 
+/// The largest steps of PyTorch's allocators and of a strategy.
+fn steps(any: &WhatIf, ours: Option<&WhatIf>) -> String {
+    if !any.grows {
+        return "it frees nothing, so nothing grows with its steps".to_owned();
+    }
+    if !any.sought {
+        return "the largest step was not sought".to_owned();
+    }
+    let step = |name: &str, step: Option<f64>| format!("{name} {}", step.map_or_else(|| "none".to_owned(), times));
+    let mut steps = vec![step("native", any.native.largest_step), step("expandable", any.expandable.largest_step)];
+    steps.extend(ours.map(|ours| step(ours.strategy.name(), ours.largest_step)));
+    let larger = ours.map(|ours| format!(": {}", larger(ours))).unwrap_or_default();
+    format!("{}{larger}", steps.join(", "))
+}
+
+/// What is taken to grow with a step, and what to stay.
+fn assumption(any: &WhatIf) -> String {
+    let stays = match any.persistent {
+        0 => "no memory is seen to stay from step to step".to_owned(),
+        persistent => format!("{} of weights and optimizer state stay", bytes(persistent)),
+    };
+    format!(
+        " Taken to grow with the step are activations and temporary buffers, and, to be careful, gradients and the \
+         optimizer's temporary buffers; {stays}."
+    )
+}
+
 fn known_by(from: DeviceFrom) -> &'static str {
     match from {
         DeviceFrom::Asked => "",
         DeviceFrom::Noted => " (the recorded device's memory)",
         DeviceFrom::Refusal => " (what PyTorch could have when the recorded job ran out of memory)",
-        DeviceFrom::Unknown => " (the recording does not say how much memory its device has: --device does)",
+        DeviceFrom::Unknown => " (of unknown memory)",
     }
 }
 
@@ -141,6 +167,7 @@ fn larger(ours: &WhatIf) -> String {
         },
         Ordering::Greater if own < 1.0 => "the only one that runs it, with smaller steps".to_owned(),
         Ordering::Greater => "the only one that runs it".to_owned(),
+        Ordering::Equal if best >= MOST_GROWTH => "far larger steps fit".to_owned(),
         Ordering::Equal if best > 0.0 => format!("the same largest step as {name}'s"),
         Ordering::Equal => "none runs it, even with the smallest steps".to_owned(),
         Ordering::Less => format!("a smaller step than {name}'s"),

@@ -19,8 +19,6 @@
     step: { label: "largest step", of: step, isBytes: false },
   };
 
-  Seam.times = (step) => (step == null ? "–" : step === 0 ? "none" : `×${step < 100 ? step.toFixed(2) : Math.round(step)}`);
-
   Seam.RankChart = class {
     /**
      * `rows` in the order in which they are drawn, `strategies` by name, `figure` one of RANK_FIGURES, `deciding` the names of rows that

@@ -60,9 +60,14 @@
     return Seam.element("td", {}, Seam.percent(part), bar);
   }
 
+  /** A factor of larger steps; the search for it stops at 8. */
+  Seam.times = (step) => (step == null ? "–" : step === 0 ? "none" : step < 8 ? `×${step.toFixed(2)}` : "×8 or more");
+
   /** What larger steps and other allocators on the same device come to. */
   Seam.compared = (job) => {
-    const step = (factor, grows) => (factor == null ? (grows ? "none" : "nothing grows") : `×${factor.toFixed(2)}`);
+    const unknown = job.about.whatif.some((line) => line.device_from === "unknown");
+    const step = ({ grows, largest_step: factor }) =>
+      unknown ? "say --device" : factor == null && !grows ? "nothing grows" : Seam.times(factor ?? 0);
     const held = (bytes) => (bytes == null ? failed("too much") : Seam.bytes(bytes));
     const rows = job.about.whatif.map((line) => {
       const course = job.courses.find((course) => course.name === line.strategy);
@@ -71,9 +76,12 @@
           ? line.expandable_reserved - line.peak_reserved
           : null;
       const less = gain == null ? "–" : `${gain < 0 ? "−" : ""}${Seam.bytes(Math.abs(gain))}`;
-      return [named(course, job), held(line.peak_reserved), less, step(line.largest_step, line.grows)];
+      return [named(course, job), held(line.peak_reserved), less, step(line)];
     });
-    const caption = `On the same device, ${job.about.device}. Largest step: how many times as large all that the job frees again can be; what it never frees stays.`;
+    const stays = Math.max(...job.about.whatif.map((line) => line.persistent));
+    const caption = unknown
+      ? "What each strategy needs. The recording does not name its device: with --device the table says how much larger the steps can be."
+      : `On the same device, ${job.about.device}. Largest step: how many times as large activations and temporary buffers can be, beside ${Seam.bytes(stays)} of weights and optimizer state that stay. Gradients are taken to grow too, to be careful.`;
     return Seam.table(caption, ["strategy", "reserved", "less than expandable", "largest step"], rows);
   };
 

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::bytes;
 use crate::source;
 use seamalloc_plan::{Problem, csv, read_csv};
-use seamalloc_trace::iteration::{Iteration, Likeness};
+use seamalloc_trace::iteration::{Iteration, Kind, Likeness};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -61,9 +61,27 @@ impl Input {
         let persistent = iteration.persistent;
         if persistent.count > 0 {
             let held = bytes(persistent.bytes);
-            text.push_str(&format!(". {} blocks of {held} live throughout; they are not planned", persistent.count));
+            text.push_str(&format!(
+                ". Persistent memory (weights, optimizer state) is not planned: {} blocks of {held}. With it {} are live at \
+                 most, and no plan comes to less",
+                persistent.count,
+                bytes(iteration.live)
+            ));
         }
         text.push('.');
+        text.push_str(&steps_of_kinds(iteration));
         Some(text)
+    }
+}
+
+/// The kinds of steps, if there is more than one, or that they are not told apart.
+fn steps_of_kinds(iteration: &Iteration) -> String {
+    let kind = |kind: &Kind| format!("{} of {} requests, {} live at most", kind.times, kind.requests, bytes(kind.live));
+    match iteration.kinds.as_slice() {
+        [] if iteration.likeness == Likeness::Part => {
+            " If steps are of several kinds, such as training and evaluation, they are not told apart.".to_owned()
+        }
+        [] | [_] => String::new(),
+        kinds => format!(" Steps are of several kinds: {}.", kinds.iter().map(kind).collect::<Vec<_>>().join("; ")),
     }
 }

@@ -95,7 +95,7 @@ fn the_table_of_the_smallest_device_shows_what_follows_from_arithmetic() {
 #[test]
 fn the_table_of_whatif_shows_what_follows_from_arithmetic() {
     let folder = Folder::new();
-    let out = stdout(&["whatif", &two_sizes(&folder), "--strategy", "caching"], 0);
+    let out = stdout(&["whatif", &two_sizes(&folder), "--strategy", "caching", "--device", "sim:h200"], 0);
     let cells = row(&out, "caching");
     assert_eq!(cells[..6], ["two", "caching", "100.00", "130.00", "76.92%", "x1.39"], "{out}");
 }

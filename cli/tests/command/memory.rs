@@ -23,7 +23,7 @@ fn a_shortage_is_shown_in_the_table_and_in_words() {
             "Asked for ",
             "of the device's 20.00 GiB",
             "in one piece",
-            "this allocator can hold no more than 20.00 GiB. The trace's live bytes alone reach 27.58 GiB, more than \
+            "this allocator can hold no more than 20.00 GiB. No allocator helps. The trace's live bytes alone reach 27.58 GiB, more than \
              20.00 GiB: no strategy could run it there.",
             "1 of 2 ran out of memory",
         ],

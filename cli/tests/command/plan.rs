@@ -82,7 +82,16 @@ fn an_iteration_of_a_trace_is_planned() {
     assert!(offsets.iter().chain(&sizes).all(|bytes| bytes.is_multiple_of(512)));
     assert_eq!(offsets.iter().zip(&sizes).map(|(offset, size)| offset + size).max(), chainer["peak"].as_u64());
     let out = stdout(&["plan", "opt1.3b-R", "--method", "chainer"], 0).replace("\n  ", " ");
-    has(&out, &["opt1.3b-R: 7 iterations of one shape", "2756 requests", "live throughout; they are not planned"]);
+    has(
+        &out,
+        &[
+            "opt1.3b-R: 8 iterations that are alike in part",
+            "2757 requests",
+            "Persistent memory (weights, optimizer state) is not planned",
+            "With it 27.58 GiB are live at most",
+            "they are not told apart",
+        ],
+    );
     let trace = folder.file("trace.csv", b"a,1,512,0\na,2,100,0\nr,1\nf,1\n");
     let out = stdout(&["plan", &trace], 0);
     has(&out, &["trace: nothing repeats, so the whole trace is planned: 2 requests", "1.00 KiB"]);

@@ -2,7 +2,7 @@
 
 use super::{Folder, STRATEGIES, complaint, has, lines, snapshot, stdout};
 
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 24] = [
     "capacity",
     "device",
     "device_from",
@@ -15,6 +15,7 @@ const KEYS: [&str; 23] = [
     "peak_live",
     "peak_reserved",
     "peak_spilled",
+    "persistent",
     "recorded_reserved",
     "reserved_before",
     "sought",
@@ -75,7 +76,8 @@ fn what_is_gained_is_said_over_pytorch_on_the_same_device() {
         (
             "sim:h200,capacity=200MiB",
             "job on sim:h200,capacity=200MiB: native x2.00, expandable x2.00, stitch x2.00: the same largest step as expandable's; holds as much as \
-             native, 10.00 MiB less than expandable.",
+             native, 10.00 MiB less than expandable. Taken to grow with the step are activations and temporary buffers, and, \
+             to be careful, gradients and the optimizer's temporary buffers; 100.00 MiB of weights and optimizer state stay.",
         ),
         (
             "sim:h200,capacity=130MiB",
@@ -164,19 +166,25 @@ fn the_device_is_the_recorded_one_where_the_recording_says_so() {
     let snapshot = format!(r#"{{"segments":[{segment}],"device_traces":[[{}]]}}"#, history.join(","));
     let derived = device("short.json", &snapshot, "ran out of memory)");
     assert_eq!(derived, ("sim:h200,capacity=100MiB".to_owned(), "refusal".to_owned()));
-    let unknown = device("unknown.csv", events, "does not say how much memory its device has");
+    let unknown = device(
+        "unknown.csv",
+        events,
+        "unknown: how much larger its steps could be depends on the device, which the recording does not name: say yours, for example --device \
+         sim:rtx4090, --device sim:h100, or --device sim:h200,capacity=44GiB.",
+    );
     assert_eq!(unknown, ("sim:h200".to_owned(), "unknown".to_owned()));
 }
 
-/// An H200 has room for a small step thousands of times: that many is said, not "100 or more". What frees nothing has none.
+/// A small step has room thousands of times: the search stops at 8. What frees nothing has none.
 #[test]
 fn a_largest_step_is_the_largest_or_said_not_to_be() {
     let folder = Folder::new();
-    let args = |file: &str| ["whatif".to_owned(), file.to_owned(), "--strategy".to_owned(), "stitch".to_owned()];
+    let args = |file: &str| ["whatif", file, "--strategy", "stitch", "--device", "sim:h200"].map(str::to_owned);
     let small = folder.file("small.csv", b"a,1,1048576,0\na,2,20971520,0\nr,2\nf,2\n");
     let out = words(&args(&small).each_ref().map(String::as_str));
-    // 143,155.9 MiB less the 1 that stays, 2 as a segment or 20 as expandable's, by 20 MiB.
-    has(&out, &["native x7158, expandable x7157, stitch x7158: the same largest step as native's"]);
+    has(&out, &["native x8 or more, expandable x8 or more, stitch x8 or more: far larger steps fit"]);
+    let line = lines(&[&args(&small).each_ref().map(String::as_str)[..], &["--json"]].concat(), 0).remove(0);
+    assert_eq!((&line["largest_step"], &line["tries"]), (&8.0.into(), &2.into()), "{line}");
     let rigid = folder.file("rigid.csv", b"a,1,1048576,0\n");
     let rigid = args(&rigid);
     let rigid = rigid.each_ref().map(String::as_str);

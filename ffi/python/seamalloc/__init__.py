@@ -163,8 +163,9 @@ def forget_stream(stream: Stream, device: Device = None) -> None:
 def whatif(path: FileName, device: str | None = None, **options: object) -> list[dict[str, Any]]:
     """What each strategy would have made of a job: of a snapshot that `torch.cuda.memory._dump_snapshot` wrote with its
     history, or of a trace. A list of dicts, one for each job of the file and each strategy, or for the one of
-    `strategy=...`: `peak_reserved` is what it would have held, `recorded_reserved` what PyTorch held, `largest_step` how
-    many times as large all that the job frees again could be, None where it frees nothing (`grows` False);
+    `strategy=...`: `peak_reserved` is what it would have held, `recorded_reserved` what PyTorch held, `persistent` the
+    bytes of weights and optimizer state that stay from step to step, `largest_step` how many times as large all else could
+    be, 8 at most, None where it frees nothing (`grows` False) or the device is unknown (`sought` False);
     `native_step`, `native_reserved`, `expandable_step`, `expandable_reserved` are what PyTorch's own allocators reach on
     the same device.
 

@@ -1,20 +1,25 @@
 //! The iteration of a trace: what the program does again and again, and which of its requests are to be planned.
 //!
 //! Owns: where an iteration begins and ends, and what becomes of blocks that cross these moments. `period.rs` finds what
-//! repeats.
+//! repeats; `cuts.rs` takes it for iterations if it holds the peak of live memory, and `kinds.rs` counts steps of other kinds.
 //!
 //! ```text
 //!            cut              cut              cut
-//!   ----------|----------------|----------------|------- lives throughout: not planned
+//!   ----------|----------------|----------------|------- persistent: not planned
 //!             | ---   -- ---   | ---   -- ---   |        of one iteration
 //!             |-        -------|-        -------|------  crosses: live at both ends of the iteration, one place with
 //!             |                |                |        a gap
 //! ```
 
+mod cuts;
+mod kinds;
 mod period;
 
+pub use kinds::Kind;
+
+use crate::persistent;
 use crate::trace::{Trace, TraceEvent};
-use period::Period;
+use cuts::Cuts;
 use seamalloc_plan::{Buffer, Gap, Problem, ProblemError};
 use std::fmt;
 use std::ops::Range;
@@ -22,11 +27,6 @@ use std::ops::Range;
 /// Sizes are rounded up to a multiple of this, in bytes, so that every offset is one too: PyTorch's least block
 /// (`kMinBlockSize`), which suits every kernel.
 pub const ALIGNMENT: u64 = 512;
-/// The part of a trace that equal iterations cover at least, and those of one shape. What covers less is a part of
-/// something that repeats, such as a model's layers.
-const COVERED_BY_EQUAL: f64 = 0.5;
-const COVERED_BY_SHAPE: f64 = 1.0 / 3.0;
-
 /// The event that frees a block that is never freed.
 const NEVER: usize = usize::MAX;
 
@@ -39,7 +39,7 @@ pub enum Likeness {
     Shape,
     /// Only a part of the operations is the same in each.
     Part,
-    /// Nothing repeats: the whole trace is one iteration.
+    /// Nothing repeats that holds the peak of live memory: the whole trace is one iteration.
     None,
 }
 
@@ -72,12 +72,28 @@ pub struct Iteration {
     pub events: Range<usize>,
     /// Requests that are made in it.
     pub requests: Requests,
-    /// Blocks that are live throughout it, and are not planned.
+    /// Persistent memory: blocks that live from before it to after it, such as weights. They are not planned.
     pub persistent: Requests,
     /// Buffers that are planned and live at the beginning or the end of the iteration.
     pub crossing: Requests,
     /// Requests whose size is not the same in all iterations, where these have one shape.
     pub varying: usize,
+    /// The kinds of steps that were told apart, that of the iterations first; empty where there are no iterations of one
+    /// shape.
+    pub kinds: Vec<Kind>,
+    /// A part that repeats and does not hold the peak of live memory, such as a layer's pass or the update of a tensor.
+    pub part: Option<Repeated>,
+    /// The most bytes live in it, persistent memory included, each block rounded up to [`ALIGNMENT`].
+    pub live: u64,
+}
+
+/// A part of a trace that repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeated {
+    /// Its requests.
+    pub requests: usize,
+    /// How often it is there in a row.
+    pub times: usize,
 }
 
 impl Iteration {
@@ -87,7 +103,7 @@ impl Iteration {
     /// More blocks or bytes than are planned.
     pub fn of(trace: &Trace) -> Result<Self, ProblemError> {
         let blocks = Blocks::new(trace);
-        let cuts = Cuts::new(&blocks);
+        let cuts = Cuts::new(&blocks, persistent(trace));
         let index = cuts.heaviest(&blocks);
         let (Some(&from), Some(&to)) = (cuts.at.get(index), cuts.at.get(index + 1)) else {
             let problem = Problem::new(trace.name.clone(), Vec::new())?;
@@ -95,6 +111,8 @@ impl Iteration {
         };
         let before = index.checked_sub(1).and_then(|before| cuts.at.get(before)).copied();
         let mut out = Self::new(Problem::default(), &cuts, from..to, cuts.varying(&blocks));
+        out.kinds = kinds::of(&blocks, &cuts);
+        out.live = blocks.most(from..to);
         let buffers = out.buffers(&blocks, &cuts, before);
         out.problem = Problem::new(trace.name.clone(), buffers)?;
         Ok(out)
@@ -110,6 +128,9 @@ impl Iteration {
             persistent: Requests::default(),
             crossing: Requests::default(),
             varying,
+            kinds: Vec::new(),
+            part: cuts.part,
+            live: 0,
         }
     }
 
@@ -177,7 +198,14 @@ impl Iteration {
 impl fmt::Display for Iteration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.likeness, self.iterations) {
-            (Likeness::None, _) => write!(f, "nothing repeats, so the whole trace is planned"),
+            (Likeness::None, _) => match self.part {
+                None => write!(f, "nothing repeats, so the whole trace is planned"),
+                Some(Repeated { requests, times }) => write!(
+                    f,
+                    "no steps are found, so the whole trace is planned: what repeats, {times} times in a row, are {requests} \
+                     requests without the peak of live memory, such as layers of a pass or tensors of an optimizer"
+                ),
+            },
             (_, 1) => write!(f, "one whole iteration, of which a part stands there again"),
             (Likeness::Equal, count) => write!(f, "{count} equal iterations"),
             (Likeness::Shape, count) if self.varying == 0 => write!(f, "{count} iterations of one shape"),
@@ -267,82 +295,26 @@ impl Blocks {
         self.operations.iter().map(token).collect()
     }
 
+    /// The most that is live behind the events of a range.
+    fn most(&self, events: Range<usize>) -> u64 {
+        self.live.get(events).and_then(|live| live.iter().max()).copied().unwrap_or(0)
+    }
+
+    /// The operations of a range of events.
+    fn operations(&self, events: Range<usize>) -> Range<usize> {
+        let operation = |event: usize| self.operations.partition_point(|(at, _, _)| *at < event);
+        operation(events.start)..operation(events.end)
+    }
+
+    /// The event of an operation; behind the last operation the end of the trace.
+    fn event(&self, operation: usize) -> usize {
+        self.operations.get(operation).map_or(self.live.len(), |(event, _, _)| *event)
+    }
+
     /// The event behind which least is live, of those from one operation to before another.
     fn least_live(&self, from: usize, to: usize) -> usize {
-        let event = |operation: usize| self.operations.get(operation).map_or(self.live.len(), |(event, _, _)| *event);
-        let (from, to) = (event(from), event(to));
+        let (from, to) = (self.event(from), self.event(to));
         (from..to).min_by_key(|event| self.live[*event]).unwrap_or(from)
-    }
-}
-
-/// Where iterations begin, and the last one ends: events.
-struct Cuts {
-    likeness: Likeness,
-    at: Vec<usize>,
-}
-
-impl Cuts {
-    fn new(blocks: &Blocks) -> Self {
-        let operations = blocks.operations.len();
-        let covers = |period: &Period, part: f64| period.covered as f64 >= part * operations as f64;
-        let frees = |period: &Period| {
-            let repeated = blocks.operations.get(period.start..period.start + period.length).unwrap_or(&[]);
-            repeated.iter().any(|(_, _, is_freed)| *is_freed)
-        };
-        let equal = blocks.equal_tokens();
-        if let Some(period) = period::find(&equal).filter(|period| covers(period, COVERED_BY_EQUAL) && frees(period)) {
-            return Self::periodic(blocks, Likeness::Equal, &period);
-        }
-        let shape = blocks.shape_tokens();
-        if let Some(period) = period::find(&shape).filter(|period| covers(period, COVERED_BY_SHAPE) && frees(period)) {
-            return Self::periodic(blocks, Likeness::Shape, &period);
-        }
-        let marks = period::marks(&shape);
-        let pairs = marks.iter().zip(marks.iter().skip(1));
-        let mut at: Vec<usize> = pairs.map(|(from, to)| blocks.least_live(*from, *to) + 1).collect();
-        at.dedup();
-        if at.len() > 1 {
-            return Self { likeness: Likeness::Part, at };
-        }
-        Self { likeness: Likeness::None, at: vec![0, blocks.live.len()] }
-    }
-
-    /// Every iteration is cut where in the second one least is live, if there is one: the first may be the one that makes
-    /// what is kept.
-    fn periodic(blocks: &Blocks, likeness: Likeness, period: &Period) -> Self {
-        let Period { start, length, covered } = *period;
-        let second = start + length;
-        let cut = blocks.least_live(second, (second + length).min(start + covered));
-        // Events between two operations are those of completed frees; the cut stands behind all of them.
-        let operation = blocks.operations.partition_point(|(event, _, _)| *event <= cut);
-        let shift = (operation - start) % length;
-        let cuts = (start + shift..start + covered + 1).step_by(length);
-        let event =
-            |operation: usize| blocks.operations.get(operation).map_or(blocks.live.len(), |(event, _, _)| *event);
-        Self { likeness, at: cuts.map(event).collect() }
-    }
-
-    /// The iteration in which most is live, the last of several.
-    fn heaviest(&self, blocks: &Blocks) -> usize {
-        let peak = |index: &usize| {
-            let events = self.at[*index]..self.at[*index + 1];
-            blocks.live.get(events).and_then(|live| live.iter().max()).copied().unwrap_or(0)
-        };
-        (0..self.at.len().saturating_sub(1)).max_by_key(peak).unwrap_or(0)
-    }
-
-    /// The requests whose size is not the same in all iterations of one shape.
-    fn varying(&self, blocks: &Blocks) -> usize {
-        if self.likeness != Likeness::Shape {
-            return 0;
-        }
-        let first = |cut: &usize| blocks.made.partition_point(|made| made < cut);
-        let firsts: Vec<usize> = self.at.iter().map(first).collect();
-        let pairs = firsts.iter().zip(firsts.iter().skip(1));
-        let iterations: Vec<&[u64]> = pairs.map(|(from, to)| &blocks.sizes[*from..*to]).collect();
-        let Some((one, others)) = iterations.split_first() else { return 0 };
-        let varies = |(index, size): &(usize, &u64)| others.iter().any(|other| other.get(*index) != Some(*size));
-        one.iter().enumerate().filter(varies).count()
     }
 }
 
@@ -447,6 +419,44 @@ mod tests {
         let found = program.iteration();
         assert_eq!((found.likeness, found.varying), (Likeness::Shape, 10));
         assert!(shown(&found).iter().all(|buffer| [4, 9].contains(&buffer.2)));
+    }
+
+    #[test]
+    fn layers_that_repeat_without_the_peak_are_no_steps() {
+        let mut program = Program::new();
+        // A pass of layers that keep one block each, the peak, and the way back.
+        for layer in 0..40 {
+            program.make(3 * layer, 9);
+            program.make(3 * layer + 1, 4);
+            program.free(3 * layer + 1);
+        }
+        program.make(1000, 500);
+        program.free(1000);
+        (0..40).rev().for_each(|layer| program.free(3 * layer));
+        let found = program.iteration();
+        assert_eq!((found.likeness, found.iterations, found.kinds.len()), (Likeness::None, 1, 0));
+        assert_eq!(found.part, Some(Repeated { requests: 2, times: 40 }));
+        assert_eq!(found.live, (40 * 9 + 500) * ALIGNMENT);
+        let text = found.to_string();
+        assert!(text.contains("40 times in a row, are 2 requests without the peak of live memory"), "{text}");
+    }
+
+    #[test]
+    fn a_step_with_the_peak_beside_the_others_counts() {
+        let mut program = Program::new();
+        for step in 0..5_u64 {
+            let id = |index: u64| 1000 * step + index;
+            (0..40).for_each(|index| program.make(id(index), 4));
+            // The first step has one more request, at the peak.
+            if step == 0 {
+                program.make(id(99), 50);
+                program.free(id(99));
+            }
+            (0..40).for_each(|index| program.free(id(index)));
+        }
+        let found = program.iteration();
+        assert_eq!((found.likeness, found.iterations, found.live), (Likeness::Part, 5, 210 * ALIGNMENT));
+        assert_eq!((found.requests.count, found.kinds.len(), found.part), (41, 0, None));
     }
 
     #[test]

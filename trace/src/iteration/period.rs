@@ -98,7 +98,7 @@ pub(super) fn marks(sequence: &[u64]) -> Vec<usize> {
 }
 
 /// The hash of each piece of this length, with where the piece begins.
-fn pieces(sequence: &[u64], length: usize) -> impl Iterator<Item = (usize, u64)> {
+pub(super) fn pieces(sequence: &[u64], length: usize) -> impl Iterator<Item = (usize, u64)> {
     let top = (1..length).fold(1_u64, |power, _| power.wrapping_mul(BASE));
     let mut hash = 0_u64;
     let hashes = sequence.iter().enumerate().map(move |(index, token)| {

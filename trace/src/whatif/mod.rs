@@ -122,8 +122,9 @@ impl WhatIf {
         Figure::result("sought", |job| job.sought.into()),
         Figure::result("largest_step", |job| job.largest_step.into())
             .figure("largest\nstep", |job| match job.largest_step {
+                Some(factor) if factor >= MOST_GROWTH => format!("x{MOST_GROWTH:.0}+").into(),
                 Some(factor) => times(factor).into(),
-                None if job.device_from == DeviceFrom::Unknown => "say --device".into(),
+                None if job.device_from == DeviceFrom::Unknown => "--device?".into(),
                 None if job.grows && !job.sought => "not sought".into(),
                 None if job.grows => "none".into(),
                 None => "nothing grows".into(),
@@ -131,7 +132,8 @@ impl WhatIf {
             .legend(
                 "largest step",
                 "how many times as large all that is not persistent (activations, temporary buffers)\n\
-                 can be on the device; weights and optimizer state stay. The search stops at x8",
+                 can be on the device, beside weights and optimizer state that stay; x8+: 8 or more.\n\
+                 --device?: the recording does not name its device; --device does",
             ),
         Figure::result("native_reserved", |job| job.native.reserved.into()),
         Figure::result("native_step", |job| job.native.largest_step.into()),

@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--quick",
         action="store_true",
-        help="do not seek the largest step, which takes some 15 replays for each strategy",
+        help="do not seek the largest step, which takes two to ten replays for each strategy",
     )
     add("--timeout", type=_seconds, metavar="SECONDS", help="give up a file after this time")
     add("--temporary", metavar="FOLDER", help="where files that are not local are copied to, one for each worker")

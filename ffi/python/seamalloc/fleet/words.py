@@ -18,7 +18,8 @@ def ours(job: dict[str, Any]) -> str | None:
 
 
 def times(step: float | None) -> str:
-    return "–" if step is None else "none" if step == 0 else f"x{step:.2f}" if step < 100 else f"x{step:.0f}"
+    """A factor for people. The search for larger steps stops at 8."""
+    return "–" if step is None else "none" if step == 0 else f"x{step:.2f}" if step < 8 else "x8 or more"
 
 
 def signed(size: int) -> str:

@@ -1,0 +1,104 @@
+//! Steps of several kinds, as of training and of evaluation.
+//!
+//! Owns: where the iterations that were found are there again, and what repeats in the rest of the trace.
+
+use super::cuts::Cuts;
+use super::period::{self, Period};
+use super::{Blocks, Likeness};
+use std::ops::Range;
+
+/// Stretches beside the iterations that are looked at, the longest first.
+const TRIED: usize = 6;
+/// A step begins where no more than this part of a step's own memory is live beside what is persistent.
+const BEGINNING_PART: u64 = 8;
+/// A kind whose steps have less than this part of the operations of the iterations is a part of a step.
+const SHORT_PART: usize = 8;
+
+/// Steps of one kind: the same operations, in sizes of their own where the iterations have those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// How many of them the trace has.
+    pub times: usize,
+    /// Requests of each.
+    pub requests: usize,
+    /// The most bytes live in any of them, persistent memory included.
+    pub live: u64,
+}
+
+/// The kinds of steps, that of the iterations first; none where the iterations are not of one shape.
+pub(super) fn of(blocks: &Blocks, cuts: &Cuts) -> Vec<Kind> {
+    let tokens = match cuts.likeness {
+        Likeness::Equal => blocks.equal_tokens(),
+        Likeness::Shape => blocks.shape_tokens(),
+        Likeness::Part | Likeness::None => return Vec::new(),
+    };
+    let (Some(&from), Some(&to)) = (cuts.at.first(), cuts.at.get(1)) else { return Vec::new() };
+    let low = before(blocks, blocks.operations(from..to).start);
+    let most = blocks.live.iter().copied().max().unwrap_or(0);
+    let begins = |operation: usize| before(blocks, operation) <= low + (most - low) / BEGINNING_PART;
+    let kind = |step: &Range<usize>, places: &[usize]| {
+        let live = |place: &usize| blocks.most(blocks.event(*place)..blocks.event(place + step.len()));
+        let frees = blocks.operations[step.clone()].iter().filter(|(_, _, is_freed)| *is_freed).count();
+        let live = places.iter().map(live).max().unwrap_or(0);
+        Kind { times: places.len(), requests: step.len() - frees, live }
+    };
+    let step = blocks.operations(from..to);
+    let whole = 0..tokens.len();
+    let whole = std::slice::from_ref(&whole);
+    let found = places(&tokens, &step, whole);
+    let mut out = vec![kind(&step, &found)];
+    let mut rest = without(whole, &found, step.len());
+    for _ in 0..TRIED {
+        let Some(longest) = rest.iter().max_by_key(|range| range.len()).cloned() else { break };
+        let other = period::find(&tokens[longest.clone()]).filter(|other| other.length >= step.len() / SHORT_PART);
+        let other = other.map(|Period { start, length, .. }| longest.start + start..longest.start + start + length);
+        let there = other.as_ref().map(|other| places(&tokens, other, &rest)).unwrap_or_default();
+        match other {
+            Some(other) if there.iter().all(|place| begins(*place) && begins(place + other.len())) => {
+                out.push(kind(&other, &there));
+                rest = without(&rest, &there, other.len());
+            }
+            _ => rest.retain(|range| *range != longest),
+        }
+    }
+    out
+}
+
+/// What is live before an operation.
+fn before(blocks: &Blocks, operation: usize) -> u64 {
+    blocks.event(operation).checked_sub(1).and_then(|event| blocks.live.get(event)).copied().unwrap_or(0)
+}
+
+/// Where a step's tokens stand in the rest of the trace, none of them over another.
+fn places(tokens: &[u64], step: &Range<usize>, rest: &[Range<usize>]) -> Vec<usize> {
+    let of = &tokens[step.clone()];
+    let mut out = Vec::new();
+    for range in rest {
+        let inside = &tokens[range.clone()];
+        let Some((_, hash)) = period::pieces(of, of.len()).next() else { continue };
+        let mut free = range.start;
+        for (index, found) in period::pieces(inside, of.len()) {
+            let place = range.start + index;
+            if found == hash && place >= free && tokens[place..place + of.len()] == *of {
+                out.push(place);
+                free = place + of.len();
+            }
+        }
+    }
+    out
+}
+
+/// What is left of ranges without steps of this length.
+fn without(rest: &[Range<usize>], places: &[usize], length: usize) -> Vec<Range<usize>> {
+    let mut out = Vec::new();
+    for range in rest {
+        let mut from = range.start;
+        for place in places.iter().filter(|place| range.contains(*place)) {
+            out.push(from..*place);
+            from = place + length;
+        }
+        out.push(from..range.end);
+    }
+    out.retain(|range| !range.is_empty());
+    out
+}
