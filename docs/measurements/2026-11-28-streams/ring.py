@@ -9,13 +9,13 @@ if limit: torch.cuda.set_per_process_memory_fraction(limit * 2**20 / torch.cuda.
 dist.init_process_group("nccl", device_id=d)
 there, back = dist.new_group([0, 1]), dist.new_group([0, 1]); mine, other = (there, back) if rank == 0 else (back, there)
 M = 2**20; weights = torch.empty(live * M, dtype=torch.uint8, device=d); sends, receives, main = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()
-N = 16 * M; done = [0]; last = [time.time()]
+N = int(os.environ.get("N_MIB", 16)) * M; done = [0]; last = [time.time()]
 def watch():
     while done[0] < rounds:
         time.sleep(1)
         if time.time() - last[0] > 15: report("hang"); os._exit(3)
 def report(what):
-    m = torch.cuda.memory_stats(); r = {"program": "ring", "case": case, "label": label, "rank": rank, "rounds": done[0], "end": what, "s": round(time.time() - begun, 2), "held_mib": m["reserved_bytes.all.peak"] // M, "live_mib": m["allocated_bytes.all.peak"] // M, "limit_mib": limit}
+    m = torch.cuda.memory_stats(); r = {"program": "ring", "case": case, "label": label, "rank": rank, "rounds": done[0], "end": what, "s": round(time.time() - begun, 2), "held_mib": m["reserved_bytes.all.peak"] // M, "live_mib": m["allocated_bytes.all.peak"] // M, "limit_mib": limit, "n_mib": N // M}
     open(f"{out}/ring.jsonl", "a").write(json.dumps(r) + "\n")
     if rank == 0: print(json.dumps(r), flush=True)
 k = 4 if case.startswith("batch4") else 1; freed = case.endswith("freed")
