@@ -27,7 +27,7 @@ pub(crate) enum Color {
 }
 
 fn run_device_help() -> String {
-    let more = ", or for replay and stress host[:SIZE] (this machine's memory), cuda:N (a GPU), pinned:N[,node=M] (page-locked memory)";
+    let more = ", or for replay and stress host[:SIZE] (this machine's memory), cuda:N, pinned:N[,node=M] (page-locked memory)";
     let default = "[default: sim:h200; of whatif and report with the memory of the recorded device]";
     format!("{} {default}", device_help(more))
 }
@@ -35,7 +35,7 @@ fn run_device_help() -> String {
 /// What every run takes.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Strategies to run, separated by commas: names, or the families main, classic, paddle, driver and all [default: main].
+    /// Strategies by name or family, separated by commas: main, classic, paddle, driver, all [default: main].
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = strategies)]
     pub(crate) strategy: Vec<Strategies>,
     /// Allocator options in PyTorch's syntax: max_split_size_mb:512,roundup_power2_divisions:4.

@@ -27,8 +27,8 @@ impl Layouts {
     /// Keeps the layouts of a file that has no history, and passes anything else on.
     pub(crate) fn or<T>(&mut self, path: &Path, loaded: Result<Vec<T>, Failure>) -> Result<Vec<T>, Failure> {
         match loaded {
-            Err(Failure::Trace(error)) if !Layout::of_error(&error).is_empty() => {
-                self.0.extend(Layout::of_error(&error).iter().map(|layout| (path.to_owned(), layout.clone())));
+            Err(Failure::Trace(error)) if !error.layouts().is_empty() => {
+                self.0.extend(error.layouts().iter().map(|layout| (path.to_owned(), layout.clone())));
                 Ok(Vec::new())
             }
             loaded => loaded,

@@ -229,6 +229,15 @@ pub enum TraceError {
 }
 
 impl TraceError {
+    /// Returns the layouts that stand in place of a history, if a snapshot has none.
+    #[must_use]
+    pub fn layouts(&self) -> &[Layout] {
+        match self {
+            Self::NoHistory { layouts, .. } => layouts,
+            _ => &[],
+        }
+    }
+
     /// Something other than expected at a place.
     pub(crate) fn malformed(file: &str, place: Place, found: impl Into<String>, expected: impl Into<String>) -> Self {
         Self::Malformed { file: file.to_owned(), place, found: found.into(), expected: expected.into() }
@@ -296,7 +305,7 @@ mod tests {
         let entry = r#"{"action":"snapshot","addr":0,"size":0,"stream":0}"#;
         let text = format!(r#"{{"segments":[{segment}],"device_traces":[[{entry}]]}}"#);
         let error = crate::read_bytes("s.json", text.as_bytes()).unwrap_err();
-        let [layout] = Layout::of_error(&error) else { panic!("{error}") };
+        let [layout] = error.layouts() else { panic!("{error}") };
         let held = layout.held;
         assert_eq!((layout.segments, held.reserved, held.allocated, held.largest_hole), (1, 4 << 20, 3 << 20, 1 << 20));
         let said = error.to_string();

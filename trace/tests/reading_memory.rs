@@ -12,7 +12,7 @@ use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use seamalloc_trace::pytorch::read_origins;
+use seamalloc_trace::pytorch::{read_held_origins, read_origins};
 use seamalloc_trace::{MemoryError, TraceError, read_bytes, read_snapshot};
 
 const MIB: u64 = 1 << 20;
@@ -83,6 +83,8 @@ fn hold(what: &str, file: &[u8], unpacked: usize) -> Result<(), TraceError> {
     copy.write_all(file).unwrap();
     let (bytes, _) = peak(|| read_origins(copy.path()).map(drop));
     assert!(bytes <= most, "the origins of {what}: {} MiB of {}", bytes / MIB, unpacked / MIB);
+    let (bytes, _) = peak(|| read_held_origins(copy.path()).map(drop));
+    assert!(bytes <= most, "what is held in {what}: {} MiB of {}", bytes / MIB, unpacked / MIB);
     traces
 }
 
@@ -251,10 +253,13 @@ fn json() {
     let devices = snapshot("[]", &list("[]", 6_000_000));
     refused("devices", devices.as_bytes(), devices.len());
     let blocks = SEGMENT.replace("[]", &list(BLOCK, 50_000));
+    let of_streams = (0..100_000).map(|stream| SEGMENT.replace('}', &format!(r#","stream":{stream}}}"#)));
+    let of_streams: Vec<_> = of_streams.collect();
     for (what, json) in [
         ("entries that are no events", snapshot("[]", &format!("[{}]", list(NO_EVENT, 50_000)))),
         ("segments", snapshot(&list(SEGMENT, 50_000), "[]")),
         ("blocks", snapshot(&format!("[{blocks}]"), "[]")),
+        ("streams", snapshot(&format!("[{}]", of_streams.join(",")), "[]")),
     ] {
         assert!(read_snapshot(json.as_bytes()).is_ok(), "{what}");
         let error = hold(what, json.as_bytes(), json.len()).unwrap_err();

@@ -61,8 +61,8 @@ pub(crate) struct PlanArgs {
 pub(crate) fn help() -> String {
     format!(
         "{}\n\n\
-         Of a trace, one step is planned, the one with the peak of live memory. Persistent memory (weights, optimizer state) is not. \
-         Exit code 3 where no plan was found that needs --capacity or less. {KEYS}",
+         Of a trace, one step is planned, the one with the peak of live memory. Persistent memory (weights, optimizer state) \
+         is not. Exit code 3 where no plan was found that needs --capacity or less. {KEYS}",
         legend(PlanReport::COLUMNS)
     )
 }

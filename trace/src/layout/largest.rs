@@ -6,7 +6,6 @@
 //! GPU. `stitch` joins the same pieces, and the free ends of two more, at other addresses; with `split:last_resort` every free
 //! piece of 2 MiB. Private pools keep their memory. Memory that is pending counts as in use.
 
-use super::Layout;
 use crate::memory::{Memory, MemoryError, SeededMap};
 use seamalloc::driver::StreamId;
 use seamalloc::snapshot::SegmentInfo;
@@ -41,7 +40,7 @@ pub(super) struct Parts {
     /// Pieces that are wholly free.
     pieces: u64,
     /// What PyTorch gives back before it refuses a request: wholly free segments, of expandable ones wholly free pieces.
-    releasable: u64,
+    pub(super) releasable: u64,
     /// Pieces of 2 MiB that are wholly free.
     granules: u64,
     /// The free end of the last expandable segment of a stream that lies in a partly used piece, the largest of all streams.
@@ -145,29 +144,15 @@ fn whole(start: u64, end: u64, unit: u64, from: u64, to: u64) -> (u64, u64) {
     (first, last)
 }
 
-impl Layout {
-    /// Returns the largest request that each allocator could serve at that moment, on a device with so much memory; where that
-    /// is not known, without any new memory of the device.
-    #[must_use]
-    pub fn largest_requests(&self, capacity: Option<u64>) -> LargestRequests {
-        let Parts { hole, segments, pieces, granules, edge, ends, .. } = self.parts;
-        let room = self.room(capacity).unwrap_or(0);
+impl Parts {
+    /// Returns the largest requests if the device has `room` bytes beside what is held.
+    pub(super) fn largest(&self, room: u64) -> LargestRequests {
+        let Self { hole, segments, pieces, granules, edge, ends, .. } = *self;
         let whole = |bytes: u64, unit: u64| bytes - bytes % unit;
         let native = hole.max(whole(room.saturating_add(segments), GRANULE));
         let expandable = hole.max(edge.saturating_add(whole(room.saturating_add(pieces), LARGE_PIECE)));
         let stitch = hole.max(whole(room, GRANULE).saturating_add(pieces).saturating_add(ends));
         let split = stitch.max(whole(room, GRANULE).saturating_add(granules));
         LargestRequests { native, expandable, stitch, split }
-    }
-
-    /// Returns the free bytes that PyTorch's allocator gives back to the driver before it refuses a request.
-    #[must_use]
-    pub fn releasable(&self) -> u64 {
-        self.parts.releasable
-    }
-
-    /// Returns the bytes of a device of so much memory that are not held, whoever has them.
-    pub(super) fn room(&self, capacity: Option<u64>) -> Option<u64> {
-        capacity.map(|capacity| capacity.saturating_sub(self.held.reserved))
     }
 }

@@ -13,7 +13,6 @@ pub use largest::LargestRequests;
 pub use words::{LayoutVerdict, LayoutVerdictKind};
 
 use crate::columns::{Column, gib};
-use crate::error::TraceError;
 use largest::Parts;
 use seamalloc::PoolId;
 use seamalloc::driver::StreamId;
@@ -107,13 +106,22 @@ impl LayoutPool {
 }
 
 impl Layout {
-    /// Returns the layouts that stand in place of a history, if an error says that a snapshot has none.
+    /// Returns the largest request that each allocator could serve at that moment, on a device with so much memory; where that
+    /// is not known, without any new memory of the device.
     #[must_use]
-    pub fn of_error(error: &TraceError) -> &[Self] {
-        match error {
-            TraceError::NoHistory { layouts, .. } => layouts,
-            _ => &[],
-        }
+    pub fn largest_requests(&self, capacity: Option<u64>) -> LargestRequests {
+        self.parts.largest(self.room(capacity).unwrap_or(0))
+    }
+
+    /// Returns the free bytes that PyTorch's allocator gives back to the driver before it refuses a request.
+    #[must_use]
+    pub fn releasable(&self) -> u64 {
+        self.parts.releasable
+    }
+
+    /// Returns the bytes of a device of so much memory that are not held, whoever has them.
+    fn room(&self, capacity: Option<u64>) -> Option<u64> {
+        capacity.map(|capacity| capacity.saturating_sub(self.held.reserved))
     }
 
     /// Returns the line that `--json` prints. `capacity` is the memory of the device, if it is known.

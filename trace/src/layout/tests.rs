@@ -35,7 +35,7 @@ fn layouts(segments: &[Segment<'_>]) -> Vec<Layout> {
     let segments: Vec<_> = segments.iter().enumerate().map(of).collect();
     let text = format!(r#"{{"segments":[{}],"device_traces":[[],[]]}}"#, segments.join(","));
     let error = read_bytes("oom.json", text.as_bytes()).unwrap_err();
-    Layout::of_error(&error).to_vec()
+    error.layouts().to_vec()
 }
 
 fn layout(segments: &[Segment<'_>]) -> Layout {

@@ -4,6 +4,7 @@
 //! is live, whether others hold the memory, whether free memory lies in holes, and whether it is kept apart.
 
 use super::Layout;
+use crate::verdict::{EXPANDABLE_SETTING, SEAMALLOC_COMMAND};
 use seamalloc::units::format_bytes as bytes;
 use serde_json::{Value, json};
 
@@ -177,11 +178,7 @@ impl Layout {
         let headline = format!("Streams keep memory apart: of {all} free, one stream has no more than {own}.");
         let reasons =
             "PyTorch serves each stream from its own free memory; seamalloc passes it on, behind waits on the GPU.";
-        (
-            headline,
-            reasons.to_owned(),
-            "Use fewer streams, or run the job with seamalloc: python -m seamalloc run.".to_owned(),
-        )
+        (headline, reasons.to_owned(), format!("Use fewer streams, or run it with seamalloc: {SEAMALLOC_COMMAND}."))
     }
 
     fn in_private_pools(&self) -> (String, String, String) {
@@ -211,11 +208,13 @@ impl Layout {
         let now = if self.expandable { largest.expandable } else { largest.native };
         let helps = |could: u64| could > now.saturating_add(now / LITTLE) && could >= largest.split / MOST;
         let next = if helps(largest.expandable) {
-            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.".to_owned()
+            format!("Set {EXPANDABLE_SETTING}.")
         } else if helps(largest.stitch) {
-            "Run the job with seamalloc: python -m seamalloc run.".to_owned()
+            format!("Run it with seamalloc: {SEAMALLOC_COMMAND}.")
         } else if helps(largest.split) {
-            format!("Run the job with seamalloc and `split:last_resort`, with which one request could have {split}.")
+            format!(
+                "Run it with seamalloc: SEAMALLOC_CONF=split:last_resort {SEAMALLOC_COMMAND}; one request could have {split}."
+            )
         } else {
             "Reduce the batch size a little: no allocator joins these holes.".to_owned()
         };

@@ -3,8 +3,8 @@
 //!
 //! Owns: which moment of a replay counts, and what of the memory held is out of reach at it.
 
+use super::figures::{Figures, Holder, Judgement, Need};
 use super::rules::near;
-use super::{Figures, Holder, Judgement, Need};
 use crate::owners::owners;
 use crate::pytorch::Origins;
 use crate::refused::RefusedRequest;

@@ -1,155 +1,21 @@
 //! The verdict on a job that is short of memory: which of the five questions of `docs/why.md` is the job's, by how much, and
 //! one next step.
 //!
-//! Owns: the figures that a verdict follows from, and the values of [`Verdict`]. `rules.rs` has the rules and their
-//! thresholds, `words.rs` the sentences, `measure.rs` the figures of a trace.
+//! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their thresholds,
+//! `words.rs` the sentences, `measure.rs` the figures of a trace.
 
+mod figures;
 mod measure;
 mod rules;
 #[cfg(test)]
 mod tests;
 mod words;
 
+pub use figures::{EXPANDABLE_SETTING, Figures, Holder, Judgement, Need, OfPyTorch, SEAMALLOC_COMMAND, Verdict};
 pub use measure::{figures_of, judged};
 pub use rules::{APART_PART, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, judge};
 
 use serde_json::{Value, json};
-
-/// The next step towards PyTorch's expandable segments.
-pub const EXPANDABLE_SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
-/// The command that runs a program with seamalloc.
-pub const SEAMALLOC_COMMAND: &str = "python -m seamalloc run train.py";
-
-/// The figures that a verdict follows from. Sizes are bytes.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Figures {
-    /// The memory of the device that PyTorch can have; `None` if it is unknown.
-    pub capacity: Option<u64>,
-    /// The most bytes requested and not freed; a request that was refused while the job was recorded counts.
-    pub live: u64,
-    /// The largest request that was refused while the job was recorded; 0 if none was.
-    pub refused: u64,
-    /// The part of `live` that no step frees: weights, optimizer state; `None` if it is unknown.
-    pub persistent: Option<u64>,
-    /// The lines of the program that hold most at the peak, the largest first.
-    pub owners: Vec<Holder>,
-    /// PyTorch's native allocator.
-    pub native: Need,
-    /// PyTorch's expandable segments.
-    pub expandable: Need,
-    /// seamalloc's `stitch`.
-    pub stitch: Need,
-    /// Bytes of the device that other processes and libraries held when the job was recorded; `None` if it is unknown.
-    pub others: Option<u64>,
-    /// The memory that PyTorch could have when a request was refused while the job was recorded.
-    pub available: Option<u64>,
-    /// The free memory of the device at that moment, where not the device but a limit of PyTorch's refused it.
-    pub free_beyond_limit: Option<u64>,
-    /// Whether the job was recorded with expandable segments.
-    pub is_expandable_set: bool,
-}
-
-/// A line of the program that holds memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// The line and its function: `train.py:12 forward`.
-    pub name: String,
-    /// Bytes that are live at the peak.
-    pub bytes: u64,
-}
-
-/// How an allocator serves the job. Sizes are bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Need {
-    /// The most bytes that the allocator holds; `None` if it runs out of memory on the device.
-    pub reserved: Option<u64>,
-    /// Bytes that were held and not in use at that moment, or when the allocator ran out of memory: free, or freed and
-    /// still used by other streams.
-    pub idle: u64,
-    /// The part of `idle` that the requesting stream could not take, because it was free on other streams.
-    pub elsewhere: u64,
-    /// The part of `idle` that the program had freed and other streams still used (`record_stream`).
-    pub pending: u64,
-    /// How often the CPU waited for the GPU, to give memory back or to get it.
-    pub waits: u64,
-}
-
-impl Need {
-    /// Returns the part of `idle` that streams keep apart.
-    #[must_use]
-    pub fn apart(&self) -> u64 {
-        self.elsewhere.saturating_add(self.pending)
-    }
-}
-
-/// An allocator of PyTorch's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OfPyTorch {
-    /// The native one, PyTorch's default.
-    Native,
-    /// Expandable segments.
-    Expandable,
-}
-
-/// The verdict on a job: the first of the five questions of `docs/why.md` that fits. Sizes are bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Question 1: more is live than the device has, or so nearly as much that no allocator runs the job.
-    TooMuchLive {
-        /// Bytes by which live memory exceeds the device; 0 if it is nearly as much as the device has.
-        by: u64,
-    },
-    /// Question 2: other processes or libraries hold what is missing.
-    Others {
-        /// Bytes that must become free.
-        missing: u64,
-    },
-    /// Question 3: an allocator of PyTorch's serves the job, and seamalloc would save too little to matter.
-    PyTorchIsEnough {
-        /// The allocator: native, unless expandable segments hold notably less.
-        allocator: OfPyTorch,
-        /// Whether the device is known, and this allocator leaves room on it.
-        has_room: bool,
-    },
-    /// Question 4: memory that streams keep apart is the difference.
-    Streams {
-        /// Bytes that are kept apart.
-        apart: u64,
-        /// Whether seamalloc saves it. Memory that is freed and still in use serves nobody under any allocator.
-        is_saved: bool,
-    },
-    /// Question 5: seamalloc runs the job where PyTorch's allocators do not, or holds notably less.
-    SeamallocHelps {
-        /// Bytes that it holds less than the better of PyTorch's; `None` if neither runs the job.
-        saves: Option<u64>,
-        /// Waits of the CPU with the better of PyTorch's that seamalloc does without.
-        waits: u64,
-    },
-}
-
-impl Verdict {
-    /// Returns the name, as in lines of JSON.
-    #[must_use]
-    pub const fn kind(self) -> &'static str {
-        match self {
-            Self::TooMuchLive { .. } => "too_much_live",
-            Self::Others { .. } => "others",
-            Self::PyTorchIsEnough { .. } => "pytorch_is_enough",
-            Self::Streams { .. } => "streams",
-            Self::SeamallocHelps { .. } => "seamalloc_helps",
-        }
-    }
-}
-
-/// A verdict with the figures that it follows from.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Judgement {
-    /// The verdict.
-    pub verdict: Verdict,
-    /// The figures.
-    pub figures: Figures,
-}
-
 impl Judgement {
     /// Returns the verdict on these figures.
     #[must_use]

@@ -2,7 +2,7 @@
 //!
 //! Owns: when each [`Verdict`] is true. `docs/why.md` has the same rules in words, and a test compares the thresholds.
 
-use super::{Figures, Need, OfPyTorch, Verdict};
+use super::figures::{Figures, Need, OfPyTorch, Verdict};
 use std::cmp::Ordering;
 
 /// A difference below this part of what is held, in percent, is nothing to act on: a replay agrees with what PyTorch held

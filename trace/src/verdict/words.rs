@@ -2,8 +2,8 @@
 //!
 //! Owns: the words. The refusal of a running program (`seamalloc::out_of_memory`) uses the same ones for the same causes.
 
-use super::rules::saving;
-use super::{EXPANDABLE_SETTING, FEW_PERCENT, Figures, Judgement, Need, OfPyTorch, SEAMALLOC_COMMAND, Verdict};
+use super::figures::{EXPANDABLE_SETTING, Figures, Judgement, Need, OfPyTorch, SEAMALLOC_COMMAND, Verdict};
+use super::rules::{FEW_PERCENT, saving};
 use seamalloc::units::format_bytes as bytes;
 
 /// Owners that are named.
