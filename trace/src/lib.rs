@@ -8,6 +8,7 @@
 //! recorded, workload               traces of real jobs, and generated ones
 //! owners                           who holds the memory: live bytes by line of the program
 //! iteration                        what a program does again and again, to be planned
+//! persistent                       weights and optimizer state: the memory that no step frees
 //! layout                           what a snapshot without a history says
 //! columns                          the figures of reports, for tables and lines of JSON
 //! timeline                         a job's kernels, waits and allocations in time, and its replay

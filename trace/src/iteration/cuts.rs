@@ -3,8 +3,8 @@
 //! Owns: the rule that iterations hold the peak of live memory. A model's layers and the tensors of an optimizer repeat too,
 //! and more often than steps do; but the peak is in none of them, or what they keep adds up.
 
+use super::blocks::Blocks;
 use super::period::{self, Period};
-use super::{Blocks, Likeness, Repeated};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -19,6 +19,28 @@ const AROUND_PART: usize = 8;
 
 /// Around the iteration with the peak no more is live than persistent memory and this part of the rest.
 const BETWEEN_PART: u64 = 4;
+
+/// In which way the iterations of a trace are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Likeness {
+    /// The same operations with the same sizes.
+    Equal,
+    /// The same operations on the same blocks, some with other sizes.
+    Shape,
+    /// Only a part of the operations is the same in each.
+    Part,
+    /// Nothing repeats that holds the peak of live memory: the whole trace is one iteration.
+    None,
+}
+
+/// A part of a trace that repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeated {
+    /// Its requests.
+    pub requests: usize,
+    /// How often it is there in a row.
+    pub times: usize,
+}
 
 /// Where iterations begin, and the last one ends: events.
 pub(super) struct Cuts {

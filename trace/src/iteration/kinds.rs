@@ -2,9 +2,9 @@
 //!
 //! Owns: where the iterations that were found are there again, and what repeats in the rest of the trace.
 
-use super::cuts::Cuts;
+use super::blocks::Blocks;
+use super::cuts::{Cuts, Likeness};
 use super::period::{self, Period};
-use super::{Blocks, Likeness};
 use std::ops::Range;
 
 /// Stretches beside the iterations that are looked at, the longest first.

@@ -1,7 +1,7 @@
 //! The iteration of a trace: what the program does again and again, and which of its requests are to be planned.
 //!
 //! Owns: where an iteration begins and ends, and what becomes of blocks that cross these moments. `period.rs` finds what
-//! repeats; `cuts.rs` takes it for iterations if it holds the peak of live memory, and `kinds.rs` counts steps of other kinds.
+//! repeats; `blocks.rs` has what is live, `cuts.rs` takes it for iterations if it holds the peak of live memory, and `kinds.rs` counts steps of other kinds.
 //!
 //! ```text
 //!            cut              cut              cut
@@ -11,37 +11,22 @@
 //!             |                |                |        a gap
 //! ```
 
+mod blocks;
 mod cuts;
 mod kinds;
 mod period;
 
+pub use blocks::ALIGNMENT;
+pub use cuts::{Likeness, Repeated};
 pub use kinds::Kind;
 
 use crate::persistent;
-use crate::trace::{Trace, TraceEvent};
+use crate::trace::Trace;
+use blocks::Blocks;
 use cuts::Cuts;
 use seamalloc_plan::{Buffer, Gap, Problem, ProblemError};
 use std::fmt;
 use std::ops::Range;
-
-/// Sizes are rounded up to a multiple of this, in bytes, so that every offset is one too: PyTorch's least block
-/// (`kMinBlockSize`), which suits every kernel.
-pub const ALIGNMENT: u64 = 512;
-/// The event that frees a block that is never freed.
-const NEVER: usize = usize::MAX;
-
-/// In which way the iterations of a trace are alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Likeness {
-    /// The same operations with the same sizes.
-    Equal,
-    /// The same operations on the same blocks, some with other sizes.
-    Shape,
-    /// Only a part of the operations is the same in each.
-    Part,
-    /// Nothing repeats that holds the peak of live memory: the whole trace is one iteration.
-    None,
-}
 
 /// Requests and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,15 +70,6 @@ pub struct Iteration {
     pub part: Option<Repeated>,
     /// The most bytes live in it, persistent memory included, each block rounded up to [`ALIGNMENT`].
     pub live: u64,
-}
-
-/// A part of a trace that repeats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Repeated {
-    /// Its requests.
-    pub requests: usize,
-    /// How often it is there in a row.
-    pub times: usize,
 }
 
 impl Iteration {
@@ -214,107 +190,6 @@ impl fmt::Display for Iteration {
             }
             (Likeness::Part, count) => write!(f, "{count} iterations that are alike in part"),
         }
-    }
-}
-
-/// The blocks of a trace, and what is live.
-struct Blocks {
-    sizes: Vec<u64>,
-    streams: Vec<u32>,
-    /// The event that made each, and the one that ended its use; `NEVER`: none did.
-    made: Vec<usize>,
-    freed: Vec<usize>,
-    /// Bytes live behind each event.
-    live: Vec<u64>,
-    /// Allocations and requested frees: the event, and the block with whether it is freed.
-    operations: Vec<(usize, u32, bool)>,
-}
-
-impl Blocks {
-    fn new(trace: &Trace) -> Self {
-        let events = trace.events.len();
-        let mut out = Self {
-            sizes: Vec::new(),
-            streams: Vec::new(),
-            made: Vec::new(),
-            freed: Vec::new(),
-            live: Vec::with_capacity(events),
-            operations: Vec::with_capacity(events),
-        };
-        let mut live = 0_u64;
-        for (index, event) in trace.events.iter().enumerate() {
-            match *event {
-                TraceEvent::Alloc { size, stream } => {
-                    let size = size.next_multiple_of(ALIGNMENT);
-                    out.operations.push((index, out.sizes.len() as u32, false));
-                    out.sizes.push(size);
-                    out.streams.push(stream);
-                    out.made.push(index);
-                    out.freed.push(NEVER);
-                    live = live.saturating_add(size);
-                }
-                TraceEvent::FreeRequested { block } => out.operations.push((index, block, true)),
-                TraceEvent::FreeCompleted { block } => {
-                    if let Some(freed) = out.freed.get_mut(block as usize) {
-                        *freed = index;
-                        live = live.saturating_sub(out.sizes.get(block as usize).copied().unwrap_or(0));
-                    }
-                }
-            }
-            out.live.push(live);
-        }
-        out
-    }
-
-    fn size(&self, block: u32) -> u64 {
-        self.sizes.get(block as usize).copied().unwrap_or(0)
-    }
-
-    fn stream(&self, block: u32) -> u64 {
-        self.streams.get(block as usize).copied().unwrap_or(0).into()
-    }
-
-    /// Operations with their sizes.
-    fn equal_tokens(&self) -> Vec<u64> {
-        let token = |&(_, block, is_freed): &(usize, u32, bool)| {
-            (self.size(block) / ALIGNMENT) << 17 | (self.stream(block) & 0xffff) << 1 | u64::from(is_freed)
-        };
-        self.operations.iter().map(token).collect()
-    }
-
-    /// Operations with how many requests ago a block was made that is freed, and no sizes.
-    fn shape_tokens(&self) -> Vec<u64> {
-        let mut made = 0;
-        let token = |&(_, block, is_freed): &(usize, u32, bool)| {
-            if is_freed {
-                return (made - u64::from(block)) << 1 | 1;
-            }
-            made = u64::from(block) + 1;
-            self.stream(block) << 1
-        };
-        self.operations.iter().map(token).collect()
-    }
-
-    /// The most that is live behind the events of a range.
-    fn most(&self, events: Range<usize>) -> u64 {
-        self.live.get(events).and_then(|live| live.iter().max()).copied().unwrap_or(0)
-    }
-
-    /// The operations of a range of events.
-    fn operations(&self, events: Range<usize>) -> Range<usize> {
-        let operation = |event: usize| self.operations.partition_point(|(at, _, _)| *at < event);
-        operation(events.start)..operation(events.end)
-    }
-
-    /// The event of an operation; behind the last operation the end of the trace.
-    fn event(&self, operation: usize) -> usize {
-        self.operations.get(operation).map_or(self.live.len(), |(event, _, _)| *event)
-    }
-
-    /// The event behind which least is live, of those from one operation to before another.
-    fn least_live(&self, from: usize, to: usize) -> usize {
-        let (from, to) = (self.event(from), self.event(to));
-        (from..to).min_by_key(|event| self.live[*event]).unwrap_or(from)
     }
 }
 

@@ -1,0 +1,113 @@
+//! The blocks of a trace by number, and what is live behind each event.
+//!
+//! Owns: the rounding of sizes, and the tokens by which operations are compared.
+
+use crate::trace::{Trace, TraceEvent};
+use std::ops::Range;
+
+/// Sizes are rounded up to a multiple of this, in bytes, so that every offset is one too: PyTorch's least block
+/// (`kMinBlockSize`), which suits every kernel.
+pub const ALIGNMENT: u64 = 512;
+/// The event that frees a block that is never freed.
+const NEVER: usize = usize::MAX;
+
+/// The blocks of a trace, and what is live.
+pub(super) struct Blocks {
+    pub(super) sizes: Vec<u64>,
+    pub(super) streams: Vec<u32>,
+    /// The event that made each, and the one that ended its use; `NEVER`: none did.
+    pub(super) made: Vec<usize>,
+    pub(super) freed: Vec<usize>,
+    /// Bytes live behind each event.
+    pub(super) live: Vec<u64>,
+    /// Allocations and requested frees: the event, and the block with whether it is freed.
+    pub(super) operations: Vec<(usize, u32, bool)>,
+}
+
+impl Blocks {
+    pub(super) fn new(trace: &Trace) -> Self {
+        let events = trace.events.len();
+        let mut out = Self {
+            sizes: Vec::new(),
+            streams: Vec::new(),
+            made: Vec::new(),
+            freed: Vec::new(),
+            live: Vec::with_capacity(events),
+            operations: Vec::with_capacity(events),
+        };
+        let mut live = 0_u64;
+        for (index, event) in trace.events.iter().enumerate() {
+            match *event {
+                TraceEvent::Alloc { size, stream } => {
+                    let size = size.next_multiple_of(ALIGNMENT);
+                    out.operations.push((index, out.sizes.len() as u32, false));
+                    out.sizes.push(size);
+                    out.streams.push(stream);
+                    out.made.push(index);
+                    out.freed.push(NEVER);
+                    live = live.saturating_add(size);
+                }
+                TraceEvent::FreeRequested { block } => out.operations.push((index, block, true)),
+                TraceEvent::FreeCompleted { block } => {
+                    if let Some(freed) = out.freed.get_mut(block as usize) {
+                        *freed = index;
+                        live = live.saturating_sub(out.sizes.get(block as usize).copied().unwrap_or(0));
+                    }
+                }
+            }
+            out.live.push(live);
+        }
+        out
+    }
+
+    pub(super) fn size(&self, block: u32) -> u64 {
+        self.sizes.get(block as usize).copied().unwrap_or(0)
+    }
+
+    pub(super) fn stream(&self, block: u32) -> u64 {
+        self.streams.get(block as usize).copied().unwrap_or(0).into()
+    }
+
+    /// Operations with their sizes.
+    pub(super) fn equal_tokens(&self) -> Vec<u64> {
+        let token = |&(_, block, is_freed): &(usize, u32, bool)| {
+            (self.size(block) / ALIGNMENT) << 17 | (self.stream(block) & 0xffff) << 1 | u64::from(is_freed)
+        };
+        self.operations.iter().map(token).collect()
+    }
+
+    /// Operations with how many requests ago a block was made that is freed, and no sizes.
+    pub(super) fn shape_tokens(&self) -> Vec<u64> {
+        let mut made = 0;
+        let token = |&(_, block, is_freed): &(usize, u32, bool)| {
+            if is_freed {
+                return (made - u64::from(block)) << 1 | 1;
+            }
+            made = u64::from(block) + 1;
+            self.stream(block) << 1
+        };
+        self.operations.iter().map(token).collect()
+    }
+
+    /// The most that is live behind the events of a range.
+    pub(super) fn most(&self, events: Range<usize>) -> u64 {
+        self.live.get(events).and_then(|live| live.iter().max()).copied().unwrap_or(0)
+    }
+
+    /// The operations of a range of events.
+    pub(super) fn operations(&self, events: Range<usize>) -> Range<usize> {
+        let operation = |event: usize| self.operations.partition_point(|(at, _, _)| *at < event);
+        operation(events.start)..operation(events.end)
+    }
+
+    /// The event of an operation; behind the last operation the end of the trace.
+    pub(super) fn event(&self, operation: usize) -> usize {
+        self.operations.get(operation).map_or(self.live.len(), |(event, _, _)| *event)
+    }
+
+    /// The event behind which least is live, of those from one operation to before another.
+    pub(super) fn least_live(&self, from: usize, to: usize) -> usize {
+        let (from, to) = (self.event(from), self.event(to));
+        (from..to).min_by_key(|event| self.live[*event]).unwrap_or(from)
+    }
+}
