@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 
 /// A look reads statistics under the lock: a few microseconds.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// The same where nothing goes back, and for how long a wait is pending before a warning.
+/// The same where nothing goes back.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
+/// How long a wait is pending before a warning. A rank that evaluates or saves alone makes others wait for some seconds.
+const PENDING: Duration = Duration::from_secs(30);
 
 /// Gives an instance a handle, and a thread if its options ask for that.
 pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
@@ -44,7 +46,7 @@ fn watch(id: AllocatorId, after_s: Option<u64>) {
             thread::sleep(between);
             let Ok(instance) = registry::borrow(id) else { return };
             let allocator = &instance.allocator;
-            let looked = allocator.warn_of_pending_waits(BETWEEN_WARNINGS).and_then(|_| match &mut idle {
+            let looked = allocator.warn_of_pending_waits(PENDING).and_then(|_| match &mut idle {
                 Some(idle) => idle.tick(allocator, start.elapsed()),
                 None => Ok(0),
             });

@@ -125,17 +125,21 @@ impl Allocator {
 
     /// Warns (`tracing`, target `seamalloc::waits`) of each stream that still waits on the GPU for another one whose freed memory it
     /// was given, and was found waiting by an earlier call, at least so long ago. Returns how many there were. Only waits for work of
-    /// the present round are looked at, which may close a circle if ranks of a job wait for one another; each is warned of once. To be
-    /// called every few seconds; the C library does so. During a stream capture nothing is asked.
+    /// the present round are looked at, which may close a circle if ranks of a job wait for one another; a warning names each pair of
+    /// streams once. To be called every few seconds; the C library does so. During a stream capture nothing is asked.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver): an event could not be queried.
     pub fn warn_of_pending_waits(&self, at_least: Duration) -> Result<usize> {
-        let core = &mut *self.core.lock();
-        if core.capturing() {
-            return Ok(0);
-        }
-        let driver = Arc::clone(&core.driver);
-        in_relaxed_capture_mode(&*driver, true, || core.streams.new_waits.warn(&*driver, at_least))
+        let overdue = {
+            let core = &mut *self.core.lock();
+            if core.capturing() || !core.streams.new_waits.has_pending() {
+                return Ok(0);
+            }
+            let driver = Arc::clone(&core.driver);
+            in_relaxed_capture_mode(&*driver, true, || core.streams.new_waits.overdue(&*driver, at_least))?
+        };
+        overdue.iter().for_each(|wait| wait.warn());
+        Ok(overdue.len())
     }
 }

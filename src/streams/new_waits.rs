@@ -20,6 +20,30 @@ struct NewWait {
     /// Recorded on the waiting stream behind the wait.
     event: EventId,
     state: State,
+    /// Whether a warning has named these two streams.
+    warned: bool,
+}
+
+/// A wait that stays pending.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overdue {
+    waiting: StreamId,
+    awaited: StreamId,
+    pending: Duration,
+}
+
+impl Overdue {
+    /// Logs the warning. Not to be called with a lock held: the log may wait.
+    pub(crate) fn warn(&self) {
+        tracing::warn!(
+            target: "seamalloc::waits",
+            stream = %self.waiting,
+            awaited = %self.awaited,
+            pending_s = self.pending.as_secs(),
+            "a stream still waits for another one whose freed memory it was given; if the program hangs because its ranks wait for one \
+             another, sharing:never adds no such waits"
+        );
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +52,7 @@ enum State {
     New,
     /// A look has found it pending, for the first time at this moment.
     Pending(Instant),
-    /// The stream has passed it, or a warning was given.
+    /// The stream has passed it, or a warning has named it.
     Over,
 }
 
@@ -47,6 +71,9 @@ impl NewWaits {
     /// The driver's, or the host has no memory. The wait is not noted.
     pub(crate) fn note(&mut self, driver: &dyn Driver, waiting: StreamId, awaited: StreamId) -> Result<()> {
         let known = self.waits.iter().position(|wait| wait.waiting == waiting);
+        if known.is_some_and(|at| self.waits[at].warned && self.waits[at].awaited == awaited) {
+            return Ok(());
+        }
         let at = match known {
             Some(at) => at,
             None if self.waits.len() == MOST => {
@@ -56,24 +83,30 @@ impl NewWaits {
             None => {
                 self.waits.try_reserve(1)?;
                 let event = driver.event_create()?;
-                self.waits.try_push(NewWait { waiting, awaited, event, state: State::Over })?;
+                self.waits.try_push(NewWait { waiting, awaited, event, state: State::Over, warned: false })?;
                 self.waits.len() - 1
             }
         };
         let wait = &mut self.waits[at];
-        wait.state = State::Over;
+        (wait.state, wait.warned) = (State::Over, false);
         driver.event_record(wait.event, waiting)?;
         (wait.waiting, wait.awaited, wait.state) = (waiting, awaited, State::New);
         Ok(())
     }
 
-    /// Warns of each wait that looks have found pending for as long as `at_least`. Returns how many there were.
+    /// Returns whether a look would ask the driver for anything.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.waits.iter().any(|wait| wait.state != State::Over)
+    }
+
+    /// Returns the waits that looks have found pending for as long as `at_least`, each pair of streams once.
     ///
     /// # Errors
-    /// The driver's; the waits that were not asked for are asked for at the next look.
-    pub(crate) fn warn(&mut self, driver: &dyn Driver, at_least: Duration) -> Result<usize> {
-        let mut warned = 0;
+    /// The driver's, or the host has no memory; the waits that were not asked for are asked for at the next look.
+    pub(crate) fn overdue(&mut self, driver: &dyn Driver, at_least: Duration) -> Result<Vec<Overdue>> {
+        let mut overdue = Vec::new();
         for wait in self.waits.iter_mut().filter(|wait| wait.state != State::Over) {
+            overdue.try_reserve(1)?;
             if driver.event_query(wait.event)? {
                 wait.state = State::Over;
                 continue;
@@ -83,20 +116,13 @@ impl NewWaits {
                 _ => Instant::now(),
             };
             wait.state = State::Pending(since);
-            if since.elapsed() >= at_least {
-                wait.state = State::Over;
-                warned += 1;
-                tracing::warn!(
-                    target: "seamalloc::waits",
-                    stream = %wait.waiting,
-                    awaited = %wait.awaited,
-                    pending_s = since.elapsed().as_secs(),
-                    "a stream still waits for another one whose freed memory it was given; if ranks of a job wait for one another, \
-                     sharing:never adds no such waits"
-                );
+            let pending = since.elapsed();
+            if pending >= at_least {
+                (wait.state, wait.warned) = (State::Over, true);
+                overdue.push(Overdue { waiting: wait.waiting, awaited: wait.awaited, pending });
             }
         }
-        Ok(warned)
+        Ok(overdue)
     }
 
     /// Returns the bytes of host memory that the list takes.
