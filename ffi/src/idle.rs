@@ -31,22 +31,22 @@ pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
     #[cfg(unix)]
     lending::take_part(id);
     if after_s.is_some() || waits {
-        watch(id, after_s);
+        let between = if after_s.is_some() { BETWEEN_LOOKS } else { BETWEEN_WARNINGS };
+        watch(id, after_s, between, PENDING);
     }
     Ok(id)
 }
 
 /// Starts a thread for the allocator of a handle. It ends with the handle, or with the first call that the
 /// driver refuses, and keeps neither the allocator nor the process alive.
-fn watch(id: AllocatorId, after_s: Option<u64>) {
-    let between = if after_s.is_some() { BETWEEN_LOOKS } else { BETWEEN_WARNINGS };
+fn watch(id: AllocatorId, after_s: Option<u64>, between: Duration, pending: Duration) {
     let started = thread::Builder::new().name("seamalloc-watch".to_owned()).spawn(move || {
         let (start, mut idle) = (Instant::now(), after_s.map(|after_s| IdleRelease::new(Duration::from_secs(after_s))));
         loop {
             thread::sleep(between);
             let Ok(instance) = registry::borrow(id) else { return };
             let allocator = &instance.allocator;
-            let looked = allocator.warn_of_pending_waits(PENDING).and_then(|_| match &mut idle {
+            let looked = allocator.warn_of_pending_waits(pending).and_then(|_| match &mut idle {
                 Some(idle) => idle.tick(allocator, start.elapsed()),
                 None => Ok(0),
             });
@@ -70,6 +70,12 @@ fn watch(id: AllocatorId, after_s: Option<u64>) {
 mod tests {
     use super::*;
     use seamalloc::driver::StreamId;
+    use seamalloc::driver::sim::{SimConfig, SimGpu};
+    use seamalloc::{Allocator, Config};
+    use std::env;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    use std::sync::Arc;
 
     #[test]
     fn the_thread_gives_back_what_an_idle_allocator_holds_and_ends_with_its_handle() {
@@ -87,5 +93,39 @@ mod tests {
         }
         registry::remove(id).unwrap();
         assert_eq!(registry::borrow(id).map(drop).unwrap_err().status, crate::status::Status::InvalidHandle);
+    }
+
+    /// A stream gets the only block behind work of another one that never ends.
+    fn wait_for_ever() {
+        let mut instance = Instance::open("sim:h200", "").unwrap();
+        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=8MiB").unwrap()).unwrap());
+        instance.allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default()).unwrap();
+        let id = add(instance).unwrap();
+        let allocator = &registry::borrow(id).unwrap().allocator;
+        let address = allocator.allocate(8 << 20, StreamId(0x10)).unwrap();
+        gpu.hold(StreamId(0x10));
+        allocator.free(address).unwrap();
+        assert_eq!(allocator.allocate(8 << 20, StreamId(0x20)), Ok(address));
+        // In place of the thread of `add`, which looks less often.
+        watch(id, None, Duration::from_millis(5), Duration::from_millis(20));
+        thread::sleep(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_wait_that_stays_pending_is_a_line_on_standard_error() {
+        const CHILD: &str = "SEAMALLOC_TEST_WAITS";
+        if env::var_os(CHILD).is_some() {
+            return wait_for_ever();
+        }
+        let mut itself = Command::new(env::current_exe().unwrap());
+        itself.args(["--exact", "idle::tests::a_wait_that_stays_pending_is_a_line_on_standard_error", "--nocapture"]);
+        itself.env_remove("SEAMALLOC_LOG").env(CHILD, "1").stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = itself.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let told = ["WARN seamalloc::waits", "stream=0x20", "awaited=0x10", "sharing:never"];
+        assert!(told.iter().all(|part| line.contains(part)), "{line}");
     }
 }
