@@ -153,24 +153,32 @@ fn known_by(from: DeviceFrom) -> &'static str {
     }
 }
 
-/// Whether a strategy's largest step is larger than those of PyTorch's allocators.
+/// How exact the search for the largest step is.
+const EXACT_PERCENT: f64 = 1.0;
+
+/// Returns how a strategy's largest step compares with those of PyTorch's allocators.
 fn larger(ours: &WhatIf) -> String {
     let step = |step: Option<f64>| step.unwrap_or(0.0);
     let (own, native, expandable) =
         (step(ours.largest_step), step(ours.native.largest_step), step(ours.expandable.largest_step));
     let best = native.max(expandable);
     let name = if expandable >= native { "expandable" } else { "native" };
-    match own.total_cmp(&best) {
-        Ordering::Greater if best > 0.0 => match (own / best - 1.0) * 100.0 {
-            percent if percent < 0.05 => format!("a step less than 0.1% larger than {name}'s"),
-            percent => format!("a step {percent:.1}% larger than {name}'s"),
-        },
-        Ordering::Greater if own < 1.0 => "the only one that runs it, with smaller steps".to_owned(),
-        Ordering::Greater => "the only one that runs it".to_owned(),
-        Ordering::Equal if best >= MOST_GROWTH => "far larger steps fit".to_owned(),
-        Ordering::Equal if best > 0.0 => format!("the same largest step as {name}'s"),
-        Ordering::Equal => "none runs it, even with the smallest steps".to_owned(),
-        Ordering::Less => format!("a smaller step than {name}'s"),
+    if best == 0.0 {
+        let text = match own {
+            0.0 => "none runs it, even with the smallest steps",
+            own if own < 1.0 => "the only one that runs it, with smaller steps",
+            _ => "the only one that runs it",
+        };
+        return text.to_owned();
+    }
+    if own.min(best) >= MOST_GROWTH {
+        return "far larger steps fit".to_owned();
+    }
+    let percent = (own / best - 1.0) * 100.0;
+    match percent.abs() {
+        same if same < EXACT_PERCENT => format!("the same largest step as {name}'s, within {EXACT_PERCENT}%"),
+        less if own < best => format!("a step {less:.1}% smaller than {name}'s"),
+        more => format!("a step {more:.1}% larger than {name}'s"),
     }
 }
 
