@@ -191,7 +191,7 @@
     const live = job.live.valueAt(op);
     const sorted = [...lines].sort((a, b) => b[1].bytes - a[1].bytes);
     const others = sorted.slice(LINES).map(([, held]) => held);
-    const row = ({ bytes, blocks }, by) => [Seam.bytes(bytes), Seam.percent(bytes / live), Seam.count(blocks), by];
+    const row = ({ bytes, blocks }, by) => [Seam.bytes(bytes), by, Seam.percent(bytes / live), Seam.count(blocks)];
     const rows = sorted.slice(0, LINES).map(([line, held]) => row(held, stacksCell(job, line, held.stacks)));
     const text = (text) => Seam.element("td", { class: "wide" }, text);
     if (others.length > 0) {
@@ -201,7 +201,7 @@
     if (unknown) rows.push(row(unknown, text("not recorded: from before the recording")));
     return Seam.table(
       `Live after operation ${Seam.count(op)}: ${Seam.bytes(live)}, by the innermost line of your own code that asked for it. A row opens to its stacks.`,
-      ["bytes", "of live", "blocks", "asked for by"],
+      ["bytes", "asked for by", "of live", "blocks"],
       rows,
     );
   };
