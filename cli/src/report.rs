@@ -3,19 +3,17 @@
 use crate::args::{Color, ReportArgs, RunArgs};
 use crate::failure::Failure;
 use crate::layout::Layouts;
-use crate::output::{Output, bytes, grouped};
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::svg::check_writable;
 use crate::values::Device;
-use crate::whatif::sentences_of;
 use crate::{output, source, verdict};
 use seamalloc::StrategyKind;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::units::format_bytes;
 use seamalloc_page::{Course, Job, course, fleet_html, html};
 use seamalloc_trace::Trace;
-use seamalloc_trace::cliff::{CliffReport, cliff};
-use seamalloc_trace::columns::ms;
+use seamalloc_trace::cliff::cliff;
 use seamalloc_trace::owners::owners;
 use seamalloc_trace::pytorch::Origins;
 use seamalloc_trace::replay::ReplayOptions;
@@ -88,12 +86,27 @@ pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
 /// Writes the page. `quiet`: standard output is for other programs.
 fn write(path: &Path, page: &str, quiet: bool) -> Result<(), Failure> {
     std::fs::write(path, page).map_err(|error| Failure::Write { path: path.to_owned(), error })?;
-    let written = format!("{}: {}", path.display(), format_bytes(page.len() as u64));
+    let written =
+        format!("{}: {}. Open it in a browser: {}", path.display(), format_bytes(page.len() as u64), address(path));
     if quiet {
         output::note(&written);
         return Ok(());
     }
     output::print(&written)
+}
+
+/// The address of a file, which a browser and a terminal understand.
+fn address(path: &Path) -> String {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut address = "file://".to_owned();
+    for byte in path.to_string_lossy().bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte) {
+            address.push(byte.into());
+        } else {
+            address.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    address
 }
 
 /// Returns the line of `--json`: the verdict, and who holds the memory at the peak, or null where the recording has no stacks.
@@ -154,7 +167,6 @@ fn job<'t>(
         let show = &mut |done, total| progress.set(done, total);
         courses.push(course(trace, options, mapped.contains(&kind), show)?);
     }
-    let mut sentences: Vec<_> = courses.iter().filter_map(in_words).collect();
     let (mut compared, mut sizes) = (Vec::new(), Vec::new());
     if let Some(options) = each.first().filter(|_| !args.quick) {
         let kinds: Vec<_> = each.iter().map(|run| run.config.strategy).collect();
@@ -164,7 +176,6 @@ fn job<'t>(
             progress.set(done.into(), total.into());
         };
         compared = whatif(trace, &kinds, options, from, &mut show)?;
-        sentences.extend(sentences_of(&compared));
         // The sizes are those of the trace: the device's own capacity has no part in it.
         let whole = SimConfig { capacity: device.profile.memory(), ..device };
         for options in run.runs_on(&whole) {
@@ -172,13 +183,12 @@ fn job<'t>(
             let show = &mut |done: usize, total: usize| progress.set(done as u64, total as u64);
             sizes.extend(cliff(trace, &options, &args.times_live, show)?);
         }
-        sentences.extend(cliff_in_words(&kinds, &sizes));
     }
     let mut job = each.first().map_or_else(
         || Job::new(trace, &ReplayOptions::new(run.conf.clone(), SimConfig::default()), Vec::new()),
         |options| Job::new(trace, options, courses),
     );
-    (job.sentences, job.whatif, job.cliff, job.origins) = (sentences, compared, sizes, origins);
+    (job.whatif, job.cliff, job.origins) = (compared, sizes, origins);
     job.verdict = Some(verdict);
     job.libraries.clone_from(&args.library);
     Ok(job)
@@ -199,64 +209,6 @@ fn mapped(args: &ReportArgs, trace: &Trace, each: &[ReplayOptions]) -> Vec<Strat
 
 fn is_out_of_memory(course: &Course) -> bool {
     course.passes.iter().any(|pass| pass.oom.is_some())
-}
-
-/// What a strategy held and did, in a sentence.
-fn in_words(course: &Course) -> Option<String> {
-    let pass = course.passes.last()?;
-    let mut text = format!("{} ", course.strategy);
-    match &pass.oom {
-        Some((_, report)) => text.push_str(&format!(
-            "ran out of memory at operation {}, asked for {}, with {} of {} held in use",
-            grouped(pass.ops),
-            bytes(report.requested),
-            bytes(report.allocated),
-            bytes(report.reserved)
-        )),
-        None => text.push_str(&format!(
-            "holds {} at most, of which the job uses {:.2}%",
-            bytes(pass.peak_reserved),
-            pass.utilization() * 100.0
-        )),
-    }
-    let calls: u64 = pass.driver.iter().map(|(_, stat)| stat.count).sum();
-    text.push_str(&format!(
-        "; {} driver calls take {} ms, the longest stall {} ms",
-        grouped(calls),
-        ms(pass.driver.total_ns()),
-        ms(pass.stalls.worst_ns)
-    ));
-    if pass.cpu_syncs > 0 {
-        text.push_str(&format!("; the CPU waits for the GPU {}", times(pass.cpu_syncs)));
-    }
-    if pass.stream_waits > 0 {
-        text.push_str(&format!("; streams wait for one another {}", times(pass.stream_waits)));
-    }
-    text.push('.');
-    Some(text)
-}
-
-/// How often, in words.
-fn times(count: u64) -> String {
-    if count == 1 { "once".to_owned() } else { format!("{} times", grouped(count)) }
-}
-
-/// On how small a device each strategy still runs the job, in a sentence.
-fn cliff_in_words(kinds: &[StrategyKind], found: &[CliffReport]) -> Option<String> {
-    let least = |kind: &StrategyKind| {
-        let of = found.iter().filter(|at| at.strategy == kind.name());
-        let runs = of.filter(|at| at.price.is_some()).min_by(|a, b| a.times_live.total_cmp(&b.times_live));
-        match runs.and_then(|at| Some((at.times_live, at.price?))) {
-            Some((times, price)) => {
-                format!("{kind} from {times} times ({} ms in the driver a pass)", ms(price.last_ns))
-            }
-            None => format!("{kind} on none of them"),
-        }
-    };
-    let each: Vec<_> = kinds.iter().map(least).collect();
-    (!each.is_empty()).then(|| {
-        format!("Of the sizes that were tried, as multiples of what is live, it runs with {}.", each.join(", "))
-    })
 }
 
 /// How the command was called.

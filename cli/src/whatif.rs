@@ -84,7 +84,7 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
 }
 
 /// What a job would have gained over PyTorch's allocators: by `stitch`, or by the other strategy that was asked for.
-pub(crate) fn sentences_of(found: &[WhatIf]) -> Option<String> {
+fn sentences_of(found: &[WhatIf]) -> Option<String> {
     let pytorchs = [StrategyKind::Caching, StrategyKind::Expandable];
     let others = || found.iter().filter(|report| !pytorchs.contains(&report.strategy));
     let ours = others().find(|report| report.strategy == StrategyKind::Stitch).or_else(|| others().next());

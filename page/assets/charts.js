@@ -41,7 +41,7 @@
   /**
    * A chart over operations. `lines` have a `label`, a `figure`, a `look` and optionally `text`, what stands for a value, and
    * `hidden`. `options`: `label` for people who do not see it, `text` of values, `axisText` of those at the axis, `height`,
-   * `isLog`, `marks`: operations with a text, `zero` for an axis that begins at 0.
+   * `isLog`, `marks`: operations with a text, `zero` for an axis that begins at 0, `peak`: a moment of the first line.
    */
   Seam.TimeChart = class {
     constructor(parent, job, view, jumps, lines, options) {
@@ -50,6 +50,8 @@
       this.box.addEventListener("keydown", (event) => Seam.timeKey(event, view, jumps));
       this.legend = Seam.element("ul", { class: "legend" });
       this.values = lines.map(() => Seam.element("span", { class: "value" }));
+      this.moment = Seam.element("li", { class: "key" });
+      this.legend.append(this.moment);
       lines.forEach((line, index) => this.legend.append(Seam.element("li", {}, this.toggle(line, index))));
       parent.append(this.box, this.legend);
       this.draw();
@@ -77,6 +79,7 @@
       this.box.replaceChildren();
       const { options, view } = this;
       const text = options.axisText ?? options.text;
+      this.peak = options.peak && Seam.element("div", { class: "peak" }, Seam.element("span", {}, options.peak.text));
       const series = this.lines.map((line) => this.series(line));
       const plot = {
         width: this.box.clientWidth,
@@ -100,12 +103,12 @@
         ],
         padding: [10, RIGHT, 0, 0],
         series: [{}, ...series],
-        hooks: { setSelect: [(plot) => this.select(plot)], draw: [(plot) => this.marks(plot)] },
+        hooks: { setSelect: [(plot) => this.select(plot)], draw: [(plot) => this.marks(plot), (plot) => this.markPeak(plot)] },
       };
       this.plot = new uPlot(plot, this.data(), this.box);
       this.cursor = Seam.element("div", { class: "cursor" });
       const { over } = this.plot;
-      over.append(this.cursor);
+      over.append(this.cursor, ...(this.peak ? [this.peak] : []));
       over.addEventListener("pointermove", (event) => view.point(this.opAt(event)));
       over.addEventListener("wheel", (event) => Seam.wheelZoom(event, view, this.opAt(event)), { passive: false });
       over.addEventListener("dblclick", () => view.reset());
@@ -169,6 +172,7 @@
       const at = plot.valToPos(view.cursor + 0.5, "x");
       this.cursor.hidden = view.cursor < view.from || view.cursor >= view.to;
       this.cursor.style.transform = `translateX(${at}px)`;
+      this.moment.textContent = `After operation ${Seam.count(view.cursor)}:`;
       this.lines.forEach((line, index) => {
         const value = line.figure.isEvent
           ? line.figure.range(view.cursor, view.cursor + 1)?.[1]
@@ -215,6 +219,20 @@
         ctx.stroke();
       }
       ctx.restore();
+    }
+
+    /** Puts a dot at the peak, which other lines may hide, and its text at the side that has more room. */
+    markPeak(plot) {
+      if (!this.peak) return;
+      const { op, value } = this.options.peak;
+      this.peak.hidden = Boolean(this.lines[0].hidden) || op < this.view.from || op >= this.view.to;
+      if (this.peak.hidden) return;
+      const [x, y] = [plot.valToPos(op + 0.5, "x"), plot.valToPos(value, "y")];
+      const [text, { clientWidth, clientHeight }] = [this.peak.firstChild, plot.over];
+      this.peak.style.transform = `translate(${x}px, ${y}px)`;
+      this.peak.classList.toggle("late", x > clientWidth / 2);
+      // Below it, where no line of what is reserved runs.
+      text.style.top = `${Math.min(5, clientHeight - text.offsetHeight - y)}px`;
     }
   };
 

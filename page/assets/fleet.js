@@ -11,7 +11,7 @@
     const { about } = await Seam.unpack("fleet");
     const { job, ranks, broken } = about.fleet;
     const strategies = Object.keys(job.strategies);
-    Seam.shown = { job, ranks, broken, strategies, deciding: deciding(job), chart: null, table: null };
+    Seam.shown = { about, job, ranks, broken, strategies, deciding: deciding(job), chart: null, table: null };
     document.getElementById("name").textContent = about.name;
     document.getElementById("made").textContent =
       `Made by: ${about.command} (seamalloc ${about.version}). Replayed on simulated GPUs.`;
@@ -74,11 +74,20 @@
   function summary() {
     const { job } = Seam.shown;
     const words = Seam.element("ul", { class: "words" });
-    for (const text of [...job.sentences, ...job.notes.map((text) => `Note: ${text}.`)]) {
+    const [sentences, found] = verdict(job);
+    Seam.verdict(found);
+    for (const text of [...sentences, ...job.notes.map((text) => `Note: ${text}.`)]) {
       words.append(Seam.element("li", {}, text));
     }
-    const parts = job.ranks > 0 ? [words, byStrategy(job)] : [words];
+    const parts = job.ranks > 0 ? [words, byStrategy(job), Seam.strategies(Seam.shown.strategies, Seam.shown.about)] : [words];
     content("summary").replaceChildren(...parts);
+  }
+
+  /** The sentences beside the verdict, which are told first, and the verdict. */
+  function verdict({ sentences, verdict: found, ranks }) {
+    if (!found) return [sentences, null];
+    const alike = found.ranks > 1 ? `, and of ${found.ranks - 1} of ${Seam.plural(ranks - 1, "other rank")}` : "";
+    return [sentences.slice(2), { ...found, reasons: `This is the verdict on ${found.name}, which is worst off${alike}.` }];
   }
 
   function byStrategy(job) {
@@ -86,22 +95,27 @@
     const rows = Object.entries(job.strategies).map(([name, of], index) => {
       const decides = of.decides?.as_near > 0 ? `${of.decides.name} and ${Seam.count(of.decides.as_near)} more` : of.decides?.name;
       const less = (key, own) => (name === own ? "–" : bytes(of.saves[key].bytes));
+      const held = (key) => (of.runs > 0 ? bytes(of[key]) : "–");
       const runs = of.runs === job.ranks ? "all" : Seam.element("td", { class: "failed" }, `${of.runs} of ${job.ranks}`);
       return [
         Seam.element("span", {}, Seam.sample(Seam.look(index)), " ", name),
-        ...["reserved", "least", "median", "most"].map((key) => (of.runs > 0 ? bytes(of[key]) : "–")),
-        of.utilization == null ? "–" : Seam.percent(of.utilization),
+        held("reserved"),
+        held("most"),
         Seam.times(of.largest_step),
+        runs,
         decides ?? "–",
         less("native", "caching"),
         less("expandable", "expandable"),
-        runs,
+        held("median"),
+        held("least"),
+        of.utilization == null ? "–" : Seam.percent(of.utilization),
       ];
     });
-    const headings = ["strategy", "all ranks", "least", "median", "most", "utilization", "largest step", "decided by"];
+    const first = ["strategy", "all ranks", "most", "largest step", "runs", "decided by"];
+    const headings = [...first, "less than native", "less than expandable", "median", "least", "utilization"];
     const caption =
-      "What all ranks hold, and the least, the median and the most of one. The job's largest step is that of the rank with the smallest: all have the same batch size.";
-    return Seam.table(caption, [...headings, "less than native", "less than expandable", "runs"], rows);
+      "What all ranks hold, and the most, the median and the least of one. The job's largest step is that of the rank with the smallest: all have the same batch size.";
+    return Seam.table(caption, headings, rows);
   }
 
   function chooser(label, options, value, action) {

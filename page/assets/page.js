@@ -147,22 +147,10 @@
   }
 
   function summary(job) {
-    const words = Seam.element("ul", { class: "words" });
-    for (const sentence of job.about.sentences) words.append(Seam.element("li", {}, sentence));
-    const parts = [...verdict(job.about.verdict), words, Seam.figures(job)];
-    if (job.about.whatif.length > 0) parts.push(Seam.element("br"), Seam.compared(job));
+    Seam.verdict(job.about.verdict);
+    const parts = [Seam.figures(job), Seam.strategies(job.about.strategies, about)];
+    if (job.about.whatif.length > 0) parts.push(Seam.compared(job));
     content("summary").replaceChildren(...parts);
-  }
-
-  /** The verdict on a job: what is wrong, why, and what to do next. */
-  function verdict(found) {
-    if (!found) return [];
-    const parts = [
-      Seam.element("p", {}, Seam.element("strong", {}, found.text)),
-      Seam.element("p", {}, found.reasons),
-      Seam.element("p", {}, Seam.element("strong", {}, "Next: "), found.next),
-    ];
-    return [Seam.element("div", { class: "verdict" }, ...parts)];
   }
 
   function marks(job) {
@@ -194,6 +182,11 @@
       marks: marks(job),
       areBytes: true,
       height: 300,
+      peak: {
+        op: job.peak,
+        value: job.about.peak_live,
+        text: `${Seam.bytes(job.about.peak_live)} live\noperation ${Seam.count(job.peak)}`,
+      },
     };
     drawn.push(new Seam.TimeChart(box, job, view, moves, lines, options));
     const active = job.courses.some((course) => course.active !== job.live)

@@ -24,14 +24,41 @@
     return Seam.element("figure", {}, Seam.element("figcaption", { class: "note" }, caption), scroll);
   };
 
+  /** Shows the verdict on a job: what is wrong, why, and what to do next. */
+  Seam.verdict = (found) => {
+    const section = document.getElementById("verdict");
+    section.hidden = !found;
+    if (!found) return;
+    const next = Seam.element("p", {}, Seam.element("strong", {}, "Next: "), found.next);
+    section.replaceChildren(Seam.element("h2", {}, found.text), Seam.element("p", {}, found.reasons), next);
+  };
+
+  /** The strategies that are compared where none is named. */
+  const STRATEGIES = {
+    caching: "PyTorch's default: segments from cudaMalloc, which never grow.",
+    expandable: "PyTorch's option expandable_segments:True: one segment for each stream, which grows at its end.",
+    gmlake: "GMLake's algorithm (ASPLOS 2024): chunks of 2 MiB, stitched for larger requests.",
+    stitch: "seamalloc's own algorithm: free memory is stitched together, wherever it lies.",
+  };
+
+  /** A sentence for each strategy, and where more is to be read. */
+  Seam.strategies = (names, { repository }) => {
+    const known = names.filter((name) => STRATEGIES[name]);
+    const link = Seam.element("a", { href: `${repository}/tree/main/docs`, rel: "noreferrer" }, "documentation");
+    const items = known.map((name) => [Seam.element("strong", {}, name), `: ${STRATEGIES[name]}`]);
+    items.push(["More on strategies and on this page: ", link, "."]);
+    return Seam.element("ul", { class: "words" }, ...items.map((parts) => Seam.element("li", {}, ...parts)));
+  };
+
   const named = (course, job) => Seam.element("span", {}, Seam.sample(Seam.look(course.index)), " ", course.name);
   const failed = (text) => Seam.element("td", { class: "failed" }, text);
 
   /** The most important figures, strategy beside strategy. */
   Seam.figures = (job) => {
+    const refused = (course) => failed(`out of memory at operation ${Seam.count(job.opOf(course))}`);
     const columns = [
       ["reserved at most", ({ peak_reserved }) => Seam.bytes(peak_reserved)],
-      ["utilization", (figures) => (figures.oom ? failed("out of memory") : used(figures.utilization))],
+      ["utilization", (figures, course) => (figures.oom ? refused(course) : used(figures.utilization))],
       [
         "driver calls",
         ({ driver_calls }) => Seam.count(Object.values(driver_calls).reduce((sum, count) => sum + count, 0)),
@@ -45,7 +72,7 @@
     ];
     const rows = job.courses.map((course) => [
       named(course, job),
-      ...columns.map(([, of]) => of(course.about.figures)),
+      ...columns.map(([, of]) => of(course.about.figures, course)),
     ]);
     const caption = `At most ${Seam.bytes(job.about.peak_live)} are live; no strategy can do with less. A stall is an operation that calls the driver; times are those of the simulated device.`;
     return Seam.table(caption, ["strategy", ...columns.map(([name]) => name)], rows);
@@ -72,17 +99,21 @@
     const rows = job.about.whatif.map((line) => {
       const course = job.courses.find((course) => course.name === line.strategy);
       const gain =
-        line.peak_reserved != null && line.expandable_reserved != null
+        line.peak_reserved != null && line.expandable_reserved != null && line.strategy !== "expandable"
           ? line.expandable_reserved - line.peak_reserved
           : null;
       const less = gain == null ? "–" : `${gain < 0 ? "−" : ""}${Seam.bytes(Math.abs(gain))}`;
-      return [named(course, job), held(line.peak_reserved), less, step(line)];
+      return [named(course, job), held(line.peak_reserved), step(line), less];
     });
     const stays = Math.max(...job.about.whatif.map((line) => line.persistent));
     const caption = unknown
       ? "What each strategy needs. The recording does not name its device: with --device the table says how much larger the steps can be."
       : `On the same device, ${job.about.device}. Largest step: how many times as large activations and temporary buffers can be, beside ${Seam.bytes(stays)} of weights and optimizer state that stay. Gradients are taken to grow too, to be careful.`;
-    return Seam.table(caption, ["strategy", "reserved", "less than expandable", "largest step"], rows);
+    const [{ recorded_reserved: held_then, reserved_before: before }] = job.about.whatif;
+    const compares = before > 0 ? `, ${Seam.bytes(before)} of it from before the recording, so that they do not compare` : "";
+    const recorded = held_then == null ? "" : ` PyTorch held ${Seam.bytes(held_then)} when it was recorded${compares}.`;
+    const headings = ["strategy", "reserved", "largest step", "less than expandable"];
+    return Seam.table(caption + recorded, headings, rows);
   };
 
   /** Calls by name, strategy beside strategy. */
@@ -160,7 +191,7 @@
     const live = job.live.valueAt(op);
     const sorted = [...lines].sort((a, b) => b[1].bytes - a[1].bytes);
     const others = sorted.slice(LINES).map(([, held]) => held);
-    const row = ({ bytes, blocks }, by) => [Seam.bytes(bytes), Seam.percent(bytes / live), Seam.count(blocks), by];
+    const row = ({ bytes, blocks }, by) => [Seam.bytes(bytes), by, Seam.percent(bytes / live), Seam.count(blocks)];
     const rows = sorted.slice(0, LINES).map(([line, held]) => row(held, stacksCell(job, line, held.stacks)));
     const text = (text) => Seam.element("td", { class: "wide" }, text);
     if (others.length > 0) {
@@ -170,7 +201,7 @@
     if (unknown) rows.push(row(unknown, text("not recorded: from before the recording")));
     return Seam.table(
       `Live after operation ${Seam.count(op)}: ${Seam.bytes(live)}, by the innermost line of your own code that asked for it. A row opens to its stacks.`,
-      ["bytes", "of live", "blocks", "asked for by"],
+      ["bytes", "asked for by", "of live", "blocks"],
       rows,
     );
   };

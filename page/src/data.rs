@@ -28,8 +28,6 @@ pub struct Job<'t> {
     capacity: u64,
     /// What each strategy did, in the order in which they are shown.
     pub courses: Vec<Course>,
-    /// What the figures say, in words.
-    pub sentences: Vec<String>,
     /// The verdict on the job; `None` where nobody asked.
     pub verdict: Option<Judgement>,
     /// What each strategy would hold, and how large steps could be, on the same device; empty where nobody asked.
@@ -57,7 +55,6 @@ impl<'t> Job<'t> {
             device: options.device.to_string(),
             capacity: options.device.capacity,
             courses,
-            sentences: Vec::new(),
             verdict: None,
             whatif: Vec::new(),
             cliff: Vec::new(),
@@ -106,7 +103,6 @@ impl<'t> Job<'t> {
             "peak_live": self.trace.summary().peak_live,
             "events": self.trace.events.len(),
             "streams": self.trace.streams.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "sentences": self.sentences,
             "verdict": self.verdict.as_ref().map(Judgement::to_json),
             "whatif": self.whatif.iter().map(WhatIf::to_json).collect::<Vec<_>>(),
             "cliff": self.cliff.iter().map(CliffReport::to_json).collect::<Vec<_>>(),

@@ -2,7 +2,7 @@
 //!
 //! Owns: which assets it has, and that what it is given is of `seamalloc fleet --json`.
 
-use crate::html::{LIBRARY, element, escaped, filled};
+use crate::html::{LIBRARY, REPOSITORY, element, escaped, filled};
 use crate::pack::Pack;
 use serde_json::{Value, json};
 
@@ -40,7 +40,8 @@ pub fn fleet_html(name: &str, command: &str, job: &Value) -> Result<String, Stri
             return Err(format!("`{key}` is missing, or is not what `seamalloc fleet --json` prints"));
         }
     }
-    let about = json!({ "name": name, "command": command, "version": env!("CARGO_PKG_VERSION"), "fleet": job });
+    let version = env!("CARGO_PKG_VERSION");
+    let about = json!({ "name": name, "command": command, "version": version, "repository": REPOSITORY, "fleet": job });
     let Value::Object(about) = about else { return Err("no object".to_owned()) };
     let data = element("text/plain", "fleet", &Pack::default().text(about));
     let (title, styles, scripts) = (escaped(name), STYLES.join("\n"), SCRIPTS.join("\n"));

@@ -17,6 +17,8 @@ pub(crate) const LIBRARY: [&str; 4] = [
     "*/\n",
     include_str!("../vendor/uplot-1.6.32/uPlot.iife.min.js"),
 ];
+/// Where documentation is, which the page links.
+pub(crate) const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
 /// In the order in which they need each other.
 const SCRIPTS: [&str; 13] = [
     include_str!("../assets/units.js"),
@@ -38,7 +40,8 @@ const SCRIPTS: [&str; 13] = [
 #[must_use]
 pub fn html(command: &str, jobs: &[Job<'_>]) -> String {
     let names: Vec<_> = jobs.iter().map(Job::name).collect();
-    let about = json!({ "command": command, "version": env!("CARGO_PKG_VERSION"), "jobs": names });
+    let version = env!("CARGO_PKG_VERSION");
+    let about = json!({ "command": command, "version": version, "jobs": names, "repository": REPOSITORY });
     let mut data = element("application/json", "about", &about.to_string().replace('<', "\\u003c"));
     for (number, job) in jobs.iter().enumerate() {
         for blob in job.blobs(number) {

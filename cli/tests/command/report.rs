@@ -9,7 +9,7 @@ fn the_page_needs_nothing_beside_itself() {
     let folder = Folder::new();
     let (file, page) = (folder.file("job.csv", CSV), folder.name("page.html"));
     let out = stdout(&["report", &file, "-o", &page], 0);
-    has(&out, &[&page, "KiB"]);
+    has(&out, &[&page, "KiB. Open it in a browser: file:///"]);
     let html = std::fs::read_to_string(folder.path("page.html")).unwrap();
     assert!(html.starts_with("<!DOCTYPE html>"));
     has(
@@ -39,6 +39,15 @@ fn the_way_it_was_made_is_told_without_folders() {
     let html = std::fs::read_to_string(folder.path("page.html")).unwrap();
     has(&html, &["seamalloc report job.csv --quick --strategy stitch --output page.html"]);
     assert!(!html.contains(folder.path("").to_str().unwrap()));
+}
+
+/// The address of a page is understood by browsers whatever its folder is called.
+#[test]
+fn a_page_is_told_by_its_address() {
+    let folder = Folder::new();
+    let (file, page) = (folder.file("job.csv", CSV), folder.name("größe 100%.html"));
+    let out = stdout(&["report", &file, "--quick", "--strategy", "stitch", "-o", &page], 0);
+    has(&out, &[&page, "Open it in a browser: file:///", "/gr%C3%B6%C3%9Fe%20100%25.html"]);
 }
 
 /// A snapshot of a training step, with C++ frames before those of Python.

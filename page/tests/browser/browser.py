@@ -353,7 +353,8 @@ def test_refusals_have_their_moments(looker):
         refusal.get_by_role("button").click()
         page.settle()
         equal(page.view()[2], 16978, "the moment")
-        within(page.page.locator("#summary").inner_text(), "caching ran out of memory", "out of memory")
+        row = page.page.locator("#summary tbody tr").first.inner_text()
+        within(row, "caching", "out of memory at operation 16,978")
         page.choose("Strategy", "0")
         page.page.wait_for_function("() => Seam.shown.map.layout.course.name === 'caching'")
         page.settle()
@@ -406,6 +407,37 @@ def test_it_is_dark_narrow_and_printed(looker):
         if page.pictures:
             (page.pictures / "print.pdf").write_bytes(paper)
         equal(page.js(background), dark, "after printing")
+
+
+def test_the_verdict_is_first_and_the_peak_is_marked(looker):
+    for width in [400, 1280]:
+        for scheme in ["light", "dark"]:
+            with looker.open("opt1.3b-R", "--quick", width=width, scheme=scheme) as page:
+                verdict = page.page.locator("#verdict")
+                within(verdict.inner_text(), "PyTorch's expandable segments are enough", "Next: Set PYTORCH_CUDA_ALLOC_CONF=")
+                must(verdict.bounding_box()["y"] < page.page.locator("#summary").bounding_box()["y"], "the verdict is below")
+                text = page.page.locator("#summary").inner_text()
+                within(text, "caching: PyTorch's default", "expandable_segments:True", "GMLake's algorithm", "stitch: seamalloc's own")
+                must(page.page.locator("#summary a").get_attribute("href").startswith("https://"), "no link")
+                peak = page.page.locator("#memory .peak")
+                within(peak.inner_text(), "27.58 GiB live", "operation 7,901")
+                over = page.page.locator("#memory .u-over").bounding_box()
+                label = peak.locator("span").bounding_box()
+                for start, size in [("x", "width"), ("y", "height")]:
+                    inside = over[start] <= label[start] and label[start] + label[size] <= over[start] + over[size]
+                    must(inside, f"at {width} pixels the peak's text {label} is not in the chart {over}")
+                found = page.js("() => new DOMMatrix(document.querySelector('#memory .peak').style.transform).f")
+                drawn = page.js("() => 1 - Seam.shown.job.about.peak_live / (1.04 * Seam.shown.job.courses[0].about.figures.peak_reserved)")
+                must(abs(found - drawn * over["height"]) < 2, f"the dot is {found} below the top, live {drawn * over['height']}")
+                must(page.colours("#memory canvas") > 5, "the chart is empty")
+                page.page.locator("#memory").scroll_into_view_if_needed()
+                page.picture(f"peak-{width}-{scheme}", whole=True)
+                # The columns that matter are seen without scrolling.
+                edge = page.js("() => document.querySelectorAll('#summary thead th')[2].getBoundingClientRect().right")
+                must(edge <= width, f"utilization ends at {edge} of {width} pixels")
+                page.page.locator("#memory .chart").focus()
+                page.page.locator("#memory .legend button").first.click()
+                must(not peak.is_visible(), "the peak of a hidden line is shown")
 
 
 def test_a_million_operations_are_fluent(looker):

@@ -97,6 +97,18 @@ def chart(page):
     page.page.locator("#ranks .chart").focus()
 
 
+def test_the_verdict_on_a_job_is_first(looker):
+    fleet = job(3)
+    text, step = "Too much is live: 52.00 GiB of 64.00 GiB. No allocator helps.", "Recompute activations."
+    fleet["job"]["verdict"] = {"name": "rank-2", "kind": "too_much_live", "ranks": 2, "text": text, "next": step}
+    fleet["job"]["sentences"] = [f"{text} (rank-2)", f"Next: {step}", "With stitch, a rank decides."]
+    with opened(looker, "verdict", fleet, width=400) as page:
+        found = page.page.locator("#verdict").inner_text()
+        within(found, text, "on rank-2, which is worst off, and of 1 of 2 other ranks", f"Next: {step}")
+        within(page.page.locator("#summary").inner_text(), "With stitch, a rank decides.", "stitch: seamalloc's own")
+        equal(page.page.locator("main").inner_text().count(text), 1, "verdicts")
+
+
 def test_a_job_of_a_thousand_ranks_is_fluent(looker):
     fleet = job()
     with opened(looker, "thousand", fleet) as page:
