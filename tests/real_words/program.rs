@@ -228,8 +228,9 @@ impl<'a> Program<'a> {
             Ok(value) => return Some(value),
             Err(Error::OutOfMemory(_) | Error::HostMemory) => self.tally.refusals += 1,
             Err(Error::Driver(_)) if self.fails => self.tally.failures += 1,
+            // A call that failed may leave a pool that has ended with blocks that wait, so that its graph counts.
             Err(Error::NotGrowable { .. } | Error::NotSleepable { .. })
-                if self.capture.is_some() || self.has_forgotten => {}
+                if self.capture.is_some() || self.has_forgotten || self.fails => {}
             Err(Error::PoolAsleep { pool }) if self.world.allocator.is_asleep(pool) => {}
             Err(error) => panic!("{error}"),
         }
