@@ -929,8 +929,9 @@ seam_status seam_record_write(seam_allocator allocator,
 // What strategies would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
 // list, of each job and strategy what the strategy would have held (`peak_reserved`, null where the device is too small),
 // what PyTorch held (`recorded_reserved`, null where that is not known; `reserved_before` of it from before the recording),
-// and how many times as large all that the job frees again could be (`largest_step`, null where not even a hundredth of it
-// fits, or where it frees nothing: `grows`). Beside each stands what PyTorch's own allocators make of the job on the same
+// the bytes of weights and optimizer state that stay from step to step (`persistent`), and how many times as large all else
+// could be, 8 at most (`largest_step`, null where not even a hundredth of it fits, where it frees nothing: `grows`, or where
+// the device is unknown: `sought`). Beside each stands what PyTorch's own allocators make of the job on the same
 // device: `native_reserved`, `native_step`, `expandable_reserved`, `expandable_step`.
 //
 // The device is a simulated one, `sim:h200,capacity=80GiB`. "" is an H200 with the memory of the device that the job was
