@@ -5,14 +5,14 @@ use seamalloc::StrategyKind;
 use seamalloc_trace::columns::gib;
 use seamalloc_trace::replay::PassReport;
 
-/// What a strategy held of the device, and its time in the driver.
+/// The bytes that a strategy held of the device, and its time in the driver.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     reserved: u64,
     driver_ns: u64,
 }
 
-/// What each strategy cost on each workload, in its first pass.
+/// The costs of each strategy on each workload, in its first pass.
 #[derive(Debug)]
 pub(crate) struct Comparison {
     strategies: Vec<StrategyKind>,
@@ -84,7 +84,7 @@ impl Comparison {
         Some(text + ".")
     }
 
-    /// What a strategy holds beside another, and how many times the other's time in the driver is.
+    /// Returns in words how much `theirs` holds beside `ours`, and how many times as long it is in the driver.
     fn price(&self, ours: StrategyKind, theirs: StrategyKind) -> Option<String> {
         let both = self.both(ours, theirs);
         let beside = |kind: &'static str| {

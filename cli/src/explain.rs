@@ -1,4 +1,4 @@
-//! What columns say, and lists of names with what they mean, for help and below tables.
+//! The meanings of columns, and lists of names with their meanings, for help and below tables.
 
 use seamalloc_trace::columns::Column;
 

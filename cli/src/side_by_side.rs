@@ -21,7 +21,7 @@ pub(crate) struct SideBySide<'a> {
     shortages: Vec<String>,
     totals: Vec<Total>,
     comparison: Comparison,
-    /// What the columns say, if that stands below the tables.
+    /// The meanings of the columns, if they stand below the tables.
     legend: Option<String>,
     /// Whether anything was held above what was live.
     is_above_live: bool,
@@ -198,7 +198,7 @@ impl<'a> SideBySide<'a> {
         }
     }
 
-    /// What the strategies of the main family are, those that ran, for a place below the columns.
+    /// Returns a line for each strategy of the main family that ran, for a place below the columns.
     fn strategies(&self) -> String {
         let ran = self.totals.iter().filter_map(|total| {
             let what = match total.strategy {

@@ -132,7 +132,7 @@ fn steps(any: &WhatIf, ours: Option<&WhatIf>) -> String {
     format!("{}{larger}", steps.join(", "))
 }
 
-/// What is taken to grow with a step, and what to stay.
+/// Returns the sentence on the memory that is taken to grow with a step, and on the memory that stays.
 fn assumption(any: &WhatIf) -> String {
     let stays = match any.persistent {
         0 => "no memory is seen to stay from step to step".to_owned(),

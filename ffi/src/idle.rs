@@ -10,14 +10,13 @@ use crate::lending;
 use crate::live;
 use crate::registry;
 use crate::status::Outcome;
-
-use seamalloc::{Error, IdleRelease, StreamSharing};
+use seamalloc::{Error, IdleRelease, StrategyKind, StreamSharing};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// A look reads statistics under the lock: a few microseconds.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// The same where nothing goes back.
+/// The time between looks where only pending waits are looked for.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 /// How long a wait is pending before a warning. A rank that evaluates or saves alone makes others wait for some seconds.
 const PENDING: Duration = Duration::from_secs(30);
@@ -25,7 +24,9 @@ const PENDING: Duration = Duration::from_secs(30);
 /// Gives an instance a handle, and a thread if its options ask for that.
 pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
     let config = instance.allocator.config();
-    let (after_s, waits) = (config.idle_release_s, config.sharing == StreamSharing::Wait);
+    let after_s = config.idle_release_s;
+    // No other strategy has a wait to warn of.
+    let waits = config.strategy == StrategyKind::Stitch && config.sharing == StreamSharing::Wait;
     let id = registry::add(instance)?;
     live::serve_if_asked();
     #[cfg(unix)]

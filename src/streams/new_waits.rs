@@ -5,7 +5,6 @@
 
 use crate::driver::Driver;
 use crate::error::Result;
-use crate::fallible::TryPush;
 use crate::ids::{EventId, StreamId};
 use std::time::{Duration, Instant};
 
@@ -83,7 +82,7 @@ impl NewWaits {
             None => {
                 self.waits.try_reserve(1)?;
                 let event = driver.event_create()?;
-                self.waits.try_push(NewWait { waiting, awaited, event, state: State::Over, warned: false })?;
+                self.waits.push(NewWait { waiting, awaited, event, state: State::Over, warned: false });
                 self.waits.len() - 1
             }
         };

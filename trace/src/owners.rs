@@ -12,7 +12,6 @@ use crate::trace::{Trace, TraceEvent};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
-use std::fmt;
 
 /// The most stacks that a row keeps.
 const MOST_STACKS: usize = 5;
@@ -20,7 +19,7 @@ const MOST_STACKS: usize = 5;
 /// Folders into which packages are installed.
 const INSTALLED: [&str; 2] = ["site-packages", "dist-packages"];
 /// The parts of PyTorch that stand in stacks, behind `torch/`: a checkout of PyTorch is in no folder of installed packages.
-/// Those whose names begin with `_` are known by it.
+/// Parts whose names begin with `_` are known by that.
 const OF_TORCH: [&str; 16] = [
     "amp",
     "autograd",
@@ -170,12 +169,6 @@ impl Sum {
 
     fn to_json(self) -> Value {
         json!({ "bytes": self.bytes, "blocks": self.blocks, "share": self.share })
-    }
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
     }
 }
 
@@ -463,7 +456,7 @@ mod tests {
         let found = owners(&trace, &origins, &[], 9);
         assert_eq!((found.live, found.live), (100, trace.summary().peak_live));
         let held = |bytes, blocks| Sum { bytes, blocks, share: bytes as f64 / 100.0 };
-        let rows: Vec<_> = found.rows.iter().map(|row| (row.to_string(), row.held, row.stacks.clone())).collect();
+        let rows: Vec<_> = found.rows.iter().map(|row| (row.name.clone(), row.held, row.stacks.clone())).collect();
         let stacks = vec![(0, held(40, 1)), (1, held(30, 2))];
         assert_eq!(rows[0], ("nn/utils.py:7 softmax".to_owned(), held(70, 3), stacks));
         assert_eq!(rows[1].1, held(20, 1));

@@ -137,7 +137,7 @@ impl Course {
         out
     }
 
-    /// What is there in two successive valleys of this depth; `None` where such valleys are dips of a step.
+    /// Returns the blocks that are there in two successive valleys of this depth; `None` where such valleys are dips of a step.
     fn between(&self, depth: u64) -> Option<Persistent> {
         let mut valleys = self.valleys(depth.max(1));
         let last = valleys.pop()?;
@@ -182,7 +182,7 @@ impl Course {
         }
     }
 
-    /// What is live at the peak and in the valley of this depth behind it; else in the one before it.
+    /// Returns the blocks that are live at the peak and in the valley of this depth behind it; else in the one before it.
     fn beside(&self, depth: u64) -> Option<Persistent> {
         let valleys = self.valleys(depth.max(1));
         let behind = valleys.iter().find(|valley| **valley > self.peak);

@@ -1,4 +1,4 @@
-//! What `--help` says: its order, its length, and lines that are wrapped once.
+//! The text of `--help`: its order, its length, and lines that are wrapped once.
 
 use super::{has, seamalloc, stdout};
 

@@ -36,7 +36,7 @@ fn sum_of_calls(line: &Value) -> Option<(f64, i32)> {
     Some((line["driver_calls"].as_object().unwrap().values().map(|count| count.as_f64().unwrap()).sum(), 0))
 }
 
-/// What `replay` shows.
+/// The figures that `replay` shows.
 const PASS: &[Figure] = &[
     |line| gib(line, "peak_live"),
     |line| gib(line, "peak_reserved"),
@@ -46,7 +46,7 @@ const PASS: &[Figure] = &[
     |line| whole(line, "stalls"),
     |line| ms(line, "worst_stall_us"),
 ];
-/// What `stress` shows: five figures.
+/// The five figures that `stress` shows.
 const STRESS: &[Figure] = &[
     |line| gib(line, "peak_live"),
     |line| gib(line, "peak_reserved"),

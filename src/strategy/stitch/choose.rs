@@ -27,7 +27,7 @@ pub(super) struct Range {
     end: u64,
     start_chunk: ChunkId,
     end_chunk: ChunkId,
-    /// Whether it begins with a slab.
+    /// Whether the range begins with a slab.
     slabs: bool,
 }
 

@@ -29,16 +29,16 @@ pub enum Likeness {
     Shape,
     /// Only a part of the operations is the same in each.
     Part,
-    /// Nothing repeats that holds the peak of live memory: the whole trace is one iteration.
+    /// No part that repeats holds the peak of live memory: the whole trace is one iteration.
     None,
 }
 
 /// A part of a trace that repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repeated {
-    /// Its requests.
+    /// The number of requests in the part.
     pub requests: usize,
-    /// How often it is there in a row.
+    /// How often the part is there in a row.
     pub times: usize,
 }
 

@@ -64,7 +64,7 @@ pub(super) fn of(blocks: &Blocks, cuts: &Cuts) -> Vec<Kind> {
     out
 }
 
-/// What is live before an operation.
+/// Returns the bytes live before an operation.
 fn before(blocks: &Blocks, operation: usize) -> u64 {
     blocks.event(operation).checked_sub(1).and_then(|event| blocks.live.get(event)).copied().unwrap_or(0)
 }
@@ -88,7 +88,7 @@ fn places(tokens: &[u64], step: &Range<usize>, rest: &[Range<usize>]) -> Vec<usi
     out
 }
 
-/// What is left of ranges without steps of this length.
+/// Returns the parts of ranges that are left without steps of this length.
 fn without(rest: &[Range<usize>], places: &[usize], length: usize) -> Vec<Range<usize>> {
     let mut out = Vec::new();
     for range in rest {

@@ -39,7 +39,7 @@ pub(super) struct Parts {
     segments: u64,
     /// Pieces that are wholly free.
     pieces: u64,
-    /// What PyTorch gives back before it refuses a request: wholly free segments, of expandable ones wholly free pieces.
+    /// The bytes that PyTorch gives back before it refuses a request: wholly free segments, of expandable ones wholly free pieces.
     pub(super) releasable: u64,
     /// Pieces of 2 MiB that are wholly free.
     granules: u64,

@@ -36,7 +36,7 @@ pub struct Layout {
     pub held: Held,
     /// The free bytes of private pools (CUDA graphs, `MemPool`), which serve no other requests.
     pub private_free: u64,
-    /// What each stream holds of each pool, the most bytes first.
+    /// The memory that each stream holds of each pool, the most bytes first.
     pub pools: Vec<LayoutPool>,
     /// The largest requests depend on these.
     parts: Parts,
@@ -70,11 +70,11 @@ pub struct LayoutPool {
     pub stream: StreamId,
     /// The private pool; [`PoolId::NONE`] for memory that serves all requests.
     pub pool: PoolId,
-    /// Whether it serves requests of up to 1 MiB, or larger ones.
+    /// Whether the memory serves requests of up to 1 MiB, or larger ones.
     pub small: bool,
-    /// Its segments.
+    /// The number of segments.
     pub segments: u64,
-    /// Its memory.
+    /// The memory of these segments, by its use.
     pub held: Held,
 }
 

@@ -52,11 +52,11 @@ impl LayoutVerdictKind {
     }
 }
 
-/// What a layout says of a refusal at its moment.
+/// The verdict of a layout on a request that was refused at its moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LayoutVerdict {
-    /// Its kind.
+    /// The kind of the verdict.
     pub kind: LayoutVerdictKind,
     /// The verdict with its figures, in a sentence.
     pub headline: String,
@@ -67,12 +67,6 @@ pub struct LayoutVerdict {
 }
 
 impl LayoutVerdict {
-    /// Returns the headline, the reasons and the next step, a line each.
-    #[must_use]
-    pub fn text(&self) -> String {
-        format!("{}\n{}\nNext: {}", self.headline, self.reasons, self.next)
-    }
-
     /// Returns the value under the key `verdict` in lines of JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {

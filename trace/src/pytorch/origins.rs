@@ -90,25 +90,34 @@ impl Origins {
 /// # Errors
 /// As [`read_path`](crate::read_path).
 pub fn read_origins(path: &Path) -> Result<Vec<Origins>, TraceError> {
+    let (file, opened) = open(path)?;
+    origins_of(&file, opened)
+}
+
+/// Opens a file. Returns its name for errors too.
+fn open(path: &Path) -> Result<(String, BufReader<File>), TraceError> {
     let file = path.display().to_string();
     let opened = File::open(path).map_err(|error| TraceError::io(&file, error))?;
-    origins_of(&file, BufReader::with_capacity(BUFFER, opened))
+    Ok((file, BufReader::with_capacity(BUFFER, opened)))
+}
+
+/// Reads the whole of a pickle, packed or not, with the account of its memory; `None` where the content is no pickle.
+fn whole_pickle(file: &str, reader: impl BufRead) -> Result<Option<(Vec<u8>, Memory)>, TraceError> {
+    let opened = Opened::new(file, reader)?;
+    if opened.is_gzip() {
+        return unpacked_pickle(file, Opened::new(file, opened.unpacked())?);
+    }
+    unpacked_pickle(file, opened)
+}
+
+fn unpacked_pickle(file: &str, opened: Opened<impl BufRead>) -> Result<Option<(Vec<u8>, Memory)>, TraceError> {
+    // Traces of other formats may be larger than what is read at once.
+    let is_pickle = opened.head.first() == Some(&PICKLE_MAGIC);
+    is_pickle.then(|| read_to_limit(file, opened.content, MAX_WHOLE)).transpose()
 }
 
 fn origins_of(file: &str, reader: impl BufRead) -> Result<Vec<Origins>, TraceError> {
-    let opened = Opened::new(file, reader)?;
-    if opened.is_gzip() {
-        return origins_in(file, Opened::new(file, opened.unpacked())?);
-    }
-    origins_in(file, opened)
-}
-
-fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, TraceError> {
-    // Traces of other formats may be larger than what is read at once.
-    if opened.head.first() != Some(&PICKLE_MAGIC) {
-        return Ok(Vec::new());
-    }
-    let (whole, mut memory) = read_to_limit(file, opened.content, MAX_WHOLE)?;
+    let Some((whole, mut memory)) = whole_pickle(file, reader)? else { return Ok(Vec::new()) };
     let too_much = |error| TraceError::memory(file, error);
     let pickle = unpickle(file, &whole, &mut memory)?;
     let raw = of_pickle(file, &pickle, &mut memory)?;
@@ -173,20 +182,12 @@ pub struct HeldOrigins {
 /// # Errors
 /// As [`read_path`](crate::read_path).
 pub fn read_held_origins(path: &Path) -> Result<Vec<HeldOrigins>, TraceError> {
-    let file = path.display().to_string();
-    let opened = File::open(path).map_err(|error| TraceError::io(&file, error))?;
-    let opened = Opened::new(&file, BufReader::with_capacity(BUFFER, opened))?;
-    if opened.is_gzip() {
-        return held_in(&file, Opened::new(&file, opened.unpacked())?);
-    }
-    held_in(&file, opened)
+    let (file, opened) = open(path)?;
+    held_of(&file, opened)
 }
 
-fn held_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<HeldOrigins>, TraceError> {
-    if opened.head.first() != Some(&PICKLE_MAGIC) {
-        return Ok(Vec::new());
-    }
-    let (whole, mut memory) = read_to_limit(file, opened.content, MAX_WHOLE)?;
+fn held_of(file: &str, reader: impl BufRead) -> Result<Vec<HeldOrigins>, TraceError> {
+    let Some((whole, mut memory)) = whole_pickle(file, reader)? else { return Ok(Vec::new()) };
     let too_much = |error| TraceError::memory(file, error);
     let pickle = unpickle(file, &whole, &mut memory)?;
     let raw = of_pickle(file, &pickle, &mut memory)?;
@@ -396,14 +397,14 @@ mod tests {
         let others =
             of(2, 4096, json!([block(4096, "active_allocated", &[]), block(4608, "active_allocated", &["weights"])]));
         let bytes = pickled(&json!({"segments": [weights, others], "device_traces": [[], [], []]}));
-        let found = held_in("t", Opened::new("t", &*bytes).unwrap()).unwrap();
+        let found = held_of("t", &*bytes).unwrap();
         let stacks = |held: &HeldOrigins| {
             let stack = |number: &u32| Some(held.origins.stacks.get(number.checked_sub(1)? as usize)?.len());
             held.origins.of_block.iter().map(stack).collect::<Vec<_>>()
         };
         let devices: Vec<_> = found.iter().map(|held| (held.device, held.sizes.clone(), stacks(held))).collect();
         assert_eq!(devices, [(0, vec![8], vec![Some(1)]), (2, vec![8, 8], vec![None, Some(1)])]);
-        assert_eq!(held_in("t", Opened::new("t", &b"a,1,5,0\n"[..]).unwrap()).unwrap(), []);
+        assert_eq!(held_of("t", &b"a,1,5,0\n"[..]).unwrap(), []);
     }
 
     #[test]

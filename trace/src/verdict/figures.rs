@@ -2,6 +2,8 @@
 
 /// The next step towards PyTorch's expandable segments.
 pub const EXPANDABLE_SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+/// The most owners that a verdict names.
+pub(super) const OWNERS: usize = 3;
 /// The command that runs a program with seamalloc.
 pub const SEAMALLOC_COMMAND: &str = "python -m seamalloc run train.py";
 

@@ -3,7 +3,7 @@
 //!
 //! Owns: which moment of a replay counts, and what of the memory held is out of reach at it.
 
-use super::figures::{Figures, Holder, Judgement, Need};
+use super::figures::{Figures, Holder, Judgement, Need, OWNERS};
 use super::rules::near;
 use crate::owners::owners;
 use crate::pytorch::Origins;
@@ -20,9 +20,6 @@ use std::sync::Arc;
 
 /// A look at how memory is divided up is taken whenever so much more is held than at the last one: a hundredth part.
 const LOOK_PART: u64 = 100;
-
-/// The owners that a verdict names.
-const OWNERS: usize = 3;
 
 /// Returns the verdict on a job on the device of `options`, of which `device_from` says how it is known. `origins` are the
 /// stacks of its requests, where the recording has them; files whose paths contain one of `libraries` are not the user's.

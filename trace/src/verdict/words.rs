@@ -2,12 +2,10 @@
 //!
 //! Owns: the words. The refusal of a running program (`seamalloc::out_of_memory`) uses the same ones for the same causes.
 
-use super::figures::{EXPANDABLE_SETTING, Figures, Judgement, Need, OfPyTorch, SEAMALLOC_COMMAND, Verdict};
+use super::figures::{EXPANDABLE_SETTING, Figures, Judgement, Need, OWNERS, OfPyTorch, SEAMALLOC_COMMAND, Verdict};
 use super::rules::{FEW_PERCENT, saving};
 use seamalloc::units::format_bytes as bytes;
 
-/// Owners that are named.
-const OWNERS: usize = 3;
 /// Bytes of a GiB.
 const GIB: u64 = 1 << 30;
 /// Examples of devices, for a job whose device is unknown.

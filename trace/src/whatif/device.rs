@@ -53,7 +53,7 @@ pub fn device_of(trace: &Trace) -> (SimConfig, DeviceFrom) {
     }
 }
 
-/// What a recording says of the memory that its allocator could have. Sizes are bytes.
+/// The memory that the allocator of a recording could have, as the recording says. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Recorded {
     /// The device's memory.

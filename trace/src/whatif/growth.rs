@@ -31,7 +31,7 @@ pub(super) struct Growth {
     pub(super) tries: u32,
 }
 
-/// What of a job grows with its steps.
+/// The part of a job that grows with its steps.
 pub(super) struct Growing<'t> {
     trace: &'t Trace,
     /// The job whose steps grow: the trace, with the request that was refused when it was recorded.

@@ -57,7 +57,7 @@ fn the_largest_owners_of_a_snapshot_with_frames_of_cpp() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/snapshots/train-all.snapshot.pickle.gz");
     let (traces, origins) = (read_path(&path).unwrap(), read_origins(&path).unwrap());
     let found = owners(&traces[0], &origins[0], &[], 5);
-    let names: Vec<_> = found.rows.iter().map(ToString::to_string).collect();
+    let names: Vec<_> = found.rows.iter().map(|row| row.name.as_str()).collect();
     let own =
         ["own_model.py:12 forward", "own_model.py:7 softmax", "own_model.py:8 softmax", "own_model.py:28 forward"];
     assert_eq!(names, [&own[..], &["NllLossBackward0::apply"]].concat());
