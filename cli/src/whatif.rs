@@ -11,8 +11,7 @@ use crate::table::Table;
 use crate::values::Device;
 use crate::verdict;
 use seamalloc::StrategyKind;
-use seamalloc_trace::verdict::judged;
-use seamalloc_trace::whatif::{DeviceFrom, MOST_GROWTH, WhatIf, device_of, held as held_once, times, whatif};
+use seamalloc_trace::whatif::{DeviceFrom, MOST_GROWTH, Replays, WhatIf, device_of, times};
 use std::cmp::Ordering;
 
 pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
@@ -46,10 +45,10 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
                 bar.set(done.into(), total.into());
             }
         };
-        let seek = if asked.quick { held_once } else { whatif };
-        let mut found = seek(trace, &kinds, options, from, &mut show)?;
+        let mut replays = Replays::new(trace, options, from);
+        let mut found = replays.whatif(&kinds, !asked.quick, &mut show)?;
         drop(bar);
-        let verdict = judged(trace, origins.as_ref(), &[], options, from)?;
+        let verdict = replays.judged(origins.as_ref(), &[])?;
         for (index, report) in found.iter_mut().enumerate() {
             report.verdict = Some(verdict.clone());
             runs += 1;
