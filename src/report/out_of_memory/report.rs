@@ -15,9 +15,9 @@ use std::ops::Deref;
 /// The most other streams that the text names; the figures have all of them.
 const STREAMS_NAMED: usize = 4;
 
-/// Where less of the memory than this part, in percent, stays free, nearly too much is live. Others who hold less than this
-/// part of a device are a CUDA context and libraries, which stay.
-const NEAR_PERCENT: u64 = 5;
+/// Where less of the memory than this part, in percent, stays free, a job is near its limit: holes and rounding take 0.5 to 4.8% beyond
+/// live memory, and a CUDA context and libraries 1 GiB or so. Others who hold less than this part of a device are these, which stay.
+pub const NEAR_PERCENT: u64 = 5;
 
 /// The state of memory when a request was refused. All sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
