@@ -92,18 +92,16 @@ impl WhatIf {
     /// Its figures.
     pub const COLUMNS: &'static [Figure] = &[
         Figure::run("trace", |job| job.trace.as_str().into()).text("trace", |job| job.trace.as_str().into()),
-        Figure::run("strategy", |job| job.strategy.name().into()).text("strategy", |job| job.strategy.name().into()),
+        Figure::run("strategy", |job| job.strategy.name().into())
+            .text("strategy", |job| job.strategy.name().into())
+            .legend("strategy", "caching is native, PyTorch's default; stitch is seamalloc's"),
         Figure::run("device", |job| job.device.as_str().into()),
         Figure::result("device_from", |job| job.device_from.name().into()),
         Figure::result("capacity", |job| job.capacity.into()),
         Figure::result("peak_live", |job| job.peak_live.into())
             .figure("live\nGiB", |job| gib(job.peak_live).into())
             .spare(2)
-            .legend(
-                "live",
-                "the most bytes requested and not freed, with the request that was refused when the\n\
-                 job was recorded, if any: no strategy can do with less",
-            ),
+            .legend("live", "the most bytes requested and not freed: no strategy can do with less"),
         Figure::result("refused", |job| job.refused.into()),
         Figure::result("peak_reserved", |job| job.peak_reserved.into())
             .figure("reserved\nGiB", |job| {
