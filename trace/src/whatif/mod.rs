@@ -135,8 +135,8 @@ impl WhatIf {
             .legend(
                 "largest step",
                 "how many times as large all that is not persistent (activations, temporary buffers)\n\
-                 can be on the device, beside weights and optimizer state that stay; x8+: 8 or more.\n\
-                 --device?: the recording does not name its device; --device does",
+                 can be on the device, beside weights and optimizer state that stay;\n\
+                 x8+: 8 or more; --device?: name the device",
             ),
         Figure::result("native_reserved", |job| job.native.reserved.into()),
         Figure::result("native_step", |job| job.native.largest_step.into()),
