@@ -54,8 +54,8 @@ const AFTER_HELP: &str = "\
 `seamalloc SUBCOMMAND --help` explains a subcommand.\n\
 The Python package has two more: `python -m seamalloc run` runs a program with this allocator, \
 `python -m seamalloc fleet` shows what each rank of a job holds.\n\
-Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory, \
-4 some of several inputs are broken, and the others were processed.\n\
+Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory \
+(whatif, report: no run that the verdict advises), 4 some of several inputs are broken, and the others were processed.\n\
 Set SEAMALLOC_LOG=debug to see what the allocator logs.";
 
 const SNAPSHOTS: &str = "\
@@ -74,6 +74,7 @@ PyTorch's cache is counted all the same. A job's page-locked memory is recorded 
 job-pinned.seam is the trace. Its free blocks serve again when the streams have passed that used them.";
 
 const REPORTED: &str = "\
+In figures and charts caching is native, PyTorch's default, and stitch is seamalloc's.
 The page needs no network and no other file; any browser of 2023 or later shows it. If the device is not given, \
 it is an H200 with the memory of the recorded device. With --passes the last pass is shown.
 Who holds the memory is known of snapshots that were recorded with stacks:

@@ -11,7 +11,7 @@ use crate::{output, source, verdict};
 use seamalloc::StrategyKind;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::units::format_bytes;
-use seamalloc_page::{Job, course, fleet_html, html};
+use seamalloc_page::{Job, course, fleet_html, html, layout_html};
 use seamalloc_trace::Trace;
 use seamalloc_trace::cliff::cliff;
 use seamalloc_trace::owners::owners;
@@ -75,15 +75,14 @@ pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
     if let Some(output) = args.output.as_deref().filter(|_| !jobs.is_empty()) {
         write(output, &html(&command(), &jobs), run.json)?;
     }
-    if !layouts.is_empty() {
-        layouts.print(&mut output, run.device.as_ref(), run.json, &args.library)?;
-        if !run.json {
-            output.text("")?;
-            output.text(
-                "A snapshot without a history has no page: a page shows operation after operation, which takes a recording \
-                 (torch.cuda.memory._record_memory_history before the job).",
-            )?;
-        }
+    let words = layouts.print(&mut output, run.device.as_ref(), run.json, &args.library)?;
+    match args.output.as_deref().filter(|_| !words.is_empty()) {
+        Some(path) if jobs.is_empty() => write(path, &layout_html(&command(), &words), run.json)?,
+        Some(path) => output::note(&format!(
+            "{}: the page of the jobs; a snapshot without a history has one by itself",
+            path.display()
+        )),
+        None => {}
     }
     inputs.finish(if failed > 0 { Err(Failure::DoesNotRun(failed, judged)) } else { Ok(()) })
 }

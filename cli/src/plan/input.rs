@@ -10,6 +10,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+/// Requests outside of steps are told of from this part (1/n) of all on.
+const MANY_PART: u64 = 4;
 /// Memory that is freed and still in use is told from this part (1/n) of what is live on.
 const FEW_PART: u64 = 100;
 
@@ -20,6 +22,8 @@ pub(super) struct Input {
     iteration: Option<Iteration>,
     /// The most bytes of the trace that were requested and not freed.
     requested: u64,
+    /// The number of requests of the trace.
+    requests: u64,
 }
 
 /// The buffers of a csv, or of an iteration of each trace of a file or a name.
@@ -27,14 +31,15 @@ pub(super) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Input>, Fa
     if let Some(text) = buffers(path) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let problem = read_csv(&name, &path.display().to_string(), text)?;
-        return Ok(vec![Input { problem, iteration: None, requested: 0 }]);
+        return Ok(vec![Input { problem, iteration: None, requested: 0, requests: 0 }]);
     }
     let traces = source::load(path, generate)?;
     let iteration = |trace: seamalloc_trace::Trace| {
         let mut iteration =
             Iteration::of(&trace).map_err(|error| Failure::Problem { input: trace.name.clone(), error })?;
         let problem = std::mem::take(&mut iteration.problem);
-        Ok(Input { problem, iteration: Some(iteration), requested: trace.summary().peak_live })
+        let summary = trace.summary();
+        Ok(Input { problem, iteration: Some(iteration), requested: summary.peak_live, requests: summary.allocations })
     };
     traces.into_iter().map(iteration).collect()
 }
@@ -92,19 +97,28 @@ impl Input {
             ));
         }
         text.push('.');
-        text.push_str(&steps_of_kinds(iteration));
+        text.push_str(&steps_of_kinds(iteration, self.requests));
         Some(text)
     }
 }
 
 /// The kinds of steps, if there is more than one, or that they are not told apart.
-fn steps_of_kinds(iteration: &Iteration) -> String {
+fn steps_of_kinds(iteration: &Iteration, all: u64) -> String {
     let kind = |kind: &Kind| format!("{} of {} requests, {} live at most", kind.times, kind.requests, bytes(kind.live));
     match iteration.kinds.as_slice() {
         [] if iteration.likeness == Likeness::Part => {
             " If steps are of several kinds, such as training and evaluation, they are not told apart.".to_owned()
         }
-        [] | [_] => String::new(),
+        [] => String::new(),
+        [one] => match all.saturating_sub((one.times * one.requests) as u64) {
+            rest if rest > all / MANY_PART => format!(
+                " {} of the recording's {} requests are in no step of this kind: they may be other steps, such as those of an evaluation, \
+                 that are not told apart.",
+                grouped(rest),
+                grouped(all)
+            ),
+            _ => String::new(),
+        },
         kinds => format!(" Steps are of several kinds: {}.", kinds.iter().map(kind).collect::<Vec<_>>().join("; ")),
     }
 }

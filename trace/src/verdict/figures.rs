@@ -16,8 +16,8 @@ pub const CONTEXT_BYTES: u64 = 512 << 20;
 /// The figures that a verdict follows from. Sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// The memory on which the allocators were replayed: that of the device, or less if PyTorch could have less of it when a request
-    /// was refused; `None` if it is unknown.
+    /// The memory that the job has: that of the device, or less if PyTorch could have less of it when a request was refused; `None` if
+    /// it is unknown.
     pub capacity: Option<u64>,
     /// The memory of the device, if it is known.
     pub device: Option<u64>,
@@ -31,7 +31,7 @@ pub struct Figures {
     pub persistent: Option<u64>,
     /// The lines of the program that hold most at the peak, the largest first.
     pub owners: Vec<Holder>,
-    /// PyTorch's native allocator.
+    /// PyTorch's native allocator on this memory, or where none of the three runs the job on it, on the device as it is named.
     pub native: Need,
     /// PyTorch's expandable segments.
     pub expandable: Need,

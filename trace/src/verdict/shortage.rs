@@ -56,6 +56,10 @@ impl Replays<'_> {
             let needs = if Some(device) == self.capacity() { self.three()? } else { self.on(device).three()? };
             if needs.iter().any(|need| need.reserved.is_some()) {
                 on_device = Some(needs);
+                // As in a table of that device.
+                if Some(device) == self.capacity() {
+                    [figures.native, figures.expandable, figures.stitch] = needs;
+                }
             } else {
                 figures.capacity = Some(device);
             }

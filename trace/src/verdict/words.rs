@@ -106,7 +106,9 @@ pub(super) fn reasons(found: &Judgement) -> String {
             said.extend(owners(figures));
         }
         Verdict::Others { .. } | Verdict::Limit { .. } => {
-            said.push(format!("{}. The job {}.", demand(figures), needs(figures)));
+            let all = [Choice::Native, Choice::Expandable, Choice::Seamalloc].map(name);
+            let room = bytes(figures.capacity.unwrap_or(0));
+            said.push(format!("{}. On {room} the job runs out of memory with {}.", demand(figures), listed(&all)));
             said.extend(figures.shortage.as_ref().map(|shortage| with_enough(figures, shortage)));
         }
         Verdict::PyTorchIsEnough { allocator, has_room } => {

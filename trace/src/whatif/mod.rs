@@ -93,18 +93,16 @@ impl WhatIf {
     /// Its figures.
     pub const COLUMNS: &'static [Figure] = &[
         Figure::run("trace", |job| job.trace.as_str().into()).text("trace", |job| job.trace.as_str().into()),
-        Figure::run("strategy", |job| job.strategy.name().into()).text("strategy", |job| job.strategy.name().into()),
+        Figure::run("strategy", |job| job.strategy.name().into())
+            .text("strategy", |job| job.strategy.name().into())
+            .legend("strategy", "caching is native, PyTorch's default; stitch is seamalloc's"),
         Figure::run("device", |job| job.device.as_str().into()),
         Figure::result("device_from", |job| job.device_from.name().into()),
         Figure::result("capacity", |job| job.capacity.into()),
         Figure::result("peak_live", |job| job.peak_live.into())
             .figure("live\nGiB", |job| gib(job.peak_live).into())
             .spare(2)
-            .legend(
-                "live",
-                "the most bytes requested and not freed, with the request that was refused when the\n\
-                 job was recorded, if any: no strategy can do with less",
-            ),
+            .legend("live", "the most bytes requested and not freed: no strategy can do with less"),
         Figure::result("refused", |job| job.refused.into()),
         Figure::result("peak_reserved", |job| job.peak_reserved.into())
             .figure("reserved\nGiB", |job| {
@@ -138,8 +136,8 @@ impl WhatIf {
             .legend(
                 "largest step",
                 "how many times as large all that is not persistent (activations, temporary buffers)\n\
-                 can be on the device, beside weights and optimizer state that stay; x8+: 8 or more.\n\
-                 --device?: the recording does not name its device; --device does",
+                 can be on the device, beside weights and optimizer state that stay;\n\
+                 x8+: 8 or more; --device?: name the device",
             ),
         Figure::result("native_reserved", |job| job.native.reserved.into()),
         Figure::result("native_step", |job| job.native.largest_step.into()),
