@@ -11,15 +11,15 @@
 //! **Giving** waits neither for the GPU nor for anybody, with the strategies that tell which memory the GPU has passed.
 //! The lock is held as long as the driver takes to release.
 
-use super::allocate::Found;
 use super::core::{Allocator, Core};
 use super::lender::Lender;
-use super::prepared::{Order, Prepared};
+use super::search::Search;
 use crate::backing;
 use crate::config::Increase;
 use crate::driver::in_relaxed_capture_mode;
 use crate::error::Result;
 use crate::heap::{GRANULE, Request, ViewUsage};
+use crate::ids::BlockId;
 use crate::report::lending::{Lending, Lent, Shortage, Spare};
 use crate::strategy::{Assumption, Goal, Means, OWN_SEGMENTS_STRATEGY, Strategy};
 use parking_lot::MutexGuard;
@@ -86,28 +86,24 @@ impl Allocator {
             core.trim(down_to)
         })
     }
+}
 
-    /// Asks others for what a request lacks, and tries it again after each answer.
-    pub(super) fn borrow_memory(
-        &self,
-        core: &mut MutexGuard<'_, Core>,
-        order: &Order,
-        mut prepared: Prepared,
-        mut refused: Option<ViewUsage>,
-    ) -> Result<(Prepared, Found)> {
-        let mut asking = Asking::new();
-        while let Some(missing) = core.missing_for(&prepared.request, refused) {
-            let Some(lent) = asking.ask(core, missing) else { break };
-            // Others may have freed memory of this process meanwhile, which its own means get at.
-            let means = if lent.given > 0 || !lent.again { core.last_means() } else { Means::Cheap };
-            match core.retry(order, &mut prepared, means)? {
-                Ok(id) => return Ok((prepared, Ok(id))),
-                Err(still) => refused = still,
-            }
-        }
-        core.lending = asking.told;
-        Ok((prepared, Err(refused)))
+/// Asks other processes for what a request lacks, if they may be asked, and tries it again after each answer.
+pub(super) fn borrow(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
+    if search.core.lender.is_none() {
+        return Ok(None);
     }
+    let mut asking = Asking::new();
+    while let Some(missing) = search.core.missing_for(&search.prepared.request, search.refused) {
+        let Some(lent) = asking.ask(search.core, missing) else { break };
+        // Others may have freed memory of this process meanwhile, which its own means get at.
+        let means = if lent.given > 0 || !lent.again { search.core.last_means() } else { Means::Cheap };
+        if let Some(id) = search.retry(means)? {
+            return Ok(Some(id));
+        }
+    }
+    search.core.lending = asking.told;
+    Ok(None)
 }
 
 /// The questions of one request, and their bound: what is asked after each answer is tried once more, and the last answer is the
