@@ -107,11 +107,6 @@ impl Core {
             self.poll_due() || self.heap.private().routes() > 0 || self.guard.is_some() || !self.rollback.is_whole();
         Ok(route)
     }
-
-    /// Brings memory back that is missing at its addresses.
-    fn make_whole(&mut self) -> Result<()> {
-        Ok(if self.rollback.is_whole() { Ok(()) } else { self.timed(|_, context| context.retry_rollback()) }?)
-    }
 }
 
 /// Refuses a size that no device has.

@@ -258,32 +258,6 @@ impl Core {
         self.own_rules = OwnRules::of(&self.config, &self.rules);
     }
 
-    /// Frees blocks that other streams have passed, unless a capture forbids the queries.
-    pub(super) fn poll(&mut self) -> Result<()> {
-        if self.capturing() {
-            return Ok(());
-        }
-        if self.streams.recorded.waiting() == 0 {
-            // The last of them may have passed since, on a wait.
-            return if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) };
-        }
-        let polled = self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver));
-        if self.heap.gives_back() {
-            self.give_back();
-        }
-        if self.heap.spilled() > 0 {
-            self.drop_spilled()?;
-        }
-        self.end_sleep_of_released();
-        polled
-    }
-
-    /// Returns whether the next request should query the events of other streams, even if it is a hit.
-    pub(super) fn poll_due(&self) -> bool {
-        let recorded = &self.streams.recorded;
-        recorded.is_due() || (self.rules.polls_first && recorded.waiting() > 0)
-    }
-
     /// Returns the error for a request that was refused, with its report.
     #[cold]
     pub(super) fn out_of_memory(&mut self, request: &Request, refused: Option<ViewUsage>) -> Error {

@@ -102,7 +102,8 @@ impl Allocator {
 
     /// Adds parts to an allocation that is marked as busy, until it has `size` bytes.
     fn add_parts(&self, guard: &mut MutexGuard<'_, Core>, address: u64, size: u64) -> Result<()> {
-        guard.before_growth()?;
+        guard.make_whole()?;
+        guard.poll()?;
         while let Some((order, ahead)) = guard.next_part(address, size)? {
             let first = match ahead {
                 Some(more) => guard.take_ahead(&Order { size: more, ..order })?,
@@ -214,14 +215,6 @@ impl Core {
             growth.len = growth.len.max(size);
         }
         Ok(fits)
-    }
-
-    /// Does what comes before any request: frees that have passed complete, and memory that is missing comes back.
-    fn before_growth(&mut self) -> Result<()> {
-        if !self.rollback.is_whole() {
-            self.timed(|_, context| context.retry_rollback())?;
-        }
-        self.poll()
     }
 
     /// Returns the order for the next part of an allocation, and the bytes that would also have it grow ahead, if those are more.

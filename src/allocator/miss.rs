@@ -3,8 +3,8 @@
 //! Owns: which steps there are, and their order. Each step returns the block that it finds, and knows none of the others. What a step
 //! learns for later ones is in [`Search`].
 
+use super::borrowing::borrow;
 use super::core::{Allocator, Core};
-use super::lending::borrow;
 use super::pending::{own_means, wait};
 use super::prepared::{Order, Prepared};
 use super::pressure::call_back;

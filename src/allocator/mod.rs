@@ -7,28 +7,34 @@
 //! | core | the state behind the lock, and how a step that calls the driver is run |
 //! | open | allocators on devices that are named |
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
-//! | prepared, serve | a request on its way to a block, on the slow path too |
-//! | miss, search | the steps of a request that no free block fits, and what each may do |
+//! | prepared, stream_names, serve | a request on its way to a block, also on the slow path |
+//! | miss, search | the steps of a request that no free block fits, and what each of them may do |
 //! | pressure, callbacks | a step: programs are asked for memory |
 //! | pending | two steps: the strategy is asked, and pending memory is waited for |
+//! | borrowing, lending, lender | a step: other processes on the device are asked for memory; and they ask |
+//! | poll, freed | frees that have passed are completed; the ways on which a block becomes free |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | growing, growths | allocations that grow in place, and which there are |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
-//! | headroom, looks | free memory goes back where others need the device's |
 //! | sleep_change, sleep_callbacks | programs are told of that, before and after |
+//! | spill, spilled | live memory lies in the machine's memory, and comes back |
+//! | headroom, looks | free memory goes back where others need the device's |
 //! | idle | memory goes back while nobody uses the allocator |
-//! | lender, lending | a step: other processes on the device are asked for memory; and they ask |
 //! | streams | `record_stream`, `forget_stream` |
-//! | private_pool, own_segments, checkpoint | CUDA graphs and `MemPool` |
+//! | private_pool, pool_end, own_segments, checkpoint | CUDA graphs and `MemPool` |
 //! | report | statistics, snapshots, observers |
-//! | guarded | guard mode: `explain`, `findings`, what the program says of its streams |
+//! | guarded, watch | guard mode: what programs ask and say, and its steps in an allocation and a free |
 //! | peers, shared_memory | other devices, other processes; `shares` and `opened` keep what is open |
+//!
+//! Methods of `Core` go one way too: a file calls those of files that do not call its own.
 
 mod allocate;
+mod borrowing;
 mod callbacks;
 mod checkpoint;
 mod core;
 mod free;
+mod freed;
 mod growing;
 mod growths;
 mod guarded;
@@ -45,6 +51,8 @@ mod opened;
 mod own_segments;
 mod peers;
 mod pending;
+mod poll;
+mod pool_end;
 mod prepared;
 mod pressure;
 mod private_pool;
@@ -58,7 +66,10 @@ mod sleep;
 mod sleep_callbacks;
 mod sleep_change;
 mod spill;
+mod spilled;
+mod stream_names;
 mod streams;
+mod watch;
 
 pub use self::core::Allocator;
 pub use callbacks::CallbackId;

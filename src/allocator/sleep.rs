@@ -2,8 +2,8 @@
 //!
 //! Owns: what may sleep, and what is given back to make room for what wakes. `backing/sleep.rs` makes the calls.
 
+use super::borrowing::Asking;
 use super::core::{Allocator, Core};
-use super::lending::Asking;
 use super::release::reclaim;
 use crate::backing::{self, Miss};
 use crate::error::{Error, Result};
@@ -185,21 +185,6 @@ impl Core {
             return Ok(());
         }
         let why = "only the strategy `stitch` has memory that can go from under its addresses";
-        Err(Error::NotSleepable { pool, why })
-    }
-
-    /// Refuses a pool that can neither sleep nor wake at present.
-    pub(super) fn may_sleep(&mut self, pool: PoolId) -> Result<()> {
-        self.heap.private_mut().used(pool)?;
-        let why = if !self.heap.private().is_apart(pool) {
-            "it shares chunks with others: make it by `create_tag` or `open_tag`, before it has memory"
-        } else if self.guard.is_some() {
-            "guard mode is on, which looks at freed memory and keeps blocks apart"
-        } else if self.capturing() {
-            "a stream may be being captured: end the capture, and its route, first"
-        } else {
-            return Ok(());
-        };
         Err(Error::NotSleepable { pool, why })
     }
 }
