@@ -10,7 +10,7 @@ use super::looks::Looks;
 use super::opened::Opened;
 use super::shares::Shares;
 use super::sleep_callbacks::SleepCallbacks;
-use crate::backing::{PendingRollback, Spill, StrategyContext};
+use crate::backing::{AllocatorContext, PendingRollback, Spill, Tables, Terms};
 use crate::config::{self, ColdestFirst, Config, ConfigError, Limits, SpillPolicy, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{DeviceProperties, Driver, StreamId};
@@ -200,23 +200,16 @@ impl Allocator {
 impl Core {
     /// Runs a step that calls the driver, and counts its time as a stall. Where it has failed, and live memory could not be mapped
     /// at its addresses again, that is tried once more: kernels may use the memory as soon as the operation is over.
-    pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> T) -> T {
+    pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut dyn Strategy, &mut AllocatorContext<'_>) -> T) -> T {
         let before = self.driver.busy_ns();
         let (exchanges, budget) = (self.may_exchange(), self.may_spill());
-        let mut context = StrategyContext {
-            heap: &mut self.heap,
-            streams: &mut self.streams,
-            rollback: &mut self.rollback,
-            driver: &*self.driver,
-            config: &self.config,
-            limits: self.limits,
-            exchanges,
-            spill: budget.map(|budget| Spill { budget, policy: &*self.spill_policy }),
-            no_addresses: false,
-        };
+        let tables = Tables { heap: &mut self.heap, streams: &mut self.streams, rollback: &mut self.rollback };
+        let spill = budget.map(|budget| Spill { budget, policy: &*self.spill_policy });
+        let terms = Terms { config: &self.config, limits: self.limits, exchanges, spill };
+        let mut context = AllocatorContext::new(tables, &*self.driver, terms);
         let result = step(&mut *self.strategy, &mut context);
-        self.no_addresses |= context.no_addresses;
-        if !context.rollback.is_whole()
+        self.no_addresses |= context.has_no_addresses();
+        if !context.is_whole()
             && let Err(error) = context.retry_rollback()
         {
             tracing::error!(%error, "live memory is missing at its addresses until the next request");
@@ -267,7 +260,7 @@ impl Core {
             // The last of them may have passed since, on a wait.
             return if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) };
         }
-        let polled = self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver));
+        let polled = self.timed(|_, context| context.poll_recorded());
         if self.heap.gives_back() {
             self.give_back();
         }

@@ -216,7 +216,10 @@ impl Core {
             self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
             if let Some(mut pending) = pending {
                 if self.config.paddle_stream_safe() {
-                    self.timed(|_, context| context.streams.recorded.forget_passed(context.driver, &mut pending));
+                    self.timed(|_, context| {
+                        let (streams, on) = context.on_streams();
+                        streams.recorded.forget_passed(on.driver, &mut pending);
+                    });
                 }
                 self.heap.freed_privately(id);
                 self.heap.free_requested(id);
@@ -228,7 +231,10 @@ impl Core {
         self.heap.freed_privately(id);
         if in_use {
             self.heap.free_requested(id);
-            self.timed(|_, context| context.streams.recorded.hold(context.heap, context.driver, id));
+            self.timed(|_, context| {
+                let (streams, on) = context.on_streams();
+                streams.recorded.hold(on.heap, on.driver, id);
+            });
             self.has_pre_work = true;
         } else {
             self.heap.clear_uses(id);

@@ -182,7 +182,7 @@ impl Core {
         let before = self.heap.reserved();
         self.drain_guard();
         self.timed(|strategy, context| {
-            context.streams.recorded.poll(context.heap, context.driver)?;
+            context.poll_recorded()?;
             backing::drop_spilled(context)?;
             strategy.release(context, Goal::Passed { enough })
         })?;

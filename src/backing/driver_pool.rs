@@ -139,8 +139,17 @@ impl DriverPool {
         Ok(())
     }
 
+    /// Gives a block back that was allocated, and that serves nothing.
+    ///
+    /// # Errors
+    /// A driver call failed. The block stays, as a free one.
+    pub(crate) fn undo(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
+        context.heap.insert_free(id);
+        self.give_back_one(context, id)
+    }
+
     /// Does the same for one free block.
-    pub(crate) fn give_back_one(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
+    fn give_back_one(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
         let on = match self.place_of_free(context, id)? {
             FreedOn::Later => return Ok(()),
             FreedOn::Own(on) | FreedOn::Joined(on) => on,

@@ -48,9 +48,9 @@ impl Strategy for Caching {
                 return Ok(true);
             }
         };
-        let whole = whole_segments(context.heap)?;
-        let sizes = whole.iter().map(|id| context.heap.block(*id).size).try_to_vec()?;
-        let missing = context.heap.reserved().saturating_sub(down_to);
+        let whole = whole_segments(context.heap())?;
+        let sizes = whole.iter().map(|id| context.heap().block(*id).size).try_to_vec()?;
+        let missing = context.heap().reserved().saturating_sub(down_to);
         let suffices = sizes.iter().sum::<u64>() >= missing;
         if !partly && !suffices {
             return Ok(false);
@@ -72,10 +72,10 @@ impl Grow for Caching {
     fn collect_garbage(&mut self, context: &mut StrategyContext<'_>) -> std::result::Result<(), Miss> {
         let Some(limit) = context.limits.by_fraction() else { return Ok(()) };
         let threshold = (context.config.garbage_collection_threshold * limit as f64) as u64;
-        let Some(target) = context.heap.reserved().checked_sub(threshold).filter(|target| *target > 0) else {
+        let Some(target) = context.heap().reserved().checked_sub(threshold).filter(|target| *target > 0) else {
             return Ok(());
         };
-        let mut whole = aged_segments(context.heap)?;
+        let mut whole = aged_segments(context.heap())?;
         let (mut total_age, mut count) = (whole.iter().map(|(age, _)| *age).sum::<u64>(), whole.len() as u64);
         let mut reclaimed = 0;
         // Every segment older than the average goes, even beyond the target, so that it is not reached again soon.
@@ -88,7 +88,7 @@ impl Grow for Caching {
             }
             whole.retain(|segment| !is_old(segment));
             for (age, id) in old {
-                let size = context.heap.block(id).size;
+                let size = context.heap().block(id).size;
                 release_segment(context, id)?;
                 reclaimed += size;
                 total_age -= age;
@@ -105,26 +105,26 @@ impl Grow for Caching {
     ) -> std::result::Result<bool, Miss> {
         let Some(max_split_size) = context.config.max_split_size else { return Ok(false) };
         // A private pool keeps its memory.
-        if context.heap.is_private(request.pool) {
+        if context.heap().is_private(request.pool) {
             return Ok(false);
         }
         let wanted = request.size.max(max_split_size);
         let releasable = |heap: &Heap, id: BlockId| {
             id.is_some() && heap.block(id).size >= max_split_size && !heap.block(id).is_split()
         };
-        let fitting = context.heap.best_fit(request.pool, wanted);
-        if releasable(context.heap, fitting) {
+        let fitting = context.heap().best_fit(request.pool, wanted);
+        if releasable(context.heap(), fitting) {
             release_segment(context, fitting)?;
             return Ok(true);
         }
         // No single segment covers the request, so several are released, the largest first.
         let mut released = 0;
         while released < wanted {
-            let id = context.heap.largest_free(request.pool);
-            if !releasable(context.heap, id) {
+            let id = context.heap().largest_free(request.pool);
+            if !releasable(context.heap(), id) {
                 return Ok(false);
             }
-            released += context.heap.block(id).size;
+            released += context.heap().block(id).size;
             release_segment(context, id)?;
         }
         Ok(true)

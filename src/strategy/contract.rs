@@ -141,7 +141,7 @@ pub(crate) trait Strategy: Send {
     /// # Errors
     /// A driver call failed. What was given back before it stays given back.
     fn give_back(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
-        let least = context.heap.layout().gives_back_from;
+        let least = context.heap().layout().gives_back_from;
         release_segments_from(context, least)
     }
 

@@ -7,7 +7,7 @@
 use super::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
 use super::malloc_fallback::{self, Grow};
 use crate::backing::{
-    Miss, Served, StrategyContext, Units, UnmappedPart, choose, map_units, release_empty_segments, release_reservation,
+    Miss, Served, StrategyContext, Units, UnmappedPart, choose, map_units, release_empty_segments, release_unused,
     reserve_segment, unmap_units, whole_units,
 };
 use crate::config::Config;
@@ -57,7 +57,7 @@ impl Strategy for Expandable {
 impl Grow for Expandable {
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.retry_rollback()?;
-        let found = find_room(context.heap, request);
+        let found = find_room(context.heap(), request);
         let unit = unit_of(context.config, request.class);
         let start = match found {
             Some(id) => id,
@@ -66,14 +66,12 @@ impl Grow for Expandable {
                 reserve_segment(context, request.pool, addresses(context, request, unit), least, unit)?
             }
         };
-        let parts = plan(context.heap, start, request, unit);
+        let parts = plan(context.heap(), start, request, unit);
         let mapped = parts.map_err(Miss::from).and_then(|parts| map_units(context, request.pool, parts, unit));
-        if mapped.is_err() && found.is_none() && context.rollback.is_empty() {
-            release_reservation(context, start)?;
+        if mapped.is_err() && found.is_none() {
+            release_unused(context, start)?;
         }
-        let grown = mapped?.unwrap_or(start);
-        context.heap.take_free(grown);
-        Ok(grown)
+        Ok(context.take_block(mapped?.unwrap_or(start)))
     }
 }
 
@@ -82,14 +80,14 @@ pub(super) fn release_everything(
     context: &mut StrategyContext<'_>,
     may: impl Fn(&StrategyContext<'_>, PoolIndex) -> Result<bool>,
 ) -> Result<()> {
-    for pool in context.heap.every_public_pool()? {
+    for pool in context.heap().every_public_pool()? {
         if !may(context, pool)? {
             continue;
         }
-        for id in context.heap.free_blocks(pool)? {
-            if let Some(units) = whole_units(context.heap, id) {
+        for id in context.heap().free_blocks(pool)? {
+            if let Some(units) = whole_units(context.heap(), id) {
                 // Neither unmap nor release waits for the GPU, and work of the stream may still use the memory.
-                context.on_streams().1.wait_for_stream(pool)?;
+                context.wait_for_stream(pool)?;
                 unmap_units(context, units)?;
             }
         }
@@ -108,7 +106,7 @@ pub(super) fn release_down_to(
 ) -> Result<bool> {
     let mut found = free_units(context)?;
     found.retain(|(_, passed)| *passed || may_wait);
-    let heap = &*context.heap;
+    let heap = context.heap();
     found.sort_unstable_by_key(|(units, passed)| {
         let Block { freed_at, pool, address, .. } = *heap.block(units.block);
         let age = heap.clock(pool.class()).saturating_sub(freed_at);
@@ -127,9 +125,9 @@ pub(super) fn release_down_to(
         counts[of[index]] += 1;
     }
     for ((units, passed), count) in found.into_iter().zip(counts).filter(|(_, count)| *count > 0) {
-        let pool = context.heap.block(units.block).pool;
+        let pool = context.heap().block(units.block).pool;
         if !passed {
-            context.on_streams().1.wait_for_stream(pool)?;
+            context.wait_for_stream(pool)?;
         }
         unmap_units(context, Units { first: units.end - count, ..units })?;
         release_empty_segments(context, pool)?;
@@ -142,16 +140,15 @@ pub(super) fn release_down_to(
 fn free_units(context: &mut StrategyContext<'_>) -> Result<Vec<(Units, bool)>> {
     let mut found = Vec::new();
     let mut asked: Vec<(StreamId, bool)> = Vec::new();
-    for pool in context.heap.every_public_pool()? {
-        let stream = context.heap.pool(pool).stream;
-        for block in context.heap.free_blocks(pool)? {
-            let Some(units) = whole_units(context.heap, block) else { continue };
+    for pool in context.heap().every_public_pool()? {
+        let stream = context.heap().pool(pool).stream;
+        for block in context.heap().free_blocks(pool)? {
+            let Some(units) = whole_units(context.heap(), block) else { continue };
             let known = asked.iter().find(|(of, _)| *of == stream).map(|(_, passed)| *passed);
             let passed = match known {
                 Some(passed) => passed,
                 None => {
-                    let (streams, mut on) = context.on_streams();
-                    let passed = streams.epochs.has_passed_all(&mut on, pool.large())?;
+                    let passed = context.has_passed_all(pool)?;
                     asked.try_push((stream, passed))?;
                     passed
                 }
@@ -187,7 +184,7 @@ fn find_room(heap: &Heap, request: &Request) -> Option<BlockId> {
 
 /// Returns how many bytes of addresses a new segment reserves: nine eighths of the device's memory, as PyTorch does.
 pub(super) fn addresses(context: &StrategyContext<'_>, request: &Request, unit: u64) -> u64 {
-    let total = context.driver.properties().total_memory;
+    let total = context.total_memory();
     let plenty = total.saturating_add(total / 8).max(request.size).checked_next_multiple_of(unit);
     plenty.unwrap_or_else(|| request.size.next_multiple_of(unit))
 }

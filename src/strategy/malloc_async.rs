@@ -61,7 +61,7 @@ impl Strategy for MallocAsync {
         self.pool.refresh(context);
         if !context.capturing() {
             // A graph may use free memory of its private pool.
-            if !context.heap.is_private(request.pool) {
+            if !context.heap().is_private(request.pool) {
                 self.pool.give_back_of(context, request.pool)?;
             }
             self.throttle(context, request)?;
@@ -81,7 +81,7 @@ impl Strategy for MallocAsync {
             return Ok(id);
         }
         self.release(context, Goal::Everything)?;
-        context.heap.counters_mut().num_alloc_retries += 1;
+        context.count_retry();
         if context.allows(grows) {
             return self.pool.malloc(context, request.pool, request.size);
         }
@@ -98,8 +98,8 @@ impl Strategy for MallocAsync {
             Goal::DownTo { down_to, may_wait } => (down_to, may_wait, may_wait),
             Goal::Towards { down_to } => (down_to, false, true),
         };
-        let too_much = context.heap.reserved().saturating_sub(down_to);
-        let idle = context.heap.pool_held() - context.heap.pool_used();
+        let too_much = context.heap().reserved().saturating_sub(down_to);
+        let idle = context.heap().pool_held() - context.heap().pool_used();
         if too_much == 0 || (idle < too_much && !partly) {
             return Ok(too_much == 0);
         }
@@ -107,9 +107,9 @@ impl Strategy for MallocAsync {
             context.wait_for_all()?;
         }
         // The pool keeps at least so much.
-        let keep = context.heap.pool_held().saturating_sub(too_much) / STEP * STEP;
+        let keep = context.heap().pool_held().saturating_sub(too_much) / STEP * STEP;
         self.pool.trim(context, keep)?;
-        Ok(context.heap.reserved() <= down_to)
+        Ok(context.heap().reserved() <= down_to)
     }
 
     fn give_back(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
@@ -141,11 +141,11 @@ impl MallocAsync {
         if pending == 0 {
             return Ok(());
         }
-        let allocated = context.heap.pool_used() + pending;
-        let total = context.driver.properties().total_memory.max(1);
+        let allocated = context.heap().pool_used() + pending;
+        let total = context.total_memory().max(1);
         let ratio = context.config.paddle.cuda_malloc_async_pool_memory_throttle_ratio;
         if (allocated + pending) as f64 / total as f64 > ratio {
-            let stream = context.heap.pool(request.pool.large()).stream;
+            let stream = context.heap().pool(request.pool.large()).stream;
             self.pool.wait_for_frees(context, stream)?;
         }
         Ok(())
@@ -157,20 +157,19 @@ impl MallocAsync {
         context: &mut StrategyContext<'_>,
         request: &Request,
     ) -> std::result::Result<Option<BlockId>, Miss> {
-        let held = context.heap.pool_held();
-        if held - context.heap.pool_used() < request.size {
+        let held = context.heap().pool_held();
+        if held - context.heap().pool_used() < request.size {
             return Ok(None);
         }
         let id = match self.pool.malloc(context, request.pool, request.size) {
             Err(Miss::OutOfMemory { .. }) => return Ok(None),
             done => done?,
         };
-        let grown = context.heap.pool_held() > held;
+        let grown = context.heap().pool_held() > held;
         if !grown || context.allows(Increase::of(0)) {
             return Ok(Some(id));
         }
-        context.heap.insert_free(id);
-        self.pool.give_back_one(context, id)?;
+        self.pool.undo(context, id)?;
         context.wait_for_all()?;
         self.pool.trim(context, held)?;
         Ok(None)

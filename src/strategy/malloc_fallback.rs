@@ -67,7 +67,7 @@ fn reclaim_and_grow<S: Grow>(strategy: &mut S, context: &mut StrategyContext<'_>
     // As in PyTorch, memory that becomes free here is given back rather than searched.
     context.reclaim_recorded_streams()?;
     strategy.release(context, Goal::Everything)?;
-    context.heap.counters_mut().num_alloc_retries += 1;
+    context.count_retry();
     match grow_within_limit(strategy, context, request) {
         Err(Miss::OutOfMemory { .. }) => fit_what_stayed(strategy, context, request),
         done => done,
@@ -79,7 +79,7 @@ fn reclaim_and_grow<S: Grow>(strategy: &mut S, context: &mut StrategyContext<'_>
 fn fit_what_stayed<S: Grow>(strategy: &S, context: &mut StrategyContext<'_>, request: &Request) -> Served {
     // The request was counted as a search when it first looked.
     let rules = FitRules { count_ages: false, ..strategy.rules(context.config).fit };
-    context.heap.fit(request, &rules).some().ok_or(Miss::OUT_OF_MEMORY)
+    context.fit(request, &rules).ok_or(Miss::OUT_OF_MEMORY)
 }
 
 /// Takes new memory for the request, if the fraction allows a whole segment, as PyTorch counts it, whatever an

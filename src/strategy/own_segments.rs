@@ -34,16 +34,15 @@ pub(crate) fn serve_own_segments(
     }
     context.wait_for_recorded_streams()?;
     reclaim_private_pools(context).map_err(Miss::Failed)?;
-    let own = context.heap.private().segments(context.heap.owner_of(request.pool));
+    let own = context.heap().private().segments(context.heap().owner_of(request.pool));
     let unsplit = own.is_some_and(|own| own.are_unsplit());
-    let found = context.heap.fit(request, &rules_of_own_segments(context.config, unsplit));
-    if found.is_some() {
-        return Ok(found);
+    if let Some(id) = context.fit(request, &rules_of_own_segments(context.config, unsplit)) {
+        return Ok(id);
     }
     let segment = segment_size(request.size, context.config.large_segment_size);
-    for down_to in [context.heap.reserved().saturating_sub(segment), 0] {
+    for down_to in [context.heap().reserved().saturating_sub(segment), 0] {
         strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
-        context.heap.counters_mut().num_alloc_retries += 1;
+        context.count_retry();
         match grow_within_limit(&mut Caching, context, request) {
             Err(Miss::OutOfMemory { .. }) => {}
             done => return done,

@@ -45,7 +45,7 @@ impl<T: PlainMemory> Strategy for T {
 
     /// Releases segments in which nothing is live.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        context.heap.join_free_segments()?;
+        context.join_free_segments()?;
         Caching.release(context, goal)
     }
 

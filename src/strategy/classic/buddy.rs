@@ -45,7 +45,7 @@ impl PlainMemory for Buddy {
     fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let sizes = halved(context.config.classic.buddy_capacity, least_tree(request));
         let tree = malloc_largest(context, request.pool, sizes)?;
-        Ok(context.heap.place(tree, request, Placement::Halves))
+        Ok(context.place(tree, request, Placement::Halves))
     }
 }
 

@@ -38,9 +38,8 @@ impl PlainMemory for Exact {
 
     /// Takes the next bytes of a buffer, or a new buffer. [`Heap::hand_out`] leaves the rest behind the block.
     fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        if let Some(rest) = context.heap.unused_rest(request.pool, request.size)? {
-            context.heap.take_free(rest);
-            return Ok(rest);
+        if let Some(rest) = context.heap().unused_rest(request.pool, request.size)? {
+            return Ok(context.take_block(rest));
         }
         let sizes = halved(context.config.classic.exact_buffer, least_segment(request.size));
         malloc_largest(context, request.pool, sizes)

@@ -41,18 +41,15 @@ impl PlainMemory for Slab {
     fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let Request { size, pool, .. } = *request;
         let pages = slab_for(size);
-        let uncut = match context.heap.uncut_rest(pool, size)? {
-            None => context.heap.empty_segment(pool, pages),
+        let uncut = match context.heap().uncut_rest(pool, size)? {
+            None => context.heap().empty_segment(pool, pages),
             rest => rest,
         };
         let slab = match uncut {
-            Some(uncut) => {
-                context.heap.take_free(uncut);
-                uncut
-            }
+            Some(uncut) => context.take_block(uncut),
             None => malloc_largest(context, pool, [pages, least_segment(size)].into_iter())?,
         };
-        Ok(context.heap.cut_equally(slab, size, AT_ONCE))
+        Ok(context.cut_equally(slab, size, AT_ONCE))
     }
 }
 

@@ -96,7 +96,7 @@ impl Grow for GmLake {
         }
         let size = segment_size(request.size, context.config.large_segment_size);
         let id = create(context, size, request.pool)?;
-        Ok(pblock::split(context.heap, id, request.size)?)
+        Ok(pblock::split(context, id, request.size)?)
     }
 }
 
@@ -122,7 +122,7 @@ impl GmLake {
             return Ok(id);
         }
         self.release(context, Goal::Everything)?;
-        context.heap.counters_mut().num_alloc_retries += 1;
+        context.count_retry();
         match stitch(context, request, Attempt::LastResort)? {
             Some(id) => Ok(id),
             None => self.grow(context, request),
@@ -135,7 +135,7 @@ fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
     // These are segments for small blocks. A pBlock is not one, because addresses without memory lie beside it.
     release_whole_segments(context)?;
     finish_drops(context)?;
-    let whole = pblock::releasable(context.heap)?;
+    let whole = pblock::releasable(context.heap())?;
     pblock::release(context, &whole)?;
     Ok(release_home(context)?)
 }
@@ -147,15 +147,15 @@ fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bo
     } else {
         context.advance_epochs()?
     }
-    let mut found = pblock::releasable(context.heap)?;
+    let mut found = pblock::releasable(context.heap())?;
     let segments_from = found.len();
     if may_wait {
-        let segments = whole_segments(context.heap)?;
+        let segments = whole_segments(context.heap())?;
         found.try_reserve(segments.len())?;
         found.extend(segments);
     }
-    let sizes = found.iter().map(|id| context.heap.block(*id).size).try_to_vec()?;
-    let missing = context.heap.reserved().saturating_sub(down_to);
+    let sizes = found.iter().map(|id| context.heap().block(*id).size).try_to_vec()?;
+    let missing = context.heap().reserved().saturating_sub(down_to);
     let suffices = sizes.iter().sum::<u64>() >= missing;
     if !suffices && !partly {
         return Ok(false);
@@ -171,18 +171,18 @@ fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bo
 /// Tries states 1 and 2, and the reuse of larger sBlocks.
 fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
     let Request { size, pool, .. } = *request;
-    let smallest = context.heap.best_fit(pool, size).some();
-    let exact = smallest.is_some_and(|id| context.heap.block(id).size == size);
-    if !exact && let Some(view) = sblock::inactive(context.heap, size..=size, pool) {
-        return sblock::reuse(context.heap, view, request).map(Some);
+    let smallest = context.heap().best_fit(pool, size).some();
+    let exact = smallest.is_some_and(|id| context.heap().block(id).size == size);
+    if !exact && let Some(view) = sblock::inactive(context.heap(), size..=size, pool) {
+        return sblock::reuse(context, view, request).map(Some);
     }
     if let Some(smallest) = smallest {
-        return pblock::split(context.heap, smallest, size).map(Some);
+        return pblock::split(context, smallest, size).map(Some);
     }
     // As in the release, this is a float; beyond 64 bits it saturates.
     let most = (size as f64 * context.config.reuse_limit) as u64;
-    match sblock::inactive(context.heap, size..=most, pool) {
-        Some(view) => sblock::reuse(context.heap, view, request).map(Some),
+    match sblock::inactive(context.heap(), size..=most, pool) {
+        Some(view) => sblock::reuse(context, view, request).map(Some),
         None => Ok(None),
     }
 }
@@ -197,7 +197,7 @@ fn stitch(
     if request.size < context.config.frag_limit || (attempt as u32) < context.config.defrag_level {
         return Ok(None);
     }
-    let Pieces { mut spans, missing } = sblock::pieces(context.heap, request.size, request.pool)?;
+    let Pieces { mut spans, missing } = sblock::pieces(context.heap(), request.size, request.pool)?;
     // The event of each epoch tells later when the GPU has passed the sBlocks that are unused at this moment.
     context.advance_epochs()?;
     if spans.is_empty() {
@@ -208,10 +208,10 @@ fn stitch(
         spans.try_reserve(1)?;
         let id = create(context, missing, request.pool)?;
         created = Some(id);
-        spans.push(crate::span::Span::new(context.heap.block(id).address, missing));
+        spans.push(crate::span::Span::new(context.heap().block(id).address, missing));
     }
     let stitched = sblock::with_room_for_mappings(context, request.size, 0, |context| {
-        let plan = ViewPlan::over(context.heap, &spans, None)?;
+        let plan = ViewPlan::over(context.heap(), &spans, None)?;
         build_view(context, plan, request)
     });
     if stitched.is_ok() {
@@ -221,7 +221,7 @@ fn stitch(
     if stitched.is_err()
         && let Some(created) = created
         && context.retry_rollback().is_ok()
-        && let Err(error) = release_chunks(context, created, context.heap.block(created).span())
+        && let Err(error) = release_chunks(context, created, context.heap().block(created).span())
     {
         tracing::error!(%error, "the memory for a stitched block could not be given back");
     }

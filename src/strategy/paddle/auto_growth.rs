@@ -55,7 +55,7 @@ impl PlainMemory for AutoGrowth {
             return Err(Miss::OUT_OF_MEMORY);
         }
         let chunk = malloc_segment(context, request.pool, size)?;
-        Ok(context.heap.place(chunk, request, Placement::Back))
+        Ok(context.place(chunk, request, Placement::Back))
     }
 }
 

@@ -52,7 +52,7 @@ impl PlainMemory for NaiveBestFit {
 
     fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let chunk =
-            if request.size >= context.heap.layout().gives_back_from { 0 } else { refill(context, request.pool) };
+            if request.size >= context.heap().layout().gives_back_from { 0 } else { refill(context, request.pool) };
         malloc_largest(
             context,
             request.pool,
@@ -64,7 +64,7 @@ impl PlainMemory for NaiveBestFit {
 /// Returns the bytes of the next chunk of a pool.
 fn refill(context: &StrategyContext<'_>, pool: PoolIndex) -> u64 {
     let flags = &context.config.paddle;
-    let flag = if context.heap.has_segments(pool) { flags.reallocate_gpu_memory } else { flags.initial_gpu_memory };
+    let flag = if context.heap().has_segments(pool) { flags.reallocate_gpu_memory } else { flags.initial_gpu_memory };
     // A driver that does not tell has room for the request, or has not.
     chunk_of(context.config, flag, context.room())
 }

@@ -15,14 +15,14 @@
 //! is not enough, what is free goes back to the driver. Programs give no hints of how long a tensor lives (`PoolHint`), so there
 //! is no pool for stable ones; a pool of oversized requests alone is not here either.
 
-use crate::backing::{Miss, Served, StrategyContext, Units, UnmappedPart, map_units, move_units, release_reservation};
+use crate::backing::{Miss, Served, StrategyContext, Units, UnmappedPart, map_units, move_units, release_unused};
 use crate::backing::{reserve_segment, whole_units};
 use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::error::Result;
 use crate::fallible::TryPush;
 use crate::heap::{FitRules, GRANULE, Heap, Layout, Request};
-use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
 use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
 use crate::strategy::expandable::{addresses, release_down_to, release_everything};
@@ -62,7 +62,7 @@ impl Strategy for Vmm {
         context.retry_rollback()?;
         match goal {
             Goal::Everything => {
-                release_everything(context, |context, pool| Ok(!is_captured(context, pool)?)).map(|()| true)
+                release_everything(context, |context, pool| Ok(!context.is_captured(pool)?)).map(|()| true)
             }
             Goal::Passed { .. } => Ok(false),
             Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait, may_wait),
@@ -79,7 +79,7 @@ impl Grow for Vmm {
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.retry_rollback()?;
         let (handle, size) = (handle_of(context.config, request.class), in_handles(context.config, request));
-        let found = tail(context.heap, request.pool, size);
+        let found = tail(context.heap(), request.pool, size);
         let room = match found {
             Some(room) => room,
             None => {
@@ -87,16 +87,15 @@ impl Grow for Vmm {
                 reserve_segment(context, request.pool, most, size, handle)?
             }
         };
-        let span = Span::new(context.heap.block(room).address, size);
+        let span = Span::new(context.heap().block(room).address, size);
         let part = UnmappedPart { room, span };
         let mut parts = Vec::new();
         parts.try_push(part)?;
         let mapped = map_units(context, request.pool, parts, handle);
-        if mapped.is_err() && found.is_none() && context.rollback.is_empty() {
-            release_reservation(context, room)?;
+        if mapped.is_err() && found.is_none() {
+            release_unused(context, room)?;
         }
-        let grown = mapped?.unwrap_or(room);
-        Ok(context.heap.carve(grown, Span::new(span.start, request.size))?)
+        Ok(context.carve(mapped?.unwrap_or(room), Span::new(span.start, request.size))?)
     }
 
     fn counted(&self, config: &Config, request: &Request) -> u64 {
@@ -109,30 +108,21 @@ fn compact(context: &mut StrategyContext<'_>, request: &Request) -> std::result:
     context.retry_rollback()?;
     context.reclaim_recorded_streams()?;
     // What became free in the wait may serve as it is.
-    let fit = FitRules::BEST;
-    if let Some(id) = context.heap.fit(request, &fit).some() {
+    if let Some(id) = context.fit(request, &FitRules::BEST) {
         return Ok(Some(id));
     }
     // A graph may use free memory of its private pool where it lies.
-    if context.heap.is_private(request.pool) || is_captured(context, request.pool)? {
+    if context.heap().is_private(request.pool) || context.is_captured(request.pool)? {
         return Ok(None);
     }
     let size = in_handles(context.config, request);
-    let Some(room) = tail(context.heap, request.pool, size) else { return Ok(None) };
-    let Some(sources) = sources(context.heap, request.pool, room, size)? else { return Ok(None) };
+    let Some(room) = tail(context.heap(), request.pool, size) else { return Ok(None) };
+    let Some(sources) = sources(context.heap(), request.pool, room, size)? else { return Ok(None) };
     // Neither unmap nor map waits for the GPU, and work of the stream may still use the memory.
-    context.on_streams().1.wait_for_stream(request.pool)?;
-    let span = Span::new(context.heap.block(room).address, size);
+    context.wait_for_stream(request.pool)?;
+    let span = Span::new(context.heap().block(room).address, size);
     let moved = move_units(context, &sources, UnmappedPart { room, span })?;
-    Ok(Some(context.heap.carve(moved, Span::new(span.start, request.size))?))
-}
-
-/// Returns whether a pool's stream is being captured, though nobody said so: then it cannot be waited for.
-fn is_captured(context: &StrategyContext<'_>, pool: PoolIndex) -> Result<bool> {
-    let of = context.heap.pool(pool.large());
-    let (stream, ended) = (of.stream, of.ended);
-    let has_memory = context.heap.pool(pool).free.len() > 0;
-    Ok(has_memory && !ended && stream != StreamId::DEFAULT && context.driver.is_capturing(stream)?)
+    Ok(Some(context.carve(moved, Span::new(span.start, request.size))?))
 }
 
 /// Returns whole handles in free blocks of a pool, those at the lowest addresses first, `size` bytes of them in all; `None` if
