@@ -183,7 +183,7 @@ impl Core {
     fn may_fit(&mut self, request: &Request, room: u64) -> bool {
         self.timed(|strategy, context| {
             let across = context.config.sharing == StreamSharing::Wait;
-            let free = strategy.largest_servable(context.heap(), context.config, request.pool, across);
+            let free = strategy.estimates().largest_servable(context.heap(), context.config, request.pool, across);
             free.saturating_add(room) >= request.size
         })
     }

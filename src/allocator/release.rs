@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::guard::Guard;
 use crate::ids::PoolId;
-use crate::strategy::{Goal, Strategy};
+use crate::strategy::{AnyStrategy, Goal};
 
 impl Allocator {
     /// Waits for freed blocks that other streams use, and gives all free memory that can go back to the driver. Returns
@@ -144,7 +144,7 @@ impl Core {
             // If the wait fails, the blocks that wait stay; all else can be given back.
             let reclaimed = wait_and_reclaim(context).and_then(|failed| failed.map_or(Ok(()), Err));
             let released = strategy.release(context, Goal::Everything);
-            let closed = strategy.close(context);
+            let closed = strategy.stream_ordered().map_or(Ok(()), |strategy| strategy.close(context));
             released?;
             closed?;
             reclaimed
@@ -156,7 +156,7 @@ impl Core {
 
 /// Waits for frees, takes the memory of ended private pools, and lets the strategy release. An error of a private
 /// pool's source is returned last, for it stops nothing else.
-pub(super) fn reclaim(strategy: &mut dyn Strategy, context: &mut AllocatorContext<'_>, goal: Goal) -> Result<()> {
+pub(super) fn reclaim(strategy: &mut AnyStrategy, context: &mut AllocatorContext<'_>, goal: Goal) -> Result<()> {
     // What a failed call has left goes first. Strategies that map nothing themselves do not ask for it: guarded memory is mapped for them.
     context.retry_rollback()?;
     context.heap_mut().counters_mut().num_sync_all_streams += 1;
@@ -172,7 +172,7 @@ fn wait_and_reclaim(context: &mut AllocatorContext<'_>) -> Result<Option<Error>>
 }
 
 /// Gives the memory of a private pool without uses back.
-fn empty_pool(strategy: &mut dyn Strategy, context: &mut AllocatorContext<'_>, pool: PoolId) -> Result<()> {
+fn empty_pool(strategy: &mut AnyStrategy, context: &mut AllocatorContext<'_>, pool: PoolId) -> Result<()> {
     let before = context.heap().reserved();
     context.wait_for_recorded_streams()?;
     let held = context.heap().private_stats(pool)?;

@@ -4,18 +4,20 @@
 
 use super::caching::Caching;
 use super::contract::{Goal, Means, Strategy};
+use super::estimates::Estimates;
 use super::malloc_fallback::grow_within_limit;
+use super::malloc_like::MallocLike;
 use crate::backing::{Miss, Served, StrategyContext, reclaim_private_pools};
 use crate::config::Config;
 use crate::config::rounding::segment_size;
 use crate::heap::{FitRules, Request};
 
-/// The strategy whose estimates reports use for such a pool.
-pub(crate) const REPORT_STRATEGY: &dyn Strategy = &Caching;
+/// The estimates that reports use for such a pool.
+pub(crate) const ESTIMATES: &dyn Estimates = &Caching;
 
 /// Returns the rules by which requests find their blocks.
 pub(crate) fn rules_of_own_segments(config: &Config, unsplit: bool) -> FitRules {
-    let rules = Caching.rules(config).fit;
+    let rules = Caching.fit(config);
     FitRules { no_split_from: if unsplit { 0 } else { rules.no_split_from }, ..rules }
 }
 

@@ -22,17 +22,20 @@ use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::heap::{FitRules, Layout, Request};
 use crate::ids::PoolIndex;
-use crate::strategy::plain_memory::{PAGE, PlainMemory, least_segment};
+use crate::strategy::malloc_like::{MallocLike, PAGE, least_segment};
 
 /// `sizeof(MemoryBlock::Desc)`, in bytes.
 const DESCRIPTOR: u64 = 64;
 /// How much of the free memory chunks leave to others (`fraction_reserve_gpu_memory`).
 const RESERVED: f64 = 0.05;
 
+#[derive(Default)]
 pub(crate) struct NaiveBestFit;
 
-impl PlainMemory for NaiveBestFit {
-    const FIT: FitRules = FitRules::BEST;
+impl MallocLike for NaiveBestFit {
+    fn fit(&self, _config: &Config) -> FitRules {
+        FitRules { count_ages: true, ..FitRules::BEST }
+    }
 
     fn divided(&self, config: &Config, total: u64) -> Layout {
         let largest_chunk = [config.paddle.initial_gpu_memory, config.paddle.reallocate_gpu_memory]
@@ -46,11 +49,11 @@ impl PlainMemory for NaiveBestFit {
         }
     }
 
-    fn least_growth(&self, _config: &Config, request: &Request) -> u64 {
+    fn growth(&self, _config: &Config, request: &Request) -> u64 {
         least_segment(request.size)
     }
 
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let chunk =
             if request.size >= context.heap().layout().gives_back_from { 0 } else { refill(context, request.pool) };
         malloc_largest(

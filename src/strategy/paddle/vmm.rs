@@ -24,9 +24,9 @@ use crate::fallible::TryPush;
 use crate::heap::{FitRules, GRANULE, Heap, Layout, Request};
 use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
-use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
-use crate::strategy::expandable::{addresses, release_down_to, release_everything};
-use crate::strategy::malloc_fallback::{self, Grow};
+use crate::strategy::contract::{FreeUsedBy, Goal};
+use crate::strategy::expandable::{addresses, release_units};
+use crate::strategy::malloc_like::MallocLike;
 
 /// Requests of fewer bytes are of the small pool (`transient_small_threshold`).
 const SMALL_BELOW: u64 = 2 << 20;
@@ -34,15 +34,17 @@ const SMALL_BELOW: u64 = 2 << 20;
 /// A pool reserves so many times the addresses that PyTorch's would, so that there is a place to move handles to.
 const ROOM_TO_MOVE: u64 = 4;
 
+#[derive(Default)]
 pub(crate) struct Vmm;
 
-impl Strategy for Vmm {
-    fn rules(&self, _config: &Config) -> Rules {
-        let fit = FitRules { count_ages: true, ..FitRules::BEST };
-        Rules::streams_apart(fit, FreeUsedBy::RecordStream)
+impl MallocLike for Vmm {
+    const FREE_USED_BY: FreeUsedBy = FreeUsedBy::RecordStream;
+
+    fn fit(&self, _config: &Config) -> FitRules {
+        FitRules { count_ages: true, ..FitRules::BEST }
     }
 
-    fn layout(&self, _config: &Config, _total: u64) -> Layout {
+    fn divided(&self, _config: &Config, _total: u64) -> Layout {
         Layout {
             rounding: Rounding::Multiple { of: MIN_BLOCK, padding: 0 },
             small_limit: SMALL_BELOW - MIN_BLOCK,
@@ -50,32 +52,22 @@ impl Strategy for Vmm {
         }
     }
 
-    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
-        let moves = means == Means::All && !context.capturing();
-        if moves && let Some(id) = compact(context, request)? {
-            return Ok(id);
-        }
-        malloc_fallback::serve(self, context, request, means)
-    }
-
-    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        context.retry_rollback()?;
-        match goal {
-            Goal::Everything => {
-                release_everything(context, |context, pool| Ok(!context.is_captured(pool)?)).map(|()| true)
-            }
-            Goal::Passed { .. } => Ok(false),
-            Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait, may_wait),
-            Goal::Towards { down_to } => release_down_to(context, down_to, false, true),
-        }
-    }
-
-    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+    fn growth(&self, config: &Config, request: &Request) -> u64 {
         in_handles(config, request)
     }
-}
 
-impl Grow for Vmm {
+    fn make_room(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> std::result::Result<Option<BlockId>, Miss> {
+        compact(context, request)
+    }
+
+    fn reclaim(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        release_units(context, goal, |context, pool| Ok(!context.is_captured(pool)?))
+    }
+
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.retry_rollback()?;
         let (handle, size) = (handle_of(context.config, request.class), in_handles(context.config, request));
@@ -96,10 +88,6 @@ impl Grow for Vmm {
             release_unused(context, room)?;
         }
         Ok(context.carve(mapped?.unwrap_or(room), Span::new(span.start, request.size))?)
-    }
-
-    fn counted(&self, config: &Config, request: &Request) -> u64 {
-        in_handles(config, request)
     }
 }
 

@@ -19,7 +19,8 @@ use crate::error::Result;
 use crate::heap::{GRANULE, Heap, PlanHash, Request, ViewUsage};
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
 use crate::span::Span;
-use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
+use crate::strategy::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
+use crate::strategy::estimates::{Assumption, Estimates};
 use crate::streams::Until;
 
 /// How often home grows for one request. Twice is enough unless addresses or mappings are at their bounds.
@@ -94,9 +95,8 @@ impl Strategy for Stitch {
 
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         context.retry_rollback()?;
-        let (down_to, may_wait, partly) = match goal {
-            Goal::DownTo { down_to, may_wait } => (down_to, may_wait, may_wait),
-            Goal::Towards { down_to } => (down_to, false, true),
+        let target = match goal {
+            Goal::Unkept => return Ok(true),
             Goal::Passed { enough } => {
                 finish_drops(context)?;
                 context.advance_epochs()?;
@@ -112,23 +112,24 @@ impl Strategy for Stitch {
                 release_home(context)?;
                 return Ok(true);
             }
+            Goal::DownTo { .. } | Goal::Towards { .. } => goal.target(),
         };
+        let Some(target) = target else { return Ok(true) };
         finish_drops(context)?;
-        if may_wait {
+        if target.may_wait {
             context.wait_for_all()?
         } else {
             context.advance_epochs()?
         }
-        let missing = context.heap().reserved().saturating_sub(down_to);
+        let excess = target.excess(context.heap());
         let releasable = ReleasableChunks::of(context.heap())?;
-        let suffices = releasable.bytes() >= missing;
-        if !suffices && !partly {
-            return Ok(false);
-        }
-        releasable.release(context, missing)?;
-        Ok(suffices || may_wait)
+        let Some(suffices) = target.suffices(context.heap(), releasable.bytes()) else { return Ok(false) };
+        releasable.release(context, excess)?;
+        Ok(suffices)
     }
+}
 
+impl Estimates for Stitch {
     fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
         estimate::largest_servable(heap, config, pool, across)
     }
@@ -140,13 +141,14 @@ impl Strategy for Stitch {
     fn growth_needed(&self, heap: &Heap, _config: &Config, request: &Request, assumption: Assumption) -> u64 {
         estimate::growth_needed(heap, request, assumption)
     }
-
-    fn host_bytes(&self) -> usize {
-        self.remembered.host_bytes() + self.added.capacity() * size_of::<ChunkId>()
-    }
 }
 
 impl Stitch {
+    /// Returns about how many bytes of host memory the strategy's own tables take, beside those of the heap.
+    pub(in crate::strategy) fn host_bytes(&self) -> usize {
+        self.remembered.host_bytes() + self.added.capacity() * size_of::<ChunkId>()
+    }
+
     /// Runs the steps that take nothing from others: first without a wait for work of the present round, and then with any.
     fn miss_in_round(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if context.config.sharing != StreamSharing::Wait {
