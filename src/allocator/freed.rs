@@ -47,7 +47,7 @@ impl Core {
     pub(super) fn freed(&mut self, address: u64, size: u64, pool: PoolIndex) -> Result<()> {
         self.shares.end(address);
         if self.heap.gives_back() {
-            self.give_back();
+            self.release_unkept();
         }
         if self.low_water.is_reached(size, &self.heap) {
             self.consolidate();
@@ -107,7 +107,10 @@ impl Core {
             self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
             if let Some(mut pending) = pending {
                 if self.config.paddle_stream_safe() {
-                    self.timed(|_, context| context.streams.recorded.forget_passed(context.driver, &mut pending));
+                    self.timed(|_, context| {
+                        let (streams, on) = context.on_streams();
+                        streams.recorded.forget_passed(on.driver, &mut pending);
+                    });
                 }
                 self.heap.freed_privately(id);
                 self.heap.free_requested(id);
@@ -119,7 +122,10 @@ impl Core {
         self.heap.freed_privately(id);
         if in_use {
             self.heap.free_requested(id);
-            self.timed(|_, context| context.streams.recorded.hold(context.heap, context.driver, id));
+            self.timed(|_, context| {
+                let (streams, on) = context.on_streams();
+                streams.recorded.hold(on.heap, on.driver, id);
+            });
             self.has_pre_work = true;
         } else {
             self.heap.clear_uses(id);
@@ -130,7 +136,10 @@ impl Core {
 
     /// Gives a public block back to the driver's pool. Returns `false` if it cannot be done now.
     fn free_to_driver(&mut self, id: BlockId) -> Result<bool> {
-        let freed = self.timed(|strategy, context| strategy.free(context, id));
+        let freed = self.timed(|strategy, context| match strategy.stream_ordered() {
+            Some(strategy) => strategy.free(context, id),
+            None => Ok(false),
+        });
         freed.inspect_err(|_| self.heap.keep_live(id))
     }
 

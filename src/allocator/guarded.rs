@@ -65,10 +65,11 @@ impl Allocator {
             return Err(DriverError::new(Call::Read, Status::STREAM_CAPTURE_UNSUPPORTED, detail).into());
         }
         let looked = core.on_guard(|guard, context| {
-            context.driver.synchronize()?;
-            context.streams.recorded.synchronize(context.heap, context.driver)?;
+            context.driver().synchronize()?;
+            let (streams, on) = context.on_streams();
+            streams.recorded.synchronize(on.heap, on.driver)?;
             guard.drain(context);
-            guard.look_at_live(context.driver)?;
+            guard.look_at_live(context.driver())?;
             Ok(guard.stats().findings)
         });
         looked.unwrap_or(Ok(0))
@@ -90,7 +91,7 @@ impl Allocator {
         if stream != StreamId::DEFAULT && core.driver.is_capturing(stream)? {
             return Ok(());
         }
-        let noted = core.on_guard(|guard, context| guard.note_uses(context.driver, addresses, stream));
+        let noted = core.on_guard(|guard, context| guard.note_uses(context.driver(), addresses, stream));
         Ok(noted.unwrap_or(Ok(()))?)
     }
 

@@ -3,6 +3,7 @@
 
 use super::core::Core;
 use crate::error::Result;
+use crate::strategy::Goal;
 
 impl Core {
     /// Frees blocks that other streams have passed, unless a capture forbids the queries.
@@ -14,9 +15,9 @@ impl Core {
             // The last of them may have passed since, on a wait.
             return if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) };
         }
-        let polled = self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver));
+        let polled = self.timed(|_, context| context.poll_recorded());
         if self.heap.gives_back() {
-            self.give_back();
+            self.release_unkept();
         }
         if self.heap.spilled() > 0 {
             self.drop_spilled()?;
@@ -34,12 +35,12 @@ impl Core {
     /// Gives segments back to the driver that the layout keeps for nobody. What cannot be given back now stays free, and goes
     /// with the next one.
     #[cold]
-    pub(super) fn give_back(&mut self) {
+    pub(super) fn release_unkept(&mut self) {
         self.heap.forget_given_back();
         if self.capturing() {
             return;
         }
-        if let Err(error) = self.timed(|strategy, context| strategy.give_back(context)) {
+        if let Err(error) = self.timed(|strategy, context| strategy.release(context, Goal::Unkept)) {
             tracing::warn!(%error, "a free segment could not be given back; it is kept");
         }
     }

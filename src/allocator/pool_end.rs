@@ -20,12 +20,12 @@ impl Core {
                 continue;
             }
             self.timed(|_, context| {
-                context.heap.counters_mut().num_sync_all_streams += 1;
+                context.heap_mut().counters_mut().num_sync_all_streams += 1;
                 match borrowed {
-                    true => context.driver.synchronize()?,
-                    false => context.allowed_in_captures(|| context.driver.stream_synchronize(stream))?,
+                    true => context.driver().synchronize()?,
+                    false => context.allowed_in_captures(|| context.driver().stream_synchronize(stream))?,
                 }
-                context.heap.join_pairs(owner, stream)
+                context.heap_mut().join_pairs(owner, stream)
             })?;
         }
         Ok(())
@@ -36,7 +36,7 @@ impl Core {
     pub(super) fn gather_for_capture(&mut self) -> Result<()> {
         if self.rules.passes_memory_on && !self.capturing() {
             self.timed(|_, context| {
-                let idle = context.heap.idle();
+                let idle = context.heap().idle();
                 let (streams, mut on) = context.on_streams();
                 streams.epochs.gather(&mut on, idle)
             })?;

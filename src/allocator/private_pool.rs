@@ -170,7 +170,7 @@ impl Allocator {
         core.merge_released_pools();
         if core.rules.frees_to_driver {
             // What was freed in the capture and waits for no stream.
-            core.give_back();
+            core.release_unkept();
         }
         core.checked()
     }

@@ -13,8 +13,8 @@ impl Core {
         }
         let capturing = self.capturing();
         self.timed(|_, context| {
-            let (heap, driver) = (&mut *context.heap, context.driver);
-            context.streams.recorded.record_use_now(heap, driver, id, stream, capturing)
+            let (streams, on) = context.on_streams();
+            streams.recorded.record_use_now(on.heap, on.driver, id, stream, capturing)
         })
     }
 
@@ -39,9 +39,9 @@ impl Core {
         if self.capturing() {
             return Ok(None);
         }
-        Ok(self.timed(|_, context| match context.driver.is_capturing(stream)? {
+        Ok(self.timed(|_, context| match context.driver().is_capturing(stream)? {
             true => Ok(None),
-            false => context.driver.stream_number(stream),
+            false => context.driver().stream_number(stream),
         })?)
     }
 }

@@ -143,9 +143,9 @@ impl Core {
             {
                 return Ok(());
             }
-            match context.driver.stream_synchronize(stream) {
+            match context.driver().stream_synchronize(stream) {
                 // The stream was destroyed already: its work is waited for together with all other work.
-                Err(error) if error.status.may_name_no_stream() => context.driver.synchronize(),
+                Err(error) if error.status.may_name_no_stream() => context.driver().synchronize(),
                 waited => waited,
             }
         });
@@ -153,7 +153,7 @@ impl Core {
         let others =
             |large: &PoolIndex| self.heap.pool(*large).used_by_others || self.streams.epochs.waits_for_others(*large);
         if pools.iter().any(others) {
-            self.timed(|_, context| context.driver.synchronize())?;
+            self.timed(|_, context| context.driver().synchronize())?;
         }
         self.streams.recorded.end_stream(&mut self.heap, stream)?;
         for large in pools {

@@ -4,14 +4,14 @@
 
 use super::core::Core;
 use super::prepared::{Order, Prepared};
-use crate::backing::{StrategyContext, reclaim_private_pools};
+use crate::backing::{AllocatorContext, reclaim_private_pools};
 use crate::error::{Error, Result};
 use crate::guard::Guard;
 use crate::ids::{BlockId, StreamId};
 
 impl Core {
     /// Runs a step of guard mode. Returns `None` if it is off.
-    pub(super) fn on_guard<T>(&mut self, step: impl FnOnce(&mut Guard, &mut StrategyContext<'_>) -> T) -> Option<T> {
+    pub(super) fn on_guard<T>(&mut self, step: impl FnOnce(&mut Guard, &mut AllocatorContext<'_>) -> T) -> Option<T> {
         let mut guard = self.guard.take()?;
         let result = self.timed(|_, context| step(&mut guard, context));
         self.guard = Some(guard);
@@ -89,7 +89,7 @@ impl Core {
         }
         let address = self.heap.block(id).address;
         let named = self.streams.recorded.uses(id).to_vec();
-        let missing = self.on_guard(|guard, context| guard.missing_record_stream(context.driver, address, &named));
+        let missing = self.on_guard(|guard, context| guard.missing_record_stream(context.driver(), address, &named));
         for stream in missing.into_iter().flatten() {
             if let Err(error) = self.streams.recorded.record_use(&mut self.heap, id, stream) {
                 tracing::warn!(%error, %stream, "freed memory does not wait for a stream that nobody named");

@@ -165,7 +165,7 @@ impl NewMemory {
 /// [`Miss::OutOfMemory`]: there is too little memory for the new parts beside the old one, or too little room for mappings.
 /// No address has other memory than before, whatever the error; what could not be undone is tried again
 /// (`PendingRollback`).
-pub(crate) fn exchange(
+pub(super) fn exchange(
     context: &mut StrategyContext<'_>,
     id: ChunkId,
     parts: &[Part],
@@ -234,6 +234,23 @@ pub(crate) fn exchange(
     context.heap.pending_rollback(account, unreleased, 0);
     new.copied.disown();
     context.rollback.undo(context.heap, context.driver, new.copied);
+    Ok(())
+}
+
+/// Splits a chunk into these parts, as [`exchange`] does, and counts it.
+///
+/// # Errors
+/// Those of [`exchange`].
+pub(crate) fn split_chunk(
+    context: &mut StrategyContext<'_>,
+    id: ChunkId,
+    parts: &[Part],
+) -> std::result::Result<(), Miss> {
+    exchange(context, id, parts)?;
+    let splits = &mut context.heap.counters_mut().splits;
+    splits.chunks += 1;
+    splits.parts += parts.len() as u64;
+    splits.copied_bytes += parts.iter().filter(|part| part.fate == Fate::Copied).map(|part| part.size).sum::<u64>();
     Ok(())
 }
 

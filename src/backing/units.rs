@@ -57,11 +57,16 @@ pub(crate) fn reserve_segment(
 }
 
 /// Gives back the addresses of a segment in which nothing is mapped.
-pub(crate) fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
+fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
     let Span { start, size } = context.heap.block(id).span();
     context.driver.address_free(start, size)?;
     context.heap.remove_expandable_segment(id);
     Ok(())
+}
+
+/// Does the same for a segment in which memory was to be mapped, unless some that failed may still be.
+pub(crate) fn release_unused(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
+    if context.rollback.is_empty() { release_reservation(context, id) } else { Ok(()) }
 }
 
 /// Gives back segments in which nothing is mapped.

@@ -15,12 +15,11 @@
 //! - Nothing is unmapped while a stream may still use it, and no memory serves another stream before its own has
 //!   passed.
 
-use crate::backing::{Served, StrategyContext, release_segments_from};
-use crate::config::rounding::segment_size;
+use crate::backing::{Served, StrategyContext, choose};
 use crate::config::{Config, StreamSharing};
 use crate::error::Result;
 use crate::heap::{FitRules, Heap, Layout, Request};
-use crate::ids::{BlockId, PoolIndex};
+use crate::ids::BlockId;
 
 /// A strategy's rules as plain data.
 #[derive(Clone, Copy, Debug)]
@@ -104,30 +103,66 @@ pub(crate) enum Goal {
     /// everything goes if that is too little. Otherwise only memory that the GPU has passed goes, and none if that is
     /// too little.
     DownTo { down_to: u64, may_wait: bool },
+    /// Segments that the layout keeps for nobody ([`Layout::gives_back_from`]). Where it keeps all, this is never asked.
+    Unkept,
 }
 
-/// The state of memory that an estimate of growth assumes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Assumption {
-    /// The present state.
-    AsIs,
-    /// The present state, but no view can be added: memory must lie in one piece.
-    NoMoreViews,
-    /// Free memory of other streams may be used as well.
-    AllStreams,
+impl Goal {
+    /// Returns the number of bytes that the goal is; `None` if it is none.
+    pub(super) fn target(self) -> Option<Target> {
+        match self {
+            Self::DownTo { down_to, may_wait } => Some(Target { down_to, may_wait, partly: may_wait }),
+            Self::Towards { down_to } => Some(Target { down_to, may_wait: false, partly: true }),
+            Self::Everything | Self::Passed { .. } | Self::Unkept => None,
+        }
+    }
+}
+
+/// A goal that is a number of bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    /// The most bytes that are to be held.
+    pub(super) down_to: u64,
+    /// Whether the CPU may wait for the GPU.
+    pub(super) may_wait: bool,
+    /// Whether memory goes back too where all that can go is too little.
+    pub(super) partly: bool,
+}
+
+impl Target {
+    /// Returns how many bytes too many are held.
+    pub(super) fn excess(&self, heap: &Heap) -> u64 {
+        heap.reserved().saturating_sub(self.down_to)
+    }
+
+    /// Returns what becomes of free memory of so many bytes in all: `None` if it is too little and stays, otherwise whether it
+    /// suffices.
+    pub(super) fn suffices(&self, heap: &Heap, free: u64) -> Option<bool> {
+        let suffices = free >= self.excess(heap);
+        (suffices || self.partly).then_some(suffices || self.may_wait)
+    }
+
+    /// Chooses among free pieces of these sizes, in order of preference, those that go, so that they suffice and are hardly more.
+    /// Returns `None` if all stay, otherwise these and whether they suffice.
+    pub(super) fn choose(&self, heap: &Heap, sizes: &[u64]) -> Result<Option<(Vec<usize>, bool)>> {
+        let Some(suffices) = self.suffices(heap, sizes.iter().sum()) else { return Ok(None) };
+        Ok(Some((choose(sizes, self.excess(heap))?, suffices)))
+    }
 }
 
 /// What a strategy does on a miss, and which memory it gives back to the driver.
 pub(crate) trait Strategy: Send {
-    /// Returns the rules under these options.
+    /// Returns the rules under these options: they serve the hits, of which the strategy is not told.
     fn rules(&self, config: &Config) -> Rules;
 
-    /// Returns how memory is divided under these options, on a device with `total` bytes. It is asked once.
+    /// Returns how memory is divided under these options, on a device with `total` bytes: as PyTorch divides it, unless the strategy
+    /// says otherwise. The allocator asks once.
     fn layout(&self, _config: &Config, _total: u64) -> Layout {
         Layout::PYTORCH
     }
 
     /// Makes a free block of at least the request's size, with memory at its addresses, and takes it out of the free index.
+    /// What the block has beyond the request's size stays free: the allocator splits it off by [`FitRules::min_rest`].
     fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served;
 
     /// Gives free memory back to the driver. Returns whether it sufficed for the goal.
@@ -135,61 +170,21 @@ pub(crate) trait Strategy: Send {
     /// # Errors
     /// A driver call failed. What was given back before it stays given back.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool>;
+}
 
-    /// Gives segments back that the layout keeps for nobody ([`Layout::gives_back_from`]).
-    ///
-    /// # Errors
-    /// A driver call failed. What was given back before it stays given back.
-    fn give_back(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
-        let least = context.heap.layout().gives_back_from;
-        release_segments_from(context, least)
-    }
-
+/// A strategy that gives each public block back to the driver at its free, in the order of the streams that use it. Its rules have
+/// [`Rules::frees_to_driver`].
+pub(crate) trait StreamOrdered {
     /// Gives a public block back to the driver that the program has freed, and that is in no table of live allocations any more.
-    /// Returns `false` if it cannot be done now, and nothing has changed. Only of strategies with [`Rules::frees_to_driver`].
+    /// Returns `false` if it cannot be done now, and nothing has changed.
     ///
     /// # Errors
     /// A driver call failed, or the host has no memory. The block is as before.
-    fn free(&mut self, _context: &mut StrategyContext<'_>, _id: BlockId) -> Result<bool> {
-        Ok(false)
-    }
+    fn free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<bool>;
 
     /// Gives back what the strategy has of the driver beside memory, at the end of the allocator.
     ///
     /// # Errors
     /// A driver call failed.
-    fn close(&mut self, _context: &mut StrategyContext<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    /// Returns the largest request that the free memory of a pool could serve at present, without new memory and within
-    /// the bounds on views. With `across`, memory of other streams counts as this one's. For reports: it makes no driver
-    /// call.
-    fn largest_servable(&self, heap: &Heap, _config: &Config, pool: PoolIndex, _across: bool) -> u64 {
-        heap.largest_in(pool)
-    }
-
-    /// Does the same as [`Self::largest_servable`], if memory may grow by `room` bytes.
-    fn largest_with_growth(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
-        self.largest_servable(heap, config, pool, across).max(room)
-    }
-
-    /// Returns by how many bytes at most the memory held would have to grow for a request that no free memory serves,
-    /// less the bytes that would be given back for it. For reports: it makes no driver call.
-    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
-        segment_size(request.size, config.large_segment_size)
-    }
-
-    /// Returns about how many bytes of host memory the strategy's own tables take, beside those of the heap.
-    fn host_bytes(&self) -> usize {
-        0
-    }
-
-    /// Checks the strategy's own rules that always hold, beyond those of the heap. For tests.
-    ///
-    /// # Errors
-    /// Says which rule is broken, and where.
-    fn check(&self, _heap: &Heap) -> std::result::Result<(), String> {
-        Ok(())
-    }
+    fn close(&mut self, context: &mut StrategyContext<'_>) -> Result<()>;
 }

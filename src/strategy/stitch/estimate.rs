@@ -11,7 +11,7 @@ use crate::config::rounding::SMALL_LIMIT;
 use crate::fallible::{Grown, TryCollect};
 use crate::heap::{GRANULE, Heap, Request, ViewUsage};
 use crate::ids::{Class, PoolIndex};
-use crate::strategy::contract::Assumption;
+use crate::strategy::estimates::Assumption;
 
 /// Returns the largest request that the free memory of a pool could serve, in one range or a view. With `across`,
 /// memory of all other streams counts too. This is a lower bound: adjacent ranges of two pools are not counted as one,

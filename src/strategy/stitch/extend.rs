@@ -17,8 +17,9 @@ impl Stitch {
     ) -> std::result::Result<Joined, Miss> {
         let tail = settled_tail(context, request)?;
         let missing = request.size.saturating_sub(tail.bytes);
-        let room = context.heap.views().get(request.extends).map_or(0, |view| view.addresses.saturating_sub(view.size));
-        let chunks = match whole_chunks(context.heap, request, missing, room, &tail.kept)? {
+        let room =
+            context.heap().views().get(request.extends).map_or(0, |view| view.addresses.saturating_sub(view.size));
+        let chunks = match whole_chunks(context.heap(), request, missing, room, &tail.kept)? {
             Ok(chunks) => chunks,
             Err(missing) => return Ok(Joined::Missing(missing)),
         };

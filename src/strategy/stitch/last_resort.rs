@@ -24,7 +24,7 @@ impl Stitch {
         // What was freed of it serves nobody.
         drop_spilled(context)?;
         if context.config.sharing != StreamSharing::Never {
-            context.heap.make_all_idle()?;
+            context.make_all_idle()?;
         }
         match self.miss(context, request) {
             Err(Miss::OutOfMemory { .. }) => {}
@@ -59,7 +59,7 @@ impl Stitch {
 
     /// Spills live memory to the machine's, where the program allows it, and grows by as much.
     fn spill_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        if context.spill.is_none() || context.capturing() {
+        if !context.may_spill() {
             return Err(Miss::OUT_OF_MEMORY);
         }
         for all in [false, true] {
@@ -85,7 +85,9 @@ impl Stitch {
             match served {
                 Err(Miss::OutOfMemory { .. }) => {}
                 done => {
-                    context.heap.counters_mut().spills.requests += u64::from(done.is_ok());
+                    if done.is_ok() {
+                        context.count_spill();
+                    }
                     return done;
                 }
             }
@@ -128,7 +130,7 @@ impl Stitch {
                     Joined::Missing(missing) => missing,
                 },
             };
-            let candidates = candidates(context.heap)?;
+            let candidates = candidates(context.heap())?;
             if !split(context, candidates, missing)? {
                 break;
             }
@@ -167,14 +169,14 @@ impl Stitch {
             // What is spared stays: memory grows by as much as is given back.
             let room = context.room().saturating_sub(self.spare(context));
             let goal = if all { u64::MAX } else { bytes.saturating_sub(room) };
-            let heap = &*context.heap;
+            let heap = context.heap();
             let releasable = ReleasableChunks::of(heap)?.with(heap, |id| wanted(heap, id));
             let suffices = releasable.bytes().saturating_add(room) >= bytes;
             if !suffices || (all && releasable.bytes() == 0) {
                 break;
             }
             releasable.release(context, goal)?;
-            context.heap.counters_mut().num_alloc_retries += 1;
+            context.count_retry();
             let spent = std::mem::replace(&mut self.spends_spare, true);
             let grown = self.attempt(context, request, |stitch, context| match request.class {
                 Class::Small => stitch.slab(context, request),

@@ -10,7 +10,7 @@
 //! places at home: a program that repeats itself finds its free memory where it was, only finer.
 
 use super::release::ReleasableChunks;
-use crate::backing::{Fate, Miss, Part, StrategyContext, exchange};
+use crate::backing::{Fate, Miss, Part, StrategyContext, split_chunk};
 use crate::error::Result;
 use crate::fallible::{Grown, TryPush};
 use crate::heap::{Chunk, GRANULE, Heap, State};
@@ -36,7 +36,7 @@ pub(super) struct Candidate {
 
 /// Returns whether chunks may be split at present.
 pub(super) fn may_split(context: &StrategyContext<'_>) -> bool {
-    context.exchanges && !context.capturing()
+    context.may_exchange()
 }
 
 /// Returns how many bytes lie free in whole granules inside of chunks that are partly in use, where splitting gets at them.
@@ -74,9 +74,9 @@ pub(super) fn split(
         } else {
             continue;
         };
-        let Some(chunk) = context.heap.home().and_then(|home| home.chunk(candidate.id)) else { continue };
-        let parts = parts(context.heap, &chunk, free)?;
-        match exchange(context, candidate.id, &parts) {
+        let Some(chunk) = context.heap().home().and_then(|home| home.chunk(candidate.id)) else { continue };
+        let parts = parts(context.heap(), &chunk, free)?;
+        match split_chunk(context, candidate.id, &parts) {
             Ok(()) => too_many = u64::MAX,
             Err(Miss::OutOfMemory { .. }) => {
                 refused += 1;
@@ -84,11 +84,6 @@ pub(super) fn split(
             }
             Err(failed) => return Err(failed),
         }
-        let counters = context.heap.counters_mut();
-        counters.splits.chunks += 1;
-        counters.splits.parts += parts.len() as u64;
-        counters.splits.copied_bytes +=
-            parts.iter().filter(|part| part.fate == Fate::Copied).map(|part| part.size).sum::<u64>();
         gained += candidate.gain;
         any = true;
     }
@@ -102,7 +97,7 @@ fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
     if missing > 0 {
         // A chunk that is still mapped elsewhere could not be released.
         context.retry_rollback()?;
-        let releasable = ReleasableChunks::of(context.heap)?;
+        let releasable = ReleasableChunks::of(context.heap())?;
         if releasable.bytes() < missing {
             return Ok(false);
         }
