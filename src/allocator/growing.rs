@@ -160,7 +160,7 @@ impl Core {
         if self.guard.is_some() {
             return refuse("guard mode is on, in which each allocation has memory of its own");
         }
-        if !self.config.strategy.joins_free_memory() {
+        if !self.rules.abilities.grows {
             return refuse("only the strategy `stitch` maps memory behind other memory");
         }
         let Some(owner) = owner else { return Ok(()) };

@@ -61,7 +61,7 @@ impl Allocator {
         let driver = Arc::clone(&core.driver);
         // A capture of which nobody told the allocator may be under way on another thread.
         in_relaxed_capture_mode(&*driver, true, || {
-            if core.config.strategy.joins_free_memory() {
+            if core.rules.abilities.tells_passed {
                 return core.release_passed(bytes);
             }
             let down_to = core.heap.reserved().saturating_sub(bytes);

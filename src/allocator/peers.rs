@@ -41,7 +41,7 @@ impl Allocator {
 impl Core {
     /// Refuses what needs more of memory than the driver's pools give.
     pub(super) fn must_not_be_pooled(&self, what: &'static str) -> Result<()> {
-        if self.config.strategy.needs_memory_pools() { Err(Error::NotOfPools { what }) } else { Ok(()) }
+        if self.rules.abilities.exports { Ok(()) } else { Err(Error::NotOfPools { what }) }
     }
 
     /// Gives all peers access to plain memory too, before it is used.

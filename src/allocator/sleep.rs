@@ -181,7 +181,7 @@ impl Core {
     }
 
     fn may_have_tags(&self, pool: PoolId) -> Result<()> {
-        if self.config.strategy.joins_free_memory() {
+        if self.rules.abilities.sleeps {
             return Ok(());
         }
         let why = "only the strategy `stitch` has memory that can go from under its addresses";

@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::heap::{GRANULE, Heap, PlanHash, Request, ViewUsage};
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
 use crate::span::Span;
-use crate::strategy::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
+use crate::strategy::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy};
 use crate::strategy::estimates::{Assumption, Estimates};
 use crate::streams::Until;
 
@@ -70,6 +70,7 @@ impl Strategy for Stitch {
             free_used_by,
             waits_for_oldest: true,
             frees_to_driver: false,
+            abilities: Abilities::MAPPED,
         }
     }
 
