@@ -27,7 +27,7 @@ impl Allocator {
         let core = &mut **guard;
         if core.has_pre_work {
             let owner = core.poll_before_request(stream)?;
-            if core.guard.is_some() {
+            if core.features.guard.is_some() {
                 return self.allocate_watched(guard, &Order::new(size, stream, owner));
             }
             if let Some(owner) = owner {
@@ -63,7 +63,7 @@ impl Allocator {
         core.make_whole()?;
         core.poll()?;
         let order = Order::new(size, stream, Some(pool));
-        if core.guard.is_some() {
+        if core.features.guard.is_some() {
             return self.allocate_watched(guard, &order);
         }
         self.serve_private(guard, &order, pool)
@@ -84,7 +84,7 @@ impl Allocator {
         core.make_whole()?;
         core.poll()?;
         let prepared = core.private_request(&Order::new(size, stream, Some(pool)), pool)?;
-        let rules = FitRules { takes_idle: false, ..*fit_rules(&core.rules, &core.own_rules, &prepared) };
+        let rules = FitRules { takes_idle: false, ..*fit_rules(&core.rules, &core.features.own_memory, &prepared) };
         let Some(id) = core.heap.fit(&prepared.request, &rules).some() else { return Ok(None) };
         core.make_usable(id, &prepared.request)?;
         let address = core.hand_out(id, &prepared)?;
@@ -103,8 +103,10 @@ impl Core {
         if route.is_some() || self.poll_due() {
             self.poll()?;
         }
-        self.has_pre_work =
-            self.poll_due() || self.heap.private().routes() > 0 || self.guard.is_some() || !self.rollback.is_whole();
+        self.has_pre_work = self.poll_due()
+            || self.heap.private().routes() > 0
+            || self.features.guard.is_some()
+            || !self.rollback.is_whole();
         Ok(route)
     }
 }

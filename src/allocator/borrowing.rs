@@ -26,7 +26,7 @@ const TIMES_MORE: u64 = 8;
 
 /// Asks other processes for what a request lacks, if they may be asked, and tries it again after each answer.
 pub(super) fn borrow(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
-    if search.core.lender.is_none() {
+    if search.core.features.lending.lender.is_none() {
         return Ok(None);
     }
     let mut asking = Asking::new();
@@ -38,7 +38,7 @@ pub(super) fn borrow(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
             return Ok(Some(id));
         }
     }
-    search.core.lending = asking.told;
+    search.core.features.lending.told = asking.told;
     Ok(None)
 }
 
@@ -58,7 +58,7 @@ impl Asking {
     /// Asks others for bytes, without the lock. The request is to be tried again then, whatever the answer. Returns `None` if there
     /// is nobody to ask, or no more to be asked.
     pub(super) fn ask(&mut self, core: &mut MutexGuard<'_, Core>, missing: u64) -> Option<Lent> {
-        let lender = core.lender.clone().filter(|_| !self.over)?;
+        let lender = core.features.lending.lender.clone().filter(|_| !self.over)?;
         let longest = Duration::from_millis(core.config.broker_wait_ms);
         let told = self.told.get_or_insert(Lending { missing, ..Lending::default() });
         let more = MORE_EACH_TIME.saturating_mul(u64::from(told.rounds).min(TIMES_MORE));

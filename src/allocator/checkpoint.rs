@@ -38,7 +38,7 @@ impl Allocator {
         if let (Some(first), false) = (blocks.first(), restores) {
             return Err(Error::NotRestorable { address: first.address });
         }
-        core.growths.none_of(pool)?;
+        core.features.growing.none_of(pool)?;
         core.heap.reserve_restored(blocks.len())?;
         for live in core.heap.live_of(pool)? {
             core.free(live.address)?;

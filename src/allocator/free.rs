@@ -93,7 +93,7 @@ impl Core {
     /// Frees by `free`, which names a stream; guard mode is told which.
     fn naming<T>(&mut self, stream: StreamId, free: impl FnOnce(&mut Self) -> T) -> T {
         let name = |core: &mut Self, stream| {
-            if let Some(guard) = &mut core.guard {
+            if let Some(guard) = &mut core.features.guard {
                 guard.named = stream;
             }
         };
@@ -130,7 +130,7 @@ impl Core {
 
     /// Returns the way of a block whose free takes more than a step.
     fn free_path(&self, id: BlockId) -> FreePath {
-        let grows = !self.growths.is_empty() && self.heap.grown_in(id).is_some();
+        let grows = !self.features.growing.is_empty() && self.heap.grown_in(id).is_some();
         if grows { FreePath::ByFeature } else { self.path_of_used(id) }
     }
 
@@ -142,7 +142,7 @@ impl Core {
         let freed = self.free_block(id);
         if let (Err(_), Some(stream)) = (&freed, noted) {
             self.streams.recorded.forget_use(&mut self.heap, id, stream);
-            if self.guard.is_some() {
+            if self.features.guard.is_some() {
                 self.heap.set_has_uses(id);
             }
         }

@@ -45,11 +45,11 @@ impl Core {
     /// Takes the steps that follow on a free.
     #[inline]
     pub(super) fn freed(&mut self, address: u64, size: u64, pool: PoolIndex) -> Result<()> {
-        self.shares.end(address);
+        self.features.sharing.shares.end(address);
         if self.heap.gives_back() {
             self.release_unkept();
         }
-        if self.low_water.is_reached(size, &self.heap) {
+        if self.streams.low_water.is_reached(size, &self.heap) {
             self.consolidate();
         }
         if self.heap.knows_streams()

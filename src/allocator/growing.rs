@@ -1,16 +1,16 @@
 //! Allocations that grow in place: the public operations.
 //!
-//! Owns: these, and how much they take ahead. `growths.rs` keeps which there are. `strategy/stitch/extend.rs` chooses the memory, and
+//! Owns: these, and how much they take ahead. `features/growing.rs` keeps which there are. `strategy/stitch/extend.rs` chooses the memory, and
 //! `backing/growing.rs` makes the calls.
 
 use super::core::{Allocator, Core};
-use super::growths::{Extent, Growth, Part};
 use super::prepared::Order;
 use crate::backing::{Miss, release_addresses, reserve_addresses};
 use crate::config::Advice;
 use crate::config::rounding::MAX_REQUEST;
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, TryPush, try_insert};
+use crate::features::growing::{Extent, Growth, Part};
 use crate::heap::{GRANULE, Request};
 use crate::ids::{BlockId, ChunkId, Class, PoolId, StreamId, ViewId};
 use crate::strategy::Means;
@@ -87,10 +87,10 @@ impl Allocator {
             return Ok(());
         }
         let guard = &mut self.core.lock();
-        let growth = guard.growths.idle(address)?;
+        let growth = guard.features.growing.idle(address)?;
         growth.busy = true;
         let grown = self.add_parts(guard, address, size);
-        if let Some(growth) = guard.growths.0.get_mut(&address) {
+        if let Some(growth) = guard.features.growing.0.get_mut(&address) {
             growth.busy = false;
             if grown.is_ok() {
                 growth.len = growth.len.max(size);
@@ -130,7 +130,7 @@ impl Allocator {
     /// ([`Self::extent`]).
     pub fn shrink(&self, address: u64, size: u64) -> Result<()> {
         let core = &mut *self.core.lock();
-        core.growths.idle(address)?;
+        core.features.growing.idle(address)?;
         core.shrink(address, size)?;
         core.checked()
     }
@@ -149,7 +149,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::InvalidAddress`] if nothing was reserved there.
     pub fn extent(&self, address: u64) -> Result<Extent> {
-        self.core.lock().growths.extent(address)
+        self.core.lock().features.growing.extent(address)
     }
 }
 
@@ -157,7 +157,7 @@ impl Core {
     /// Refuses what cannot grow in place, whatever its size.
     fn may_grow(&mut self, owner: Option<PoolId>) -> Result<()> {
         let refuse = |why| Err(Error::NotGrowable { address: 0, why });
-        if self.guard.is_some() {
+        if self.features.guard.is_some() {
             return refuse("guard mode is on, in which each allocation has memory of its own");
         }
         if !self.rules.abilities.grows {
@@ -174,7 +174,7 @@ impl Core {
     fn reserve(&mut self, owner: Option<PoolId>, capacity: u64, stream: StreamId) -> Result<u64> {
         let addresses = capacity.max(1).next_multiple_of(GRANULE);
         let stream = self.driver.canonical_stream(stream)?;
-        self.growths.0.try_reserve(1)?;
+        self.features.growing.0.try_reserve(1)?;
         let pool = owner.unwrap_or(PoolId::NONE);
         let view = match self.timed(|_, context| reserve_addresses(context, addresses, pool)) {
             Ok(view) => view,
@@ -200,13 +200,13 @@ impl Core {
             advice: Advice::Normal,
             busy: false,
         };
-        try_insert(&mut self.growths.0, address, growth)?;
+        try_insert(&mut self.features.growing.0, address, growth)?;
         Ok(address)
     }
 
     /// Notes that more bytes are in use of an allocation, if it has memory for them. Returns whether it has.
     fn grow_within(&mut self, address: u64, size: u64) -> Result<bool> {
-        let growth = self.growths.idle(address)?;
+        let growth = self.features.growing.idle(address)?;
         if size > growth.capacity {
             return Err(Error::BeyondCapacity { address, size, capacity: growth.capacity });
         }
@@ -220,7 +220,7 @@ impl Core {
     /// Returns the order for the next part of an allocation, and the bytes that would also have it grow ahead, if those are more.
     /// `None` if it has `size` bytes.
     fn next_part(&mut self, address: u64, size: u64) -> Result<Option<(Order, Option<u64>)>> {
-        let Growth { view, stream, ended, mapped, capacity, .. } = *self.growths.get(address)?;
+        let Growth { view, stream, ended, mapped, capacity, .. } = *self.features.growing.get(address)?;
         if size > capacity {
             return Err(Error::BeyondCapacity { address, size, capacity });
         }
@@ -233,7 +233,7 @@ impl Core {
         let all = capacity.next_multiple_of(GRANULE) - mapped;
         let exact = (size - mapped).next_multiple_of(GRANULE).min(all);
         let ahead = (mapped / AHEAD).min(MOST_AHEAD).min(all) / GRANULE * GRANULE;
-        let owner = self.owner_of_next(self.growths.get(address)?)?;
+        let owner = self.owner_of_next(self.features.growing.get(address)?)?;
         let order = Order { size: exact, stream, owner, extends: view };
         Ok(Some((order, (ahead > exact).then_some(ahead))))
     }
@@ -267,7 +267,8 @@ impl Core {
     fn add_part(&mut self, address: u64, part: u64) -> Result<()> {
         let id = self.heap.live(part)?;
         let size = self.heap.block(id).size;
-        let growth = self.growths.0.get_mut(&address).ok_or(Error::Internal("an allocation that grows is gone"))?;
+        let growth =
+            self.features.growing.0.get_mut(&address).ok_or(Error::Internal("an allocation that grows is gone"))?;
         if let Err(error) = growth.parts.try_push(Part { address: part, size }) {
             if let Err(error) = self.heap.take_live(part).and_then(|id| self.free_part(id)) {
                 tracing::error!(%error, address = part, "a part that could not be noted leaks");
@@ -283,7 +284,7 @@ impl Core {
     /// Gives back the chunks behind the first `size` bytes.
     fn shrink(&mut self, address: u64, size: u64) -> Result<()> {
         loop {
-            let Some(growth) = self.growths.0.get_mut(&address) else { return Ok(()) };
+            let Some(growth) = self.features.growing.0.get_mut(&address) else { return Ok(()) };
             growth.len = growth.len.min(size);
             let Some(last) = growth.parts.last().copied() else { return Ok(()) };
             let (begins, view) = (last.address - address, growth.view);
@@ -305,11 +306,11 @@ impl Core {
 
     /// Makes two parts of the last one.
     fn split_part(&mut self, address: u64, id: BlockId, at: u64) -> Result<()> {
-        if let Some(growth) = self.growths.0.get_mut(&address) {
+        if let Some(growth) = self.features.growing.0.get_mut(&address) {
             growth.parts.try_reserve(1)?;
         }
         self.heap.split_part(id, at)?;
-        if let Some(growth) = self.growths.0.get_mut(&address)
+        if let Some(growth) = self.features.growing.0.get_mut(&address)
             && let Some(last) = growth.parts.last_mut()
         {
             let rest = Part { address: last.address + at, size: last.size - at };
@@ -321,7 +322,7 @@ impl Core {
 
     /// Forgets the last part, which was freed.
     fn forget_part(&mut self, address: u64) {
-        if let Some(growth) = self.growths.0.get_mut(&address)
+        if let Some(growth) = self.features.growing.0.get_mut(&address)
             && let Some(part) = growth.parts.pop()
         {
             growth.mapped -= part.size;
@@ -333,8 +334,8 @@ impl Core {
     /// # Errors
     /// [`Error::InvalidAddress`] if a part of one begins there, which is none of its own.
     pub(super) fn grows_at(&self, address: u64) -> Result<bool> {
-        if self.growths.is_empty() || self.growths.0.contains_key(&address) {
-            return Ok(!self.growths.is_empty());
+        if self.features.growing.is_empty() || self.features.growing.0.contains_key(&address) {
+            return Ok(!self.features.growing.is_empty());
         }
         match self.heap.live(address) {
             Ok(id) if self.heap.grown_in(id).is_some() => Err(Error::InvalidAddress { address }),
@@ -351,9 +352,9 @@ impl Core {
     /// Frees an allocation that grows, the last part first.
     #[cold]
     pub(super) fn free_growing(&mut self, address: u64) -> Result<()> {
-        self.growths.idle(address)?;
+        self.features.growing.idle(address)?;
         self.shrink(address, 0)?;
-        if let Some(growth) = self.growths.0.remove(&address)
+        if let Some(growth) = self.features.growing.0.remove(&address)
             && let Err(error) = self.timed(|_, context| release_addresses(context, growth.view))
         {
             tracing::warn!(%error, address, "reserved addresses could not be given back yet");
@@ -364,19 +365,19 @@ impl Core {
     /// Frees an allocation that has no memory; `error` says that there is no live block.
     #[cold]
     pub(super) fn free_empty_growing(&mut self, address: u64, error: Error) -> Result<()> {
-        if self.growths.0.contains_key(&address) { self.free_growing(address) } else { Err(error) }
+        if self.features.growing.0.contains_key(&address) { self.free_growing(address) } else { Err(error) }
     }
 
     /// Frees an allocation that grows, whose last use is on another stream.
     pub(super) fn free_growing_on(&mut self, address: u64, stream: StreamId) -> Result<()> {
-        self.growths.idle(address)?;
+        self.features.growing.idle(address)?;
         self.name_growing(address, stream)?;
         self.free_growing(address)
     }
 
     /// Notes that a stream uses an allocation that grows, and will use what it gets.
     pub(super) fn name_growing(&mut self, address: u64, stream: StreamId) -> Result<()> {
-        let growth = self.growths.0.get_mut(&address).ok_or(Error::InvalidAddress { address })?;
+        let growth = self.features.growing.0.get_mut(&address).ok_or(Error::InvalidAddress { address })?;
         // The handle of an ended stream belongs to another stream.
         if (growth.ended || growth.stream != stream) && !growth.named.contains(&stream) {
             growth.named.try_push(stream)?;
@@ -385,7 +386,7 @@ impl Core {
             // Nobody asks when they were used.
             return Ok(());
         }
-        let parts = self.growths.get(address)?.parts.iter();
+        let parts = self.features.growing.get(address)?.parts.iter();
         for part in parts {
             if let Ok(id) = self.heap.live(part.address) {
                 self.heap.used_now(id);
@@ -397,11 +398,12 @@ impl Core {
     /// Notes what the program says of its use of an allocation that grows, what it will get included. Returns its parts that are
     /// spilled, as chunks.
     pub(super) fn advise_growing(&mut self, address: u64, advice: Advice) -> Result<Vec<ChunkId>> {
-        if let Some(growth) = self.growths.0.get_mut(&address) {
+        if let Some(growth) = self.features.growing.0.get_mut(&address) {
             growth.advice = advice;
         }
         let mut spilled = Vec::new();
-        let parts = self.growths.get(address)?.parts.iter().filter_map(|part| self.heap.live(part.address).ok());
+        let parts =
+            self.features.growing.get(address)?.parts.iter().filter_map(|part| self.heap.live(part.address).ok());
         for part in parts.try_to_vec()? {
             self.heap.advise(part, advice);
             let chunks = self.heap.spilled_under(part)?;
@@ -413,7 +415,7 @@ impl Core {
 
     /// Takes back what [`Self::name_growing`] noted.
     pub(super) fn erase_growing(&mut self, address: u64, stream: StreamId) {
-        if let Some(growth) = self.growths.0.get_mut(&address) {
+        if let Some(growth) = self.features.growing.0.get_mut(&address) {
             growth.named.retain(|of| *of != stream);
         }
     }
@@ -421,7 +423,7 @@ impl Core {
     /// Names the streams that use an allocation as those of one of its parts, which is about to be freed.
     fn name_streams(&mut self, address: u64, part: BlockId) -> Result<()> {
         for at in 0.. {
-            let Some(stream) = self.growths.get(address)?.named.get(at).copied() else { break };
+            let Some(stream) = self.features.growing.get(address)?.named.get(at).copied() else { break };
             self.name_stream(part, stream)?;
         }
         Ok(())
@@ -429,7 +431,7 @@ impl Core {
 
     /// Ends allocations that have no memory, at the end of the allocator, so that their addresses go back.
     pub(super) fn close_growing(&mut self) {
-        for growth in self.growths.0.values().filter(|growth| growth.parts.is_empty()) {
+        for growth in self.features.growing.0.values().filter(|growth| growth.parts.is_empty()) {
             self.heap.set_growing(growth.view, false);
         }
     }

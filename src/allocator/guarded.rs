@@ -7,7 +7,7 @@ use super::core::{Allocator, Core};
 use super::prepared::Order;
 use crate::driver::{Call, DriverError, Status};
 use crate::error::Result;
-use crate::guard::Guard;
+use crate::features::guard::Guard;
 use crate::ids::StreamId;
 use crate::report::guard::{Explanation, Finding};
 use parking_lot::MutexGuard;
@@ -39,14 +39,14 @@ impl Allocator {
     /// known, or guard mode is off. Works after the context was lost: it makes no driver call.
     #[must_use]
     pub fn explain(&self, address: u64) -> Option<Explanation> {
-        self.core.lock().guard.as_ref()?.explain(address)
+        self.core.lock().features.guard.as_ref()?.explain(address)
     }
 
     /// Returns the mistakes that guard mode has found, the first 1000, oldest first. How many there were in all is in
     /// [`stats`](Self::stats).
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
-        self.core.lock().guard.as_ref().map_or_else(Vec::new, |guard| guard.findings().to_vec())
+        self.core.lock().features.guard.as_ref().map_or_else(Vec::new, |guard| guard.findings().to_vec())
     }
 
     /// Waits for the device, and looks for bytes that were written around live allocations, and in freed memory. What is
@@ -57,7 +57,7 @@ impl Allocator {
     /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]), or if a call failed.
     pub fn check_guards(&self) -> Result<u64> {
         let core = &mut *self.core.lock();
-        if core.guard.is_none() {
+        if core.features.guard.is_none() {
             return Ok(0);
         }
         if core.capturing() {
@@ -84,7 +84,7 @@ impl Allocator {
     /// [`Error::Driver`] if an event could not be recorded.
     pub fn note_uses(&self, addresses: &[u64], stream: StreamId) -> Result<()> {
         let core = &mut *self.core.lock();
-        if core.guard.is_none() || core.capturing() {
+        if core.features.guard.is_none() || core.capturing() {
             return Ok(());
         }
         let stream = core.driver.canonical_stream(stream)?;
@@ -111,7 +111,7 @@ impl Allocator {
     pub fn note_event(&self, event: u64, stream: StreamId) -> Result<()> {
         let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
-        if let Some(guard) = &mut core.guard {
+        if let Some(guard) = &mut core.features.guard {
             guard.note_event(event, stream);
         }
         Ok(())
@@ -124,7 +124,7 @@ impl Allocator {
     pub fn note_wait(&self, stream: StreamId, event: u64) -> Result<()> {
         let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
-        if let Some(guard) = &mut core.guard {
+        if let Some(guard) = &mut core.features.guard {
             guard.note_wait(stream, event);
         }
         Ok(())

@@ -12,9 +12,9 @@
 //! The lock is held as long as the driver takes to release.
 
 use super::core::Allocator;
-use super::lender::Lender;
 use crate::driver::in_relaxed_capture_mode;
 use crate::error::Result;
+use crate::features::lending::Lender;
 use crate::report::lending::Spare;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Allocator {
     /// Sets who asks other processes for memory before a request is refused; `None` asks nobody. A request during which it is
     /// replaced may still ask the one before.
     pub fn set_lender(&self, lender: Option<Arc<dyn Lender>>) {
-        let before = std::mem::replace(&mut self.core.lock().lender, lender);
+        let before = std::mem::replace(&mut self.core.lock().features.lending.lender, lender);
         // It is the program's, and dropping it may call anything.
         drop(before);
     }

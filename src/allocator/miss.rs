@@ -28,7 +28,7 @@ pub(super) fn serve(
     order: &Order,
     prepared: Prepared,
 ) -> Result<u64> {
-    core.no_addresses = false;
+    core.features.fallback.no_addresses = false;
     core.heap.note_miss(prepared.request.pool);
     let served = Search::new(allocator, core, order, prepared).serve();
     if core.config.headroom > 0 {

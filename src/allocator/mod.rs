@@ -9,45 +9,40 @@
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
 //! | prepared, stream_names, serve | a request on its way to a block, also on the slow path |
 //! | miss, search | the steps of a request that no free block fits, and what each of them may do |
-//! | pressure, callbacks | a step: programs are asked for memory |
+//! | pressure | a step: programs are asked for memory |
 //! | pending | two steps: the strategy is asked, and pending memory is waited for |
-//! | borrowing, lending, lender | a step: other processes on the device are asked for memory; and they ask |
+//! | borrowing, lending | a step: other processes on the device are asked for memory; and they ask |
 //! | poll, freed | frees that have passed are completed; the ways on which a block becomes free |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
-//! | growing, growths | allocations that grow in place, and which there are |
+//! | growing | allocations that grow in place |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
-//! | sleep_change, sleep_callbacks | programs are told of that, before and after |
+//! | sleep_change | programs are told of that, before and after |
 //! | spill, spilled | live memory lies in the machine's memory, and comes back |
-//! | headroom, looks | free memory goes back where others need the device's |
+//! | headroom | free memory goes back where others need the device's |
 //! | idle | memory goes back while nobody uses the allocator |
 //! | streams | `record_stream`, `forget_stream` |
 //! | private_pool, pool_end, own_segments, checkpoint | CUDA graphs and `MemPool` |
 //! | report | statistics, snapshots, observers |
 //! | guarded, watch | guard mode: what programs ask and say, and its steps in an allocation and a free |
-//! | peers, shared_memory | other devices, other processes; `shares` and `opened` keep what is open |
+//! | peers, shared_memory | other devices, other processes |
 //!
-//! Methods of `Core` go one way too: a file calls those of files that do not call its own.
+//! The features among these have their state in `features/`. Methods of `Core` go one way too: a file calls those of files that do not call its own.
 
 mod allocate;
 mod borrowing;
-mod callbacks;
 mod checkpoint;
 mod core;
 mod free;
 mod freed;
 mod growing;
-mod growths;
 mod guarded;
 mod headroom;
 mod idle;
-mod lender;
 mod lending;
-mod looks;
 mod miss;
 #[cfg(test)]
 mod old_drivers;
 mod open;
-mod opened;
 mod own_segments;
 mod peers;
 mod pending;
@@ -61,9 +56,7 @@ mod report;
 mod search;
 mod serve;
 mod shared_memory;
-mod shares;
 mod sleep;
-mod sleep_callbacks;
 mod sleep_change;
 mod spill;
 mod spilled;
@@ -72,7 +65,7 @@ mod streams;
 mod watch;
 
 pub use self::core::Allocator;
-pub use callbacks::CallbackId;
-pub use growths::Extent;
+pub use crate::features::growing::Extent;
+pub use crate::features::lending::Lender;
+pub use crate::features::pressure::CallbackId;
 pub use idle::IdleRelease;
-pub use lender::Lender;

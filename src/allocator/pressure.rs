@@ -1,9 +1,9 @@
 //! Asks programs to free memory before a request is refused.
 
-use super::callbacks::CallbackId;
 use super::core::{Allocator, Core};
 use super::search::Search;
 use crate::error::Result;
+use crate::features::pressure::CallbackId;
 use crate::heap::Request;
 use crate::ids::BlockId;
 use crate::report::pressure::MemoryPressure;

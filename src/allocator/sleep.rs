@@ -131,7 +131,7 @@ impl Allocator {
             };
             let lent = core.missing_of_device(bytes).and_then(|missing| asking.ask(guard, missing));
             if lent.is_none() {
-                guard.lending = asking.told();
+                guard.features.lending.told = asking.told();
                 let pool = guard.heap.pair_of(tag).unwrap_or(guard.heap.idle());
                 let class = Class::Large;
                 let request = Request { size: bytes, requested: bytes, pool, class, extends: ViewId::NONE };

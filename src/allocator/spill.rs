@@ -71,6 +71,6 @@ impl Allocator {
 
     /// Chooses by another policy what is spilled from now on. The default is [`ColdestFirst`](crate::ColdestFirst).
     pub fn set_spill_policy(&self, policy: impl SpillPolicy + 'static) {
-        self.core.lock().spill_policy = Box::new(policy);
+        self.core.lock().features.spill.policy = Box::new(policy);
     }
 }

@@ -63,7 +63,7 @@ impl Allocator {
         }
         let id = core.heap.live(address)?;
         core.streams.recorded.forget_use(&mut core.heap, id, stream);
-        if core.guard.is_some() {
+        if core.features.guard.is_some() {
             core.heap.set_has_uses(id);
         }
         core.checked()
@@ -163,8 +163,8 @@ impl Core {
             }
         }
         self.heap.end_stream(stream);
-        self.growths.forget_stream(stream);
-        if let Some(guard) = &mut self.guard {
+        self.features.growing.forget_stream(stream);
+        if let Some(guard) = &mut self.features.guard {
             guard.forget_stream(stream);
         }
         if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) }

@@ -6,21 +6,22 @@ use super::core::Core;
 use super::prepared::{Order, Prepared};
 use crate::backing::{AllocatorContext, reclaim_private_pools};
 use crate::error::{Error, Result};
-use crate::guard::Guard;
+use crate::features::guard::Guard;
 use crate::ids::{BlockId, StreamId};
 
 impl Core {
     /// Runs a step of guard mode. Returns `None` if it is off.
     pub(super) fn on_guard<T>(&mut self, step: impl FnOnce(&mut Guard, &mut AllocatorContext<'_>) -> T) -> Option<T> {
-        let mut guard = self.guard.take()?;
+        let mut guard = self.features.guard.take()?;
         let result = self.timed(|_, context| step(&mut guard, context));
-        self.guard = Some(guard);
+        self.features.guard = Some(guard);
         Some(result)
     }
 
     /// Serves a request by a guarded block, if it is to be guarded and can be.
     pub(super) fn allocate_guarded(&mut self, order: &Order) -> Result<Option<u64>> {
-        let Some(graphs) = self.guard.as_ref().filter(|guard| guard.wants(order.size)).map(|g| g.options().graphs)
+        let Some(graphs) =
+            self.features.guard.as_ref().filter(|guard| guard.wants(order.size)).map(|g| g.options().graphs)
         else {
             return Ok(None);
         };
@@ -45,7 +46,7 @@ impl Core {
 
     /// Notes an allocation, and lets its free take the slow path.
     pub(super) fn watch(&mut self, address: u64) -> Result<()> {
-        let Some(guard) = &mut self.guard else { return Ok(()) };
+        let Some(guard) = &mut self.features.guard else { return Ok(()) };
         let id = self.heap.live(address)?;
         guard.allocated(&self.heap, &*self.driver, id);
         self.heap.set_has_uses(id);
@@ -60,14 +61,14 @@ impl Core {
 
     #[cold]
     fn explained(&mut self, address: u64, error: Error) -> Error {
-        let finding = self.guard.as_mut().and_then(|guard| guard.wrong_free(address));
+        let finding = self.features.guard.as_mut().and_then(|guard| guard.wrong_free(address));
         finding.map_or(error, |finding| Error::WrongFree { address, finding: Box::new(finding) })
     }
 
     /// Looks at a block that is about to be freed, while guard mode is on. Returns its address and its stream, for
     /// [`Self::end_watched_free`].
     pub(super) fn begin_watched_free(&mut self, id: BlockId) -> Option<(u64, StreamId)> {
-        self.guard.as_ref()?;
+        self.features.guard.as_ref()?;
         let block = *self.heap.block(id);
         self.find_missing_record_stream(id);
         Some((block.address, self.heap.pool(block.pool.large()).stream))
@@ -84,7 +85,7 @@ impl Core {
     /// Finds the streams that still use a block which is about to be freed, and that nobody named. The memory waits for
     /// them all the same: the run goes on as if they had been named.
     pub(super) fn find_missing_record_stream(&mut self, id: BlockId) {
-        if self.guard.is_none() {
+        if self.features.guard.is_none() {
             return;
         }
         let address = self.heap.block(id).address;
@@ -100,7 +101,7 @@ impl Core {
     /// Gives the memory of a private pool that has just ended back, so that a graph which is launched all the same has an
     /// illegal address. The CPU waits for the device.
     pub(super) fn end_guarded_pools(&mut self) {
-        if self.capturing() || !self.guard.as_ref().is_some_and(|guard| guard.options().graphs) {
+        if self.capturing() || !self.features.guard.as_ref().is_some_and(|guard| guard.options().graphs) {
             return;
         }
         let ended = self.timed(|_, context| reclaim_private_pools(context));

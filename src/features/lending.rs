@@ -1,8 +1,9 @@
 //! Who asks other processes for memory.
 //!
-//! Owns: the trait that a crate outside of the core writes.
+//! Owns: the trait that a crate outside of the core writes, and what others said last. `allocator/borrowing.rs` asks.
 
-use crate::report::lending::{Lent, Shortage};
+use crate::report::lending::{Lending, Lent, Shortage};
+use std::sync::Arc;
 
 /// Asks other processes on the same device to give free memory back, where the device has too little for a request.
 /// `seamalloc_broker::Membership` is one; [`Allocator::set_lender`](crate::Allocator::set_lender) takes it.
@@ -13,4 +14,13 @@ pub trait Lender: Send + Sync {
     ///
     /// It must return in bounded time, and may not allocate from the allocator.
     fn ask(&self, shortage: &Shortage) -> Lent;
+}
+
+/// What an allocator has to do with others on its device.
+#[derive(Default)]
+pub(crate) struct Borrowing {
+    /// Who asks other processes for memory, if they may be asked.
+    pub(crate) lender: Option<Arc<dyn Lender>>,
+    /// What they said of the request that is being refused.
+    pub(crate) told: Option<Lending>,
 }
