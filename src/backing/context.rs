@@ -122,8 +122,30 @@ pub(crate) enum Miss {
     Failed(Error),
 }
 
+/// The result of a step for a request, or the reason why there is no memory.
+pub(crate) type MissResult<T> = std::result::Result<T, Miss>;
+
 /// A free block that serves a request, or the reason why there is none.
-pub(crate) type Served = std::result::Result<BlockId, Miss>;
+pub(crate) type Served = MissResult<BlockId>;
+
+/// Steps that are tried one after the other, as long as there is too little memory.
+pub(crate) trait InTurn<T>: Sized {
+    /// Returns `None` if there was too little memory, so that the next step is tried.
+    fn found(self) -> MissResult<Option<T>>;
+
+    /// Takes the next step if there was too little memory.
+    fn or_try(self, next: impl FnOnce() -> Self) -> Self;
+}
+
+impl<T> InTurn<T> for MissResult<T> {
+    fn found(self) -> MissResult<Option<T>> {
+        self.map(Some).or_try(|| Ok(None))
+    }
+
+    fn or_try(self, next: impl FnOnce() -> Self) -> Self {
+        if let Err(Miss::OutOfMemory { .. }) = self { next() } else { self }
+    }
+}
 
 impl Miss {
     /// Too little memory, without a refused view.

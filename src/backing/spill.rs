@@ -2,7 +2,7 @@
 //!
 //! Owns: which chunks, and how many of them. `exchange.rs` makes the calls; the heap says which may be.
 
-use super::context::{Miss, Spill, StrategyContext};
+use super::context::{Miss, MissResult, Spill, StrategyContext};
 use super::exchange::{Fate, Part, exchange};
 use crate::config::SpillCandidate;
 use crate::error::Result;
@@ -31,7 +31,7 @@ struct Chosen {
 ///
 /// # Errors
 /// Those of [`exchange`].
-pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> std::result::Result<bool, Miss> {
+pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult<bool> {
     let Some(spill) = context.spill.filter(|_| !context.capturing()) else { return Ok(false) };
     drop_spilled(context)?;
     let before = context.driver.busy_ns();

@@ -6,8 +6,8 @@ use super::check;
 use super::pblock::{self, CHUNK};
 use super::sblock::{self, Pieces};
 use crate::backing::{
-    Miss, Served, StrategyContext, ViewPlan, build_view, finish_drops, release_chunks, release_home, release_segment,
-    release_whole_segments, whole_segments,
+    InTurn, Miss, MissResult, Served, StrategyContext, ViewPlan, build_view, finish_drops, release_chunks,
+    release_home, release_segment, release_whole_segments, whole_segments,
 };
 use crate::config::Config;
 use crate::config::rounding::segment_size;
@@ -134,10 +134,7 @@ impl GmLake {
         if let Some(id) = stitch(context, request, Attempt::AtOnce)? {
             return Ok(id);
         }
-        match self.grow(context, request) {
-            Err(Miss::OutOfMemory { .. }) => stitch(context, request, Attempt::Short)?.ok_or(Miss::OUT_OF_MEMORY),
-            done => done,
-        }
+        self.grow(context, request).or_try(|| stitch(context, request, Attempt::Short)?.ok_or(Miss::OUT_OF_MEMORY))
     }
 
     /// Waits for the GPU, gives back all cached memory, and tries the states again. If none holds, this is state 5.
@@ -209,11 +206,7 @@ fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<B
 
 /// Tries states 3 and 4 for requests that may be stitched. Returns `None` if they may not, if there is no free memory to
 /// stitch, or if the driver makes no more mappings. As in the release, stitching comes first, and `autoGC` afterwards.
-fn stitch(
-    context: &mut StrategyContext<'_>,
-    request: &Request,
-    attempt: Attempt,
-) -> std::result::Result<Option<BlockId>, Miss> {
+fn stitch(context: &mut StrategyContext<'_>, request: &Request, attempt: Attempt) -> MissResult<Option<BlockId>> {
     if request.size < context.config.frag_limit || (attempt as u32) < context.config.defrag_level {
         return Ok(None);
     }
@@ -245,11 +238,8 @@ fn stitch(
     {
         tracing::error!(%error, "the memory for a stitched block could not be given back");
     }
-    match stitched {
-        // One piece of new memory needs fewer mappings.
-        Err(Miss::OutOfMemory { .. }) => Ok(None),
-        stitched => stitched.map(Some),
-    }
+    // One piece of new memory needs fewer mappings.
+    stitched.found()
 }
 
 /// Creates a free pBlock.

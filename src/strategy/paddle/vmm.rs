@@ -15,7 +15,7 @@
 //! is not enough, what is free goes back to the driver. Programs give no hints of how long a tensor lives (`PoolHint`), so there
 //! is no pool for stable ones; a pool of oversized requests alone is not here either.
 
-use crate::backing::{Miss, Served, StrategyContext, Units, UnmappedPart, map_units, move_units, release_unused};
+use crate::backing::{MissResult, Served, StrategyContext, Units, UnmappedPart, map_units, move_units, release_unused};
 use crate::backing::{reserve_segment, whole_units};
 use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, Rounding};
@@ -56,11 +56,7 @@ impl MallocLike for Vmm {
         in_handles(config, request)
     }
 
-    fn make_room(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Option<BlockId>, Miss> {
+    fn make_room(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
         compact(context, request)
     }
 
@@ -92,7 +88,7 @@ impl MallocLike for Vmm {
 }
 
 /// Moves free handles of the request's pool together, if there are enough of them. Returns the block of the request.
-fn compact(context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<Option<BlockId>, Miss> {
+fn compact(context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
     context.retry_rollback()?;
     context.reclaim_recorded_streams()?;
     // What became free in the wait may serve as it is.

@@ -9,10 +9,10 @@ use super::grow::{Growth, HOME_MULTIPLE, grow_slab, release_added};
 use super::others;
 use super::release::ReleasableChunks;
 use super::remembered::{Choice, Key, Remembered};
-use super::split::{may_split, splittable};
+use super::split::splittable;
 use crate::backing::{
-    Miss, Served, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room, map_home, release_home,
-    reserve_home,
+    InTurn, Miss, MissResult, Served, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room,
+    map_home, release_home, reserve_home,
 };
 use crate::config::{Config, StreamSharing};
 use crate::error::Result;
@@ -227,9 +227,8 @@ impl Stitch {
             }
         }
         let grown = self.check_spare(context, GRANULE);
-        match grown.and_then(|()| grow_slab(context, request.pool, &mut self.added)) {
-            Err(Miss::OutOfMemory { .. }) => {}
-            grown => return Ok(context.take_block(grown?)),
+        if let Some(id) = grown.and_then(|()| grow_slab(context, request.pool, &mut self.added)).found()? {
+            return Ok(context.take_block(id));
         }
         let own = request.pool.large();
         let (own, with_idle) = ([own], [own, context.heap().idle()]);
@@ -260,11 +259,7 @@ impl Stitch {
     }
 
     /// Serves a large request from free memory, and from that which the GPU may still use, behind waits.
-    fn stitch_behind_waits(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Joined, Miss> {
+    fn stitch_behind_waits(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let mut missing = match self.join(context, request)? {
             Joined::Missing(missing) => missing,
             block => return Ok(block),
@@ -307,7 +302,7 @@ impl Stitch {
     }
 
     /// Refuses a growth that would leave too little room for splitting chunks, as long as that may gain as much.
-    fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> std::result::Result<(), Miss> {
+    fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> MissResult<()> {
         let spare = self.spare(context);
         let spared = spare > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(spare));
         if spared && splittable(context.heap())? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
@@ -315,7 +310,7 @@ impl Stitch {
 
     /// Returns by how many bytes memory may not grow yet. During a capture nothing is split.
     pub(super) fn spare(&self, context: &StrategyContext<'_>) -> u64 {
-        if may_split(context) && !self.spends_spare { SPARE } else { 0 }
+        if context.may_exchange() && !self.spends_spare { SPARE } else { 0 }
     }
 
     /// In a capture, asks for the events that were recorded before it, and tries again.
@@ -325,11 +320,7 @@ impl Stitch {
     }
 
     /// Serves the request from free memory: in one range, in an existing view, or in a new view.
-    pub(super) fn join(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Joined, Miss> {
+    pub(super) fn join(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let Request { size, pool, .. } = *request;
         self.refused = None;
         if request.extends.is_some() {
@@ -373,10 +364,7 @@ impl Stitch {
         if self.refused.is_some() {
             return Ok(Joined::Missing(size));
         }
-        match build_view(context, plan, request) {
-            Err(Miss::OutOfMemory { .. }) => Ok(Joined::Missing(size)),
-            built => built.map(Joined::Block),
-        }
+        build_view(context, plan, request).map(Joined::Block).or_try(|| Ok(Joined::Missing(size)))
     }
 
     /// Makes room for a view within the bounds by dropping views unused long. If that is not enough, the view is noted as
