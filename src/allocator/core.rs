@@ -10,7 +10,7 @@ use super::looks::Looks;
 use super::opened::Opened;
 use super::shares::Shares;
 use super::sleep_callbacks::SleepCallbacks;
-use crate::backing::{AllocatorContext, PendingRollback, Spill, Tables, Terms};
+use crate::backing::{AllocatorContext, PendingRollback, Spill, Terms};
 use crate::config::{self, ColdestFirst, Config, ConfigError, Limits, SpillPolicy, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{DeviceProperties, Driver, StreamId};
@@ -203,7 +203,7 @@ impl Core {
     pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut AnyStrategy, &mut AllocatorContext<'_>) -> T) -> T {
         let before = self.driver.busy_ns();
         let (exchanges, budget) = (self.may_exchange(), self.may_spill());
-        let tables = Tables { heap: &mut self.heap, streams: &mut self.streams, rollback: &mut self.rollback };
+        let tables = (&mut self.heap, &mut self.streams, &mut self.rollback);
         let spill = budget.map(|budget| Spill { budget, policy: &*self.spill_policy });
         let terms = Terms { config: &self.config, limits: self.limits, exchanges, spill };
         let mut context = AllocatorContext::new(tables, &*self.driver, terms);

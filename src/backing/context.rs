@@ -32,11 +32,7 @@ pub(crate) struct StrategyContext<'a> {
 }
 
 /// The tables that a step may change.
-pub(crate) struct Tables<'a> {
-    pub(crate) heap: &'a mut Heap,
-    pub(crate) streams: &'a mut Streams,
-    pub(crate) rollback: &'a mut PendingRollback,
-}
+type Tables<'a> = (&'a mut Heap, &'a mut Streams, &'a mut PendingRollback);
 
 /// What the options and the present state allow a step.
 #[derive(Clone, Copy)]
@@ -68,7 +64,7 @@ impl DerefMut for AllocatorContext<'_> {
 
 impl<'a> AllocatorContext<'a> {
     pub(crate) fn new(tables: Tables<'a>, driver: &'a dyn Driver, terms: Terms<'a>) -> Self {
-        let (Tables { heap, streams, rollback }, Terms { config, limits, exchanges, spill }) = (tables, terms);
+        let ((heap, streams, rollback), Terms { config, limits, exchanges, spill }) = (tables, terms);
         Self(StrategyContext { heap, streams, rollback, driver, config, limits, exchanges, spill, no_addresses: false })
     }
 
@@ -214,6 +210,11 @@ impl StrategyContext<'_> {
     /// Returns whether the limits allow this increase, and the device keeps its headroom.
     pub(crate) fn allows(&self, more: Increase) -> bool {
         self.limits.allows(self.heap.reserved(), more) && self.leaves_headroom(more)
+    }
+
+    /// Refuses an increase that is not allowed.
+    pub(crate) fn require(&self, more: Increase) -> MissResult<()> {
+        if self.allows(more) { Ok(()) } else { Err(Miss::OUT_OF_MEMORY) }
     }
 
     /// Returns whether the device keeps its headroom. It is asked each time, since what others hold there changes without a word; where it

@@ -173,8 +173,8 @@ pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[
     let of_device = |part: &&Part| matches!(part.fate, Fate::Copied | Fate::Renewed);
     let bytes = parts.iter().filter(of_device).map(|part| part.size).sum();
     // What takes nothing of the device is allowed beyond its bounds too.
-    if bytes > 0 && !context.allows(Increase::of(bytes)) {
-        return Err(Miss::OUT_OF_MEMORY);
+    if bytes > 0 {
+        context.require(Increase::of(bytes))?;
     }
     let lost = lost_spans(&chunk, parts)?;
     if !lost.is_empty() {

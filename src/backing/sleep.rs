@@ -14,7 +14,7 @@
 //! No work may use the memory meanwhile: the program says so by its call, and the caller has waited for the device.
 
 use super::backup::{restore, save};
-use super::context::{Miss, MissResult, StrategyContext};
+use super::context::{MissResult, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use super::place::Place;
 use crate::config::Increase;
@@ -83,9 +83,7 @@ pub(crate) fn wake(context: &mut StrategyContext<'_>, owner: PoolId) -> MissResu
     context.retry_rollback()?;
     let sleeper = context.heap.sleeper(owner)?;
     let bytes = sleeper.bytes();
-    if !context.allows(Increase::of(bytes)) {
-        return Err(Miss::OUT_OF_MEMORY);
-    }
+    context.require(Increase::of(bytes))?;
     let mut memory = Mapping::of_new_pieces(Class::Large, sleeper.chunks.len())?;
     let mut runs = runs_of(&sleeper)?;
     context.rollback.reserve(1 + runs.len())?;

@@ -2,7 +2,7 @@
 //!
 //! Owns: which chunks, and how many of them. `exchange.rs` makes the calls; the heap says which may be.
 
-use super::context::{Miss, MissResult, Spill, StrategyContext};
+use super::context::{InTurn, Miss, MissResult, Spill, StrategyContext};
 use super::exchange::{Fate, Part, exchange};
 use crate::config::SpillCandidate;
 use crate::error::Result;
@@ -55,13 +55,9 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
             break;
         }
         let parts = parts_of(context.heap, &chunk)?;
-        match exchange(context, id, &parts) {
-            Ok(()) => {}
-            Err(Miss::OutOfMemory { .. }) => {
-                refused += 1;
-                continue;
-            }
-            Err(failed) => return Err(failed),
+        if exchange(context, id, &parts).found()?.is_none() {
+            refused += 1;
+            continue;
         }
         context.heap.watch_spilled(chunk.span(), &owners);
         context.heap.counters_mut().spills.chunks += 1;

@@ -3,7 +3,7 @@
 //! Owns: the driver calls for them, with the costs of PyTorch's (`ExpandableSegment` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike there, a failed growth is undone.
 
-use super::context::{Miss, MissResult, Served, StrategyContext};
+use super::context::{MissResult, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use crate::config::Increase;
 use crate::config::rounding::SMALL_SEGMENT;
@@ -118,9 +118,7 @@ fn make(
     mappings: &mut [Mapping],
     unit: u64,
 ) -> MissResult<Slots> {
-    if !context.allows(Increase::taken(parts.iter().map(|part| part.span.size).sum())) {
-        return Err(Miss::OUT_OF_MEMORY);
-    }
+    context.require(Increase::taken(parts.iter().map(|part| part.span.size).sum()))?;
     let room = parts.first().map_or(BlockId::NONE, |part| part.room);
     let slots = context.heap.reserve_parts(room, parts.len())?;
     for (part, mapping) in parts.iter().zip(mappings) {

@@ -4,9 +4,9 @@
 
 use super::malloc_fallback::grow_within_limit;
 use super::malloc_like::MallocLike;
-use crate::backing::{InTurn, Miss, MissResult, Served, StrategyContext, malloc_segment, release_segment};
+use crate::backing::{InTurn, MissResult, StrategyContext, release_segment};
+use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, SMALL_LIMIT, segment_size};
-use crate::config::{Config, Increase};
 use crate::error::Result;
 use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{FitRules, Heap, Request};
@@ -32,14 +32,6 @@ impl MallocLike for Caching {
 
     fn growth(&self, config: &Config, request: &Request) -> u64 {
         segment_size(request.size, config.large_segment_size)
-    }
-
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        let size = self.growth(context.config, request);
-        if !context.allows(Increase::taken(size)) {
-            return Err(Miss::OUT_OF_MEMORY);
-        }
-        malloc_segment(context, request.pool, size)
     }
 
     fn collect_garbage(&mut self, context: &mut StrategyContext<'_>) -> MissResult<()> {

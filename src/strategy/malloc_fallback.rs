@@ -62,9 +62,6 @@ pub(super) fn grow_within_limit<S: MallocLike>(
     context: &mut StrategyContext<'_>,
     request: &Request,
 ) -> Served {
-    let segment = strategy.counted(context.config, request);
-    if !context.allows(Increase::segment(segment)) {
-        return Err(Miss::OUT_OF_MEMORY);
-    }
+    context.require(Increase::segment(strategy.counted(context.config, request)))?;
     strategy.grow(context, request)
 }

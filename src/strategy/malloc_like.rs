@@ -7,10 +7,11 @@ use super::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
 use super::estimates::{Assumption, Estimates};
 use super::malloc_fallback;
 use crate::backing::{
-    MissResult, Served, StrategyContext, release_segment, release_segments_from, release_whole_segments, whole_segments,
+    MissResult, Served, StrategyContext, malloc_segment, release_segment, release_segments_from,
+    release_whole_segments, whole_segments,
 };
-use crate::config::Config;
 use crate::config::rounding::SMALL_SEGMENT;
+use crate::config::{Config, Increase};
 use crate::error::Result;
 use crate::fallible::TryCollect;
 use crate::heap::{FitRules, Heap, Layout, Request};
@@ -41,7 +42,11 @@ pub(super) trait MallocLike: Send {
     }
 
     /// Takes new memory for the request. The block is not in the free index.
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served;
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+        let size = self.growth(context.config, request);
+        context.require(Increase::taken(size))?;
+        malloc_segment(context, request.pool, size)
+    }
 
     /// Gives back unused segments that are older than the average, without waiting for the GPU.
     fn collect_garbage(&mut self, _context: &mut StrategyContext<'_>) -> MissResult<()> {

@@ -2,7 +2,6 @@
 //!
 //! Owns: [`GmLake`], and the order of the states.
 
-use super::check;
 use super::pblock::{self, CHUNK};
 use super::sblock::{self, Pieces};
 use crate::backing::{
@@ -15,7 +14,6 @@ use crate::error::Result;
 use crate::fallible::TryCollect;
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::{BlockId, Class, PoolIndex};
-use crate::strategy::caching::Caching;
 use crate::strategy::contract::{FreeUsedBy, Goal, Means, Rules, Strategy, Target};
 use crate::strategy::estimates::{Assumption, Estimates};
 use crate::strategy::malloc_like::MallocLike;
@@ -52,11 +50,7 @@ impl MallocLike for SmallBlocks {
     }
 
     fn growth(&self, config: &Config, request: &Request) -> u64 {
-        Caching.growth(config, request)
-    }
-
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        Caching.grow(context, request)
+        segment_size(request.size, config.large_segment_size)
     }
 
     fn reclaim(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
@@ -111,14 +105,6 @@ impl Estimates for GmLake {
 }
 
 impl GmLake {
-    /// Checks the rules that always hold beyond those of the heap, for tests.
-    ///
-    /// # Errors
-    /// Says which rule is broken, and where.
-    pub(in crate::strategy) fn check(heap: &Heap) -> std::result::Result<(), String> {
-        check::check(heap)
-    }
-
     /// Takes new memory of the size that PyTorch would give a segment.
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let size = segment_size(request.size, context.config.large_segment_size);

@@ -4,7 +4,6 @@
 
 use super::at_home::{at_home, fit_rules, fit_rules_of, run_at_home};
 use super::choose;
-use super::estimate;
 use super::grow::{Growth, HOME_MULTIPLE, grow_slab, release_added};
 use super::others;
 use super::release::ReleasableChunks;
@@ -16,11 +15,10 @@ use crate::backing::{
 };
 use crate::config::{Config, StreamSharing};
 use crate::error::Result;
-use crate::heap::{GRANULE, Heap, PlanHash, Request, ViewUsage};
+use crate::heap::{GRANULE, PlanHash, Request, ViewUsage};
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
 use crate::span::Span;
 use crate::strategy::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
-use crate::strategy::estimates::{Assumption, Estimates};
 use crate::streams::Until;
 
 /// How often home grows for one request. Twice is enough unless addresses or mappings are at their bounds.
@@ -61,15 +59,12 @@ pub(super) enum Joined {
 
 impl Strategy for Stitch {
     fn rules(&self, config: &Config) -> Rules {
-        let (sharing, free_used_by) = (config.sharing, FreeUsedBy::Epoch);
         Rules {
-            fit: *fit_rules(config),
             polls_first: false,
-            sharing,
+            sharing: config.sharing,
             passes_memory_on: true,
-            free_used_by,
             waits_for_oldest: true,
-            frees_to_driver: false,
+            ..Rules::streams_apart(*fit_rules(config), FreeUsedBy::Epoch)
         }
     }
 
@@ -126,20 +121,6 @@ impl Strategy for Stitch {
         let Some(suffices) = target.suffices(context.heap(), releasable.bytes()) else { return Ok(false) };
         releasable.release(context, excess)?;
         Ok(suffices)
-    }
-}
-
-impl Estimates for Stitch {
-    fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
-        estimate::largest_servable(heap, config, pool, across)
-    }
-
-    fn largest_with_growth(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
-        estimate::largest_with_growth(heap, config, pool, across, room)
-    }
-
-    fn growth_needed(&self, heap: &Heap, _config: &Config, request: &Request, assumption: Assumption) -> u64 {
-        estimate::growth_needed(heap, request, assumption)
     }
 }
 

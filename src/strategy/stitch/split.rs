@@ -10,7 +10,7 @@
 //! places at home: a program that repeats itself finds its free memory where it was, only finer.
 
 use super::release::ReleasableChunks;
-use crate::backing::{Fate, Miss, MissResult, Part, StrategyContext, split_chunk};
+use crate::backing::{Fate, InTurn, MissResult, Part, StrategyContext, split_chunk};
 use crate::error::Result;
 use crate::fallible::{Grown, TryPush};
 use crate::heap::{Chunk, GRANULE, Heap, State};
@@ -67,14 +67,11 @@ pub(super) fn split(context: &mut StrategyContext<'_>, candidates: Vec<Candidate
         };
         let Some(chunk) = context.heap().home().and_then(|home| home.chunk(candidate.id)) else { continue };
         let parts = parts(context.heap(), &chunk, free)?;
-        match split_chunk(context, candidate.id, &parts) {
-            Ok(()) => too_many = u64::MAX,
-            Err(Miss::OutOfMemory { .. }) => {
-                refused += 1;
-                continue;
-            }
-            Err(failed) => return Err(failed),
+        if split_chunk(context, candidate.id, &parts).found()?.is_none() {
+            refused += 1;
+            continue;
         }
+        too_many = u64::MAX;
         gained += candidate.gain;
         any = true;
     }
