@@ -3,7 +3,7 @@
 //! Owns: the state that the lock guards, how a step that calls the driver is run and timed, and how a refusal becomes
 //! an error.
 
-use crate::backing::{AllocatorContext, PendingRollback, Spill, Tables, Terms};
+use crate::backing::{AllocatorContext, PendingRollback, Spill, Terms};
 use crate::config::{self, Config, ConfigError, Limits, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{DeviceProperties, Driver, StreamId};
@@ -152,7 +152,7 @@ impl Core {
     pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut AnyStrategy, &mut AllocatorContext<'_>) -> T) -> T {
         let before = self.driver.busy_ns();
         let (exchanges, budget) = (self.may_exchange(), self.may_spill());
-        let tables = Tables { heap: &mut self.heap, streams: &mut self.streams, rollback: &mut self.rollback };
+        let tables = (&mut self.heap, &mut self.streams, &mut self.rollback);
         let spill = budget.map(|budget| Spill { budget, policy: &*self.features.spill.policy });
         let terms = Terms { config: &self.config, limits: self.limits, exchanges, spill };
         let mut context = AllocatorContext::new(tables, &*self.driver, terms);

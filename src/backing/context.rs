@@ -32,11 +32,7 @@ pub(crate) struct StrategyContext<'a> {
 }
 
 /// The tables that a step may change.
-pub(crate) struct Tables<'a> {
-    pub(crate) heap: &'a mut Heap,
-    pub(crate) streams: &'a mut Streams,
-    pub(crate) rollback: &'a mut PendingRollback,
-}
+type Tables<'a> = (&'a mut Heap, &'a mut Streams, &'a mut PendingRollback);
 
 /// What the options and the present state allow a step.
 #[derive(Clone, Copy)]
@@ -68,7 +64,7 @@ impl DerefMut for AllocatorContext<'_> {
 
 impl<'a> AllocatorContext<'a> {
     pub(crate) fn new(tables: Tables<'a>, driver: &'a dyn Driver, terms: Terms<'a>) -> Self {
-        let (Tables { heap, streams, rollback }, Terms { config, limits, exchanges, spill }) = (tables, terms);
+        let ((heap, streams, rollback), Terms { config, limits, exchanges, spill }) = (tables, terms);
         Self(StrategyContext { heap, streams, rollback, driver, config, limits, exchanges, spill, no_addresses: false })
     }
 
@@ -122,8 +118,30 @@ pub(crate) enum Miss {
     Failed(Error),
 }
 
+/// The result of a step for a request, or the reason why there is no memory.
+pub(crate) type MissResult<T> = std::result::Result<T, Miss>;
+
 /// A free block that serves a request, or the reason why there is none.
-pub(crate) type Served = std::result::Result<BlockId, Miss>;
+pub(crate) type Served = MissResult<BlockId>;
+
+/// Steps that are tried one after the other, as long as there is too little memory.
+pub(crate) trait InTurn<T>: Sized {
+    /// Returns `None` if there was too little memory, so that the next step is tried.
+    fn found(self) -> MissResult<Option<T>>;
+
+    /// Takes the next step if there was too little memory.
+    fn or_try(self, next: impl FnOnce() -> Self) -> Self;
+}
+
+impl<T> InTurn<T> for MissResult<T> {
+    fn found(self) -> MissResult<Option<T>> {
+        self.map(Some).or_try(|| Ok(None))
+    }
+
+    fn or_try(self, next: impl FnOnce() -> Self) -> Self {
+        if let Err(Miss::OutOfMemory { .. }) = self { next() } else { self }
+    }
+}
 
 impl Miss {
     /// Too little memory, without a refused view.
@@ -192,6 +210,11 @@ impl StrategyContext<'_> {
     /// Returns whether the limits allow this increase, and the device keeps its headroom.
     pub(crate) fn allows(&self, more: Increase) -> bool {
         self.limits.allows(self.heap.reserved(), more) && self.leaves_headroom(more)
+    }
+
+    /// Refuses an increase that is not allowed.
+    pub(crate) fn require(&self, more: Increase) -> MissResult<()> {
+        if self.allows(more) { Ok(()) } else { Err(Miss::OUT_OF_MEMORY) }
     }
 
     /// Returns whether the device keeps its headroom. It is asked each time, since what others hold there changes without a word; where it

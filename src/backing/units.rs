@@ -3,7 +3,7 @@
 //! Owns: the driver calls for them, with the costs of PyTorch's (`ExpandableSegment` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike there, a failed growth is undone.
 
-use super::context::{Miss, Served, StrategyContext};
+use super::context::{MissResult, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use crate::config::Increase;
 use crate::config::rounding::SMALL_SEGMENT;
@@ -86,7 +86,7 @@ pub(crate) fn map_units(
     pool: PoolIndex,
     parts: Vec<UnmappedPart>,
     unit: u64,
-) -> std::result::Result<Option<BlockId>, Miss> {
+) -> MissResult<Option<BlockId>> {
     let mut mappings: Vec<Mapping> = with_room(parts.len())?;
     for UnmappedPart { room, span } in &parts {
         mappings.push(Mapping::of_new_memory(span.start, pool.class(), span.size, unit)?);
@@ -117,10 +117,8 @@ fn make(
     parts: &[UnmappedPart],
     mappings: &mut [Mapping],
     unit: u64,
-) -> std::result::Result<Slots, Miss> {
-    if !context.allows(Increase::taken(parts.iter().map(|part| part.span.size).sum())) {
-        return Err(Miss::OUT_OF_MEMORY);
-    }
+) -> MissResult<Slots> {
+    context.require(Increase::taken(parts.iter().map(|part| part.span.size).sum()))?;
     let room = parts.first().map_or(BlockId::NONE, |part| part.room);
     let slots = context.heap.reserve_parts(room, parts.len())?;
     for (part, mapping) in parts.iter().zip(mappings) {

@@ -4,9 +4,9 @@
 
 use super::malloc_fallback::grow_within_limit;
 use super::malloc_like::MallocLike;
-use crate::backing::{Miss, Served, StrategyContext, malloc_segment, release_segment};
+use crate::backing::{InTurn, MissResult, StrategyContext, release_segment};
+use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, SMALL_LIMIT, segment_size};
-use crate::config::{Config, Increase};
 use crate::error::Result;
 use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{FitRules, Heap, Request};
@@ -34,15 +34,7 @@ impl MallocLike for Caching {
         segment_size(request.size, config.large_segment_size)
     }
 
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        let size = self.growth(context.config, request);
-        if !context.allows(Increase::taken(size)) {
-            return Err(Miss::OUT_OF_MEMORY);
-        }
-        malloc_segment(context, request.pool, size)
-    }
-
-    fn collect_garbage(&mut self, context: &mut StrategyContext<'_>) -> std::result::Result<(), Miss> {
+    fn collect_garbage(&mut self, context: &mut StrategyContext<'_>) -> MissResult<()> {
         let Some(limit) = context.limits.by_fraction() else { return Ok(()) };
         let threshold = (context.config.garbage_collection_threshold * limit as f64) as u64;
         let Some(target) = context.heap().reserved().checked_sub(threshold).filter(|target| *target > 0) else {
@@ -72,18 +64,8 @@ impl MallocLike for Caching {
     }
 
     /// Gives back just enough oversize segments of the request's stream.
-    fn make_room(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Option<BlockId>, Miss> {
-        if !release_available(context, request)? {
-            return Ok(None);
-        }
-        match grow_within_limit(self, context, request) {
-            Err(Miss::OutOfMemory { .. }) => Ok(None),
-            done => done.map(Some),
-        }
+    fn make_room(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
+        if release_available(context, request)? { grow_within_limit(self, context, request).found() } else { Ok(None) }
     }
 }
 

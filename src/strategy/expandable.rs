@@ -54,20 +54,30 @@ impl MallocLike for Expandable {
         context.retry_rollback()?;
         let found = find_room(context.heap(), request);
         let unit = unit_of(context.config, request.class);
-        let start = match found {
-            Some(id) => id,
-            None => {
-                let least = request.size.checked_next_multiple_of(unit).unwrap_or(request.size);
-                reserve_segment(context, request.pool, addresses(context, request, unit), least, unit)?
-            }
-        };
-        let parts = plan(context.heap(), start, request, unit);
-        let mapped = parts.map_err(Miss::from).and_then(|parts| map_units(context, request.pool, parts, unit));
-        if mapped.is_err() && found.is_none() {
-            release_unused(context, start)?;
-        }
-        Ok(context.take_block(mapped?.unwrap_or(start)))
+        let least = request.size.checked_next_multiple_of(unit).unwrap_or(request.size);
+        let most = addresses(context, request, unit);
+        let parts = |heap: &Heap, start| plan(heap, start, request, unit);
+        let grown = grow_units(context, request.pool, found, (most, least, unit), parts)?;
+        Ok(context.take_block(grown))
     }
+}
+
+/// Maps parts in the room that was found, or in a new segment of `most` bytes of addresses, `least` at the least, which goes again
+/// if that fails. Returns the free block that the last part became part of.
+pub(super) fn grow_units(
+    context: &mut StrategyContext<'_>,
+    pool: PoolIndex,
+    found: Option<BlockId>,
+    (most, least, unit): (u64, u64, u64),
+    parts: impl FnOnce(&Heap, BlockId) -> Grown<Vec<UnmappedPart>>,
+) -> Served {
+    let room = found.map_or_else(|| reserve_segment(context, pool, most, least, unit), Ok)?;
+    let parts = parts(context.heap(), room);
+    let mapped = parts.map_err(Miss::from).and_then(|parts| map_units(context, pool, parts, unit));
+    if mapped.is_err() && found.is_none() {
+        release_unused(context, room)?;
+    }
+    Ok(mapped?.unwrap_or(room))
 }
 
 /// Gives units back that are free. Of everything, these are the units of the public pools for which `may` returns true.

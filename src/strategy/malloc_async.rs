@@ -29,7 +29,7 @@
 
 use super::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
 use super::estimates::{Assumption, Estimates};
-use crate::backing::{DriverPool, Miss, Served, StrategyContext};
+use crate::backing::{DriverPool, InTurn, Miss, MissResult, Served, StrategyContext};
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::config::{Config, Increase};
 use crate::error::Result;
@@ -71,9 +71,8 @@ impl Strategy for MallocAsync {
         }
         let grows = Increase::of(grown_by(request.size));
         if context.allows(grows) {
-            match self.pool.malloc(context, request.pool, request.size) {
-                Err(Miss::OutOfMemory { .. }) => {}
-                done => return done,
+            if let Some(id) = self.pool.malloc(context, request.pool, request.size).found()? {
+                return Ok(id);
             }
         }
         if means != Means::All || context.capturing() {
@@ -150,19 +149,12 @@ impl MallocAsync {
     }
 
     /// Serves a request from what the pool holds, where it may not grow. Returns `None` if it would have to.
-    fn without_growth(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Option<BlockId>, Miss> {
+    fn without_growth(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
         let held = context.heap().pool_held();
         if held - context.heap().pool_used() < request.size {
             return Ok(None);
         }
-        let id = match self.pool.malloc(context, request.pool, request.size) {
-            Err(Miss::OutOfMemory { .. }) => return Ok(None),
-            done => done?,
-        };
+        let Some(id) = self.pool.malloc(context, request.pool, request.size).found()? else { return Ok(None) };
         let grown = context.heap().pool_held() > held;
         if !grown || context.allows(Increase::of(0)) {
             return Ok(Some(id));

@@ -5,7 +5,7 @@
 
 use super::contract::{Goal, Means};
 use super::malloc_like::MallocLike;
-use crate::backing::{Miss, Served, StrategyContext};
+use crate::backing::{InTurn, Miss, Served, StrategyContext};
 use crate::config::Increase;
 use crate::heap::{FitRules, Request};
 
@@ -44,10 +44,7 @@ fn reclaim_and_grow<S: MallocLike>(strategy: &mut S, context: &mut StrategyConte
     context.reclaim_recorded_streams()?;
     strategy.reclaim(context, Goal::Everything)?;
     context.count_retry();
-    match grow_within_limit(strategy, context, request) {
-        Err(Miss::OutOfMemory { .. }) => fit_what_stayed(strategy, context, request),
-        done => done,
-    }
+    grow_within_limit(strategy, context, request).or_try(|| fit_what_stayed(strategy, context, request))
 }
 
 /// Takes a block that became free in the wait and could not be given back, because other parts of its segment are live.
@@ -65,9 +62,6 @@ pub(super) fn grow_within_limit<S: MallocLike>(
     context: &mut StrategyContext<'_>,
     request: &Request,
 ) -> Served {
-    let segment = strategy.counted(context.config, request);
-    if !context.allows(Increase::segment(segment)) {
-        return Err(Miss::OUT_OF_MEMORY);
-    }
+    context.require(Increase::segment(strategy.counted(context.config, request)))?;
     strategy.grow(context, request)
 }

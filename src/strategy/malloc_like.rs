@@ -7,10 +7,11 @@ use super::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
 use super::estimates::{Assumption, Estimates};
 use super::malloc_fallback;
 use crate::backing::{
-    Miss, Served, StrategyContext, release_segment, release_segments_from, release_whole_segments, whole_segments,
+    MissResult, Served, StrategyContext, malloc_segment, release_segment, release_segments_from,
+    release_whole_segments, whole_segments,
 };
-use crate::config::Config;
 use crate::config::rounding::SMALL_SEGMENT;
+use crate::config::{Config, Increase};
 use crate::error::Result;
 use crate::fallible::TryCollect;
 use crate::heap::{FitRules, Heap, Layout, Request};
@@ -41,20 +42,20 @@ pub(super) trait MallocLike: Send {
     }
 
     /// Takes new memory for the request. The block is not in the free index.
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served;
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+        let size = self.growth(context.config, request);
+        context.require(Increase::taken(size))?;
+        malloc_segment(context, request.pool, size)
+    }
 
     /// Gives back unused segments that are older than the average, without waiting for the GPU.
-    fn collect_garbage(&mut self, _context: &mut StrategyContext<'_>) -> std::result::Result<(), Miss> {
+    fn collect_garbage(&mut self, _context: &mut StrategyContext<'_>) -> MissResult<()> {
         Ok(())
     }
 
     /// Makes room without giving everything back, before that is done: moves free memory together, or gives back just enough. Returns
     /// the block that serves the request, if there is one then.
-    fn make_room(
-        &mut self,
-        _context: &mut StrategyContext<'_>,
-        _request: &Request,
-    ) -> std::result::Result<Option<BlockId>, Miss> {
+    fn make_room(&mut self, _context: &mut StrategyContext<'_>, _request: &Request) -> MissResult<Option<BlockId>> {
         Ok(None)
     }
 

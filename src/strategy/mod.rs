@@ -99,6 +99,6 @@ impl AnyStrategy {
     /// # Errors
     /// Says which rule is broken, and where.
     pub(crate) fn check(&self, heap: &Heap) -> Result<(), String> {
-        if let Self::Gmlake(_) = self { gmlake::GmLake::check(heap) } else { Ok(()) }
+        if let Self::Gmlake(_) = self { gmlake::check(heap) } else { Ok(()) }
     }
 }

@@ -7,7 +7,7 @@ use super::contract::{Goal, Means, Strategy};
 use super::estimates::Estimates;
 use super::malloc_fallback::grow_within_limit;
 use super::malloc_like::MallocLike;
-use crate::backing::{Miss, Served, StrategyContext, reclaim_private_pools};
+use crate::backing::{InTurn, Miss, Served, StrategyContext, reclaim_private_pools};
 use crate::config::Config;
 use crate::config::rounding::segment_size;
 use crate::heap::{FitRules, Request};
@@ -45,9 +45,8 @@ pub(crate) fn serve_own_segments(
     for down_to in [context.heap().reserved().saturating_sub(segment), 0] {
         strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
         context.count_retry();
-        match grow_within_limit(&mut Caching, context, request) {
-            Err(Miss::OutOfMemory { .. }) => {}
-            done => return done,
+        if let Some(id) = grow_within_limit(&mut Caching, context, request).found()? {
+            return Ok(id);
         }
     }
     Err(Miss::OUT_OF_MEMORY)

@@ -8,9 +8,8 @@
 //!
 //! It has none of PyTorch's options: `caching` with its defaults does the same, until memory is short.
 
-use crate::backing::{Miss, Served, StrategyContext, malloc_segment};
+use crate::config::Config;
 use crate::config::rounding::{LARGE_SEGMENT, MIN_BLOCK, Rounding, SMALL_LIMIT, segment_size};
-use crate::config::{Config, Increase};
 use crate::heap::{FitRules, Layout, Request};
 use crate::strategy::malloc_like::MallocLike;
 
@@ -28,13 +27,5 @@ impl MallocLike for Tiny {
 
     fn growth(&self, _config: &Config, request: &Request) -> u64 {
         segment_size(request.size, LARGE_SEGMENT)
-    }
-
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        let size = self.growth(context.config, request);
-        if !context.allows(Increase::taken(size)) {
-            return Err(Miss::OUT_OF_MEMORY);
-        }
-        malloc_segment(context, request.pool, size)
     }
 }

@@ -2,12 +2,11 @@
 //!
 //! Owns: [`GmLake`], and the order of the states.
 
-use super::check;
 use super::pblock::{self, CHUNK};
 use super::sblock::{self, Pieces};
 use crate::backing::{
-    Miss, Served, StrategyContext, ViewPlan, build_view, finish_drops, release_chunks, release_home, release_segment,
-    release_whole_segments, whole_segments,
+    InTurn, Miss, MissResult, Served, StrategyContext, ViewPlan, build_view, finish_drops, release_chunks,
+    release_home, release_segment, release_whole_segments, whole_segments,
 };
 use crate::config::Config;
 use crate::config::rounding::segment_size;
@@ -15,7 +14,6 @@ use crate::error::Result;
 use crate::fallible::TryCollect;
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::{BlockId, Class, PoolIndex};
-use crate::strategy::caching::Caching;
 use crate::strategy::contract::{FreeUsedBy, Goal, Means, Rules, Strategy, Target};
 use crate::strategy::estimates::{Assumption, Estimates};
 use crate::strategy::malloc_like::MallocLike;
@@ -52,11 +50,7 @@ impl MallocLike for SmallBlocks {
     }
 
     fn growth(&self, config: &Config, request: &Request) -> u64 {
-        Caching.growth(config, request)
-    }
-
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        Caching.grow(context, request)
+        segment_size(request.size, config.large_segment_size)
     }
 
     fn reclaim(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
@@ -111,14 +105,6 @@ impl Estimates for GmLake {
 }
 
 impl GmLake {
-    /// Checks the rules that always hold beyond those of the heap, for tests.
-    ///
-    /// # Errors
-    /// Says which rule is broken, and where.
-    pub(in crate::strategy) fn check(heap: &Heap) -> std::result::Result<(), String> {
-        check::check(heap)
-    }
-
     /// Takes new memory of the size that PyTorch would give a segment.
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let size = segment_size(request.size, context.config.large_segment_size);
@@ -134,10 +120,7 @@ impl GmLake {
         if let Some(id) = stitch(context, request, Attempt::AtOnce)? {
             return Ok(id);
         }
-        match self.grow(context, request) {
-            Err(Miss::OutOfMemory { .. }) => stitch(context, request, Attempt::Short)?.ok_or(Miss::OUT_OF_MEMORY),
-            done => done,
-        }
+        self.grow(context, request).or_try(|| stitch(context, request, Attempt::Short)?.ok_or(Miss::OUT_OF_MEMORY))
     }
 
     /// Waits for the GPU, gives back all cached memory, and tries the states again. If none holds, this is state 5.
@@ -209,11 +192,7 @@ fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<B
 
 /// Tries states 3 and 4 for requests that may be stitched. Returns `None` if they may not, if there is no free memory to
 /// stitch, or if the driver makes no more mappings. As in the release, stitching comes first, and `autoGC` afterwards.
-fn stitch(
-    context: &mut StrategyContext<'_>,
-    request: &Request,
-    attempt: Attempt,
-) -> std::result::Result<Option<BlockId>, Miss> {
+fn stitch(context: &mut StrategyContext<'_>, request: &Request, attempt: Attempt) -> MissResult<Option<BlockId>> {
     if request.size < context.config.frag_limit || (attempt as u32) < context.config.defrag_level {
         return Ok(None);
     }
@@ -245,11 +224,8 @@ fn stitch(
     {
         tracing::error!(%error, "the memory for a stitched block could not be given back");
     }
-    match stitched {
-        // One piece of new memory needs fewer mappings.
-        Err(Miss::OutOfMemory { .. }) => Ok(None),
-        stitched => stitched.map(Some),
-    }
+    // One piece of new memory needs fewer mappings.
+    stitched.found()
 }
 
 /// Creates a free pBlock.

@@ -16,7 +16,7 @@
 //!
 //! The flags by which chunks are taken before the first request (`…_pre_alloc_in_mb`) are not here.
 
-use crate::backing::{Miss, Served, StrategyContext, malloc_segment, release_segments_from};
+use crate::backing::{Served, StrategyContext, malloc_segment, release_segments_from};
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::config::{Config, Increase};
 use crate::heap::{FitRules, Layout, Placement, Request};
@@ -55,9 +55,7 @@ impl MallocLike for AutoGrowth {
             release_segments_from(context, 0)?;
         }
         let size = chunk_for(context.config, request);
-        if !context.allows(Increase::taken(size)) {
-            return Err(Miss::OUT_OF_MEMORY);
-        }
+        context.require(Increase::taken(size))?;
         let chunk = malloc_segment(context, request.pool, size)?;
         Ok(context.place(chunk, request, Placement::Back))
     }

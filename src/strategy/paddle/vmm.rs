@@ -15,17 +15,17 @@
 //! is not enough, what is free goes back to the driver. Programs give no hints of how long a tensor lives (`PoolHint`), so there
 //! is no pool for stable ones; a pool of oversized requests alone is not here either.
 
-use crate::backing::{Miss, Served, StrategyContext, Units, UnmappedPart, map_units, move_units, release_unused};
-use crate::backing::{reserve_segment, whole_units};
+use crate::backing::whole_units;
+use crate::backing::{MissResult, Served, StrategyContext, Units, UnmappedPart, move_units};
 use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::error::Result;
-use crate::fallible::TryPush;
+use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{FitRules, GRANULE, Heap, Layout, Request};
 use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
 use crate::strategy::contract::{FreeUsedBy, Goal};
-use crate::strategy::expandable::{addresses, release_units};
+use crate::strategy::expandable::{addresses, grow_units, release_units};
 use crate::strategy::malloc_like::MallocLike;
 
 /// Requests of fewer bytes are of the small pool (`transient_small_threshold`).
@@ -56,11 +56,7 @@ impl MallocLike for Vmm {
         in_handles(config, request)
     }
 
-    fn make_room(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Option<BlockId>, Miss> {
+    fn make_room(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
         compact(context, request)
     }
 
@@ -72,27 +68,18 @@ impl MallocLike for Vmm {
         context.retry_rollback()?;
         let (handle, size) = (handle_of(context.config, request.class), in_handles(context.config, request));
         let found = tail(context.heap(), request.pool, size);
-        let room = match found {
-            Some(room) => room,
-            None => {
-                let most = addresses(context, request, handle).saturating_mul(ROOM_TO_MOVE);
-                reserve_segment(context, request.pool, most, size, handle)?
-            }
-        };
-        let span = Span::new(context.heap().block(room).address, size);
-        let part = UnmappedPart { room, span };
-        let mut parts = Vec::new();
-        parts.try_push(part)?;
-        let mapped = map_units(context, request.pool, parts, handle);
-        if mapped.is_err() && found.is_none() {
-            release_unused(context, room)?;
-        }
-        Ok(context.carve(mapped?.unwrap_or(room), Span::new(span.start, request.size))?)
+        let most = addresses(context, request, handle).saturating_mul(ROOM_TO_MOVE);
+        let mut start = 0;
+        let grown = grow_units(context, request.pool, found, (most, size, handle), |heap, room| {
+            start = heap.block(room).address;
+            [UnmappedPart { room, span: Span::new(start, size) }].into_iter().try_to_vec()
+        })?;
+        Ok(context.carve(grown, Span::new(start, request.size))?)
     }
 }
 
 /// Moves free handles of the request's pool together, if there are enough of them. Returns the block of the request.
-fn compact(context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<Option<BlockId>, Miss> {
+fn compact(context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
     context.retry_rollback()?;
     context.reclaim_recorded_streams()?;
     // What became free in the wait may serve as it is.

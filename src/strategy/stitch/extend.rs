@@ -5,16 +5,12 @@
 
 use super::miss::{Joined, Stitch};
 use super::whole::whole_chunks;
-use crate::backing::{Miss, StrategyContext, map_part, settled_tail};
+use crate::backing::{Miss, MissResult, StrategyContext, map_part, settled_tail};
 use crate::heap::Request;
 
 impl Stitch {
     /// Extends a view by whole chunks that are free.
-    pub(super) fn extend(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Joined, Miss> {
+    pub(super) fn extend(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let tail = settled_tail(context, request)?;
         let missing = request.size.saturating_sub(tail.bytes);
         let room =

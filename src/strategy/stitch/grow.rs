@@ -5,7 +5,9 @@
 //! Large memory grows upwards, from the start of home or from where its stream began, so that it stays contiguous. Slabs for
 //! small blocks grow downwards from the end of home, so that they do not lie between large chunks.
 
-use crate::backing::{ChunkPlace, Miss, Served, StrategyContext, add_chunks, grow_home, release_chunks};
+use crate::backing::{
+    ChunkPlace, InTurn, Miss, MissResult, Served, StrategyContext, add_chunks, grow_home, release_chunks,
+};
 use crate::config::Config;
 use crate::heap::{GRANULE, Heap, NewMemory, Request, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
@@ -57,22 +59,14 @@ impl Growth {
     }
 
     /// Grows home, by `ahead` if possible. New chunks are added to `added`, even if not all could be had.
-    pub(super) fn run(self, context: &mut StrategyContext<'_>, added: &mut Vec<ChunkId>) -> Result<(), Miss> {
-        if self.ahead > self.exact {
-            match self.grow_by(context, self.ahead, added) {
-                Err(Miss::OutOfMemory { .. }) => {}
-                done => return done,
-            }
+    pub(super) fn run(self, context: &mut StrategyContext<'_>, added: &mut Vec<ChunkId>) -> MissResult<()> {
+        if self.ahead <= self.exact {
+            return self.grow_by(context, self.exact, added);
         }
-        self.grow_by(context, self.exact, added)
+        self.grow_by(context, self.ahead, added).or_try(|| self.grow_by(context, self.exact, added))
     }
 
-    fn grow_by(
-        self,
-        context: &mut StrategyContext<'_>,
-        mut missing: u64,
-        added: &mut Vec<ChunkId>,
-    ) -> Result<(), Miss> {
+    fn grow_by(self, context: &mut StrategyContext<'_>, mut missing: u64, added: &mut Vec<ChunkId>) -> MissResult<()> {
         let Self { pool, chunk, .. } = self;
         while missing > 0 {
             let apart = context.shares_nothing();
@@ -91,7 +85,7 @@ impl Growth {
 
     /// Gives home one more range if no gap holds the missing bytes. Where all gaps together hold them, a view joins these, which
     /// takes as many addresses as a range for a whole request.
-    fn widens(&self, context: &mut StrategyContext<'_>, missing: u64) -> Result<bool, Miss> {
+    fn widens(&self, context: &mut StrategyContext<'_>, missing: u64) -> MissResult<bool> {
         let gaps = &context.heap().pool(context.heap().idle()).unmapped;
         let suffices = gaps.iter().map(|(_, id)| context.heap().block(*id).size).sum::<u64>() >= missing;
         if suffices && missing < self.request {

@@ -4,23 +4,21 @@
 
 use super::at_home::{at_home, fit_rules, fit_rules_of, run_at_home};
 use super::choose;
-use super::estimate;
 use super::grow::{Growth, HOME_MULTIPLE, grow_slab, release_added};
 use super::others;
 use super::release::ReleasableChunks;
 use super::remembered::{Choice, Key, Remembered};
-use super::split::{may_split, splittable};
+use super::split::splittable;
 use crate::backing::{
-    Miss, Served, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room, map_home, release_home,
-    reserve_home,
+    InTurn, Miss, MissResult, Served, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room,
+    map_home, release_home, reserve_home,
 };
 use crate::config::{Config, StreamSharing};
 use crate::error::Result;
-use crate::heap::{GRANULE, Heap, PlanHash, Request, ViewUsage};
+use crate::heap::{GRANULE, PlanHash, Request, ViewUsage};
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
 use crate::span::Span;
 use crate::strategy::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy};
-use crate::strategy::estimates::{Assumption, Estimates};
 use crate::streams::Until;
 
 /// How often home grows for one request. Twice is enough unless addresses or mappings are at their bounds.
@@ -61,16 +59,13 @@ pub(super) enum Joined {
 
 impl Strategy for Stitch {
     fn rules(&self, config: &Config) -> Rules {
-        let (sharing, free_used_by) = (config.sharing, FreeUsedBy::Epoch);
         Rules {
-            fit: *fit_rules(config),
             polls_first: false,
-            sharing,
+            sharing: config.sharing,
             passes_memory_on: true,
-            free_used_by,
             waits_for_oldest: true,
-            frees_to_driver: false,
             abilities: Abilities::MAPPED,
+            ..Rules::streams_apart(*fit_rules(config), FreeUsedBy::Epoch)
         }
     }
 
@@ -127,20 +122,6 @@ impl Strategy for Stitch {
         let Some(suffices) = target.suffices(context.heap(), releasable.bytes()) else { return Ok(false) };
         releasable.release(context, excess)?;
         Ok(suffices)
-    }
-}
-
-impl Estimates for Stitch {
-    fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
-        estimate::largest_servable(heap, config, pool, across)
-    }
-
-    fn largest_with_growth(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
-        estimate::largest_with_growth(heap, config, pool, across, room)
-    }
-
-    fn growth_needed(&self, heap: &Heap, _config: &Config, request: &Request, assumption: Assumption) -> u64 {
-        estimate::growth_needed(heap, request, assumption)
     }
 }
 
@@ -228,9 +209,8 @@ impl Stitch {
             }
         }
         let grown = self.check_spare(context, GRANULE);
-        match grown.and_then(|()| grow_slab(context, request.pool, &mut self.added)) {
-            Err(Miss::OutOfMemory { .. }) => {}
-            grown => return Ok(context.take_block(grown?)),
+        if let Some(id) = grown.and_then(|()| grow_slab(context, request.pool, &mut self.added)).found()? {
+            return Ok(context.take_block(id));
         }
         let own = request.pool.large();
         let (own, with_idle) = ([own], [own, context.heap().idle()]);
@@ -261,11 +241,7 @@ impl Stitch {
     }
 
     /// Serves a large request from free memory, and from that which the GPU may still use, behind waits.
-    fn stitch_behind_waits(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Joined, Miss> {
+    fn stitch_behind_waits(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let mut missing = match self.join(context, request)? {
             Joined::Missing(missing) => missing,
             block => return Ok(block),
@@ -308,7 +284,7 @@ impl Stitch {
     }
 
     /// Refuses a growth that would leave too little room for splitting chunks, as long as that may gain as much.
-    fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> std::result::Result<(), Miss> {
+    fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> MissResult<()> {
         let spare = self.spare(context);
         let spared = spare > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(spare));
         if spared && splittable(context.heap())? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
@@ -316,7 +292,7 @@ impl Stitch {
 
     /// Returns by how many bytes memory may not grow yet. During a capture nothing is split.
     pub(super) fn spare(&self, context: &StrategyContext<'_>) -> u64 {
-        if may_split(context) && !self.spends_spare { SPARE } else { 0 }
+        if context.may_exchange() && !self.spends_spare { SPARE } else { 0 }
     }
 
     /// In a capture, asks for the events that were recorded before it, and tries again.
@@ -326,11 +302,7 @@ impl Stitch {
     }
 
     /// Serves the request from free memory: in one range, in an existing view, or in a new view.
-    pub(super) fn join(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Joined, Miss> {
+    pub(super) fn join(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let Request { size, pool, .. } = *request;
         self.refused = None;
         if request.extends.is_some() {
@@ -374,10 +346,7 @@ impl Stitch {
         if self.refused.is_some() {
             return Ok(Joined::Missing(size));
         }
-        match build_view(context, plan, request) {
-            Err(Miss::OutOfMemory { .. }) => Ok(Joined::Missing(size)),
-            built => built.map(Joined::Block),
-        }
+        build_view(context, plan, request).map(Joined::Block).or_try(|| Ok(Joined::Missing(size)))
     }
 
     /// Makes room for a view within the bounds by dropping views unused long. If that is not enough, the view is noted as

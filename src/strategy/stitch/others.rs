@@ -10,6 +10,7 @@
 //! ```
 
 use super::at_home::at_home;
+use super::choose;
 use crate::backing::StrategyContext;
 use crate::error::Result;
 use crate::fallible::TryCollect;
@@ -53,15 +54,15 @@ fn run(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<O
     for of in pools {
         heap.visit_free(of, 0, |id| {
             // A range is visited at its first block.
-            let Some(mut newest) = age(id).filter(|_| age(heap.block(id).prev).is_none()) else { return Ok(()) };
-            let start = heap.block(id).address;
-            let (mut end, mut next) = (heap.block(id).end(), heap.block(id).next);
-            while let Some(at) = age(next) {
+            let mut blocks = choose::run(heap, id, age);
+            let first = blocks.next().filter(|_| age(heap.block(id).prev).is_none());
+            let Some((_, mut newest)) = first else { return Ok(()) };
+            let (start, mut end) = (heap.block(id).address, heap.block(id).end());
+            for (next, at) in blocks {
                 if end - start < size {
                     newest = newest.max(at);
                 }
                 end = heap.block(next).end();
-                next = heap.block(next).next;
             }
             let run = (newest, end - start, start);
             if run.1 >= size && best.is_none_or(|best| run < best) {
