@@ -105,7 +105,7 @@ impl Core {
         }
         self.has_pre_work = self.poll_due()
             || self.heap.private().routes() > 0
-            || self.features.guard.is_some()
+            || self.features.have_work()
             || !self.rollback.is_whole();
         Ok(route)
     }

@@ -106,7 +106,7 @@ impl Allocator {
             rules,
             limits: Limits::new(&config, properties.total_memory),
             config,
-            has_pre_work: features.guard.is_some(),
+            has_pre_work: features.have_work(),
             strategy,
             features,
         };

@@ -139,8 +139,9 @@ impl Allocator {
     /// failed: the memory counts as closed for the program, and closing the rest is tried again at the same occasions.
     pub fn close_shared(&self, address: u64) -> Result<()> {
         let core = &mut *self.core.lock();
-        let range = core.features.sharing.opened.take(address).ok_or(IpcError::NotOpen { address })?;
-        core.features.sharing.opened.closing.push(range);
+        if !core.features.sharing.opened.close(address) {
+            return Err(IpcError::NotOpen { address }.into());
+        }
         core.close_shared()
     }
 }
@@ -148,20 +149,16 @@ impl Allocator {
 impl Core {
     /// Gives back the memory that the program has closed.
     pub(super) fn close_shared(&mut self) -> Result<()> {
-        if self.features.sharing.opened.closing.is_empty() || self.capturing() {
+        if !self.features.sharing.opened.is_closing() || self.capturing() {
             return Ok(());
         }
         self.driver.synchronize()?;
-        while let Some(range) = self.features.sharing.opened.closing.last_mut() {
-            range.undo(&*self.driver)?;
-            self.features.sharing.opened.closing.pop();
-        }
-        Ok(())
+        Ok(self.features.sharing.opened.give_back(&*self.driver)?)
     }
 
     /// Gives back the memory that the program has closed, at the end of the allocator. All else stays open.
     pub(super) fn close_shared_at_end(&mut self) {
-        let open = self.features.sharing.opened.ranges.len();
+        let open = self.features.sharing.opened.count();
         if open > 0 {
             tracing::warn!(open, "an allocator is dropped while shared memory is open; it stays open");
         }

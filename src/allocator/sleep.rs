@@ -2,11 +2,12 @@
 //!
 //! Owns: what may sleep, and what is given back to make room for what wakes. `backing/sleep.rs` makes the calls.
 
-use super::borrowing::Asking;
+use super::borrowing::ask_others;
 use super::core::{Allocator, Core};
 use super::release::reclaim;
 use crate::backing::{self, Miss};
 use crate::error::{Error, Result};
+use crate::features::lending::Asking;
 use crate::heap::{Backup, Request};
 use crate::ids::{Class, PoolId, ViewId};
 use crate::report::sleep::SleepStage;
@@ -129,7 +130,7 @@ impl Allocator {
                 Err(Miss::Failed(error)) => return Err(error),
                 Err(Miss::OutOfMemory { refused }) => refused,
             };
-            let lent = core.missing_of_device(bytes).and_then(|missing| asking.ask(guard, missing));
+            let lent = core.missing_of_device(bytes).and_then(|missing| ask_others(&mut asking, guard, missing));
             if lent.is_none() {
                 guard.features.lending.told = asking.told();
                 let pool = guard.heap.pair_of(tag).unwrap_or(guard.heap.idle());

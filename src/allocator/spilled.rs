@@ -5,9 +5,9 @@
 use super::core::Core;
 use crate::backing;
 use crate::error::Result;
+use crate::features::spill::bring_back;
 use crate::heap::Request;
 use crate::ids::{BlockId, ChunkId, Class, StreamId, ViewId};
-use crate::strategy::Goal;
 
 /// Of the memory limit, the part (1/n) that stays free where memory comes back by itself.
 const SPARE: u64 = 16;
@@ -18,17 +18,7 @@ impl Core {
     pub(super) fn bring_back(&mut self, only: Option<&[ChunkId]>) -> Result<u64> {
         let spilled = self.heap.spilled_chunks().filter(|(id, _)| only.is_none_or(|only| only.contains(id)));
         let bytes: u64 = spilled.map(|(_, chunk)| chunk.size).sum();
-        self.timed(|strategy, context| {
-            context.wait_for_all()?;
-            // What was freed and waited for a stream is free now.
-            context.poll_recorded()?;
-            let missing = context.missing(bytes);
-            if missing > 0 {
-                let down_to = context.heap().reserved().saturating_sub(missing);
-                strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
-            }
-            backing::unspill(context, only, 0)
-        })
+        self.timed(|strategy, context| bring_back(strategy, context, only, bytes))
     }
 
     /// Where there was no need to spill for long, lets spilled memory come back by itself, if much of what is held is free. What that
@@ -51,17 +41,8 @@ impl Core {
             return;
         }
         self.heap.has_returned();
-        let returned = self.timed(|strategy, context| {
-            context.wait_for_all()?;
-            // What was freed and waited for a stream is free now.
-            context.poll_recorded()?;
-            let missing = context.missing(spilled.saturating_add(spare));
-            if missing > 0 {
-                let down_to = context.heap().reserved().saturating_sub(missing);
-                strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
-            }
-            backing::unspill(context, None, 0)
-        });
+        let room = spilled.saturating_add(spare);
+        let returned = self.timed(|strategy, context| bring_back(strategy, context, None, room));
         match returned {
             Ok(bytes) => tracing::debug!(bytes, "spilled memory came back"),
             Err(error) => tracing::warn!(%error, "spilled memory could not come back; it stays where it is"),

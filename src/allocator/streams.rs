@@ -58,7 +58,7 @@ impl Allocator {
         let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if core.grows_at(address)? {
-            core.erase_growing(address, stream);
+            core.features.growing.erase(address, stream);
             return core.checked();
         }
         let id = core.heap.live(address)?;

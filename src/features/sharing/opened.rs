@@ -13,10 +13,10 @@ use crate::ipc::SharedChunk;
 pub(crate) struct Opened {
     /// In the order in which they were opened. Plain memory that is opened again gets the same address from CUDA, which
     /// counts the openings.
-    pub(crate) ranges: Vec<OpenedRange>,
+    ranges: Vec<OpenedRange>,
     /// Ranges that the program has closed, but that stay open because of a capture or a failed call. There is room for
     /// every range.
-    pub(crate) closing: Vec<OpenedRange>,
+    closing: Vec<OpenedRange>,
 }
 
 impl Opened {
@@ -32,10 +32,31 @@ impl Opened {
         address
     }
 
-    /// Takes one opening of the range at this address out of the table.
-    pub(crate) fn take(&mut self, address: u64) -> Option<OpenedRange> {
-        let at = self.ranges.iter().rposition(|range| range.address == address)?;
-        Some(self.ranges.remove(at))
+    /// Closes one opening of the range at this address, as soon as [`Self::give_back`] is called. Returns whether there is one.
+    pub(crate) fn close(&mut self, address: u64) -> bool {
+        let range = self.ranges.iter().rposition(|range| range.address == address).map(|at| self.ranges.remove(at));
+        let found = range.is_some();
+        self.closing.extend(range);
+        found
+    }
+
+    /// Returns whether the program has closed memory that is not given back yet.
+    pub(crate) fn is_closing(&self) -> bool {
+        !self.closing.is_empty()
+    }
+
+    /// Gives back the memory that the program has closed. A failed call leaves the rest for another attempt.
+    pub(crate) fn give_back(&mut self, driver: &dyn Driver) -> DriverResult<()> {
+        while let Some(range) = self.closing.last_mut() {
+            range.undo(driver)?;
+            self.closing.pop();
+        }
+        Ok(())
+    }
+
+    /// Returns how many ranges are open.
+    pub(crate) fn count(&self) -> usize {
+        self.ranges.len()
     }
 
     /// Undoes an opening that failed halfway. Nothing has used its memory.
