@@ -118,7 +118,7 @@ impl StrategyContext<'_> {
     /// In a capture: frees, and makes idle, what is passed according to events that were recorded before it.
     pub(crate) fn poll_in_capture(&mut self) -> Result<()> {
         let (streams, mut on) = self.on_streams();
-        streams.epochs.ask(&mut on, &mut streams.recorded)
+        streams.epochs.poll_in_capture(&mut on, &mut streams.recorded)
     }
 
     /// Returns when the event was recorded for which the pool's stream has to wait to get a free block of another stream, as a number

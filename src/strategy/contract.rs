@@ -2,18 +2,31 @@
 //!
 //! Owns: the trait [`Strategy`] and the plain data of its methods.
 //!
-//! A strategy decides three things: which block a miss gets ([`Strategy::serve`]), which memory goes back
-//! ([`Strategy::release`]), and by which rules a hit finds its block ([`Strategy::rules`]). It decides nothing on the
-//! hot path, for its rules are plain data. It makes its driver calls through the functions of `backing`, which note the
-//! results in the heap; it writes no table itself.
+//! The allocator serves a hit by itself, by [`Strategy::rules`]: plain data, so that the hot path makes no dynamic call. A strategy
+//! decides which block a miss gets ([`Strategy::serve`]) and which memory goes back ([`Strategy::release`]). It reads the heap
+//! ([`StrategyContext::heap`]), and changes it and calls the driver by the verbs of `backing` alone: the types allow nothing else.
 //!
-//! Contract of every method that takes a [`StrategyContext`]:
+//! The allocator keeps to these rules, and so does every verb:
 //! - The allocator's lock is held. The caller counts the time in the driver as a stall.
 //! - If a driver call fails, the heap is as before that call, and memory is accounted to the byte: a change that
 //!   could not be undone counts as held until it is (`PendingRollback`).
-//! - While a stream is being captured (`context.capturing()`), no wait, query or free is made that a capture forbids.
-//! - Nothing is unmapped while a stream may still use it, and no memory serves another stream before its own has
-//!   passed.
+//!
+//! A strategy has to keep to these:
+//! - While a stream is being captured (`context.capturing()`), it makes no wait, query or free that a capture forbids.
+//! - It unmaps nothing that a stream may still use, and serves no stream with memory of another that has not passed.
+//! - Before it takes memory it asks whether the limits allow that (`context.require(…)`).
+//!
+//! # To add a strategy
+//! 1. Write its file beside this one. If its misses take PyTorch's steps, implement `MallocLike` (`classic/tiny.rs` is the
+//!    shortest), otherwise [`Strategy`] and [`Estimates`](super::Estimates).
+//! 2. Give it a row in the table of `strategy/mod.rs`, and a name in `config/strategy_kind.rs`; the compiler asks for the rest.
+//! 3. Add a line to `tests/contract`: the suite runs all promises of a strategy on it.
+//!
+//! # Example
+//! `first_fit.rs`, which a test below runs:
+//! ```ignore
+#![doc = include_str!("first_fit.rs")]
+//! ```
 
 use crate::backing::{Served, StrategyContext, choose};
 use crate::config::{Config, StreamSharing};
@@ -178,20 +191,27 @@ impl Target {
 
 /// What a strategy does on a miss, and which memory it gives back to the driver.
 pub(crate) trait Strategy: Send {
-    /// Returns the rules under these options: they serve the hits, of which the strategy is not told.
+    /// Returns the rules under these options. The allocator asks when the options change, and serves every hit by the answer.
     fn rules(&self, config: &Config) -> Rules;
 
     /// Returns how memory is divided under these options, on a device with `total` bytes: as PyTorch divides it, unless the strategy
-    /// says otherwise. The allocator asks once.
+    /// says otherwise. The allocator asks once, before the first request.
     fn layout(&self, _config: &Config, _total: u64) -> Layout {
         Layout::PYTORCH
     }
 
-    /// Makes a free block of at least the request's size, with memory at its addresses, and takes it out of the free index.
-    /// What the block has beyond the request's size stays free: the allocator splits it off by [`FitRules::min_rest`].
+    /// Serves a request that no free block fits by the rules. Returns a block of the request's pool with at least its size, and memory
+    /// at its addresses, that was taken out of the free index (`context.take_block`, `context.carve`, or new memory). What it has
+    /// beyond the request stays the allocator's to split off, by [`FitRules::min_rest`].
+    ///
+    /// The allocator asks with rising `means`, which say what the strategy may do. [`Miss::OUT_OF_MEMORY`] lets it go on to the next,
+    /// and at [`Means::All`] refuses the request. After an error the strategy holds nothing for the request.
+    ///
+    /// [`Miss::OUT_OF_MEMORY`]: crate::backing::Miss::OUT_OF_MEMORY
     fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served;
 
-    /// Gives free memory back to the driver. Returns whether it sufficed for the goal.
+    /// Gives free memory back to the driver, just enough for the goal. Returns whether it sufficed. A strategy whose every release
+    /// waits for the GPU gives nothing for [`Goal::Passed`].
     ///
     /// # Errors
     /// A driver call failed. What was given back before it stays given back.
@@ -213,4 +233,60 @@ pub(crate) trait StreamOrdered {
     /// # Errors
     /// A driver call failed.
     fn close(&mut self, context: &mut StrategyContext<'_>) -> Result<()>;
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic fails the test")]
+mod tests {
+    use super::super::first_fit::FirstFit;
+    use super::*;
+    use crate::backing::{AllocatorContext, PendingRollback, Terms};
+    use crate::config::Limits;
+    use crate::driver::sim::{SimConfig, SimGpu};
+    use crate::heap::HeapRules;
+    use crate::ids::{Class, PoolIndex, ViewId};
+    use crate::streams::Streams;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_example_takes_the_first_block_that_fits_and_gives_all_back_when_memory_is_short() {
+        let gpu = SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap();
+        let config = Config::parse("memory_limit:16MiB").unwrap();
+        let rules = FirstFit.rules(&config);
+        let layout = FirstFit.layout(&config, 16 * MIB);
+        let heap = HeapRules {
+            oversize_from: u64::MAX,
+            adopts_idle: false,
+            home_is_shared: false,
+            layout,
+            flight: 0,
+            ages: false,
+        };
+        let mut heap = crate::heap::Heap::new(heap).unwrap();
+        let (mut streams, mut rollback) = (Streams::default(), PendingRollback::default());
+        let limits = Limits::new(&config, 16 * MIB);
+        let mut serve = |heap: &mut Heap, mib: u64| {
+            let terms = Terms { config: &config, limits, exchanges: false, spill: None };
+            let mut context = AllocatorContext::new((heap, &mut streams, &mut rollback), &gpu, terms);
+            let (size, pool) = (mib * MIB, PoolIndex::DEFAULT);
+            let request = Request { size, requested: size, pool, class: Class::Large, extends: ViewId::NONE };
+            let id = FirstFit.serve(&mut context, &request, Means::All).map_err(|_| mib)?;
+            Ok::<u64, u64>(context.heap_mut().hand_out(id, &request, &rules.fit).unwrap())
+        };
+        let free = |heap: &mut Heap, address: u64| {
+            let id = heap.take_live(address).unwrap();
+            heap.free_at_once(id);
+        };
+        let [a, b, c] = [6, 2, 4].map(|mib| serve(&mut heap, mib).unwrap());
+        free(&mut heap, a);
+        free(&mut heap, c);
+        let lowest = a.min(c);
+        assert_eq!(serve(&mut heap, 3), Ok(lowest), "the lowest of two, whichever is smaller");
+        assert_eq!(serve(&mut heap, 14), Err(14), "the limit holds beside what is live");
+        free(&mut heap, lowest);
+        free(&mut heap, b);
+        assert_eq!(serve(&mut heap, 14).is_ok(), true, "all that was free went back first");
+        assert_eq!((heap.reserved(), heap.check()), (14 * MIB, Ok(())));
+    }
 }

@@ -8,6 +8,8 @@ mod classic;
 mod contract;
 mod estimates;
 mod expandable;
+#[cfg(test)]
+mod first_fit;
 mod gmlake;
 mod malloc_async;
 mod malloc_fallback;

@@ -151,18 +151,22 @@ impl Epochs {
 
     /// During a capture: frees and makes idle the memory that is passed according to events recorded before the
     /// capture.
-    pub(crate) fn ask(&mut self, context: &mut StreamContext<'_>, recorded: &mut RecordedStreams) -> Result<()> {
+    pub(crate) fn poll_in_capture(
+        &mut self,
+        context: &mut StreamContext<'_>,
+        recorded: &mut RecordedStreams,
+    ) -> Result<()> {
         let sharing = context.sharing != StreamSharing::Never;
         let pools: Vec<PoolIndex> = context.heap.stream_pools().filter(|_| sharing).try_to_vec()?;
         in_relaxed_capture_mode(context.driver, true, || {
-            recorded.ask(context.heap, context.driver)?;
+            recorded.poll_events(context.heap, context.driver)?;
             pools.iter().try_for_each(|pool| self.poll(context, *pool))
         })?;
         pools.into_iter().try_for_each(|pool| make_passed_idle(context, pool))
     }
 
     /// Makes idle what one stream has passed. No epoch ends.
-    pub(super) fn ask_stream(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
+    pub(super) fn poll_stream(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         self.poll(context, pool)?;
         if context.sharing == StreamSharing::Never { Ok(()) } else { make_passed_idle(context, pool) }
     }

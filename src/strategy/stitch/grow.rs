@@ -69,8 +69,8 @@ impl Growth {
     fn grow_by(self, context: &mut StrategyContext<'_>, mut missing: u64, added: &mut Vec<ChunkId>) -> MissResult<()> {
         let Self { pool, chunk, .. } = self;
         while missing > 0 {
-            let apart = context.shares_nothing();
-            let place = |heap: &Heap| if apart { place_of(heap, pool, missing) } else { lowest(heap, missing) };
+            let unshared = context.shares_nothing();
+            let place = |heap: &Heap| if unshared { place_of(heap, pool, missing) } else { lowest(heap, missing) };
             let mut found = place(context.heap());
             if found.is_none_or(|(_, span)| span.size < missing) && self.widens(context, missing)? {
                 found = place(context.heap());

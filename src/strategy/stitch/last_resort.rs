@@ -43,7 +43,7 @@ impl Stitch {
             Class::Large => Err(Miss::OUT_OF_MEMORY),
         };
         replaced.or_try(|| self.split_and_replace(context, request)).or_try(|| {
-            self.spends_spare = true;
+            self.spends_reserve = true;
             self.miss(context, request)
         })
     }
@@ -65,7 +65,7 @@ impl Stitch {
             if short > 0 && !spill(context, short)? {
                 break;
             }
-            self.spends_spare = true;
+            self.spends_reserve = true;
             let served = self.miss(context, request);
             let served = served.or_try(|| self.replace(context, request, missing, |_, _| true));
             if let Some(id) = served.found()? {
@@ -146,7 +146,7 @@ impl Stitch {
             // A chunk that is still mapped elsewhere could not be released.
             context.retry_rollback()?;
             // What is spared stays: memory grows by as much as is given back.
-            let room = context.room().saturating_sub(self.spare(context));
+            let room = context.room().saturating_sub(self.split_reserve(context));
             let goal = if all { u64::MAX } else { bytes.saturating_sub(room) };
             let heap = context.heap();
             let releasable = ReleasableChunks::of(heap)?.with(heap, |id| wanted(heap, id));
@@ -156,12 +156,12 @@ impl Stitch {
             }
             releasable.release(context, goal)?;
             context.count_retry();
-            let spent = std::mem::replace(&mut self.spends_spare, true);
+            let spent = std::mem::replace(&mut self.spends_reserve, true);
             let grown = self.attempt(context, request, |stitch, context| match request.class {
                 Class::Small => stitch.slab(context, request),
                 Class::Large => stitch.grow(context, request, bytes),
             });
-            self.spends_spare = spent;
+            self.spends_reserve = spent;
             if let Some(id) = grown.found()? {
                 return Ok(id);
             }

@@ -29,9 +29,9 @@ const MAX_GROWTHS: u32 = 8;
 /// driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
 
-/// In bytes: where chunks are split, memory grows into the last of the room only after that. A split needs room for copies, and
+/// The bytes of room into which memory grows only after chunks were split, where they may be. A split needs room for copies, and
 /// without any, what lies free inside of chunks could not be got at.
-const SPARE: u64 = 20 << 20;
+const SPLIT_RESERVE: u64 = 20 << 20;
 
 /// The state of the present request, and what was learnt of earlier ones. Free memory is in the heap.
 #[derive(Default)]
@@ -42,8 +42,8 @@ pub(crate) struct Stitch {
     pub(super) refused: Option<ViewUsage>,
     /// Choices of earlier requests.
     remembered: Remembered,
-    /// Whether a growth may take the room that is spared for splitting chunks ([`SPARE`]).
-    pub(super) spends_spare: bool,
+    /// Whether a growth may take the room that is spared for splitting chunks ([`SPLIT_RESERVE`]).
+    pub(super) spends_reserve: bool,
     /// The work for which the request may wait on the GPU.
     until: Until,
     /// Whether views leave wholly free slabs to small requests.
@@ -78,10 +78,10 @@ impl Strategy for Stitch {
             }
             Means::AsMapped => self.serve_as_mapped(context, request),
             Means::Passed => self.replace_passed(context, request),
-            Means::All if context.capturing() => self.ask_and_miss(context, request),
+            Means::All if context.capturing() => self.poll_and_miss(context, request),
             Means::All => self.wait_and_replace(context, request),
         };
-        self.spends_spare = false;
+        self.spends_reserve = false;
         context.note_new_wait(request);
         served.map_err(|miss| match miss {
             Miss::OutOfMemory { .. } => Miss::OutOfMemory { refused: self.refused },
@@ -208,7 +208,7 @@ impl Stitch {
                 return Ok(id);
             }
         }
-        let grown = self.check_spare(context, GRANULE);
+        let grown = self.keep_split_reserve(context, GRANULE);
         if let Some(id) = grown.and_then(|()| grow_slab(context, request.pool, &mut self.added)).found()? {
             return Ok(context.take_block(id));
         }
@@ -273,7 +273,7 @@ impl Stitch {
     pub(super) fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request, mut missing: u64) -> Served {
         for _ in 0..MAX_GROWTHS {
             let growth = Growth::new(context, request, missing);
-            self.check_spare(context, growth.bytes())?;
+            self.keep_split_reserve(context, growth.bytes())?;
             growth.run(context, &mut self.added)?;
             missing = match self.join(context, request)? {
                 Joined::Block(id) => return Ok(id),
@@ -284,19 +284,19 @@ impl Stitch {
     }
 
     /// Refuses a growth that would leave too little room for splitting chunks, as long as that may gain as much.
-    fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> MissResult<()> {
-        let spare = self.spare(context);
-        let spared = spare > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(spare));
-        if spared && splittable(context.heap())? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
+    fn keep_split_reserve(&self, context: &StrategyContext<'_>, bytes: u64) -> MissResult<()> {
+        let reserve = self.split_reserve(context);
+        let reserved = reserve > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(reserve));
+        if reserved && splittable(context.heap())? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
     }
 
     /// Returns by how many bytes memory may not grow yet. During a capture nothing is split.
-    pub(super) fn spare(&self, context: &StrategyContext<'_>) -> u64 {
-        if context.may_exchange() && !self.spends_spare { SPARE } else { 0 }
+    pub(super) fn split_reserve(&self, context: &StrategyContext<'_>) -> u64 {
+        if context.may_exchange() && !self.spends_reserve { SPLIT_RESERVE } else { 0 }
     }
 
     /// In a capture, asks for the events that were recorded before it, and tries again.
-    fn ask_and_miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+    fn poll_and_miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.poll_in_capture()?;
         self.miss(context, request)
     }
