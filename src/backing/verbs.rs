@@ -27,7 +27,7 @@ impl StrategyContext<'_> {
         self.heap.put_back(id);
     }
 
-    /// Takes the part `span` of a free block. What lies before it and behind it stays free.
+    /// Takes the part `span` of a free block of chunks or units. What lies before it and behind it stays free.
     pub(crate) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
         self.heap.carve(id, span)
     }

@@ -201,7 +201,7 @@ pub(crate) trait Strategy: Send {
     }
 
     /// Serves a request that no free block fits by the rules. Returns a block of the request's pool with at least its size, and memory
-    /// at its addresses, that was taken out of the free index (`context.take_block`, `context.carve`, or new memory). What it has
+    /// at its addresses, that was taken out of the free index (`context.take_block`) or is new. What it has
     /// beyond the request stays the allocator's to split off, by [`FitRules::min_rest`].
     ///
     /// The allocator asks with rising `means`, which say what the strategy may do. [`Miss::OUT_OF_MEMORY`] lets it go on to the next,

@@ -7,7 +7,6 @@ use crate::config::{Config, Increase};
 use crate::error::Result;
 use crate::heap::{FitRules, Request};
 use crate::ids::BlockId;
-use crate::span::Span;
 
 pub(crate) struct FirstFit;
 
@@ -21,8 +20,8 @@ impl Strategy for FirstFit {
         let heap = context.heap();
         let fits = |id: &BlockId| heap.block(*id).size >= request.size;
         let fitting = heap.free_blocks(request.pool)?.into_iter().filter(fits);
-        if let Some((address, first)) = fitting.map(|id| (heap.block(id).address, id)).min() {
-            return Ok(context.carve(first, Span::new(address, request.size))?);
+        if let Some(first) = fitting.min_by_key(|id| heap.block(*id).address) {
+            return Ok(context.take_block(first));
         }
         let size = least_segment(request.size);
         let grow = |context: &mut StrategyContext<'_>| {

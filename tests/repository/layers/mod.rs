@@ -137,7 +137,7 @@ fn known_name(file: &str) -> &str {
 
 #[test]
 fn the_sockets_need_no_other_crate_of_this_repository() {
-    let manifest = fs::read_to_string(root().join("socket/Cargo.toml")).unwrap();
+    let manifest = fs::read_to_string(root().join("crates/socket/Cargo.toml")).unwrap();
     let needed: Vec<String> = manifest.lines().filter(|line| line.contains("path = ")).map(str::to_owned).collect();
     none(&needed);
 }
