@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn nothing_and_unknown_things_are_errors() {
-        assert!(matches!(read_bytes("t", b""), Err(TraceError::Empty { .. })));
-        assert!(matches!(read_bytes("t", &gzip(b"")), Err(TraceError::Empty { .. })));
+        assert!(matches!(read_bytes("t", b""), Err(TraceError::NoContent { .. })));
+        assert!(matches!(read_bytes("t", &gzip(b"")), Err(TraceError::NoContent { .. })));
         for bytes in [b"\x7fELF....".as_slice(), b"PK\x03\x04", b"hello", &gzip(&gzip(CSV))] {
             let error = read_bytes("t", bytes).unwrap_err();
             assert!(matches!(error, TraceError::UnknownFormat { .. }), "{error}");
