@@ -80,7 +80,8 @@ impl Allocator {
         let core = self.core.lock();
         let sharing = core.rules.sharing;
         let across = sharing == StreamSharing::Wait;
-        core.heap.measure(sharing, |pool| core.strategy.largest_servable(&core.heap, &core.config, pool, across))
+        core.heap
+            .measure(sharing, |pool| core.strategy.estimates().largest_servable(&core.heap, &core.config, pool, across))
     }
 
     /// Returns the memory of the device, free and in all, whoever holds it. A driver call.
@@ -103,7 +104,7 @@ impl Allocator {
         let room = core.limits.room(core.heap.reserved(), free);
         let room = room - room % GRANULE;
         let across = core.rules.sharing == StreamSharing::Wait;
-        let of = |pool| core.strategy.largest_with_growth(&core.heap, &core.config, pool, across, room);
+        let of = |pool| core.strategy.estimates().largest_with_growth(&core.heap, &core.config, pool, across, room);
         Ok(core.heap.stream_pools().map(of).max().unwrap_or(room))
     }
 
