@@ -7,11 +7,13 @@ use std::str::FromStr;
 
 use super::cost::Profile;
 use crate::driver::bookkeeping::GRANULARITY;
-use crate::nearest::nearest;
-use crate::units::{ParseBytesError, format_bytes_exactly, parse_bytes};
+use crate::nearest::{near, nearest};
+use crate::units::{ParseBytesError, format_bytes_exactly, parse_bytes, parse_bytes_with_unit};
 
 /// The beginning of every specification.
 const PREFIX: &str = "sim";
+/// The name of the first part, in errors.
+const PROFILE: &str = "profile";
 /// The most memory that a simulated GPU can have, in bytes (16 TiB): a quarter of its address space, since allocators
 /// reserve several times a device's memory in addresses.
 pub const MAX_CAPACITY: u64 = 16 << 40;
@@ -57,7 +59,7 @@ impl SimConfig {
         let parts = match spec.trim().split_once(':') {
             None if spec.trim() == PREFIX => return Ok(config),
             Some((PREFIX, parts)) => parts,
-            _ => return Err(SimConfigError::NotSim { spec: spec.to_owned() }),
+            _ => return Err(SimConfigError::NotSim { spec: spec.to_owned(), hint: hint(spec.trim()) }),
         };
         for (at, part) in parts.split(',').map(str::trim).enumerate() {
             match part.split_once('=') {
@@ -73,7 +75,7 @@ impl SimConfig {
                 Some((key, _)) => return Err(unknown("key", key.trim(), &KEYS)),
                 None if at == 0 => {
                     let names = Profile::ALL.map(Profile::name);
-                    let profile = Profile::named(part).ok_or_else(|| unknown("profile", part, &names))?;
+                    let profile = Profile::named(part).ok_or_else(|| unknown(PROFILE, part, &names))?;
                     config = Self::new(profile);
                 }
                 None => return Err(unknown("key", part, &KEYS)),
@@ -127,13 +129,22 @@ impl fmt::Display for SimConfig {
 #[non_exhaustive]
 pub enum SimConfigError {
     /// The text is no specification of a simulated GPU.
-    #[error("`{spec}` is not a simulated GPU; expected `sim`, `sim:h200` or `sim:h200,capacity=80GiB`")]
+    #[error(
+        "`{spec}` is not a simulated GPU; {hint}expected `sim:PROFILE` or `sim:PROFILE,capacity=SIZE`, such as \
+         `sim:h200,capacity=24GiB`. Profiles: {}",
+        Profile::ALL.map(Profile::name).join(", ")
+    )]
     NotSim {
         /// The text as given.
         spec: String,
+        /// What may have been meant, as a question with a blank behind it; empty if nothing is like it.
+        hint: String,
     },
     /// A profile or key that does not exist.
-    #[error("the simulated GPU has no {what} `{found}`; did you mean `{nearest}`? Known: {known}")]
+    #[error(
+        "the simulated GPU has no {what} `{found}`; did you mean `{nearest}`? Known: {known}{}",
+        if *what == PROFILE { "; of any other GPU say the memory: `sim:h200,capacity=24GiB`" } else { "" }
+    )]
     Unknown {
         /// `profile` or `key`.
         what: &'static str,
@@ -163,8 +174,19 @@ pub enum SimConfigError {
     },
 }
 
+/// Returns a question where a text is a profile or a size without what belongs before it.
+fn hint(spec: &str) -> String {
+    let meant = match near(spec, Profile::ALL.map(Profile::name)) {
+        Some(profile) => format!("{PREFIX}:{profile}"),
+        None if parse_bytes_with_unit(spec).is_ok() => format!("{PREFIX}:h200,capacity={spec}"),
+        None => return String::new(),
+    };
+    format!("did you mean `{meant}`? ")
+}
+
 fn unknown(what: &'static str, found: &str, known: &[&'static str]) -> SimConfigError {
-    let nearest = nearest(found, known.iter().copied());
+    let is_size = what != PROFILE && parse_bytes_with_unit(found).is_ok();
+    let nearest = if is_size { KEYS[0] } else { nearest(found, known.iter().copied()) };
     SimConfigError::Unknown { what, found: found.to_owned(), nearest, known: known.join(", ") }
 }
 
@@ -206,6 +228,7 @@ mod tests {
             ("sim:h200,vm=no", "vmm"),
             ("sim:h200,lag=3", "vmm"),
             ("sim:h200,h100", "host"),
+            ("sim:rtx4090,24GiB", "capacity"),
         ] {
             match SimConfig::parse(spec) {
                 Err(SimConfigError::Unknown { nearest, .. }) => assert_eq!(nearest, expected, "{spec}"),
@@ -214,6 +237,13 @@ mod tests {
         }
         let text = SimConfig::parse("sim:h20").unwrap_err().to_string();
         assert!(text.contains("did you mean `h200`?") && text.contains("a100-80gb"), "{text}");
+        assert!(text.ends_with("of any other GPU say the memory: `sim:h200,capacity=24GiB`"), "{text}");
+        for (spec, meant) in [("rtx4090", "sim:rtx4090"), ("H100", "sim:h100"), ("24GiB", "sim:h200,capacity=24GiB")] {
+            let text = SimConfig::parse(spec).unwrap_err().to_string();
+            assert!(text.contains(&format!("did you mean `{meant}`?")) && text.contains("l40s"), "{text}");
+        }
+        let text = SimConfig::parse("mps").unwrap_err().to_string();
+        assert!(!text.contains("did you mean") && text.contains("`sim:h200,capacity=24GiB`"), "{text}");
     }
 
     #[test]
