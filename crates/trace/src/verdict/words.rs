@@ -50,9 +50,13 @@ pub(super) fn headline(found: &Judgement) -> String {
         }
         Verdict::SeamallocHelps { saves: Some(saves), waits } => {
             let other = figures.best_of_pytorch().map_or("native", |(best, _)| name(best));
+            let is_notable =
+                figures.best_of_pytorch().and_then(|(_, held)| saving(held, figures.stitch.reserved)).is_some();
             match (saves, waits) {
-                (0, waits) => format!("seamalloc helps: it never waits for memory, {other} {}.", times(waits)),
                 (saves, 0) => format!("seamalloc helps: it holds {} less than {other}.", bytes(saves)),
+                (_, waits) if !is_notable => {
+                    format!("seamalloc helps: it never waits for memory, {other} {}.", times(waits))
+                }
                 (saves, _) => {
                     let waits = if figures.stitch.waits == 0 { "never waits for memory" } else { "waits less" };
                     format!("seamalloc helps: it holds {} less than {other}, and {waits}.", bytes(saves))
