@@ -13,7 +13,7 @@ use seamalloc::units::format_bytes as bytes;
 const SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=";
 /// Examples of devices, for a job whose device is unknown.
 const DEVICES: &str =
-    "--device sim:rtx4090 (24 GiB), sim:a100-40gb, sim:l40s (48), sim:h100 (80), sim:h200,capacity=44GiB";
+    "--device sim:rtx4090 (24 GiB), sim:a100-40gb, sim:l40s (48), sim:h100 (79), sim:h200,capacity=44GiB";
 
 /// The verdict in at most 100 characters.
 pub(super) fn headline(found: &Judgement) -> String {
