@@ -39,7 +39,7 @@ impl Replays<'_> {
             large_segment_size: all.large_segment_size,
             max_split_size: all.max_split_size,
             max_non_split_rounding: all.max_non_split_rounding,
-            roundup_power2_divisions: all.roundup_power2_divisions.clone(),
+            roundup_power2_divisions: all.roundup_power2_divisions,
             garbage_collection_threshold: all.garbage_collection_threshold,
             memory_fraction: all.memory_fraction,
             ..defaults
@@ -106,8 +106,7 @@ impl Replays<'_> {
             return Ok(Some(format!("split:{}", Split::LastResort.name())));
         }
         let known = self.known_to_run().filter(|_| within.capacity() == self.capacity());
-        let mut others = known.chain([StrategyKind::Gmlake]);
-        while let Some(kind) = others.next() {
+        for kind in known.chain([StrategyKind::Gmlake]) {
             if within.runs(config.clone().of_strategy(kind))? {
                 return Ok(Some(format!("strategy:{kind}")));
             }

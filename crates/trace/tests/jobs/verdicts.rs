@@ -69,7 +69,6 @@ fn real_programs_get_the_verdict_of_the_five_questions() {
         ("prefetch-2s", h100, "pytorch_is_enough"),
         // 7.97 GiB live of 8.00, which expandable segments and `stitch` miss by 40 and 4 MiB; chunks that are split serve it.
         ("train-eval", Some("sim:h200,capacity=8GiB"), "seamalloc_helps"),
-        ("train-eval", Some("sim:h200,capacity=7GiB"), "too_much_live"),
     ] {
         let found = verdict(&snapshot(name), device);
         assert_eq!(found.verdict.kind(), kind, "{name} on {device:?}\n{}\n{found:?}", found.text());
