@@ -126,6 +126,11 @@ impl PoolIndex {
         Self((number as u32) << 1)
     }
 
+    /// Returns the large pool of each pair in a table of so many pools.
+    pub(crate) fn large_of(pools: usize) -> impl DoubleEndedIterator<Item = Self> {
+        (0..pools / 2).map(Self::of_pair)
+    }
+
     /// Returns the pool of large requests of its pair.
     pub(crate) const fn large(self) -> Self {
         Self(self.0 & !1)

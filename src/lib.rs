@@ -34,7 +34,7 @@ mod diagnose;
 pub mod driver;
 mod error;
 mod fallible;
-mod guard;
+mod features;
 mod heap;
 mod host_pool;
 mod ids;

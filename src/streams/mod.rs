@@ -16,7 +16,7 @@ mod waits;
 
 pub(crate) use context::{StreamContext, StreamState};
 pub(crate) use epochs::Epochs;
-pub(crate) use low_water_mark::LowWaterMark;
+use low_water_mark::LowWaterMark;
 pub(crate) use new_waits::NewWaits;
 pub(crate) use pending::{Pending, Wanted, wait_for_events};
 pub(crate) use record_stream::{RecordedStreams, destroy_events};
@@ -32,6 +32,7 @@ pub(crate) struct Streams {
     pub(crate) epochs: Epochs,
     pub(crate) rounds: Rounds,
     pub(crate) new_waits: NewWaits,
+    pub(crate) low_water: LowWaterMark,
 }
 
 impl Streams {

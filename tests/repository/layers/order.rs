@@ -13,9 +13,9 @@ pub(crate) const LAYERS: [&[&str]; 16] = [
     &["heap"],
     &["streams"],
     &["backing"],
-    &["guard"],
     &["strategy"],
     &["diagnose"],
+    &["features"],
     &["allocator"],
     &["owned"],
     &["host_pool", "resource"],
@@ -59,7 +59,7 @@ pub(crate) fn objection(arrow: &Arrow) -> Option<String> {
 fn calls(arrow: &Arrow, from: &str) -> bool {
     match arrow.what {
         // What is used of a module counts.
-        What::Module => false,
+        What::Module | What::Call => false,
         What::Trait => true,
         What::Other if from == "heap" => !DRIVER_ERRORS.contains(&arrow.to.as_str()),
         What::Other => DRIVERS.iter().any(|folder| arrow.to.starts_with(folder)),

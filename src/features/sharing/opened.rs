@@ -10,36 +10,57 @@ use crate::ipc::SharedChunk;
 
 /// The opened ranges, and those that could not be closed yet.
 #[derive(Default)]
-pub(super) struct Opened {
+pub(crate) struct Opened {
     /// In the order in which they were opened. Plain memory that is opened again gets the same address from CUDA, which
     /// counts the openings.
-    pub(super) ranges: Vec<OpenedRange>,
+    ranges: Vec<OpenedRange>,
     /// Ranges that the program has closed, but that stay open because of a capture or a failed call. There is room for
     /// every range.
-    pub(super) closing: Vec<OpenedRange>,
+    closing: Vec<OpenedRange>,
 }
 
 impl Opened {
     /// Makes room for one more range, before it is opened.
-    pub(super) fn reserve(&mut self) -> Grown<()> {
+    pub(crate) fn reserve(&mut self) -> Grown<()> {
         self.ranges.try_reserve(1)?;
         self.closing.try_reserve(self.ranges.len() + 1)
     }
 
-    pub(super) fn add(&mut self, range: OpenedRange) -> u64 {
+    pub(crate) fn add(&mut self, range: OpenedRange) -> u64 {
         let address = range.address;
         self.ranges.push(range);
         address
     }
 
-    /// Takes one opening of the range at this address out of the table.
-    pub(super) fn take(&mut self, address: u64) -> Option<OpenedRange> {
-        let at = self.ranges.iter().rposition(|range| range.address == address)?;
-        Some(self.ranges.remove(at))
+    /// Closes one opening of the range at this address, as soon as [`Self::give_back`] is called. Returns whether there is one.
+    pub(crate) fn close(&mut self, address: u64) -> bool {
+        let range = self.ranges.iter().rposition(|range| range.address == address).map(|at| self.ranges.remove(at));
+        let found = range.is_some();
+        self.closing.extend(range);
+        found
+    }
+
+    /// Returns whether the program has closed memory that is not given back yet.
+    pub(crate) fn is_closing(&self) -> bool {
+        !self.closing.is_empty()
+    }
+
+    /// Gives back the memory that the program has closed. A failed call leaves the rest for another attempt.
+    pub(crate) fn give_back(&mut self, driver: &dyn Driver) -> DriverResult<()> {
+        while let Some(range) = self.closing.last_mut() {
+            range.undo(driver)?;
+            self.closing.pop();
+        }
+        Ok(())
+    }
+
+    /// Returns how many ranges are open.
+    pub(crate) fn count(&self) -> usize {
+        self.ranges.len()
     }
 
     /// Undoes an opening that failed halfway. Nothing has used its memory.
-    pub(super) fn undo(&mut self, mut range: OpenedRange, driver: &dyn Driver) {
+    pub(crate) fn undo(&mut self, mut range: OpenedRange, driver: &dyn Driver) {
         if let Err(error) = range.undo(driver) {
             tracing::error!(%error, address = range.address, "shared memory that could not be opened is left for later");
             self.closing.push(range);
@@ -49,25 +70,25 @@ impl Opened {
 
 /// An address range with memory of another process.
 #[derive(Default)]
-pub(super) struct OpenedRange {
-    pub(super) address: u64,
+pub(crate) struct OpenedRange {
+    pub(crate) address: u64,
     /// Bytes of addresses; 0 after they were given back, and for plain memory.
     reserved: u64,
     /// Bytes from the address on that are mapped.
     mapped: u64,
     handles: Vec<Handle>,
     /// Whether this is plain memory that is open.
-    pub(super) plain: bool,
+    pub(crate) plain: bool,
 }
 
 impl OpenedRange {
     /// Makes a range that is not open yet, with room for its chunks.
-    pub(super) fn of(chunks: usize) -> Grown<Self> {
+    pub(crate) fn of(chunks: usize) -> Grown<Self> {
         Ok(Self { handles: with_room(chunks)?, ..Self::default() })
     }
 
     /// Maps every chunk, one behind the other. After a failed call, [`Self::undo`] undoes what was done.
-    pub(super) fn map(
+    pub(crate) fn map(
         &mut self,
         driver: &dyn Driver,
         exported: &[Exported],
@@ -87,7 +108,7 @@ impl OpenedRange {
     }
 
     /// Undoes what was done so far. A failed call leaves the rest for another attempt.
-    pub(super) fn undo(&mut self, driver: &dyn Driver) -> DriverResult<()> {
+    pub(crate) fn undo(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         if self.plain {
             driver.ipc_close(self.address)?;
             self.plain = false;

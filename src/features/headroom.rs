@@ -11,7 +11,7 @@ const LONGEST: u64 = 64;
 
 /// When the device was last looked at.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Looks {
+pub(crate) struct Looks {
     at_ns: u64,
     /// Misses since then.
     misses: u64,
@@ -21,14 +21,14 @@ pub(super) struct Looks {
 
 impl Looks {
     /// Counts a miss. Returns whether a look is due.
-    pub(super) fn due(&mut self, now_ns: u64) -> bool {
+    pub(crate) fn due(&mut self, now_ns: u64) -> bool {
         self.misses += 1;
         let waited = now_ns.saturating_sub(self.at_ns);
         waited >= PAUSE.saturating_mul(self.stretch) || self.misses > MISSES.saturating_mul(self.stretch)
     }
 
     /// Notes a look, and whether it was in vain: the device is short, and nothing went back.
-    pub(super) fn done(&mut self, now_ns: u64, in_vain: bool) {
+    pub(crate) fn done(&mut self, now_ns: u64, in_vain: bool) {
         let stretch = if in_vain { self.stretch.saturating_mul(2).min(LONGEST) } else { 1 };
         *self = Self { at_ns: now_ns, misses: 0, stretch: stretch.max(1) };
     }

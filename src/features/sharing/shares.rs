@@ -10,22 +10,22 @@ use rustc_hash::FxHashMap;
 /// The exports of the chunks that each shared allocation touches, by its address. Allocations in one chunk have copies of
 /// one export, which is closed with its last copy.
 #[derive(Default)]
-pub(super) struct Shares(FxHashMap<u64, Vec<Exported>>);
+pub(crate) struct Shares(FxHashMap<u64, Vec<Exported>>);
 
 impl Shares {
     /// Makes room for the exports of one more allocation.
-    pub(super) fn reserve(&mut self) -> Grown<()> {
+    pub(crate) fn reserve(&mut self) -> Grown<()> {
         self.0.try_reserve(1)
     }
 
     /// Keeps these exports open until the allocation is freed.
-    pub(super) fn keep(&mut self, address: u64, exported: Vec<Exported>) {
+    pub(crate) fn keep(&mut self, address: u64, exported: Vec<Exported>) {
         self.0.insert(address, exported);
     }
 
     /// Notes that an allocation was freed, shared or not.
     #[inline]
-    pub(super) fn end(&mut self, address: u64) {
+    pub(crate) fn end(&mut self, address: u64) {
         if !self.0.is_empty() {
             self.0.remove(&address);
         }
