@@ -7,6 +7,7 @@ mod context;
 mod epochs;
 mod low_water_mark;
 mod named_at_once;
+mod named_events;
 mod new_waits;
 mod pending;
 mod record_stream;
