@@ -1,13 +1,13 @@
 //! Free memory goes back where others need the device's.
 //!
-//! Owns: how much goes back, and in which order of steps. `looks.rs` has when.
+//! Owns: how much goes back, and in which order of steps. `features/headroom.rs` has when.
 //!
 //! # Note: headroom
 //!
 //! **Rationale.** NCCL, cuBLAS and other processes take memory of the device when they need it, and fail where there is none,
 //! while an allocator that caches has gigabytes free. A limit on what is held does not help: it says nothing of what others hold.
 //!
-//! **Approach.** Two things, by one option. Memory does not grow into the headroom: `StrategyContext::allows` asks the device
+//! **Approach.** Two things, by one option. Memory does not grow into the headroom: `AllocatorContext::allows` asks the device
 //! before each growth, and what then follows is what follows at a limit. And where others take of the headroom, free memory goes
 //! back until it is whole again. That is found out at misses, after the request is served, so that it takes what it needs of
 //! what is free: the device is asked once in 10 ms or 256 misses, never at a hit. Only what the GPU has passed goes,
@@ -66,7 +66,7 @@ impl Core {
     /// Gives memory back after a miss, if a look is due. A failure is logged: the request was served, or refused, all the same.
     #[cold]
     pub(super) fn yield_at_miss(&mut self) {
-        if self.capturing() || !self.looks.due(self.driver.clock_ns()) {
+        if self.capturing() || !self.features.headroom.due(self.driver.clock_ns()) {
             return;
         }
         if let Err(error) = self.keep_headroom() {
@@ -78,11 +78,11 @@ impl Core {
     fn keep_headroom(&mut self) -> Result<u64> {
         self.heap.counters_mut().headroom.looks += 1;
         // Whatever becomes of it, the next one is not due at once.
-        self.looks.done(self.driver.clock_ns(), true);
-        let free = self.timed(|_, context| context.driver.memory_info())?.free;
+        self.features.headroom.done(self.driver.clock_ns(), true);
+        let free = self.timed(|_, context| context.driver().memory_info())?.free;
         let missing = self.limits.headroom().saturating_sub(free);
         if missing == 0 {
-            self.looks.done(self.driver.clock_ns(), false);
+            self.features.headroom.done(self.driver.clock_ns(), false);
             return Ok(0);
         }
         self.heap.counters_mut().headroom.short += 1;
@@ -93,7 +93,7 @@ impl Core {
         // A capture of which nobody told the allocator may be under way on another thread.
         let released = in_relaxed_capture_mode(&*driver, true, || {
             self.timed(|strategy, context| {
-                context.streams.recorded.poll(context.heap, context.driver)?;
+                context.poll_recorded()?;
                 backing::drop_spilled(context)?;
                 strategy.release(context, Goal::Towards { down_to })
             })
@@ -103,7 +103,7 @@ impl Core {
             let counted = &mut self.heap.counters_mut().headroom;
             counted.yields += 1;
             counted.yielded_bytes += given;
-            self.looks.done(self.driver.clock_ns(), false);
+            self.features.headroom.done(self.driver.clock_ns(), false);
             tracing::info!(bytes = given, missing, free, "memory went back: others need the device's");
         }
         released?;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use syn::parse::ParseStream;
 
 /// The files of `src/config` that have values of options, parsed.
 pub(crate) struct Source {
@@ -35,11 +36,37 @@ impl Source {
     /// The documentation of the variants of an enum, in their order.
     pub(crate) fn variants(&self, owner: &str) -> Vec<String> {
         let found = self.items.iter().find_map(|item| match item {
-            syn::Item::Enum(found) if found.ident == owner => Some(&found.variants),
+            syn::Item::Enum(found) if found.ident == owner => {
+                Some(found.variants.iter().map(|one| text_of(&one.attrs)).collect())
+            }
+            syn::Item::Macro(found) if owner == "StrategyKind" && found.mac.path.is_ident("kinds") => {
+                Some(found.mac.parse_body_with(kinds).unwrap())
+            }
             _ => None,
         });
-        found.unwrap_or_else(|| panic!("no enum {owner}")).iter().map(|one| text_of(&one.attrs)).collect()
+        found.unwrap_or_else(|| panic!("no enum {owner}"))
     }
+}
+
+/// The documentation of the strategies in the table of their names: in each family, `Kind = "name",`.
+fn kinds(table: ParseStream<'_>) -> syn::Result<Vec<String>> {
+    let mut texts = Vec::new();
+    while !table.is_empty() {
+        let (count, family);
+        syn::Attribute::parse_outer(table)?;
+        table.parse::<syn::Ident>()?;
+        syn::bracketed!(count in table);
+        count.parse::<syn::LitInt>()?;
+        syn::braced!(family in table);
+        while !family.is_empty() {
+            texts.push(text_of(&syn::Attribute::parse_outer(&family)?));
+            family.parse::<syn::Ident>()?;
+            family.parse::<syn::Token![=]>()?;
+            family.parse::<syn::LitStr>()?;
+            family.parse::<syn::Token![,]>()?;
+        }
+    }
+    Ok(texts)
 }
 
 /// The documentation in attributes, as [`text_of_lines`].

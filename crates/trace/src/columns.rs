@@ -1,0 +1,247 @@
+//! Columns: the figures of a report, for tables and for lines of JSON.
+//!
+//! Owns: the form of a column. Each report has one list of them, beside its type: a line of JSON has the keys of all, a
+//! table shows those that have a heading, and programs that compare reports leave out times.
+
+use seamalloc::units::format_bytes;
+use serde_json::{Map, Value};
+
+/// What a column says of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Which run it was.
+    Run,
+    /// What came of it: the same in each run, on any machine.
+    Result,
+    /// How long the driver took, a real one or by the model of a simulated device.
+    Time,
+    /// How long something took by this machine's clock: two runs differ in it.
+    Clock,
+}
+
+/// A figure of a report of type `R`.
+#[derive(Debug)]
+pub struct Column<R> {
+    /// Its key in a line of JSON.
+    pub key: &'static str,
+    /// What it says of a run.
+    pub kind: Kind,
+    /// Reads its value from a report.
+    pub value: fn(&R) -> Value,
+    /// How a table shows it, if it does.
+    pub shown: Option<Shown<R>>,
+}
+
+/// How a table shows a column.
+#[derive(Debug)]
+pub struct Shown<R> {
+    /// What stands above it, in lines.
+    pub heading: &'static str,
+    /// Whether it holds figures, which are aligned at their ends.
+    pub is_figure: bool,
+    /// Which columns a narrow table does without: the largest first. 0: none.
+    pub spare: u8,
+    /// Whether a table does without it where all of its cells are empty.
+    pub is_rare: bool,
+    /// Reads a report's cell.
+    pub cell: fn(&R) -> Cell,
+    /// A name and what it means, for people.
+    pub legend: Option<(&'static str, &'static str)>,
+}
+
+/// A cell of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    /// Text, or a figure as text.
+    Text(String),
+    /// How much of a whole is used: 1 is all.
+    Used(f64),
+    /// What stands for a figure that there is not, since something failed.
+    Failed(String),
+}
+
+impl<R> Column<R> {
+    /// A column that says which run it was.
+    pub const fn run(key: &'static str, value: fn(&R) -> Value) -> Self {
+        Self { key, kind: Kind::Run, value, shown: None }
+    }
+
+    /// A column that says what came of a run.
+    pub const fn result(key: &'static str, value: fn(&R) -> Value) -> Self {
+        Self { key, kind: Kind::Result, value, shown: None }
+    }
+
+    /// A column that says how long the driver took.
+    pub const fn time(key: &'static str, value: fn(&R) -> Value) -> Self {
+        Self { key, kind: Kind::Time, value, shown: None }
+    }
+
+    /// A column that says how long something took by this machine's clock.
+    pub const fn clock(key: &'static str, value: fn(&R) -> Value) -> Self {
+        Self { key, kind: Kind::Clock, value, shown: None }
+    }
+
+    /// Shown as text.
+    #[must_use]
+    pub const fn text(self, heading: &'static str, cell: fn(&R) -> Cell) -> Self {
+        Self { shown: Some(Shown { heading, is_figure: false, spare: 0, is_rare: false, cell, legend: None }), ..self }
+    }
+
+    /// Shown as a figure.
+    #[must_use]
+    pub const fn figure(self, heading: &'static str, cell: fn(&R) -> Cell) -> Self {
+        Self { shown: Some(Shown { heading, is_figure: true, spare: 0, is_rare: false, cell, legend: None }), ..self }
+    }
+
+    /// What is shown of it is spared in narrow tables: the largest number first.
+    #[must_use]
+    pub const fn spare(self, spare: u8) -> Self {
+        let shown = match self.shown {
+            Some(shown) => Some(Shown { spare, ..shown }),
+            None => None,
+        };
+        Self { shown, ..self }
+    }
+
+    /// Shown only in tables in which it says anything.
+    #[must_use]
+    pub const fn rare(self) -> Self {
+        let shown = match self.shown {
+            Some(shown) => Some(Shown { is_rare: true, ..shown }),
+            None => None,
+        };
+        Self { shown, ..self }
+    }
+
+    /// With what the table's column means, by a name.
+    #[must_use]
+    pub const fn legend(self, name: &'static str, meaning: &'static str) -> Self {
+        let shown = match self.shown {
+            Some(shown) => Some(Shown { legend: Some((name, meaning)), ..shown }),
+            None => None,
+        };
+        Self { shown, ..self }
+    }
+}
+
+/// Returns the line of JSON of a report: the values of all columns by their keys.
+pub fn line<R>(columns: &[Column<R>], report: &R) -> Map<String, Value> {
+    columns.iter().map(|column| (column.key.to_owned(), (column.value)(report))).collect()
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<u64> for Cell {
+    fn from(number: u64) -> Self {
+        Self::Text(number.to_string())
+    }
+}
+
+impl From<u32> for Cell {
+    fn from(number: u32) -> Self {
+        Self::Text(number.to_string())
+    }
+}
+
+/// Returns bytes in GiB, with two digits behind the point.
+#[must_use]
+pub fn gib(bytes: u64) -> String {
+    format!("{:.2}", bytes as f64 / f64::from(1 << 30))
+}
+
+/// Returns bytes in the unit of `largest`, the largest size of the same sentence, so that figures compare at sight: 0.07 GiB beside
+/// 6.09 GiB. There are two digits behind the point, and more where two would be zeros.
+#[must_use]
+pub fn bytes_beside(bytes: u64, largest: u64) -> String {
+    const DIGITS: [usize; 4] = [2, 3, 4, 5];
+    const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let Some((name, unit)) = UNITS.into_iter().find(|(_, unit)| largest.max(bytes) >= *unit) else {
+        return format_bytes(bytes);
+    };
+    let value = bytes as f64 / unit as f64;
+    let says = |digits: &usize| value * 10f64.powi(*digits as i32) >= 0.95;
+    match DIGITS.into_iter().find(says) {
+        Some(digits) => format!("{value:.digits$} {name}"),
+        None => format_bytes(bytes),
+    }
+}
+
+/// Returns nanoseconds in milliseconds.
+#[must_use]
+pub fn ms(ns: u64) -> String {
+    let ms = ns as f64 / 1e6;
+    if ms >= 100.0 { format!("{ms:.0}") } else { format!("{ms:.1}") }
+}
+
+/// Returns nanoseconds in microseconds, with one digit behind the point.
+#[must_use]
+pub fn us(ns: u64) -> f64 {
+    round_to(ns as f64 / 1e3, 1)
+}
+
+/// Returns `value` rounded to so many digits behind the point.
+#[must_use]
+pub fn round_to(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Number = Column<u32>;
+
+    const COLUMNS: [Number; 2] = [
+        Number::run("n", |n| (*n).into()).text("number", |n| (*n).into()),
+        Number::time("half", |n| (f64::from(*n) / 2.0).into()).spare(1),
+    ];
+
+    #[test]
+    fn a_line_has_the_keys_of_all_columns() {
+        let line = line(&COLUMNS, &3);
+        assert_eq!(Value::from(line), serde_json::json!({"n": 3, "half": 1.5}));
+    }
+
+    #[test]
+    fn what_is_not_shown_has_nothing_to_spare() {
+        let [number, half] = COLUMNS;
+        assert_eq!(number.shown.map(|shown| ((shown.cell)(&7), shown.spare)), Some((Cell::from(7_u32), 0)));
+        assert!(half.shown.is_none());
+    }
+
+    #[test]
+    fn figures_have_few_digits() {
+        assert_eq!(
+            (gib(3 << 29), ms(1_250_000), ms(123_456_789)),
+            ("1.50".to_owned(), "1.2".to_owned(), "123".to_owned())
+        );
+        assert_eq!((us(1_250), round_to(0.123_456_78, 6)), (1.3, 0.123_457));
+    }
+
+    #[test]
+    fn sizes_of_one_sentence_have_one_unit() {
+        const MIB: u64 = 1 << 20;
+        for (bytes, largest, text) in [
+            (70 * MIB, 6 << 30, "0.07 GiB"),
+            (4 * MIB, 6 << 30, "0.004 GiB"),
+            (70 * MIB, 500 * MIB, "70.00 MiB"),
+            (5 << 30, 500 * MIB, "5.00 GiB"),
+            (512, 6 << 30, "512 B"),
+            (0, 6 << 30, "0 B"),
+            (7, 9, "7 B"),
+        ] {
+            assert_eq!(bytes_beside(bytes, largest), text);
+        }
+    }
+}

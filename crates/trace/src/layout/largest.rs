@@ -1,0 +1,167 @@
+//! The largest request that each allocator could serve of a layout.
+//!
+//! Owns: the assumptions. The blocks stay where they are. PyTorch's native allocator serves a request from one free block, or
+//! from new memory, for which wholly free segments go back to the driver. Expandable segments map whole free pieces of 20 MiB
+//! (2 MiB of memory for small requests) anew behind a stream's last block, those of other streams too, after a wait for the
+//! GPU. `stitch` joins the same pieces, and the free ends of two more, at other addresses; with `split:last_resort` every free
+//! piece of 2 MiB. Private pools keep their memory. Memory that is pending counts as in use.
+
+use crate::memory::{Memory, MemoryError, SeededMap};
+use seamalloc::driver::StreamId;
+use seamalloc::snapshot::SegmentInfo;
+use std::cmp::Reverse;
+
+/// Bytes of a piece of memory for requests of more than 1 MiB: of an expandable segment, and of a chunk of `stitch`.
+pub(super) const LARGE_PIECE: u64 = 20 << 20;
+/// Bytes of a piece of memory for small requests, and of the pieces into which `split:last_resort` divides chunks.
+pub(super) const GRANULE: u64 = 2 << 20;
+
+/// The largest request that each allocator could serve at that moment. Sizes are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LargestRequests {
+    /// PyTorch's native allocator.
+    pub native: u64,
+    /// PyTorch's expandable segments.
+    pub expandable: u64,
+    /// seamalloc's `stitch`.
+    pub stitch: u64,
+    /// seamalloc's `stitch` with `split:last_resort`.
+    pub split: u64,
+}
+
+/// The free memory of public pools, as far as more than one free block serves a request. Sizes are bytes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Parts {
+    /// The largest free block for requests of more than 1 MiB.
+    hole: u64,
+    /// Segments that are wholly free.
+    segments: u64,
+    /// Pieces that are wholly free.
+    pieces: u64,
+    /// The bytes that PyTorch gives back before it refuses a request: wholly free segments, of expandable ones wholly free pieces.
+    pub(super) releasable: u64,
+    /// Pieces of 2 MiB that are wholly free.
+    granules: u64,
+    /// The free end of the last expandable segment of a stream that lies in a partly used piece, the largest of all streams.
+    edge: u64,
+    /// The most bytes that the ends of a view add to whole pieces.
+    ends: u64,
+}
+
+/// The free end of a piece that is partly in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct End {
+    bytes: u64,
+    /// The address of the piece.
+    piece: u64,
+    /// The address of the free block.
+    block: u64,
+}
+
+/// Counts the parts of public segments, which come in the order of their addresses.
+#[derive(Debug, Default)]
+pub(super) struct PartsCounter {
+    parts: Parts,
+    heads: Vec<End>,
+    tails: Vec<End>,
+    /// Of each stream the free end of its last expandable segment.
+    edges: SeededMap<StreamId, u64>,
+}
+
+impl PartsCounter {
+    /// Adds a segment, of which these ranges are free: first byte and end.
+    pub(super) fn add(
+        &mut self,
+        segment: &SegmentInfo,
+        free: impl Iterator<Item = (u64, u64)>,
+        memory: &mut Memory,
+    ) -> Result<(), MemoryError> {
+        let piece = if segment.small { GRANULE } else { LARGE_PIECE };
+        let end = segment.address.saturating_add(segment.total_size);
+        let mut edge = 0;
+        for (from, to) in free {
+            if !segment.small {
+                self.parts.hole = self.parts.hole.max(to - from);
+            }
+            let is_whole = (from, to) == (segment.address, end);
+            if is_whole {
+                self.parts.segments = self.parts.segments.saturating_add(segment.total_size);
+            }
+            let whole = |unit: u64| whole(segment.address, end, unit, from, to);
+            let (first, last) = whole(GRANULE);
+            self.parts.granules = self.parts.granules.saturating_add(last.saturating_sub(first));
+            let (first, last) = whole(piece);
+            let pieces = last.saturating_sub(first);
+            self.parts.pieces = self.parts.pieces.saturating_add(pieces);
+            if is_whole || segment.expandable {
+                self.parts.releasable = self.parts.releasable.saturating_add(pieces);
+            }
+            if to == end {
+                edge = first - from;
+            }
+            // A block inside of one piece touches at most one end of it. Of memory for small requests a view has whole pieces alone.
+            let has_ends = first <= last && !segment.small;
+            let head = if has_ends { first - from } else { 0 };
+            let tail = if has_ends { to - last } else { 0 };
+            if head > 0 {
+                let end = End { bytes: head, piece: first.saturating_sub(piece), block: from };
+                memory.push(&mut self.heads, end)?;
+            }
+            if tail > 0 {
+                memory.push(&mut self.tails, End { bytes: tail, piece: last, block: from })?;
+            }
+        }
+        if segment.expandable && !segment.small {
+            memory.room_in_map(&mut self.edges)?;
+            self.edges.insert(segment.stream, edge);
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> Parts {
+        self.heads.sort_unstable_by_key(|end| Reverse(end.bytes));
+        self.tails.sort_unstable_by_key(|end| Reverse(end.bytes));
+        // Of each end at most one other shares the piece and one the block, so the best pair is among the first few.
+        const FEW: usize = 3;
+        let fits = |head: &End, tail: &End| head.block != tail.block && head.piece != tail.piece;
+        let pairs =
+            self.heads.iter().take(FEW).flat_map(|head| self.tails.iter().take(FEW).map(move |tail| (head, tail)));
+        let both = pairs.filter(|(head, tail)| fits(head, tail)).map(|(head, tail)| head.bytes + tail.bytes);
+        let alone = self.heads.iter().chain(&self.tails).map(|end| end.bytes);
+        let ends = both.chain(alone).max().unwrap_or(0);
+        let edge = self.edges.values().copied().max().unwrap_or(0);
+        Parts { ends, edge, ..self.parts }
+    }
+}
+
+/// Returns where the whole pieces of a segment that lie in a range begin and end. The last piece of a segment may be short. If
+/// the first result is the larger one, the range lies inside of one piece and touches neither end of it.
+fn whole(start: u64, end: u64, unit: u64, from: u64, to: u64) -> (u64, u64) {
+    let offset = (from - start).checked_next_multiple_of(unit).unwrap_or(u64::MAX);
+    let first = start.saturating_add(offset).min(end);
+    let last = if to == end { end } else { to - (to - start) % unit };
+    (first, last)
+}
+
+impl LargestRequests {
+    /// Returns the requests, but none of more than these bytes.
+    pub(super) fn at_most(self, most: u64) -> Self {
+        let Self { native, expandable, stitch, split } = self;
+        let [native, expandable, stitch, split] = [native, expandable, stitch, split].map(|bytes| bytes.min(most));
+        Self { native, expandable, stitch, split }
+    }
+}
+
+impl Parts {
+    /// Returns the largest requests if the device has `room` bytes beside what is held.
+    pub(super) fn largest(&self, room: u64) -> LargestRequests {
+        let Self { hole, segments, pieces, granules, edge, ends, .. } = *self;
+        let whole = |bytes: u64, unit: u64| bytes - bytes % unit;
+        let native = hole.max(whole(room.saturating_add(segments), GRANULE));
+        let expandable = hole.max(edge.saturating_add(whole(room.saturating_add(pieces), LARGE_PIECE)));
+        let stitch = hole.max(whole(room, GRANULE).saturating_add(pieces).saturating_add(ends));
+        let split = stitch.max(whole(room, GRANULE).saturating_add(granules));
+        LargestRequests { native, expandable, stitch, split }
+    }
+}

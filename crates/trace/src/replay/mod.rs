@@ -1,0 +1,23 @@
+//! Replays a trace through an allocator, on the simulated GPU, on the host's memory or on a real GPU, and says what came of it.
+//!
+//! The judge of every comparison: it asks the allocator for what the trace says and nothing else, and reads the result from
+//! the allocator's own statistics and the driver's own counters.
+
+mod columns;
+mod device;
+mod passes;
+mod peak;
+mod replayer;
+mod report;
+mod spilled;
+mod streams;
+mod watch;
+
+pub use columns::PEAK_EVENT;
+pub(crate) use passes::watched_replay;
+pub use passes::{replay, replay_on_cuda, replay_on_host, replay_on_pinned};
+pub use replayer::Replayer;
+pub use report::{PassReport, ReplayError, ReplayOptions};
+pub use spilled::Spilled;
+pub(crate) use streams::simulated;
+pub use watch::{Step, Watcher};

@@ -1,0 +1,136 @@
+//! Whole replays: a device and an allocator are made, and a trace is replayed on them, pass after pass.
+
+use super::device::{CudaReplayDevice, ReplayDevice};
+use super::replayer::Replayer;
+use super::report::{PassReport, ReplayError, ReplayOptions};
+use super::watch::{Unwatched, Watcher};
+use crate::trace::Trace;
+use seamalloc::driver::Driver;
+use seamalloc::driver::cuda::CudaDriver;
+use seamalloc::driver::host::{HostConfig, HostDriver};
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::{Allocator, Config, HostPool};
+use std::sync::Arc;
+
+/// Replays `trace`. `progress` is told how many events of how many (all passes together) are done.
+///
+/// A pass that runs out of memory is the last one, and says so.
+///
+/// # Errors
+/// Where the device or the allocator cannot be made, the trace is not valid, or a driver call failed for another reason
+/// than want of memory.
+pub fn replay(
+    trace: &Trace,
+    options: &ReplayOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    watched_replay(trace, options, &mut Unwatched, progress)
+}
+
+/// Replays `trace` as [`replay`], and tells `watcher` of each operation of all passes.
+pub(crate) fn watched_replay<W: Watcher>(
+    trace: &Trace,
+    options: &ReplayOptions,
+    watcher: &mut W,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    let sim = Arc::new(SimGpu::new(SimConfig { calls_advance_clock: false, ..options.device.clone() })?);
+    sim.set_run_ahead(options.lag);
+    let driver: Arc<dyn Driver> = Arc::<SimGpu>::clone(&sim);
+    let allocator = Allocator::new(driver, options.config.clone()).map_err(|error| ReplayError::Allocator {
+        trace: trace.name.clone(),
+        event: 0,
+        error,
+    })?;
+    passes(&mut Replayer::new(trace, allocator, sim), options.passes, watcher, progress)
+}
+
+/// Replays `trace` on a real GPU, each of its streams as one made for it. Blocks are neither filled nor used: no work
+/// runs. So a free of the trace that completes later than it was requested is a free with a use by one more stream, and
+/// completes as soon as the GPU gets to it. Times are real ones.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_on_cuda(
+    trace: &Trace,
+    ordinal: u32,
+    config: Config,
+    times: u32,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    let driver = Arc::new(CudaDriver::open(ordinal)?);
+    let device = CudaReplayDevice::new(Arc::clone(&driver), trace)?;
+    passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
+}
+
+/// Replays `trace` on page-locked memory of the machine, as a host pool has it ([`HostPool`]): all requests are for one stream, which
+/// has no work. `node` is a NUMA node; without it, it is the one nearest to the device. Otherwise as [`replay_on_cuda`].
+///
+/// # Errors
+/// As [`replay`], and for options that a host pool refuses.
+pub fn replay_on_pinned(
+    trace: &Trace,
+    ordinal: u32,
+    node: Option<u32>,
+    config: Config,
+    times: u32,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    let config = HostPool::config(config)?;
+    let trace = &trace.on_one_stream();
+    let driver = Arc::new(CudaDriver::open_pinned(ordinal, node)?);
+    let device = CudaReplayDevice::new(Arc::clone(&driver), trace)?;
+    passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
+}
+
+/// Replays `trace` on the host's memory. Blocks are neither filled nor used, so they take no memory of the machine, however
+/// large they are. A free completes when the trace says so; times are real ones.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_on_host(
+    trace: &Trace,
+    host: HostConfig,
+    config: Config,
+    times: u32,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    let driver = Arc::new(HostDriver::new(host)?);
+    let device = ReplayDevice::Host(Arc::clone(&driver));
+    passes_on(trace, driver, device, config, times, progress)
+}
+
+/// Replays `trace` with an allocator of its own over the driver of a device.
+fn passes_on(
+    trace: &Trace,
+    driver: Arc<dyn Driver>,
+    device: ReplayDevice,
+    config: Config,
+    times: u32,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    let failed = |error| ReplayError::Allocator { trace: trace.name.clone(), event: 0, error };
+    let allocator = Allocator::new(driver, config).map_err(failed)?;
+    passes(&mut Replayer::on(trace, allocator, device), times, &mut Unwatched, progress)
+}
+
+fn passes<W: Watcher>(
+    replayer: &mut Replayer<'_>,
+    times: u32,
+    watcher: &mut W,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    let events = replayer.events() as u64;
+    let total = events * u64::from(times);
+    let mut reports: Vec<PassReport> = Vec::new();
+    for pass in 1..=times {
+        let done = events * u64::from(pass - 1);
+        let mut report = replayer.watched_pass(pass, watcher, &mut |events| progress(done + events as u64, total))?;
+        report.held_after = replayer.pause()?;
+        reports.push(report);
+        if reports.last().is_some_and(|report| report.oom.is_some()) {
+            break;
+        }
+    }
+    Ok(reports)
+}

@@ -1,0 +1,164 @@
+//! The figures of a trace for a verdict: the job through each allocator, with the request that was refused when it was
+//! recorded.
+//!
+//! Owns: which moment of a replay counts, and what of the memory held is out of reach at it.
+
+use super::figures::{Figures, Holder, Judgement, Need, OWNERS};
+use crate::owners::owners;
+use crate::pytorch::Origins;
+use crate::refused::RefusedRequest;
+use crate::replay::{PassReport, ReplayError, ReplayOptions, Step, Watcher, simulated};
+use crate::summary::fullest;
+use crate::trace::{Trace, TraceEvent};
+use crate::whatif::{DeviceFrom, Recorded, Replays};
+use seamalloc::driver::StreamId;
+use seamalloc::fragmentation::Owner;
+use seamalloc::{Allocator, Fragmentation, StrategyKind};
+use serde_json::Value;
+
+/// A look at how memory is divided up is taken whenever so much more is held than at the last one: a hundredth part.
+const LOOK_PART: u64 = 100;
+
+/// Returns the verdict on a job on the device of `options`, of which `device_from` says how it is known. `origins` are the
+/// stacks of its requests, where the recording has them; files whose paths contain one of `libraries` are not the user's.
+///
+/// # Errors
+/// As [`replay`](crate::replay::replay).
+pub fn judged(
+    trace: &Trace,
+    origins: Option<&Origins>,
+    libraries: &[String],
+    options: &ReplayOptions,
+    device_from: DeviceFrom,
+) -> Result<Judgement, ReplayError> {
+    Replays::new(trace, options, device_from).judged(origins, libraries)
+}
+
+impl Replays<'_> {
+    /// Returns the verdict on the job, as [`judged`], from replays that are done once.
+    ///
+    /// # Errors
+    /// As [`replay`](crate::replay::replay).
+    pub fn judged(&mut self, origins: Option<&Origins>, libraries: &[String]) -> Result<Judgement, ReplayError> {
+        let trace = self.trace();
+        let rows = origins.map(|origins| owners(trace, origins, libraries, OWNERS).rows).unwrap_or_default();
+        let holders = rows.into_iter().map(|owner| Holder { name: owner.name, bytes: owner.held.bytes });
+        Ok(Judgement::of(self.figures(None, holders.collect())?))
+    }
+
+    /// Returns the figures of the job, as [`figures_of`].
+    fn figures(&mut self, persistent: Option<u64>, owners: Vec<Holder>) -> Result<Figures, ReplayError> {
+        let trace = self.trace();
+        let recorded = Recorded::of(trace);
+        let live = self.job().summary().peak_live;
+        // A refused request that is no part of the most that is live says nothing of it.
+        let refused = RefusedRequest::of(trace).filter(|refused| refused.event == fullest(&self.job().events));
+        Ok(Figures {
+            capacity: self.capacity(),
+            live,
+            refused: refused.map_or(0, |refused| refused.size),
+            persistent,
+            owners,
+            native: self.of(StrategyKind::Caching)?.need,
+            expandable: self.of(StrategyKind::Expandable)?.need,
+            stitch: self.of(StrategyKind::Stitch)?.need,
+            others: self.others(),
+            available: recorded.available,
+            free_beyond_limit: recorded.free_beyond_limit,
+            is_expandable_set: is_expandable_set(trace),
+        })
+    }
+}
+
+/// Returns the figures of a job on the device of `options`, of which `device_from` says how it is known. `owners` are the
+/// lines of the program that hold most at the peak, `persistent` the bytes that no step frees. The job is replayed with
+/// three strategies.
+///
+/// # Errors
+/// As [`replay`](crate::replay::replay).
+pub fn figures_of(
+    trace: &Trace,
+    options: &ReplayOptions,
+    device_from: DeviceFrom,
+    persistent: Option<u64>,
+    owners: Vec<Holder>,
+) -> Result<Figures, ReplayError> {
+    Replays::new(trace, options, device_from).figures(persistent, owners)
+}
+
+/// The division of memory shortly before most was held.
+#[derive(Default)]
+pub(crate) struct Look {
+    reserved: u64,
+    event: usize,
+    memory: Fragmentation,
+}
+
+impl Watcher for Look {
+    fn step(&mut self, step: &Step<'_>) {
+        if !matches!(step.what, TraceEvent::Alloc { .. }) {
+            return;
+        }
+        let reserved = step.allocator.reserved();
+        if reserved > self.reserved.saturating_add(self.reserved / LOOK_PART) {
+            (self.reserved, self.event, self.memory) = (reserved, step.event, step.allocator.fragmentation());
+        }
+    }
+
+    fn end(&mut self, _: &Allocator) {}
+}
+
+impl Look {
+    /// Returns what an allocator needs: at the moment at which most was held, or at the refusal.
+    pub(crate) fn need(&self, job: &Trace, passes: &[PassReport]) -> Need {
+        let waits = passes.iter().map(|pass| pass.cpu_syncs).fold(0, u64::saturating_add);
+        if let Some(refused) = passes.last().filter(|pass| pass.oom.is_some()) {
+            return Need { waits, ..refused_need(refused) };
+        }
+        Need {
+            reserved: passes.iter().map(|pass| pass.peak_reserved).max(),
+            idle: self.memory.free.saturating_add(self.memory.pending),
+            elsewhere: free_elsewhere(&self.memory, asking(job, self.event)),
+            pending: self.memory.pending,
+            waits,
+        }
+    }
+}
+
+/// The need of an allocator that ran out of memory.
+fn refused_need(report: &PassReport) -> Need {
+    let Some((_, report)) = &report.oom else { return Need::default() };
+    Need {
+        idle: report.unallocated().saturating_add(report.pending),
+        elsewhere: free_elsewhere(&report.memory, report.stream),
+        pending: report.pending,
+        ..Need::default()
+    }
+}
+
+/// The stream of the last request up to an event.
+fn asking(trace: &Trace, event: usize) -> StreamId {
+    let before = trace.events.iter().take(event.saturating_add(1)).rev();
+    let last = before.copied().find_map(|event| match event {
+        TraceEvent::Alloc { stream, .. } => Some(stream as usize),
+        _ => None,
+    });
+    last.and_then(|stream| simulated(&trace.streams).get(stream).copied()).unwrap_or(StreamId::DEFAULT)
+}
+
+/// Free bytes of other streams than the one that asks, without those among small blocks.
+fn free_elsewhere(memory: &Fragmentation, asking: StreamId) -> u64 {
+    let others = memory.pools.iter().filter(|pool| match pool.owner {
+        Owner::Stream(stream) => stream != asking && !pool.small,
+        _ => false,
+    });
+    others.map(|pool| pool.free).sum()
+}
+
+/// Returns whether the settings of a snapshot switch expandable segments on.
+fn is_expandable_set(trace: &Trace) -> bool {
+    let settings = trace.meta.get("allocator_settings");
+    let text = settings.and_then(|settings| settings.get("PYTORCH_CUDA_ALLOC_CONF")).and_then(Value::as_str);
+    let flag = settings.and_then(|settings| settings.get("expandable_segments")).and_then(Value::as_bool);
+    flag == Some(true) || text.is_some_and(|text| text.contains("expandable_segments:True"))
+}

@@ -1,0 +1,86 @@
+//! The verdict on a job that is short of memory: which of the five questions of `docs/why.md` is the job's, by how much, and
+//! one next step.
+//!
+//! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their thresholds,
+//! `words.rs` the sentences, `measure.rs` the figures of a trace.
+
+mod figures;
+mod measure;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub use figures::{EXPANDABLE_SETTING, Figures, Holder, Judgement, Need, OfPyTorch, SEAMALLOC_COMMAND, Verdict};
+pub(crate) use measure::Look;
+pub use measure::{figures_of, judged};
+pub use rules::{APART_PART, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, judge};
+
+use serde_json::{Value, json};
+impl Judgement {
+    /// Returns the verdict on these figures.
+    #[must_use]
+    pub fn of(figures: Figures) -> Self {
+        Self { verdict: judge(&figures), figures }
+    }
+
+    /// Returns the verdict in at most 100 characters.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        words::headline(self)
+    }
+
+    /// Returns the reasons, in one or two sentences with figures.
+    #[must_use]
+    pub fn reasons(&self) -> String {
+        words::reasons(self)
+    }
+
+    /// Returns the one next step: a command, a setting or a change of the job.
+    #[must_use]
+    pub fn next_step(&self) -> String {
+        words::next_step(self)
+    }
+
+    /// Returns the headline, the reasons and the next step, a line each.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("{}\n{}\nNext: {}", self.headline(), self.reasons(), self.next_step())
+    }
+
+    /// Returns the value under the key `verdict` in lines of JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let Figures { capacity, live, refused, persistent, owners, others, .. } = &self.figures;
+        let need = |need: &Need| {
+            json!({
+                "reserved": need.reserved,
+                "idle": need.idle,
+                "elsewhere": need.elsewhere,
+                "pending": need.pending,
+                "waits": need.waits,
+            })
+        };
+        let owners = owners.iter().map(|owner| json!({"name": owner.name, "bytes": owner.bytes}));
+        json!({
+            "kind": self.verdict.kind(),
+            "text": self.headline(),
+            "reasons": self.reasons(),
+            "next": self.next_step(),
+            "figures": {
+                "capacity": capacity,
+                "live": live,
+                "refused": refused,
+                "persistent": persistent,
+                "owners": owners.collect::<Vec<_>>(),
+                "native": need(&self.figures.native),
+                "expandable": need(&self.figures.expandable),
+                "stitch": need(&self.figures.stitch),
+                "others": others,
+                "available": self.figures.available,
+                "free_beyond_limit": self.figures.free_beyond_limit,
+                "expandable_set": self.figures.is_expandable_set,
+            },
+        })
+    }
+}

@@ -1,0 +1,428 @@
+//! Guard mode: mistakes of the program are found where they are made.
+//!
+//! Owns: what is remembered of allocations, and the way of a guarded one from its free to the reuse of its addresses.
+//!
+//! ```text
+//! records.rs       allocations by address       stream_uses.rs   what the program said of its streams
+//! marks.rs         canaries and poison          quarantine.rs    freed memory on its way out
+//! ```
+//! ```text
+//! free -> filled with poison -> the streams pass -> looked at, unmapped -> addresses kept -> addresses given back
+//! ```
+//! Nothing here is called unless guard mode is on. What fails here is logged, and the program goes on.
+
+mod marks;
+mod quarantine;
+mod records;
+mod stream_uses;
+
+use crate::backing::{AllocatorContext, Miss, Served, map_guarded, unmap_guarded};
+use crate::config::GuardOptions;
+use crate::driver::{Driver, DriverResult};
+use crate::error::Result;
+use crate::heap::{Block, GRANULE, Heap, Request};
+use crate::ids::{BlockId, StreamId};
+use crate::report::guard::{Explanation, Finding, GuardStats, GuardedAllocation, Place};
+use crate::streams::StreamState;
+use quarantine::Quarantine;
+use records::Records;
+use stream_uses::StreamUses;
+
+/// The most findings that are kept, so that a mistake in each step does not fill the memory with reports.
+const FINDINGS_KEPT: usize = 1000;
+
+/// Slack takes at most this part (1/n) of the memory that may be held, so that a program which needs no more than the rest
+/// never runs out of memory because of it.
+const SLACK_SHARE: u64 = 4;
+
+/// The state of guard mode.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    options: GuardOptions,
+    records: Records,
+    uses: StreamUses,
+    quarantine: Quarantine,
+    findings: Vec<Finding>,
+    stats: GuardStats,
+    /// The stream that the free under way names, if it names one.
+    pub(crate) named: Option<StreamId>,
+}
+
+impl Guard {
+    /// Guard mode, if these options ask for it.
+    pub(crate) fn new(options: &GuardOptions) -> Option<Box<Self>> {
+        options.is_on().then(|| {
+            Box::new(Self {
+                options: *options,
+                records: Records::default(),
+                uses: StreamUses::default(),
+                quarantine: Quarantine::default(),
+                findings: Vec::new(),
+                stats: GuardStats::default(),
+                named: None,
+            })
+        })
+    }
+
+    pub(crate) fn options(&self) -> &GuardOptions {
+        &self.options
+    }
+
+    /// Returns whether the next allocation, of so many bytes as requested, is to be guarded.
+    pub(crate) fn wants(&self, requested: u64) -> bool {
+        let GuardOptions { page, sample, min_size, .. } = self.options;
+        page && requested >= min_size && mixed(self.records.made()).is_multiple_of(sample)
+    }
+
+    /// Makes a guarded block for a request. Returns `None` if memory, or the limits, do not suffice: the request is then
+    /// served like any other.
+    ///
+    /// # Errors
+    /// A driver call failed otherwise. Nothing has changed.
+    pub(crate) fn allocate(
+        &mut self,
+        context: &mut AllocatorContext<'_>,
+        request: &Request,
+    ) -> Result<Option<BlockId>> {
+        let mut made = self.map(context, request);
+        if matches!(made, Err(Miss::OutOfMemory { .. })) && !context.capturing() {
+            self.drain(context);
+            made = self.map(context, request);
+        }
+        match made {
+            Ok(id) => Ok(Some(id)),
+            Err(Miss::OutOfMemory { .. }) => {
+                if self.stats.unguarded == 0 {
+                    tracing::warn!("memory does not suffice to guard every allocation; some are served without");
+                }
+                self.stats.unguarded += 1;
+                Ok(None)
+            }
+            Err(Miss::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Makes a guarded block, unless slack would take too much of the memory.
+    fn map(&self, context: &mut AllocatorContext<'_>, request: &Request) -> Served {
+        let total = context.driver().properties().total_memory;
+        let total = context.limits.lowest().map_or(total, |limit| limit.min(total));
+        let slack = request.size.next_multiple_of(GRANULE) - request.requested;
+        if self.stats.slack_bytes + slack > total / SLACK_SHARE {
+            return Err(Miss::OUT_OF_MEMORY);
+        }
+        map_guarded(context, request)
+    }
+
+    /// Notes an allocation that was handed out.
+    pub(crate) fn allocated(&mut self, heap: &Heap, driver: &dyn Driver, id: BlockId) {
+        let Block { address, size: rounded, requested: size, pool, .. } = *heap.block(id);
+        let stream = heap.pool(pool).stream;
+        let memory = heap.guarded_memory(id);
+        let number = self.records.number();
+        let guarded = memory.is_some();
+        let allocation = GuardedAllocation { number, address, size, rounded, stream, guarded, freed: None };
+        let slack = memory.map_or(0, |memory| address - memory.mapped.start);
+        let mut has_canary = false;
+        if let Some(memory) = memory {
+            self.stats.guarded += 1;
+            if self.records.is_mapped(address) {
+                // A checkpoint hands out what a private pool has kept.
+                self.records.forget(address);
+            } else {
+                self.stats.held_bytes += memory.mapped.size;
+                self.stats.slack_bytes += memory.mapped.size - size;
+            }
+            has_canary = self.options.canary && fills_canary(heap, driver, &allocation, slack);
+        }
+        self.records.add(allocation, slack, has_canary);
+    }
+
+    /// Returns the streams that may still use an allocation which is about to be freed, beside its own and those in
+    /// `named`, and notes each as a finding.
+    pub(crate) fn missing_record_stream(
+        &mut self,
+        driver: &dyn Driver,
+        address: u64,
+        named: &[StreamId],
+    ) -> Vec<StreamId> {
+        let Some(record) = self.records.live(address).filter(|record| !record.uses.is_empty()) else {
+            return Vec::new();
+        };
+        let record = record.clone();
+        let mut missing = Vec::new();
+        let allocation = record.allocation;
+        for &(used_on, number) in &record.uses {
+            if record.is_of(used_on) || named.contains(&used_on) {
+                continue;
+            }
+            let has_ended = match record.is_of_no_stream {
+                true => self.uses.has_ended(driver, (used_on, number)),
+                false => self.uses.comes_after(driver, allocation.stream, (used_on, number)),
+            };
+            match has_ended {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.report(Finding::MissingRecordStream { allocation, used_on });
+                    missing.push(used_on);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, %used_on, "it is unknown whether a stream still uses freed memory")
+                }
+            }
+        }
+        missing
+    }
+
+    /// Notes that an allocation was freed. Its own stream is `own`.
+    pub(crate) fn freed(&mut self, address: u64, own: StreamId) {
+        let stream = self.named.unwrap_or(own);
+        self.records.free(address, stream);
+    }
+
+    /// Returns the mistake of a free at an address where no live allocation starts, if it is known what is there.
+    pub(crate) fn wrong_free(&mut self, address: u64) -> Option<Finding> {
+        let found = self.records.explain(address)?;
+        let is_double = found.place == Place::Inside(0) && found.allocation.freed.is_some();
+        let finding = if is_double { Finding::DoubleFree(found) } else { Finding::WrongFree(found) };
+        self.report(finding);
+        Some(finding)
+    }
+
+    /// Notes that work which was given to a stream last uses these addresses. Those of no live allocation are ignored.
+    pub(crate) fn note_uses(&mut self, driver: &dyn Driver, addresses: &[u64], stream: StreamId) -> DriverResult<()> {
+        if !self.options.streams {
+            return Ok(());
+        }
+        // Uses by an allocation's own stream need no word.
+        let records = &mut self.records;
+        let start = |address: &u64| {
+            let record = records.containing(*address).filter(|record| !record.is_of(stream));
+            record.map(|record| record.allocation.address)
+        };
+        let known: Vec<u64> = addresses.iter().filter_map(start).collect();
+        if known.is_empty() {
+            return Ok(());
+        }
+        let number = self.uses.add(driver, stream)?;
+        for address in known {
+            let Some(record) = self.records.containing(address) else { continue };
+            match record.uses.iter_mut().find(|(of, _)| *of == stream) {
+                Some((_, last)) => *last = number,
+                None => record.uses.push((stream, number)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that an event of the program was recorded on a stream.
+    pub(crate) fn note_event(&mut self, event: u64, stream: StreamId) {
+        self.uses.record(event, stream);
+    }
+
+    /// Notes that later work of a stream waits for an event of the program.
+    pub(crate) fn note_wait(&mut self, stream: StreamId, event: u64) {
+        self.uses.wait(stream, event);
+    }
+
+    /// Notes that a stream is no more, and its work is done.
+    pub(crate) fn forget_stream(&mut self, stream: StreamId) {
+        self.uses.forget(stream);
+        self.records.all_live().for_each(|record| record.forget_stream(stream));
+    }
+
+    /// Returns what an address belongs to.
+    pub(crate) fn explain(&self, address: u64) -> Option<Explanation> {
+        self.records.explain(address)
+    }
+
+    /// Returns the first findings, oldest first.
+    pub(crate) fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    pub(crate) fn stats(&self) -> GuardStats {
+        let (quarantined, quarantined_bytes) = self.quarantine.kept();
+        GuardStats { quarantined, quarantined_bytes, ..self.stats }
+    }
+
+    /// Takes freed memory one step further, without waiting: begins the wait for streams, and unmaps what they have passed.
+    pub(crate) fn step(&mut self, context: &mut AllocatorContext<'_>) {
+        self.advance(context, false);
+    }
+
+    /// Does the same as [`Self::step`], and the CPU waits, until all memory that can go was unmapped.
+    pub(crate) fn drain(&mut self, context: &mut AllocatorContext<'_>) {
+        self.advance(context, true);
+    }
+
+    /// No event is recorded or queried while a stream is being captured.
+    fn advance(&mut self, context: &mut AllocatorContext<'_>, waits: bool) {
+        if context.capturing() {
+            return;
+        }
+        let result: Result<()> = self.retire_all(context).and_then(|()| self.unmap_passed(context, waits));
+        let most = self.options.quarantine;
+        let result = result.and_then(|()| Ok(self.trim(context.driver(), most)?));
+        if let Err(error) = result {
+            tracing::warn!(%error, "guarded memory that was freed stays for now");
+        }
+    }
+
+    fn retire_all(&mut self, context: &mut AllocatorContext<'_>) -> Result<()> {
+        let mut later = Vec::new();
+        let mut failed = Ok(());
+        for id in context.heap_mut().take_retired() {
+            if failed.is_err() {
+                later.push(id);
+                continue;
+            }
+            match self.retire(context, id) {
+                Ok(true) => {}
+                Ok(false) => later.push(id),
+                Err(error) => {
+                    failed = Err(error);
+                    later.push(id);
+                }
+            }
+        }
+        context.heap_mut().put_retired(later);
+        failed
+    }
+
+    /// Fills a freed block, and makes it wait for its own stream; the others have passed. Returns `false` if that must be
+    /// tried later.
+    fn retire(&mut self, context: &mut AllocatorContext<'_>, id: BlockId) -> Result<bool> {
+        let Block { address, pool, .. } = *context.heap().block(id);
+        let (stream, ended) = (context.heap().pool(pool.large()).stream, context.heap().pool(pool.large()).ended);
+        // Live memory of an ended stream belongs to none, and a borrowed stream may be gone.
+        if ended || context.heap().is_borrowed(stream) {
+            context.driver().synchronize()?;
+            self.unmap(context, id, address)?;
+            return Ok(true);
+        }
+        let (_, mut on) = context.on_streams();
+        match on.stream_state(pool.large())? {
+            StreamState::Captured => return Ok(false),
+            StreamState::Ended => {
+                self.unmap(context, id, address)?;
+                return Ok(true);
+            }
+            StreamState::Live => {}
+        }
+        if self.options.poison
+            && let Some(record) = self.records.freed(address)
+            && !record.is_poisoned
+        {
+            match marks::fill_poison(context.driver(), &record.allocation, stream) {
+                Ok(()) => record.is_poisoned = true,
+                Err(error) => tracing::warn!(%error, "freed memory could not be filled"),
+            }
+        }
+        self.quarantine.wait(context.driver(), stream, id, address)?;
+        Ok(true)
+    }
+
+    fn unmap_passed(&mut self, context: &mut AllocatorContext<'_>, waits: bool) -> Result<()> {
+        while let Some(passed) = self.quarantine.passed(context.driver(), waits)? {
+            self.unmap(context, passed.id, passed.address)?;
+            self.quarantine.done(&passed);
+        }
+        Ok(())
+    }
+
+    /// Looks at memory that every stream has passed, and unmaps it. Its addresses stay reserved.
+    fn unmap(&mut self, context: &mut AllocatorContext<'_>, id: BlockId, address: u64) -> Result<()> {
+        self.look_at_freed(context.driver(), address);
+        let Some(memory) = context.heap().guarded_memory(id) else { return Ok(()) };
+        let size = self.records.freed(address).map_or(0, |record| record.allocation.size);
+        if let Some(reservation) = unmap_guarded(context, id)? {
+            self.stats.held_bytes = self.stats.held_bytes.saturating_sub(memory.mapped.size);
+            self.stats.slack_bytes = self.stats.slack_bytes.saturating_sub(memory.mapped.size - size);
+            self.quarantine.keep(reservation, address);
+            self.records.unmapped(address);
+        }
+        Ok(())
+    }
+
+    fn trim(&mut self, driver: &dyn Driver, most: u64) -> DriverResult<()> {
+        let records = &mut self.records;
+        self.quarantine.trim(driver, most, |address| records.forget(address))
+    }
+
+    /// Looks at the marks in and around a freed allocation, once.
+    fn look_at_freed(&mut self, driver: &dyn Driver, address: u64) {
+        let Some(record) = self.records.freed(address) else { return };
+        let mut found = Vec::new();
+        if std::mem::take(&mut record.has_canary) {
+            found.extend(seen(marks::check_canary(driver, record)).into_iter().flatten());
+        }
+        if std::mem::take(&mut record.is_poisoned) {
+            found.extend(seen(marks::check_poison(driver, record.allocation)).flatten());
+        }
+        found.into_iter().for_each(|finding| self.report(finding));
+    }
+
+    /// Looks at the canaries of all live allocations. The device has passed all work. An allocation with a finding is not
+    /// looked at again.
+    pub(crate) fn look_at_live(&mut self, driver: &dyn Driver) -> DriverResult<()> {
+        let mut all = Vec::new();
+        for record in self.records.all_live().filter(|record| record.has_canary) {
+            let found = marks::check_canary(driver, record)?;
+            record.has_canary = found.is_empty();
+            all.extend(found);
+        }
+        all.into_iter().for_each(|finding| self.report(finding));
+        Ok(())
+    }
+
+    fn report(&mut self, finding: Finding) {
+        tracing::error!(kind = finding.name(), %finding, "guard mode found a mistake");
+        self.stats.findings += 1;
+        if self.findings.len() < FINDINGS_KEPT {
+            self.findings.push(finding);
+        }
+    }
+
+    /// Unmaps what can be, and gives all addresses back, at the end of an allocator.
+    pub(crate) fn close(&mut self, context: &mut AllocatorContext<'_>) {
+        self.drain(context);
+        if let Err(error) = self.trim(context.driver(), 0) {
+            tracing::warn!(%error, "addresses of guarded memory could not be given back");
+        }
+    }
+
+    /// Gives every event back to the driver, at the end of an allocator.
+    pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
+        self.uses.destroy_events(driver);
+        self.quarantine.destroy_events(driver);
+    }
+}
+
+/// Fills the bytes around an allocation, unless a capture might take the fill for its own. Returns whether it did.
+fn fills_canary(heap: &Heap, driver: &dyn Driver, allocation: &GuardedAllocation, slack: u64) -> bool {
+    let stream = allocation.stream;
+    let fill = || {
+        if heap.private().capturing() || (stream != StreamId::DEFAULT && driver.is_capturing(stream)?) {
+            return Ok(false);
+        }
+        marks::fill_canary(driver, allocation, slack, stream).map(|()| true)
+    };
+    let filled: DriverResult<bool> = fill();
+    filled.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the bytes around an allocation could not be filled");
+        false
+    })
+}
+
+/// Returns what was seen, or nothing if the memory could not be read.
+fn seen<T>(looked: DriverResult<T>) -> Option<T> {
+    looked.inspect_err(|error| tracing::warn!(%error, "freed memory could not be looked at")).ok()
+}
+
+/// Mixes a number, so that a program which repeats itself does not always get the same allocations guarded (splitmix64).
+fn mixed(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
