@@ -21,10 +21,10 @@ impl Allocator {
     pub fn size_of(&self, address: u64) -> Result<u64> {
         let core = self.core.lock();
         if core.grows_at(address)? {
-            return Ok(core.growths.extent(address)?.mapped);
+            return Ok(core.features.growing.extent(address)?.mapped);
         }
         let block = core.heap.block(core.heap.live(address)?);
-        Ok(if core.guard.is_some() { block.requested } else { block.size })
+        Ok(if core.features.guard.is_some() { block.requested } else { block.size })
     }
 
     /// Returns whether a live allocation starts at `address`.
@@ -33,7 +33,7 @@ impl Allocator {
         let core = self.core.lock();
         // A part of an allocation that grows is none of its own.
         if let Ok(true) | Err(_) = core.grows_at(address) {
-            return core.growths.extent(address).is_ok();
+            return core.features.growing.extent(address).is_ok();
         }
         core.heap.live(address).is_ok()
     }
@@ -44,9 +44,9 @@ impl Allocator {
         let core = &mut *self.core.lock();
         Stats {
             strategy: core.config.strategy,
-            instead_of: core.instead_of,
+            instead_of: core.features.fallback.instead_of,
             max_split_size: core.config.max_split_size,
-            guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
+            guard: core.features.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
             sleep: core.heap.sleep_stats(),
             spill_kept_bytes: core.heap.host_stock().bytes(),
             host_bytes: (core.heap.host_bytes() + core.streams.host_bytes() + core.strategy.host_bytes()) as u64,
