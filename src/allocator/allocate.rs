@@ -6,6 +6,7 @@
 
 use super::callbacks::Calls;
 use super::core::{Allocator, Core};
+use super::operations::Pools;
 use super::prepared::{Order, Prepared, fit_rules};
 use crate::backing::{Miss, Served, StrategyContext, reclaim_private_pools};
 use crate::config::rounding::MAX_REQUEST;
@@ -20,7 +21,7 @@ pub(super) type Found = std::result::Result<BlockId, Option<ViewUsage>>;
 
 impl Allocator {
     /// Allocates `size` bytes for work on `stream`. Returns an address that is a multiple of 512. For 0 bytes it is
-    /// address 0, which [`Allocator::free`] ignores.
+    /// address 0, which [`Self::free`] ignores.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with a report, after everything that could be was given back; [`Error::RequestTooLarge`];
@@ -53,51 +54,6 @@ impl Allocator {
         let address = core.heap.hand_out(id, &request, &core.rules.fit)?;
         core.checked()?;
         Ok(address)
-    }
-
-    /// Does the same as [`Self::allocate`], from a private pool, whatever is routed where.
-    ///
-    /// # Errors
-    /// Those of [`Self::allocate`]; [`Error::UnknownPool`] if the pool has no use; [`Error::Source`] if its own source
-    /// failed.
-    pub fn allocate_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
-        let guard = &mut self.core.lock();
-        let core = &mut **guard;
-        core.heap.private_mut().used(pool)?;
-        if size == 0 {
-            return Ok(0);
-        }
-        let size = bounded(size)?;
-        core.make_whole()?;
-        core.poll()?;
-        let order = Order::new(size, stream, Some(pool));
-        if core.guard.is_some() {
-            return self.allocate_watched(guard, &order);
-        }
-        self.serve_private(guard, &order, pool)
-    }
-
-    /// Does the same as [`Self::allocate_in`], from free memory that the pool holds in one range. Returns `None` if
-    /// there is no such range. No new memory is taken, and nothing is waited for.
-    ///
-    /// # Errors
-    /// Those of [`Self::allocate_in`], except [`Error::OutOfMemory`].
-    pub fn allocate_held_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<Option<u64>> {
-        let core = &mut *self.core.lock();
-        core.heap.private_mut().used(pool)?;
-        if size == 0 {
-            return Ok(Some(0));
-        }
-        let size = bounded(size)?;
-        core.make_whole()?;
-        core.poll()?;
-        let prepared = core.private_request(&Order::new(size, stream, Some(pool)), pool)?;
-        let rules = FitRules { takes_idle: false, ..*fit_rules(&core.rules, &core.own_rules, &prepared) };
-        let Some(id) = core.heap.fit(&prepared.request, &rules).some() else { return Ok(None) };
-        core.make_usable(id, &prepared.request)?;
-        let address = core.hand_out(id, &prepared)?;
-        core.watch(address)?;
-        Ok(Some(address))
     }
 
     /// Serves a request of no private pool, as [`Self::allocate`] does without guard mode.
@@ -191,6 +147,53 @@ impl Allocator {
             Some(id) => Ok((Ok(id), None)),
             None => core.ask_first(prepared),
         }
+    }
+}
+
+impl Pools<'_> {
+    /// Does the same as [`Allocator::allocate`](crate::Allocator::allocate), from a private pool, whatever is routed where.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if the pool has no use; [`Error::Source`] if its own source
+    /// failed.
+    pub fn allocate(self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
+        let guard = &mut self.0.core.lock();
+        let core = &mut **guard;
+        core.heap.private_mut().used(pool)?;
+        if size == 0 {
+            return Ok(0);
+        }
+        let size = bounded(size)?;
+        core.make_whole()?;
+        core.poll()?;
+        let order = Order::new(size, stream, Some(pool));
+        if core.guard.is_some() {
+            return self.0.allocate_watched(guard, &order);
+        }
+        self.0.serve_private(guard, &order, pool)
+    }
+
+    /// Does the same as [`Self::allocate`], from free memory that the pool holds in one range. Returns `None` if
+    /// there is no such range. No new memory is taken, and nothing is waited for.
+    ///
+    /// # Errors
+    /// Those of [`Self::allocate`], except [`Error::OutOfMemory`].
+    pub fn allocate_held(self, pool: PoolId, size: u64, stream: StreamId) -> Result<Option<u64>> {
+        let core = &mut *self.0.core.lock();
+        core.heap.private_mut().used(pool)?;
+        if size == 0 {
+            return Ok(Some(0));
+        }
+        let size = bounded(size)?;
+        core.make_whole()?;
+        core.poll()?;
+        let prepared = core.private_request(&Order::new(size, stream, Some(pool)), pool)?;
+        let rules = FitRules { takes_idle: false, ..*fit_rules(&core.rules, &core.own_rules, &prepared) };
+        let Some(id) = core.heap.fit(&prepared.request, &rules).some() else { return Ok(None) };
+        core.make_usable(id, &prepared.request)?;
+        let address = core.hand_out(id, &prepared)?;
+        core.watch(address)?;
+        Ok(Some(address))
     }
 }
 

@@ -16,7 +16,7 @@ const LONG_EPOCH: u64 = 8 << 20;
 
 impl Allocator {
     /// Frees an allocation. Its memory serves later requests of its stream at once; if other streams were named with
-    /// [`Allocator::record_stream`], once they have passed this point.
+    /// [`Self::record_stream`], once they have passed this point.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
@@ -60,7 +60,7 @@ impl Allocator {
     /// # Errors
     /// Those of [`Self::free`]; [`Error::HostMemory`] if another stream than its own is named, and the allocation stays
     /// live.
-    pub fn free_under(&self, address: u64, stream: StreamId) -> Result<()> {
+    pub fn free_with_current_stream(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
         }

@@ -14,13 +14,14 @@
 use super::allocate::Found;
 use super::core::{Allocator, Core};
 use super::lender::Lender;
+use super::operations::DeviceLending;
 use super::prepared::{Order, Prepared};
 use crate::backing;
 use crate::config::Increase;
 use crate::driver::in_relaxed_capture_mode;
 use crate::error::Result;
 use crate::heap::{GRANULE, Request, ViewUsage};
-use crate::report::lending::{Lending, Lent, Shortage, Spare};
+use crate::report::lending::{LendableBytes, Lending, Lent, Shortage};
 use crate::strategy::{Assumption, Goal, Means, OWN_SEGMENTS_STRATEGY, Strategy};
 use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,54 +38,10 @@ const AHEAD: u64 = 8;
 const TIMES_MORE: u64 = 8;
 
 impl Allocator {
-    /// Sets who asks other processes for memory before a request is refused; `None` asks nobody. A request during which it is
-    /// replaced may still ask the one before.
-    pub fn set_lender(&self, lender: Option<Arc<dyn Lender>>) {
-        let before = std::mem::replace(&mut self.core.lock().lender, lender);
-        // It is the program's, and dropping it may call anything.
-        drop(before);
-    }
-
-    /// Returns what the allocator holds, and could give back. Makes no driver call.
-    #[must_use]
-    pub fn spare(&self) -> Spare {
-        let stats = self.stats();
-        let elsewhere = self.live_elsewhere();
-        let held = stats.reserved_bytes.all.current;
-        // What sleeps or is spilled is live, and not held.
-        let live = stats.active_bytes.all.current.saturating_sub(elsewhere).min(held);
-        Spare { held, live, free: held - live }
-    }
-
     /// Returns the bytes that are live and not held: of tags that sleep, and of spilled memory.
     pub(super) fn live_elsewhere(&self) -> u64 {
         let heap = &self.core.lock().heap;
         heap.live_asleep() + heap.live_spilled()
-    }
-
-    /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as [`Self::trim`]. Returns
-    /// the bytes given back.
-    ///
-    /// With the strategy `stitch` only memory goes that the GPU is known to have passed, and nothing is waited
-    /// for: an event is recorded on each stream that freed memory since the last call, so that what was freed before this call
-    /// can go at the next one. With other strategies the CPU may wait for the GPU. During a stream capture nothing goes.
-    ///
-    /// # Errors
-    /// As [`Self::trim`].
-    pub fn lend(&self, bytes: u64) -> Result<u64> {
-        let core = &mut *self.core.lock();
-        if core.capturing() || bytes == 0 {
-            return Ok(0);
-        }
-        let driver = Arc::clone(&core.driver);
-        // A capture of which nobody told the allocator may be under way on another thread.
-        in_relaxed_capture_mode(&*driver, true, || {
-            if core.config.strategy.joins_free_memory() {
-                return core.release_passed(bytes);
-            }
-            let down_to = core.heap.reserved().saturating_sub(bytes);
-            core.trim(down_to)
-        })
     }
 
     /// Asks others for what a request lacks, and tries it again after each answer.
@@ -107,6 +64,52 @@ impl Allocator {
         }
         core.lending = asking.told;
         Ok((prepared, Err(refused)))
+    }
+}
+
+impl DeviceLending<'_> {
+    /// Sets who asks other processes for memory before a request is refused; `None` asks nobody. A request during which it is
+    /// replaced may still ask the one before.
+    pub fn set_lender(self, lender: Option<Arc<dyn Lender>>) {
+        let before = std::mem::replace(&mut self.0.core.lock().lender, lender);
+        // It is the program's, and dropping it may call anything.
+        drop(before);
+    }
+
+    /// Returns what the allocator holds, and could give back. Makes no driver call.
+    #[must_use]
+    pub fn lendable(self) -> LendableBytes {
+        let stats = self.0.stats();
+        let elsewhere = self.0.live_elsewhere();
+        let held = stats.reserved_bytes.all.current;
+        // What sleeps or is spilled is live, and not held.
+        let live = stats.active_bytes.all.current.saturating_sub(elsewhere).min(held);
+        LendableBytes { held, live, free: held - live }
+    }
+
+    /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as [`Allocator::trim`](crate::Allocator::trim). Returns
+    /// the bytes given back.
+    ///
+    /// With the strategy `stitch` only memory goes that the GPU is known to have passed, and nothing is waited
+    /// for: an event is recorded on each stream that freed memory since the last call, so that what was freed before this call
+    /// can go at the next one. With other strategies the CPU may wait for the GPU. During a stream capture nothing goes.
+    ///
+    /// # Errors
+    /// As [`Allocator::trim`](crate::Allocator::trim).
+    pub fn lend(self, bytes: u64) -> Result<u64> {
+        let core = &mut *self.0.core.lock();
+        if core.capturing() || bytes == 0 {
+            return Ok(0);
+        }
+        let driver = Arc::clone(&core.driver);
+        // A capture of which nobody told the allocator may be under way on another thread.
+        in_relaxed_capture_mode(&*driver, true, || {
+            if core.config.strategy.joins_free_memory() {
+                return core.release_passed(bytes);
+            }
+            let down_to = core.heap.reserved().saturating_sub(bytes);
+            core.trim(down_to)
+        })
     }
 }
 

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | core | the state behind the lock, and how a step that calls the driver is run |
 //! | open | allocators on devices that are named |
+//! | operations | the groups of operations beside those that every program needs |
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | growing, growths | allocations that grow in place, and which there are |
@@ -15,7 +16,7 @@
 //! | idle | memory goes back while nobody uses the allocator |
 //! | lender, lending | other processes on the device are asked for memory, and ask |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
-//! | streams | `record_stream`, `forget_stream` |
+//! | streams | `record_stream`, streams that end, and streams of others |
 //! | private_pool, own_segments, checkpoint | CUDA graphs and `MemPool` |
 //! | report | statistics, snapshots, observers |
 //! | guarded | guard mode: `explain`, `findings`, what the program says of its streams |
@@ -38,6 +39,7 @@ mod looks;
 mod old_drivers;
 mod open;
 mod opened;
+pub mod operations;
 mod own_segments;
 mod peers;
 mod pending;
