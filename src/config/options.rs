@@ -55,7 +55,7 @@ impl StreamSharing {
 ///
 /// Memory that other processes were given is never exchanged; nothing is, during captures, in guard mode, or once another
 /// device has access. Memory that is registered elsewhere (NCCL, RDMA) must be named to
-/// [`Allocator::fix_memory`](crate::Allocator::fix_memory).
+/// [`Sharing::pin_physical`](crate::operations::Sharing::pin_physical).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Split {
@@ -87,7 +87,7 @@ pub struct Config {
     pub strategy: StrategyKind,
     /// Whether the program has chosen the strategy: by its name in text, by [`Self::with_strategy`] or [`Self::of_strategy`], or here. Then a
     /// device without the virtual memory that it needs is an error, [`Error::NoVirtualMemory`](crate::Error::NoVirtualMemory). Otherwise
-    /// `caching` takes the place of the default there, with a warning ([`Allocator::instead_of`](crate::Allocator::instead_of)). Any strategy
+    /// `caching` takes the place of the default there, with a warning ([`Reports::fallback_from`](crate::operations::Reports::fallback_from)). Any strategy
     /// but the default counts as chosen.
     pub strategy_named: bool,
     /// Blocks of at least this many bytes are not split, and serve only requests of at least this size. `None`: no
@@ -112,7 +112,7 @@ pub struct Config {
     pub memory_limit: Option<u64>,
     /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. Memory does not grow into them: what is free is
     /// used first, then given back, and then the request is refused. Where others take of them nevertheless, free memory goes back at a miss
-    /// until they are free again ([`Allocator::keep_headroom`](crate::Allocator::keep_headroom)). The limits hold beside it. 0: none.
+    /// until they are free again ([`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom)). The limits hold beside it. 0: none.
     pub headroom: u64,
     /// When memory freed on one stream may serve another, with the strategy `stitch`.
     pub sharing: StreamSharing,
@@ -129,7 +129,7 @@ pub struct Config {
     /// what backups of tags lay in ([`Backup`](crate::Backup)), for the next tag that sleeps, and what was spilled to, for
     /// the next spill. To have a GiB of it takes the machine a third of a second for spilling, and about half of that for backups. What
     /// serves at present does not count. 0: none is kept. `None`: all of the backups' until
-    /// [`Allocator::release_backups`](crate::Allocator::release_backups), and of spilling as much as lay spilled at most, until
+    /// [`Tags::release_backups`](crate::operations::Tags::release_backups), and of spilling as much as lay spilled at most, until
     /// [`Allocator::empty_cache`](crate::Allocator::empty_cache).
     pub backup_cache: Option<u64>,
     /// The longest time, in milliseconds, that one request may wait for freed memory that work on the GPU still uses, before it
@@ -174,7 +174,7 @@ pub struct Config {
     /// The flags of the strategies of Paddle.
     pub paddle: PaddleFlags,
     /// How many of its last operations the allocator keeps, 16 bytes of host memory each: the flight recorder
-    /// ([`Allocator::flight`](crate::Allocator::flight)). 0: none, and 4 KiB. At most 2^26.
+    /// ([`Reports::flight`](crate::operations::Reports::flight)). 0: none, and 4 KiB. At most 2^26.
     pub flight_recorder: usize,
     /// The file to which the flight recorder is written when a request is refused, in the C library and under PyTorch; in Rust
     /// `seamalloc_trace::flight` does it. `{pid}` and `{device}` stand for the numbers of the process and of the device. `None`: it is

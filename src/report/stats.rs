@@ -76,7 +76,7 @@ impl SplitStats {
     }
 }
 
-/// Tags that sleep ([`Allocator::sleep`](crate::Allocator::sleep)).
+/// Tags that sleep ([`Tags::sleep`](crate::operations::Tags::sleep)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -135,7 +135,7 @@ pub struct Stats {
     /// The strategy in force.
     pub strategy: StrategyKind,
     /// The strategy in whose place it is, because the device has no virtual memory, or the driver refused all addresses
-    /// ([`Allocator::instead_of`](crate::Allocator::instead_of)).
+    /// ([`Reports::fallback_from`](crate::operations::Reports::fallback_from)).
     pub instead_of: Option<StrategyKind>,
     /// Blocks that were handed out and that the program has not freed.
     pub allocation: StatByPool,

@@ -106,7 +106,7 @@ impl Sample {
     /// Reads the figures of an allocator: two looks under its lock. How memory is divided up takes a walk over its free ranges.
     #[must_use]
     pub fn of(number: u32, device: &str, allocator: &Allocator) -> Self {
-        let (stats, memory, config) = (allocator.stats(), allocator.fragmentation(), allocator.config());
+        let (stats, memory, config) = (allocator.stats(), allocator.reports().fragmentation(), allocator.config());
         let total = allocator.driver().properties().total_memory;
         let by_fraction = config.memory_fraction.map(|part| (part * total as f64) as u64);
         Self {
