@@ -85,7 +85,7 @@ soak *arguments:
 deny:
     .ci/run deny
 
-# The integer programs of order/, with a HiGHS that is compiled without optimisation.
+# The integer programs of crates/order/, with a HiGHS that is compiled without optimisation.
 order:
     .ci/run order
 

@@ -14,10 +14,10 @@ PARTS = """
     src/allocator/growing.rs src/allocator/growths.rs src/allocator/headroom.rs src/allocator/lending.rs
     src/allocator/sleep.rs src/allocator/sleep_callbacks.rs src/allocator/sleep_change.rs src/allocator/spill.rs
     src/owned/growing.rs src/host_pool.rs src/strategy/malloc_async.rs src/strategy/malloc_fallback.rs
-    live/src broker/src
+    crates/live/src crates/broker/src
 """.split()
 # The folder of a package, by the package.
-PACKAGES = {"seamalloc": "", "seamalloc-live": "live/", "seamalloc-broker": "broker/"}
+PACKAGES = {"seamalloc": "", "seamalloc-live": "crates/live/", "seamalloc-broker": "crates/broker/"}
 # Names of `Result`, which cargo-mutants takes for types of their own: it would call `Grown::new(X)`, which does not exist.
 RESULTS = ["Grown", "DriverResult", "Checked"]
 

@@ -24,7 +24,7 @@ def stitched(runs):
 
 def recorded_memory(runs):
     """What each job uses of what is held. `caching` and `expandable` hold what PyTorch's two held on an H200, to the
-    byte (trace/tests/jobs/recorded_jobs.rs)."""
+    byte (crates/trace/tests/jobs/recorded_jobs.rs)."""
     lines = []
     for name, job, lag, passes in stitched(runs):
         native, expandable = (runs.row(job, kind, lag=lag) for kind in ("caching", "expandable"))

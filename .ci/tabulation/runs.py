@@ -44,7 +44,7 @@ class Runs:
         self.folder = folder
         self._root = root
         self._command = command
-        stored = root / "cli/tests/data/figures.jsonl.gz"
+        stored = root / "crates/cli/tests/data/figures.jsonl.gz"
         with gzip.open(stored, "rt", encoding="utf-8") as lines:
             rows = map(json.loads, lines)
             self.stored = {(row["lag"], row["trace"], row["strategy"], row["pass"]): row for row in rows}

@@ -8,12 +8,12 @@ use super::callbacks::Calls;
 use super::core::{Allocator, Core};
 use super::operations::Pools;
 use super::prepared::{Order, Prepared, fit_rules};
-use crate::backing::{Miss, Served, StrategyContext, reclaim_private_pools};
+use crate::backing::{AllocatorContext, Miss, Served, reclaim_private_pools};
 use crate::config::rounding::MAX_REQUEST;
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Request, ViewUsage};
 use crate::ids::{BlockId, PoolId, StreamId};
-use crate::strategy::{Means, Strategy, serve_own_segments};
+use crate::strategy::{AnyStrategy, Means, serve_own_segments};
 use parking_lot::MutexGuard;
 
 /// The result of a miss: a block, or how much views would have taken with one that the bounds forbade.
@@ -245,8 +245,8 @@ impl Core {
         }
         let request = &prepared.request;
         self.ask(|strategy, context| {
-            if context.heap.is_segmented(request.pool) {
-                return serve_own_segments(strategy, context, request, means);
+            if context.heap().is_segmented(request.pool) {
+                return serve_own_segments(&mut **strategy, context, request, means);
             }
             let first = if means == Means::All { Means::Cheap } else { means };
             match strategy.serve(context, request, first) {
@@ -259,7 +259,7 @@ impl Core {
     /// Returns the block that a step of the strategy finds.
     pub(super) fn ask(
         &mut self,
-        mut step: impl FnMut(&mut dyn Strategy, &mut StrategyContext<'_>) -> Served,
+        mut step: impl FnMut(&mut AnyStrategy, &mut AllocatorContext<'_>) -> Served,
     ) -> Result<Found> {
         // What is found can be handed out then.
         self.heap.reserve_live()?;
@@ -277,8 +277,8 @@ impl Core {
 
 /// Serves a request for which cheap means found too little.
 pub(super) fn serve_by_all(
-    strategy: &mut dyn Strategy,
-    context: &mut StrategyContext<'_>,
+    strategy: &mut AnyStrategy,
+    context: &mut AllocatorContext<'_>,
     request: &Request,
 ) -> Served {
     reclaim_private_pools(context).map_err(Miss::Failed)?;

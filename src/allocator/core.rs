@@ -10,7 +10,7 @@ use super::looks::Looks;
 use super::opened::Opened;
 use super::shares::Shares;
 use super::sleep_callbacks::SleepCallbacks;
-use crate::backing::{PendingRollback, Spill, StrategyContext};
+use crate::backing::{AllocatorContext, PendingRollback, Spill, Terms};
 use crate::config::{self, ColdestFirst, Config, ConfigError, Limits, SpillPolicy, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{DeviceProperties, Driver, StreamId};
@@ -22,7 +22,7 @@ use crate::report::lending::Lending;
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
 use crate::span::Span;
-use crate::strategy::{self, AnyStrategy, Rules, Strategy, rules_of_own_segments};
+use crate::strategy::{AnyStrategy, Rules, Strategy, rules_of_own_segments};
 use crate::streams::{LowWaterMark, Streams};
 use crate::units::format_bytes_exactly;
 use parking_lot::Mutex;
@@ -133,7 +133,7 @@ impl Allocator {
             return Err(Error::Granularity { device, granularity });
         }
         let config = heeded(config, properties);
-        let strategy = strategy::new(kind);
+        let strategy = AnyStrategy::new(kind);
         let heap = Heap::new(heap_rules(&config, &*strategy, properties))?;
         let guard = Guard::new(&config.guard);
         let rules = strategy.rules(&config);
@@ -191,23 +191,16 @@ impl Allocator {
 impl Core {
     /// Runs a step that calls the driver, and counts its time as a stall. Where it has failed, and live memory could not be mapped
     /// at its addresses again, that is tried once more: kernels may use the memory as soon as the operation is over.
-    pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> T) -> T {
+    pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut AnyStrategy, &mut AllocatorContext<'_>) -> T) -> T {
         let before = self.driver.busy_ns();
         let (exchanges, budget) = (self.may_exchange(), self.may_spill());
-        let mut context = StrategyContext {
-            heap: &mut self.heap,
-            streams: &mut self.streams,
-            rollback: &mut self.rollback,
-            driver: &*self.driver,
-            config: &self.config,
-            limits: self.limits,
-            exchanges,
-            spill: budget.map(|budget| Spill { budget, policy: &*self.spill_policy }),
-            no_addresses: false,
-        };
-        let result = step(&mut *self.strategy, &mut context);
-        self.no_addresses |= context.no_addresses;
-        if !context.rollback.is_whole()
+        let tables = (&mut self.heap, &mut self.streams, &mut self.rollback);
+        let spill = budget.map(|budget| Spill { budget, policy: &*self.spill_policy });
+        let terms = Terms { config: &self.config, limits: self.limits, exchanges, spill };
+        let mut context = AllocatorContext::new(tables, &*self.driver, terms);
+        let result = step(&mut self.strategy, &mut context);
+        self.no_addresses |= context.has_no_addresses();
+        if !context.is_whole()
             && let Err(error) = context.retry_rollback()
         {
             tracing::error!(%error, "live memory is missing at its addresses until the next request");
@@ -258,9 +251,9 @@ impl Core {
             // The last of them may have passed since, on a wait.
             return if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) };
         }
-        let polled = self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver));
+        let polled = self.timed(|_, context| context.poll_recorded());
         if self.heap.gives_back() {
-            self.give_back();
+            self.release_unkept();
         }
         if self.heap.spilled() > 0 {
             self.drop_spilled()?;
@@ -285,7 +278,8 @@ impl Core {
         self.heap.notify(Action::Oom, Span::new(free, request.size), request.pool);
         let input = ReportInput {
             heap: &self.heap,
-            strategy: &*self.strategy,
+            strategy: self.strategy.estimates(),
+            sharing: self.rules.sharing,
             config: &self.config,
             limits: self.limits,
             properties: self.driver.properties(),
@@ -323,7 +317,7 @@ impl Core {
         self.instead_of = Some(self.config.strategy);
         let config = with_plain_memory(self.config.clone(), properties, "refuses addresses in every size");
         let config = heeded(config, properties);
-        self.strategy = strategy::new(config.strategy);
+        self.strategy = AnyStrategy::new(config.strategy);
         self.heap.set_rules(heap_rules(&config, &*self.strategy, properties));
         self.set_config(config);
         true

@@ -6,7 +6,7 @@ use super::core::{Allocator, Core};
 use crate::error::{Error, Result};
 use crate::heap::{Block, Kind};
 use crate::ids::{BlockId, PoolIndex, StreamId};
-use crate::strategy::FreeUsedBy;
+use crate::strategy::{FreeUsedBy, Goal};
 use crate::streams::{Epochs, StreamContext};
 
 /// An epoch of a stream ends once this part (1/n) of the reserved bytes was freed in it, but at least `LONG_EPOCH`
@@ -153,7 +153,7 @@ impl Core {
     fn freed(&mut self, address: u64, size: u64, pool: PoolIndex) -> Result<()> {
         self.shares.end(address);
         if self.heap.gives_back() {
-            self.give_back();
+            self.release_unkept();
         }
         if self.low_water.is_reached(size, &self.heap) {
             self.consolidate();
@@ -169,12 +169,12 @@ impl Core {
     /// Gives segments back to the driver that the layout keeps for nobody. What cannot be given back now stays free, and goes
     /// with the next one.
     #[cold]
-    pub(super) fn give_back(&mut self) {
+    pub(super) fn release_unkept(&mut self) {
         self.heap.forget_given_back();
         if self.capturing() {
             return;
         }
-        if let Err(error) = self.timed(|strategy, context| strategy.give_back(context)) {
+        if let Err(error) = self.timed(|strategy, context| strategy.release(context, Goal::Unkept)) {
             tracing::warn!(%error, "a free segment could not be given back; it is kept");
         }
     }
@@ -216,7 +216,10 @@ impl Core {
             self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
             if let Some(mut pending) = pending {
                 if self.config.paddle_stream_safe() {
-                    self.timed(|_, context| context.streams.recorded.forget_passed(context.driver, &mut pending));
+                    self.timed(|_, context| {
+                        let (streams, on) = context.on_streams();
+                        streams.recorded.forget_passed(on.driver, &mut pending);
+                    });
                 }
                 self.heap.freed_privately(id);
                 self.heap.free_requested(id);
@@ -228,7 +231,10 @@ impl Core {
         self.heap.freed_privately(id);
         if in_use {
             self.heap.free_requested(id);
-            self.timed(|_, context| context.streams.recorded.hold(context.heap, context.driver, id));
+            self.timed(|_, context| {
+                let (streams, on) = context.on_streams();
+                streams.recorded.hold(on.heap, on.driver, id);
+            });
             self.has_pre_work = true;
         } else {
             self.heap.clear_uses(id);
@@ -244,7 +250,10 @@ impl Core {
         if kind == Kind::Guarded || self.capturing() || self.heap.is_private(pool.large()) {
             return Ok(false);
         }
-        let freed = self.timed(|strategy, context| strategy.free(context, id));
+        let freed = self.timed(|strategy, context| match strategy.stream_ordered() {
+            Some(strategy) => strategy.free(context, id),
+            None => Ok(false),
+        });
         freed.inspect_err(|_| self.heap.keep_live(id))
     }
 

@@ -6,7 +6,7 @@
 use super::core::{Allocator, Core};
 use super::operations::GuardMode;
 use super::prepared::{Order, Prepared};
-use crate::backing::{StrategyContext, reclaim_private_pools};
+use crate::backing::{AllocatorContext, reclaim_private_pools};
 use crate::driver::{Call, DriverError, Status};
 use crate::error::{Error, Result};
 use crate::guard::Guard;
@@ -62,10 +62,11 @@ impl GuardMode<'_> {
             return Err(DriverError::new(Call::Read, Status::STREAM_CAPTURE_UNSUPPORTED, detail).into());
         }
         let looked = core.on_guard(|guard, context| {
-            context.driver.synchronize()?;
-            context.streams.recorded.synchronize(context.heap, context.driver)?;
+            context.driver().synchronize()?;
+            let (streams, on) = context.on_streams();
+            streams.recorded.synchronize(on.heap, on.driver)?;
             guard.drain(context);
-            guard.look_at_live(context.driver)?;
+            guard.look_at_live(context.driver())?;
             Ok(guard.stats().findings)
         });
         looked.unwrap_or(Ok(0))
@@ -87,7 +88,7 @@ impl GuardMode<'_> {
         if stream != StreamId::DEFAULT && core.driver.is_capturing(stream)? {
             return Ok(());
         }
-        let noted = core.on_guard(|guard, context| guard.note_uses(context.driver, addresses, stream));
+        let noted = core.on_guard(|guard, context| guard.note_uses(context.driver(), addresses, stream));
         Ok(noted.unwrap_or(Ok(()))?)
     }
 
@@ -121,7 +122,7 @@ impl GuardMode<'_> {
 
 impl Core {
     /// Runs a step of guard mode. Returns `None` if it is off.
-    pub(super) fn on_guard<T>(&mut self, step: impl FnOnce(&mut Guard, &mut StrategyContext<'_>) -> T) -> Option<T> {
+    pub(super) fn on_guard<T>(&mut self, step: impl FnOnce(&mut Guard, &mut AllocatorContext<'_>) -> T) -> Option<T> {
         let mut guard = self.guard.take()?;
         let result = self.timed(|_, context| step(&mut guard, context));
         self.guard = Some(guard);
@@ -195,7 +196,7 @@ impl Core {
         }
         let address = self.heap.block(id).address;
         let named = self.streams.recorded.uses(id).to_vec();
-        let missing = self.on_guard(|guard, context| guard.missing_record_stream(context.driver, address, &named));
+        let missing = self.on_guard(|guard, context| guard.missing_record_stream(context.driver(), address, &named));
         for stream in missing.into_iter().flatten() {
             if let Err(error) = self.streams.recorded.record_use(&mut self.heap, id, stream) {
                 tracing::warn!(%error, %stream, "freed memory does not wait for a stream that nobody named");

@@ -7,7 +7,7 @@
 //! **Rationale.** NCCL, cuBLAS and other processes take memory of the device when they need it, and fail where there is none,
 //! while an allocator that caches has gigabytes free. A limit on what is held does not help: it says nothing of what others hold.
 //!
-//! **Approach.** Two things, by one option. Memory does not grow into the headroom: `StrategyContext::allows` asks the device
+//! **Approach.** Two things, by one option. Memory does not grow into the headroom: `AllocatorContext::allows` asks the device
 //! before each growth, and what then follows is what follows at a limit. And where others take of the headroom, free memory goes
 //! back until it is whole again. That is found out at misses, after the request is served, so that it takes what it needs of
 //! what is free: the device is asked once in 10 ms or 256 misses, never at a hit. Only what the GPU has passed goes,
@@ -80,7 +80,7 @@ impl Core {
         self.heap.counters_mut().headroom.looks += 1;
         // Whatever becomes of it, the next one is not due at once.
         self.looks.done(self.driver.clock_ns(), true);
-        let free = self.timed(|_, context| context.driver.memory_info())?.free;
+        let free = self.timed(|_, context| context.driver().memory_info())?.free;
         let missing = self.limits.headroom().saturating_sub(free);
         if missing == 0 {
             self.looks.done(self.driver.clock_ns(), false);
@@ -94,7 +94,7 @@ impl Core {
         // A capture of which nobody told the allocator may be under way on another thread.
         let released = in_relaxed_capture_mode(&*driver, true, || {
             self.timed(|strategy, context| {
-                context.streams.recorded.poll(context.heap, context.driver)?;
+                context.poll_recorded()?;
                 backing::drop_spilled(context)?;
                 strategy.release(context, Goal::Towards { down_to })
             })

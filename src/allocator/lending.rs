@@ -22,7 +22,7 @@ use crate::driver::in_relaxed_capture_mode;
 use crate::error::Result;
 use crate::heap::{GRANULE, Request, ViewUsage};
 use crate::report::lending::{LendableBytes, Lending, Lent, Shortage};
-use crate::strategy::{Assumption, Goal, Means, OWN_SEGMENTS_STRATEGY, Strategy};
+use crate::strategy::{Assumption, Goal, Means, OWN_SEGMENTS_ESTIMATES};
 use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -166,8 +166,8 @@ impl Core {
         if self.heap.has_source(request.pool) {
             return None;
         }
-        let strategy: &dyn Strategy =
-            if self.heap.is_segmented(request.pool) { OWN_SEGMENTS_STRATEGY } else { &*self.strategy };
+        let segmented = self.heap.is_segmented(request.pool);
+        let strategy = if segmented { OWN_SEGMENTS_ESTIMATES } else { self.strategy.estimates() };
         let assumption = if refused.is_some() { Assumption::NoMoreViews } else { Assumption::AsIs };
         let growth = strategy.growth_needed(&self.heap, &self.config, request, assumption);
         self.missing_of_device(growth)
@@ -185,7 +185,7 @@ impl Core {
         let before = self.heap.reserved();
         self.drain_guard();
         self.timed(|strategy, context| {
-            context.streams.recorded.poll(context.heap, context.driver)?;
+            context.poll_recorded()?;
             backing::drop_spilled(context)?;
             strategy.release(context, Goal::Passed { enough })
         })?;

@@ -27,7 +27,7 @@ impl Sharing<'_> {
         }
         let plain = core.config.strategy.has_plain_memory() || core.heap.private().has_segmented();
         core.peers.try_reserve(1)?;
-        core.timed(|_, context| context.driver.enable_peer_access(ordinal, plain))?;
+        core.timed(|_, context| context.driver().enable_peer_access(ordinal, plain))?;
         if !core.peers.contains(&ordinal) {
             core.peers.push(ordinal);
         }
@@ -49,7 +49,7 @@ impl Core {
     pub(super) fn open_plain_to_peers(&mut self) -> Result<()> {
         let peers = std::mem::take(&mut self.peers);
         let enabled = self.timed(|_, context| {
-            let enable = |peer: &u32| context.driver.enable_peer_access(*peer, true);
+            let enable = |peer: &u32| context.driver().enable_peer_access(*peer, true);
             context.allowed_in_captures(|| peers.iter().try_for_each(enable))
         });
         self.peers = peers;

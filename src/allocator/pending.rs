@@ -6,7 +6,7 @@
 use super::allocate::{Found, serve_by_all};
 use super::core::{Allocator, Core};
 use super::prepared::{Order, Prepared};
-use crate::backing::{Miss, StrategyContext};
+use crate::backing::{AllocatorContext, Miss};
 use crate::config::StreamSharing;
 use crate::error::Result;
 use crate::heap::Request;
@@ -183,7 +183,7 @@ impl Core {
     fn may_fit(&mut self, request: &Request, room: u64) -> bool {
         self.timed(|strategy, context| {
             let across = context.config.sharing == StreamSharing::Wait;
-            let free = strategy.largest_servable(context.heap, context.config, request.pool, across);
+            let free = strategy.estimates().largest_servable(context.heap(), context.config, request.pool, across);
             free.saturating_add(room) >= request.size
         })
     }
@@ -198,25 +198,26 @@ impl Core {
 }
 
 /// Returns whether the request may have memory of other streams where it lies, once they have passed.
-fn shares(context: &StrategyContext<'_>) -> bool {
+fn shares(context: &AllocatorContext<'_>) -> bool {
     context.config.sharing != StreamSharing::Never
 }
 
 /// Returns the bytes that are pending, and may serve the request where they lie.
-fn pending_bytes(context: &mut StrategyContext<'_>, request: &Request) -> Result<u64> {
+fn pending_bytes(context: &mut AllocatorContext<'_>, request: &Request) -> Result<u64> {
     let wanted = Wanted { own: request.pool.large(), others: shares(context) };
-    context.streams.pending_bytes(context.heap, wanted)
+    let (streams, on) = context.on_streams();
+    streams.pending_bytes(on.heap, wanted)
 }
 
 /// Returns the bytes by which memory can grow, if the request is to wait: because pending memory may serve it, or because it may
 /// not wait for more than that.
-fn room_of_waiting(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<u64>> {
+fn room_of_waiting(context: &mut AllocatorContext<'_>, request: &Request) -> Result<Option<u64>> {
     let pending = pending_bytes(context, request)?;
     let bounded = context.config.wait_ms.is_some();
     if pending == 0 {
         return Ok(bounded.then_some(0));
     }
-    let free = context.heap.reserved().saturating_sub(context.heap.counters().active_bytes.current());
+    let free = context.heap().reserved().saturating_sub(context.heap().counters().active_bytes.current());
     let room = context.room();
     let suffices = free.saturating_add(pending).saturating_add(room) >= request.size;
     Ok((bounded || suffices).then_some(room))

@@ -137,7 +137,7 @@ impl Pools<'_> {
         core.merge_released_pools();
         if core.rules.frees_to_driver {
             // What was freed in the capture and waits for no stream.
-            core.give_back();
+            core.release_unkept();
         }
         core.checked()
     }
@@ -173,12 +173,12 @@ impl Core {
                 continue;
             }
             self.timed(|_, context| {
-                context.heap.counters_mut().num_sync_all_streams += 1;
+                context.heap_mut().counters_mut().num_sync_all_streams += 1;
                 match borrowed {
-                    true => context.driver.synchronize()?,
-                    false => context.allowed_in_captures(|| context.driver.stream_synchronize(stream))?,
+                    true => context.driver().synchronize()?,
+                    false => context.allowed_in_captures(|| context.driver().stream_synchronize(stream))?,
                 }
-                context.heap.join_pairs(owner, stream)
+                context.heap_mut().join_pairs(owner, stream)
             })?;
         }
         Ok(())
@@ -189,7 +189,7 @@ impl Core {
     fn gather_for_capture(&mut self) -> Result<()> {
         if self.rules.passes_memory_on && !self.capturing() {
             self.timed(|_, context| {
-                let idle = context.heap.idle();
+                let idle = context.heap().idle();
                 let (streams, mut on) = context.on_streams();
                 streams.epochs.gather(&mut on, idle)
             })?;

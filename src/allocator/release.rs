@@ -5,12 +5,12 @@
 
 use super::core::{Allocator, Core};
 use super::operations::{MemoryLimits, Pools};
-use crate::backing::{self, StrategyContext, reclaim_private_pools, release_own_segments};
+use crate::backing::{self, AllocatorContext, reclaim_private_pools, release_own_segments};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::guard::Guard;
 use crate::ids::PoolId;
-use crate::strategy::{Goal, Strategy};
+use crate::strategy::{AnyStrategy, Goal};
 
 impl Allocator {
     /// Waits for freed blocks that other streams use, and gives all free memory that can go back to the driver. Returns
@@ -132,7 +132,7 @@ impl Core {
             self.drain_guard();
         }
         self.timed(|strategy, context| {
-            context.streams.recorded.poll(context.heap, context.driver)?;
+            context.poll_recorded()?;
             if strategy.release(context, Goal::DownTo { down_to, may_wait: false })? {
                 return Ok(());
             }
@@ -149,7 +149,7 @@ impl Core {
             // If the wait fails, the blocks that wait stay; all else can be given back.
             let reclaimed = wait_and_reclaim(context).and_then(|failed| failed.map_or(Ok(()), Err));
             let released = strategy.release(context, Goal::Everything);
-            let closed = strategy.close(context);
+            let closed = strategy.stream_ordered().map_or(Ok(()), |strategy| strategy.close(context));
             released?;
             closed?;
             reclaimed
@@ -161,30 +161,31 @@ impl Core {
 
 /// Waits for frees, takes the memory of ended private pools, and lets the strategy release. An error of a private
 /// pool's source is returned last, for it stops nothing else.
-pub(super) fn reclaim(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, goal: Goal) -> Result<()> {
+pub(super) fn reclaim(strategy: &mut AnyStrategy, context: &mut AllocatorContext<'_>, goal: Goal) -> Result<()> {
     // What a failed call has left goes first. Strategies that map nothing themselves do not ask for it: guarded memory is mapped for them.
     context.retry_rollback()?;
-    context.heap.counters_mut().num_sync_all_streams += 1;
+    context.heap_mut().counters_mut().num_sync_all_streams += 1;
     let failed = wait_and_reclaim(context)?;
     strategy.release(context, goal)?;
     failed.map_or(Ok(()), Err)
 }
 
-fn wait_and_reclaim(context: &mut StrategyContext<'_>) -> Result<Option<Error>> {
-    context.streams.recorded.synchronize(context.heap, context.driver)?;
+fn wait_and_reclaim(context: &mut AllocatorContext<'_>) -> Result<Option<Error>> {
+    let (streams, on) = context.on_streams();
+    streams.recorded.synchronize(on.heap, on.driver)?;
     reclaim_private_pools(context)
 }
 
 /// Gives the memory of a private pool without uses back.
-fn empty_pool(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, pool: PoolId) -> Result<()> {
-    let before = context.heap.reserved();
+fn empty_pool(strategy: &mut AnyStrategy, context: &mut AllocatorContext<'_>, pool: PoolId) -> Result<()> {
+    let before = context.heap().reserved();
     context.wait_for_recorded_streams()?;
-    let held = context.heap.private_stats(pool)?;
-    context.driver.synchronize()?;
-    if context.heap.private().segments(pool).is_some() {
+    let held = context.heap().private_stats(pool)?;
+    context.driver().synchronize()?;
+    if context.heap().private().segments(pool).is_some() {
         return release_own_segments(context, pool)?.map_or(Ok(()), Err);
     }
-    context.heap.merge_private_pool(pool, true)?;
+    context.heap_mut().merge_private_pool(pool, true)?;
     let down_to = before.saturating_sub(held.reserved_bytes.saturating_sub(held.active_bytes));
     strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
     Ok(())

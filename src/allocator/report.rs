@@ -100,7 +100,8 @@ impl Reports<'_> {
         let core = self.0.core.lock();
         let sharing = core.rules.sharing;
         let across = sharing == StreamSharing::Wait;
-        core.heap.measure(sharing, |pool| core.strategy.largest_servable(&core.heap, &core.config, pool, across))
+        core.heap
+            .measure(sharing, |pool| core.strategy.estimates().largest_servable(&core.heap, &core.config, pool, across))
     }
 
     /// Returns the largest request, in bytes, that some stream could be given at present: of memory that is held free, and
@@ -115,7 +116,7 @@ impl Reports<'_> {
         let room = core.limits.room(core.heap.reserved(), free);
         let room = room - room % GRANULE;
         let across = core.rules.sharing == StreamSharing::Wait;
-        let of = |pool| core.strategy.largest_with_growth(&core.heap, &core.config, pool, across, room);
+        let of = |pool| core.strategy.estimates().largest_with_growth(&core.heap, &core.config, pool, across, room);
         Ok(core.heap.stream_pools().map(of).max().unwrap_or(room))
     }
 

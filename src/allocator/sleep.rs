@@ -152,7 +152,7 @@ impl Core {
             }
             woken = self.timed(|strategy, context| {
                 let missing = context.missing(bytes);
-                let down_to = context.heap.reserved().saturating_sub(missing);
+                let down_to = context.heap().reserved().saturating_sub(missing);
                 let goal = if everything { Goal::Everything } else { Goal::DownTo { down_to, may_wait: true } };
                 reclaim(strategy, context, goal)?;
                 backing::wake(context, tag)

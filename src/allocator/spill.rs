@@ -72,10 +72,10 @@ impl Core {
         self.timed(|strategy, context| {
             context.wait_for_all()?;
             // What was freed and waited for a stream is free now.
-            context.streams.recorded.poll(context.heap, context.driver)?;
+            context.poll_recorded()?;
             let missing = context.missing(bytes);
             if missing > 0 {
-                let down_to = context.heap.reserved().saturating_sub(missing);
+                let down_to = context.heap().reserved().saturating_sub(missing);
                 strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
             }
             backing::unspill(context, only, 0)
@@ -105,10 +105,10 @@ impl Core {
         let returned = self.timed(|strategy, context| {
             context.wait_for_all()?;
             // What was freed and waited for a stream is free now.
-            context.streams.recorded.poll(context.heap, context.driver)?;
+            context.poll_recorded()?;
             let missing = context.missing(spilled.saturating_add(spare));
             if missing > 0 {
-                let down_to = context.heap.reserved().saturating_sub(missing);
+                let down_to = context.heap().reserved().saturating_sub(missing);
                 strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
             }
             backing::unspill(context, None, 0)

@@ -129,8 +129,8 @@ impl Core {
         }
         let capturing = self.capturing();
         self.timed(|_, context| {
-            let (heap, driver) = (&mut *context.heap, context.driver);
-            context.streams.recorded.record_use_now(heap, driver, id, stream, capturing)
+            let (streams, on) = context.on_streams();
+            streams.recorded.record_use_now(on.heap, on.driver, id, stream, capturing)
         })
     }
 
@@ -155,9 +155,9 @@ impl Core {
         if self.capturing() {
             return Ok(None);
         }
-        Ok(self.timed(|_, context| match context.driver.is_capturing(stream)? {
+        Ok(self.timed(|_, context| match context.driver().is_capturing(stream)? {
             true => Ok(None),
-            false => context.driver.stream_number(stream),
+            false => context.driver().stream_number(stream),
         })?)
     }
 
@@ -175,9 +175,9 @@ impl Core {
             {
                 return Ok(());
             }
-            match context.driver.stream_synchronize(stream) {
+            match context.driver().stream_synchronize(stream) {
                 // The stream was destroyed already: its work is waited for together with all other work.
-                Err(error) if error.status.may_name_no_stream() => context.driver.synchronize(),
+                Err(error) if error.status.may_name_no_stream() => context.driver().synchronize(),
                 waited => waited,
             }
         });
@@ -185,7 +185,7 @@ impl Core {
         let others =
             |large: &PoolIndex| self.heap.pool(*large).used_by_others || self.streams.epochs.waits_for_others(*large);
         if pools.iter().any(others) {
-            self.timed(|_, context| context.driver.synchronize())?;
+            self.timed(|_, context| context.driver().synchronize())?;
         }
         self.streams.recorded.end_stream(&mut self.heap, stream)?;
         for large in pools {

@@ -3,7 +3,7 @@
 //! Owns: the driver calls for chunks. The strategy chooses how large they are, where they are placed and which of them
 //! go.
 
-use super::context::{Miss, Served, StrategyContext};
+use super::context::{Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use crate::config::Increase;
 use crate::error::Error;
@@ -30,9 +30,7 @@ pub(crate) fn add_chunks(context: &mut StrategyContext<'_>, place: ChunkPlace, a
     let ChunkPlace { memory, chunk, mapped, slab } = place;
     let span = memory.span;
     context.retry_rollback()?;
-    if !context.allows(Increase::of(span.size)) {
-        return Err(Miss::OUT_OF_MEMORY);
-    }
+    context.require(Increase::of(span.size))?;
     // Room for the growth, and for undoing it if the request fails.
     let mut slots = context.heap.reserve_parts(memory.room, 2)?;
     let mut mapping = Mapping::of_new_memory(span.start, memory.pool.class(), span.size, chunk)?;

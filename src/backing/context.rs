@@ -12,21 +12,89 @@ use crate::ids::{BlockId, Class};
 use crate::span::Span;
 use crate::streams::{StreamContext, Streams, Until};
 use std::collections::TryReserveError;
+use std::ops::{Deref, DerefMut};
 
-/// Everything that a strategy may use.
+/// Everything that a strategy may use: the heap to read, and the verbs of `backing` to change it. The fields with which tables are
+/// written and the driver is called are private to `backing`, so a strategy cannot do either by itself.
 pub(crate) struct StrategyContext<'a> {
-    pub(crate) heap: &'a mut Heap,
-    pub(crate) streams: &'a mut Streams,
-    pub(crate) rollback: &'a mut PendingRollback,
-    pub(crate) driver: &'a dyn Driver,
+    pub(super) heap: &'a mut Heap,
+    pub(super) streams: &'a mut Streams,
+    pub(super) rollback: &'a mut PendingRollback,
+    pub(super) driver: &'a dyn Driver,
     pub(crate) config: &'a Config,
     pub(crate) limits: Limits,
     /// Whether physical memory may be exchanged under live addresses ([`Split`](crate::config::Split)).
+    pub(super) exchanges: bool,
+    /// How live memory may be spilled, if it may be.
+    pub(super) spill: Option<Spill<'a>>,
+    /// Whether the driver has refused addresses.
+    pub(super) no_addresses: bool,
+}
+
+/// The tables that a step may change.
+type Tables<'a> = (&'a mut Heap, &'a mut Streams, &'a mut PendingRollback);
+
+/// What the options and the present state allow a step.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) limits: Limits,
+    /// Whether physical memory may be exchanged under live addresses.
     pub(crate) exchanges: bool,
     /// How live memory may be spilled, if it may be.
     pub(crate) spill: Option<Spill<'a>>,
-    /// Whether the driver has refused addresses.
-    pub(crate) no_addresses: bool,
+}
+
+/// The context of a step of the allocator or of guard mode: a [`StrategyContext`] of which the tables and the driver are at hand.
+pub(crate) struct AllocatorContext<'a>(StrategyContext<'a>);
+
+impl<'a> Deref for AllocatorContext<'a> {
+    type Target = StrategyContext<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for AllocatorContext<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl<'a> AllocatorContext<'a> {
+    pub(crate) fn new(tables: Tables<'a>, driver: &'a dyn Driver, terms: Terms<'a>) -> Self {
+        let ((heap, streams, rollback), Terms { config, limits, exchanges, spill }) = (tables, terms);
+        Self(StrategyContext { heap, streams, rollback, driver, config, limits, exchanges, spill, no_addresses: false })
+    }
+
+    pub(crate) fn driver(&self) -> &'a dyn Driver {
+        self.0.driver
+    }
+
+    pub(crate) fn heap_mut(&mut self) -> &mut Heap {
+        self.0.heap
+    }
+
+    /// Returns the state of the streams, and the context that its methods take.
+    pub(crate) fn on_streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
+        self.0.on_streams()
+    }
+
+    /// Frees the blocks whose recorded streams have passed. The CPU does not wait.
+    pub(crate) fn poll_recorded(&mut self) -> Result<(), Error> {
+        self.0.streams.recorded.poll(self.0.heap, self.0.driver)
+    }
+
+    /// Returns whether all live memory is where it should be.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.0.rollback.is_whole()
+    }
+
+    /// Returns whether the driver has refused addresses during the step.
+    pub(crate) fn has_no_addresses(&self) -> bool {
+        self.0.no_addresses
+    }
 }
 
 /// How live memory may be spilled.
@@ -50,8 +118,30 @@ pub(crate) enum Miss {
     Failed(Error),
 }
 
+/// The result of a step for a request, or the reason why there is no memory.
+pub(crate) type MissResult<T> = std::result::Result<T, Miss>;
+
 /// A free block that serves a request, or the reason why there is none.
-pub(crate) type Served = std::result::Result<BlockId, Miss>;
+pub(crate) type Served = MissResult<BlockId>;
+
+/// Steps that are tried one after the other, as long as there is too little memory.
+pub(crate) trait InTurn<T>: Sized {
+    /// Returns `None` if there was too little memory, so that the next step is tried.
+    fn found(self) -> MissResult<Option<T>>;
+
+    /// Takes the next step if there was too little memory.
+    fn or_try(self, next: impl FnOnce() -> Self) -> Self;
+}
+
+impl<T> InTurn<T> for MissResult<T> {
+    fn found(self) -> MissResult<Option<T>> {
+        self.map(Some).or_try(|| Ok(None))
+    }
+
+    fn or_try(self, next: impl FnOnce() -> Self) -> Self {
+        if let Err(Miss::OutOfMemory { .. }) = self { next() } else { self }
+    }
+}
 
 impl Miss {
     /// Too little memory, without a refused view.
@@ -86,10 +176,30 @@ impl StrategyContext<'_> {
         self.heap.private().capturing()
     }
 
+    /// Returns the heap, to be read.
+    pub(crate) fn heap(&self) -> &Heap {
+        self.heap
+    }
+
+    /// Returns the bytes of the device's memory.
+    pub(crate) fn total_memory(&self) -> u64 {
+        self.driver.properties().total_memory
+    }
+
     /// Returns the state of the streams, and the context that its methods take.
-    pub(crate) fn on_streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
+    pub(super) fn on_streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
         let context = StreamContext { heap: self.heap, driver: self.driver, sharing: self.config.sharing };
         (self.streams, context)
+    }
+
+    /// Returns whether physical memory may be exchanged under live addresses at present. During a capture it may not.
+    pub(crate) fn may_exchange(&self) -> bool {
+        self.exchanges && !self.capturing()
+    }
+
+    /// Returns whether live memory may be spilled at present. During a capture it may not.
+    pub(crate) fn may_spill(&self) -> bool {
+        self.spill.is_some() && !self.capturing()
     }
 
     /// Returns whether memory of one stream serves no other at present.
@@ -100,6 +210,11 @@ impl StrategyContext<'_> {
     /// Returns whether the limits allow this increase, and the device keeps its headroom.
     pub(crate) fn allows(&self, more: Increase) -> bool {
         self.limits.allows(self.heap.reserved(), more) && self.leaves_headroom(more)
+    }
+
+    /// Refuses an increase that is not allowed.
+    pub(crate) fn require(&self, more: Increase) -> MissResult<()> {
+        if self.allows(more) { Ok(()) } else { Err(Miss::OUT_OF_MEMORY) }
     }
 
     /// Returns whether the device keeps its headroom. It is asked each time, since what others hold there changes without a word; where it
@@ -135,7 +250,7 @@ impl StrategyContext<'_> {
     }
 
     /// Reserves addresses, and notes it if the driver has none.
-    pub(crate) fn reserve_addresses(&mut self, size: u64, alignment: u64) -> DriverResult<u64> {
+    pub(super) fn reserve_addresses(&mut self, size: u64, alignment: u64) -> DriverResult<u64> {
         let reserved = self.driver.reserve(size, alignment);
         self.no_addresses |= reserved.as_ref().is_err_and(DriverError::is_out_of_memory);
         reserved

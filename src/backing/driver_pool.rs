@@ -121,26 +121,35 @@ impl DriverPool {
     ///
     /// # Errors
     /// A driver call failed. The rest stays.
-    pub(crate) fn give_back(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
+    pub(crate) fn release_free(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
         for pool in context.heap.every_public_pool()? {
-            self.give_back_of(context, pool)?;
+            self.release_free_of(context, pool)?;
         }
         Ok(())
     }
 
     /// Does the same for one pool.
-    pub(crate) fn give_back_of(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex) -> Result<()> {
+    pub(crate) fn release_free_of(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex) -> Result<()> {
         if context.heap.pool(pool).free.len() == 0 {
             return Ok(());
         }
         for id in context.heap.free_blocks(pool)? {
-            self.give_back_one(context, id)?;
+            self.release_block(context, id)?;
         }
         Ok(())
     }
 
+    /// Gives a block back that was allocated, and that serves nothing.
+    ///
+    /// # Errors
+    /// A driver call failed. The block stays, as a free one.
+    pub(crate) fn undo(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
+        context.heap.insert_free(id);
+        self.release_block(context, id)
+    }
+
     /// Does the same for one free block.
-    pub(crate) fn give_back_one(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
+    fn release_block(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
         let on = match self.place_of_free(context, id)? {
             FreedOn::Later => return Ok(()),
             FreedOn::Own(on) | FreedOn::Joined(on) => on,

@@ -13,7 +13,7 @@
 //! No work may use the memory from the copy to the end. The caller has waited for the device, and
 //! [`StrategyContext::exchanges`] is the program's word that nobody gives it more.
 
-use super::context::{Miss, StrategyContext};
+use super::context::{Miss, MissResult, StrategyContext};
 use super::host_stock::{create_on_host, keep, make_room};
 use super::mapping::{Mapping, Piece};
 use super::place::Place;
@@ -165,11 +165,7 @@ impl NewMemory {
 /// [`Miss::OutOfMemory`]: there is too little memory for the new parts beside the old one, or too little room for mappings.
 /// No address has other memory than before, whatever the error; what could not be undone is tried again
 /// (`PendingRollback`).
-pub(crate) fn exchange(
-    context: &mut StrategyContext<'_>,
-    id: ChunkId,
-    parts: &[Part],
-) -> std::result::Result<(), Miss> {
+pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
     context.retry_rollback().map_err(|error| failure(context, error))?;
     let chunk = context.heap.home().and_then(|home| home.chunk(id));
     let chunk = chunk.ok_or(Error::Internal("a chunk that is gone is to be exchanged"))?;
@@ -177,8 +173,8 @@ pub(crate) fn exchange(
     let of_device = |part: &&Part| matches!(part.fate, Fate::Copied | Fate::Renewed);
     let bytes = parts.iter().filter(of_device).map(|part| part.size).sum();
     // What takes nothing of the device is allowed beyond its bounds too.
-    if bytes > 0 && !context.allows(Increase::of(bytes)) {
-        return Err(Miss::OUT_OF_MEMORY);
+    if bytes > 0 {
+        context.require(Increase::of(bytes))?;
     }
     let lost = lost_spans(&chunk, parts)?;
     if !lost.is_empty() {
@@ -237,6 +233,19 @@ pub(crate) fn exchange(
     Ok(())
 }
 
+/// Splits a chunk into these parts, as [`exchange`] does, and counts it.
+///
+/// # Errors
+/// Those of [`exchange`].
+pub(crate) fn split_chunk(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
+    exchange(context, id, parts)?;
+    let splits = &mut context.heap.counters_mut().splits;
+    splits.chunks += 1;
+    splits.parts += parts.len() as u64;
+    splits.copied_bytes += parts.iter().filter(|part| part.fate == Fate::Copied).map(|part| part.size).sum::<u64>();
+    Ok(())
+}
+
 /// Returns the parts of a chunk that lose their memory, as spans of home.
 fn lost_spans(chunk: &Chunk, parts: &[Part]) -> Result<Vec<Span>> {
     let mut at = chunk.address;
@@ -257,7 +266,7 @@ fn drop_views_over(context: &mut StrategyContext<'_>, id: ChunkId) -> Result<()>
 
 /// Makes room within the bounds for the mappings by which views over a chunk get more: one for each part with memory, in the
 /// place of one.
-fn make_room_in_views(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> std::result::Result<(), Miss> {
+fn make_room_in_views(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
     let mapped = parts.iter().filter(|part| part.fate != Fate::Lost).count();
     let views = context.heap.views().iter().filter(|(_, view)| view.chunks.contains(&id)).count();
     let mappings = views * mapped.saturating_sub(1);

@@ -2,7 +2,7 @@
 //!
 //! Owns: the driver calls for them, and what must be over before anything is unmapped. The strategy chooses the chunks.
 
-use super::context::{Miss, Served, StrategyContext};
+use super::context::{Miss, MissResult, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use super::segments::reclaim_private_pools;
 use super::view::{drop_view, make_room_for};
@@ -18,11 +18,7 @@ use crate::span::Span;
 ///
 /// # Errors
 /// [`Miss::OutOfMemory`] if the bounds on views, or the device, have no room for the addresses. Nothing has changed.
-pub(crate) fn reserve_addresses(
-    context: &mut StrategyContext<'_>,
-    capacity: u64,
-    owner: PoolId,
-) -> std::result::Result<ViewId, Miss> {
+pub(crate) fn reserve_addresses(context: &mut StrategyContext<'_>, capacity: u64, owner: PoolId) -> MissResult<ViewId> {
     if let Some(view) = context.heap.spare_growing(capacity, owner) {
         context.heap.set_growing(view, true);
         return Ok(view);
@@ -51,7 +47,7 @@ pub(crate) fn release_addresses(context: &mut StrategyContext<'_>, view: ViewId)
 }
 
 /// Drops views until `more` of each bounded quantity is within the bounds.
-fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> std::result::Result<(), Miss> {
+fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> MissResult<()> {
     let mut refused = make_room_for(context, more)?;
     if refused.is_some() {
         // What the GPU has passed meanwhile may go too.

@@ -20,9 +20,7 @@ const NO_MEMORY: Error = Error::Internal("a guarded block without memory of its 
 /// Makes a guarded block for a request. It is in no index. The calls are legal in captures.
 pub(crate) fn map_guarded(context: &mut StrategyContext<'_>, request: &Request) -> Served {
     let size = request.size.next_multiple_of(GRANULE);
-    if !context.allows(Increase::of(size)) {
-        return Err(Miss::OUT_OF_MEMORY);
-    }
+    context.require(Increase::of(size))?;
     context.retry_rollback()?;
     let mut slots = context.heap.reserve_guarded(request.pool)?;
     context.rollback.reserve(1)?;

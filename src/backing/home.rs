@@ -5,7 +5,7 @@
 //! Some drivers refuse one large range, and give smaller ones: on embedded devices, under WSL, in processes with little address
 //! space. Home is asked for in halves until it is had, and grows by further ranges.
 
-use super::context::{Miss, StrategyContext};
+use super::context::{Miss, MissResult, StrategyContext};
 use crate::driver::{Call, DriverResult};
 use crate::heap::{GRANULE, Heap, MAX_HOME, State};
 use crate::ids::SegmentId;
@@ -18,7 +18,7 @@ const LEAST_PART: u64 = 64;
 
 /// Reserves home, if it does not exist yet, with `times` as many addresses as the device has memory. Where the driver refuses
 /// so many, home has a half of them, or a quarter, and so on, as long as it holds a request of `size` bytes.
-pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64, size: u64) -> Result<(), Miss> {
+pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64, size: u64) -> MissResult<()> {
     if context.heap.home().is_some() {
         return Ok(());
     }
@@ -41,7 +41,7 @@ pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64, size: 
 
 /// Reserves one more range of home, in which `size` bytes have a place, unless home has as many addresses as it is to have. With
 /// `spare`, the range is as large as the driver gives it, otherwise as small as may be. Returns whether there is a new range.
-pub(crate) fn grow_home(context: &mut StrategyContext<'_>, times: u64, size: u64, spare: bool) -> Result<bool, Miss> {
+pub(crate) fn grow_home(context: &mut StrategyContext<'_>, times: u64, size: u64, spare: bool) -> MissResult<bool> {
     let Some(home) = context.heap.home() else { return Ok(false) };
     let left = wanted(context, times).saturating_sub(home.addresses());
     let least = least_range(context, size);

@@ -20,12 +20,13 @@ mod segments;
 mod sleep;
 mod spill;
 mod units;
+mod verbs;
 mod view;
 
 pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
-pub(crate) use context::{Miss, Served, Spill, StrategyContext};
+pub(crate) use context::{AllocatorContext, InTurn, Miss, MissResult, Served, Spill, StrategyContext, Terms};
 pub(crate) use driver_pool::DriverPool;
-pub(crate) use exchange::{Fate, Part, exchange};
+pub(crate) use exchange::{Fate, Part, split_chunk};
 pub(crate) use growing::{map_part, release_addresses, reserve_addresses, settled_tail};
 pub(crate) use guarded::{GUARD_RANGE, map_guarded, unmap_guarded};
 pub(crate) use home::{grow_home, release_home, reserve_home};
@@ -39,7 +40,7 @@ pub(crate) use segments::{
 pub(crate) use sleep::{sleep, wake};
 pub(crate) use spill::{drop_spilled, spill, unspill};
 pub(crate) use units::{
-    Units, UnmappedPart, map_units, move_units, release_empty_segments, release_reservation, reserve_segment,
-    unmap_units, whole_units,
+    Units, UnmappedPart, map_units, move_units, release_empty_segments, release_unused, reserve_segment, unmap_units,
+    whole_units,
 };
 pub(crate) use view::{ViewPlan, build_view, cut_view, drop_view, finish_drops, make_room, usage_of_kept_views};

@@ -3,7 +3,7 @@
 //! Owns: where such a segment comes from and goes to, which ones can be released, and how private pools that have ended
 //! give up their memory. The strategy chooses how segments are sized and split.
 
-use super::context::{Miss, Served, StrategyContext};
+use super::context::{Miss, MissResult, Served, StrategyContext};
 use crate::config::Increase;
 use crate::config::rounding::MIN_BLOCK;
 use crate::driver::{Call, Driver, DriverResult, in_relaxed_capture_mode};
@@ -143,7 +143,7 @@ pub(crate) fn release_own_segments(context: &mut StrategyContext<'_>, owner: Poo
 
 /// Takes memory for a segment of a pool, from its source or by the driver's `malloc`. Returns the address. An invalid
 /// address is an error, and is not given back, since someone else may use it.
-fn take_memory(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> std::result::Result<u64, Miss> {
+fn take_memory(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> MissResult<u64> {
     let owner = context.heap.owner_of(pool);
     let Some(answer) = call(context, owner, |source| guarded("giving a segment", || source.malloc(size))) else {
         let address = context.allowed_in_captures(|| context.driver.malloc(size))?;

@@ -14,7 +14,7 @@
 //! No work may use the memory meanwhile: the program says so by its call, and the caller has waited for the device.
 
 use super::backup::{restore, save};
-use super::context::{Miss, StrategyContext};
+use super::context::{MissResult, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use super::place::Place;
 use crate::config::Increase;
@@ -79,13 +79,11 @@ fn unmap_everywhere(context: &mut StrategyContext<'_>, sleeper: &Sleeper) -> Res
 /// # Errors
 /// [`Miss::OutOfMemory`] if the limits or the device leave too little room. The pool sleeps on, whatever the error, and what
 /// was kept is kept.
-pub(crate) fn wake(context: &mut StrategyContext<'_>, owner: PoolId) -> std::result::Result<u64, Miss> {
+pub(crate) fn wake(context: &mut StrategyContext<'_>, owner: PoolId) -> MissResult<u64> {
     context.retry_rollback()?;
     let sleeper = context.heap.sleeper(owner)?;
     let bytes = sleeper.bytes();
-    if !context.allows(Increase::of(bytes)) {
-        return Err(Miss::OUT_OF_MEMORY);
-    }
+    context.require(Increase::of(bytes))?;
     let mut memory = Mapping::of_new_pieces(Class::Large, sleeper.chunks.len())?;
     let mut runs = runs_of(&sleeper)?;
     context.rollback.reserve(1 + runs.len())?;

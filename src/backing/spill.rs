@@ -2,7 +2,7 @@
 //!
 //! Owns: which chunks, and how many of them. `exchange.rs` makes the calls; the heap says which may be.
 
-use super::context::{Miss, Spill, StrategyContext};
+use super::context::{InTurn, Miss, MissResult, Spill, StrategyContext};
 use super::exchange::{Fate, Part, exchange};
 use crate::config::SpillCandidate;
 use crate::error::Result;
@@ -31,7 +31,7 @@ struct Chosen {
 ///
 /// # Errors
 /// Those of [`exchange`].
-pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> std::result::Result<bool, Miss> {
+pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult<bool> {
     let Some(spill) = context.spill.filter(|_| !context.capturing()) else { return Ok(false) };
     drop_spilled(context)?;
     let before = context.driver.busy_ns();
@@ -55,13 +55,9 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
             break;
         }
         let parts = parts_of(context.heap, &chunk)?;
-        match exchange(context, id, &parts) {
-            Ok(()) => {}
-            Err(Miss::OutOfMemory { .. }) => {
-                refused += 1;
-                continue;
-            }
-            Err(failed) => return Err(failed),
+        if exchange(context, id, &parts).found()?.is_none() {
+            refused += 1;
+            continue;
         }
         context.heap.watch_spilled(chunk.span(), &owners);
         context.heap.counters_mut().spills.chunks += 1;

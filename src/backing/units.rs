@@ -3,7 +3,7 @@
 //! Owns: the driver calls for them, with the costs of PyTorch's (`ExpandableSegment` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike there, a failed growth is undone.
 
-use super::context::{Miss, Served, StrategyContext};
+use super::context::{MissResult, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use crate::config::Increase;
 use crate::config::rounding::SMALL_SEGMENT;
@@ -57,11 +57,16 @@ pub(crate) fn reserve_segment(
 }
 
 /// Gives back the addresses of a segment in which nothing is mapped.
-pub(crate) fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
+fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
     let Span { start, size } = context.heap.block(id).span();
     context.driver.address_free(start, size)?;
     context.heap.remove_expandable_segment(id);
     Ok(())
+}
+
+/// Does the same for a segment in which memory was to be mapped, unless some that failed may still be.
+pub(crate) fn release_unused(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
+    if context.rollback.is_empty() { release_reservation(context, id) } else { Ok(()) }
 }
 
 /// Gives back segments in which nothing is mapped.
@@ -81,7 +86,7 @@ pub(crate) fn map_units(
     pool: PoolIndex,
     parts: Vec<UnmappedPart>,
     unit: u64,
-) -> std::result::Result<Option<BlockId>, Miss> {
+) -> MissResult<Option<BlockId>> {
     let mut mappings: Vec<Mapping> = with_room(parts.len())?;
     for UnmappedPart { room, span } in &parts {
         mappings.push(Mapping::of_new_memory(span.start, pool.class(), span.size, unit)?);
@@ -112,10 +117,8 @@ fn make(
     parts: &[UnmappedPart],
     mappings: &mut [Mapping],
     unit: u64,
-) -> std::result::Result<Slots, Miss> {
-    if !context.allows(Increase::taken(parts.iter().map(|part| part.span.size).sum())) {
-        return Err(Miss::OUT_OF_MEMORY);
-    }
+) -> MissResult<Slots> {
+    context.require(Increase::taken(parts.iter().map(|part| part.span.size).sum()))?;
     let room = parts.first().map_or(BlockId::NONE, |part| part.room);
     let slots = context.heap.reserve_parts(room, parts.len())?;
     for (part, mapping) in parts.iter().zip(mappings) {

@@ -5,69 +5,77 @@
 
 use std::fmt;
 
-/// The strategy for requests that no free block fits, and what becomes of free memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum StrategyKind {
-    /// A new segment by plain `cudaMalloc`: PyTorch's native allocator.
-    Caching,
-    /// The stream's segment grows at its end: PyTorch's expandable segments.
-    Expandable,
-    /// GMLake's algorithm (ASPLOS 2024): 2 MiB chunks, in blocks that are split, and stitched for larger requests.
-    Gmlake,
-    /// Stitches free memory together, wherever it lies.
-    #[default]
-    Stitch,
-    /// A list of free blocks for each size, cut from large buffers and never merged.
-    Exact,
-    /// The buddy system: powers of two, halved and merged.
-    Buddy,
-    /// Slabs of equal objects over pages of 2 MiB.
-    Slab,
-    /// TinyTorch's allocator: the core of PyTorch's, without its options.
-    Tiny,
-    /// Paddle's `auto_growth` (`AutoGrowthBestFitAllocator`): chunks as large as requests, split at their backs.
-    PaddleAutoGrowth,
-    /// Paddle's `naive_best_fit` (`BuddyAllocator`, which is no buddy system): nearly the whole device as one chunk.
-    PaddleNaiveBestFit,
-    /// Paddle's `thread_local`: `naive_best_fit` for each thread. An [`Allocator`](crate::Allocator) takes streams for threads; a
-    /// [`Facade`](crate::resource::Facade) has one a thread.
-    PaddleThreadLocal,
-    /// Paddle's allocator over virtual memory (`VMMAutoGrowthBestFitAllocatorV2`): it grows at its end, and moves free memory
-    /// together before it refuses a request.
-    PaddleVmm,
-    /// The driver's stream-ordered allocator (`cudaMallocAsync`), as PyTorch's backend `cudaMallocAsync` uses it.
-    MallocAsync,
+/// Makes the enum and the lists of the strategies from one table: for each family its name, and the names of its strategies.
+macro_rules! kinds {
+    ($($(#[$about:meta])* $family:ident[$count:literal] { $($(#[$doc:meta])* $kind:ident = $name:literal,)* })*) => {
+        /// The strategy for requests that no free block fits, and what becomes of free memory.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum StrategyKind {
+            $($($(#[$doc])* $kind,)*)*
+        }
+
+        impl StrategyKind {
+            /// Every strategy.
+            pub const ALL: [Self; 0 $(+ $count)*] = [$($(Self::$kind,)*)*];
+            $($(#[$about])* pub const $family: [Self; $count] = [$(Self::$kind,)*];)*
+
+            /// Returns the name, as on the command line.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($(Self::$kind => $name,)*)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// The strategies that are compared where none is named: this project's, and those that it stands beside.
+    MAIN[4] {
+        /// A new segment by plain `cudaMalloc`: PyTorch's native allocator.
+        Caching = "caching",
+        /// The stream's segment grows at its end: PyTorch's expandable segments.
+        Expandable = "expandable",
+        /// GMLake's algorithm (ASPLOS 2024): 2 MiB chunks, in blocks that are split, and stitched for larger requests.
+        Gmlake = "gmlake",
+        /// Stitches free memory together, wherever it lies.
+        #[default]
+        Stitch = "stitch",
+    }
+    /// The simple allocators of textbooks and tutorials.
+    CLASSIC[4] {
+        /// A list of free blocks for each size, cut from large buffers and never merged.
+        Exact = "exact",
+        /// The buddy system: powers of two, halved and merged.
+        Buddy = "buddy",
+        /// Slabs of equal objects over pages of 2 MiB.
+        Slab = "slab",
+        /// TinyTorch's allocator: the core of PyTorch's, without its options.
+        Tiny = "tiny",
+    }
+    /// The allocators of Paddle.
+    PADDLE[4] {
+        /// Paddle's `auto_growth` (`AutoGrowthBestFitAllocator`): chunks as large as requests, split at their backs.
+        PaddleAutoGrowth = "paddle-auto-growth",
+        /// Paddle's `naive_best_fit` (`BuddyAllocator`, which is no buddy system): nearly the whole device as one chunk.
+        PaddleNaiveBestFit = "paddle-naive-best-fit",
+        /// Paddle's `thread_local`: `naive_best_fit` for each thread. An [`Allocator`](crate::Allocator) takes streams for threads; a
+        /// [`Facade`](crate::resource::Facade) has one a thread.
+        PaddleThreadLocal = "paddle-thread-local",
+        /// Paddle's allocator over virtual memory (`VMMAutoGrowthBestFitAllocatorV2`): it grows at its end, and moves free memory
+        /// together before it refuses a request.
+        PaddleVmm = "paddle-vmm",
+    }
+    /// The allocators of the driver itself.
+    DRIVER[1] {
+        /// The driver's stream-ordered allocator (`cudaMallocAsync`), as PyTorch's backend `cudaMallocAsync` uses it.
+        MallocAsync = "malloc-async",
+    }
 }
 
 impl StrategyKind {
-    /// Every strategy.
-    pub const ALL: [Self; 13] = [
-        Self::Caching,
-        Self::Expandable,
-        Self::Gmlake,
-        Self::Stitch,
-        Self::Exact,
-        Self::Buddy,
-        Self::Slab,
-        Self::Tiny,
-        Self::PaddleAutoGrowth,
-        Self::PaddleNaiveBestFit,
-        Self::PaddleThreadLocal,
-        Self::PaddleVmm,
-        Self::MallocAsync,
-    ];
-    /// The strategies that are compared where none is named: this project's, and those that it stands beside.
-    pub const MAIN: [Self; 4] = [Self::Caching, Self::Expandable, Self::Gmlake, Self::Stitch];
-    /// The simple allocators of textbooks and tutorials.
-    pub const CLASSIC: [Self; 4] = [Self::Exact, Self::Buddy, Self::Slab, Self::Tiny];
-    /// The allocators of Paddle.
-    pub const PADDLE: [Self; 4] =
-        [Self::PaddleAutoGrowth, Self::PaddleNaiveBestFit, Self::PaddleThreadLocal, Self::PaddleVmm];
-
-    /// The allocators of the driver itself.
-    pub const DRIVER: [Self; 1] = [Self::MallocAsync];
-
     /// Families of strategies by name: what a command takes instead of a list of names.
     pub const FAMILIES: [(&'static str, &'static [Self]); 5] = [
         ("main", &Self::MAIN),
@@ -98,26 +106,6 @@ impl StrategyKind {
     /// memory is no stream's own.
     pub(crate) const fn joins_free_memory(self) -> bool {
         matches!(self, Self::Stitch)
-    }
-
-    /// Returns the name, as on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Caching => "caching",
-            Self::Expandable => "expandable",
-            Self::Gmlake => "gmlake",
-            Self::Stitch => "stitch",
-            Self::Exact => "exact",
-            Self::Buddy => "buddy",
-            Self::Slab => "slab",
-            Self::Tiny => "tiny",
-            Self::PaddleAutoGrowth => "paddle-auto-growth",
-            Self::PaddleNaiveBestFit => "paddle-naive-best-fit",
-            Self::PaddleThreadLocal => "paddle-thread-local",
-            Self::PaddleVmm => "paddle-vmm",
-            Self::MallocAsync => "malloc-async",
-        }
     }
 }
 

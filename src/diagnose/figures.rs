@@ -6,7 +6,7 @@ use crate::config::{Config, Increase, Limit, StrategyKind};
 use crate::heap::{Block, GRANULE, Heap, Request, ViewUsage};
 use crate::ids::Class;
 use crate::report::fragmentation::{Fragmentation, Owner};
-use crate::strategy::{Assumption, OWN_SEGMENTS_STRATEGY, Strategy};
+use crate::strategy::{Assumption, Estimates, OWN_SEGMENTS_ESTIMATES};
 
 /// Where an advice depends on how memory would lie under another option, it is given only if this part (1/n) of the
 /// bytes in use, and at least `LEAST_MARGIN`, would be left over: chunks that are partly in use may lose that much. The
@@ -20,7 +20,7 @@ pub(super) struct Figures<'a> {
     pub(super) input: &'a ReportInput<'a>,
     pub(super) memory: &'a Fragmentation,
     /// The strategy that serves the request: that of its private pool, or the allocator's.
-    pub(super) strategy: &'a dyn Strategy,
+    pub(super) strategy: &'a dyn Estimates,
     pub(super) segmented: bool,
     /// Whether views join free memory.
     pub(super) stitches: bool,
@@ -47,7 +47,7 @@ impl<'a> Figures<'a> {
     pub(super) fn new(input: &'a ReportInput<'a>, memory: &'a Fragmentation) -> Self {
         let ReportInput { heap, config, request, limits, .. } = *input;
         let segmented = heap.is_segmented(request.pool);
-        let strategy = if segmented { OWN_SEGMENTS_STRATEGY } else { input.strategy };
+        let strategy = if segmented { OWN_SEGMENTS_ESTIMATES } else { input.strategy };
         let assumption = if input.refused.is_some() { Assumption::NoMoreViews } else { Assumption::AsIs };
         let room = limits.room(heap.reserved(), input.device.map_or(0, |info| info.free));
         let awake = (memory.allocated + memory.pending).saturating_sub(memory.asleep + memory.spilled);

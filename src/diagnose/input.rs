@@ -1,15 +1,17 @@
 //! The input of a report.
 
-use crate::config::{Config, Limits, StrategyKind};
+use crate::config::{Config, Limits, StrategyKind, StreamSharing};
 use crate::driver::{DeviceProperties, MemoryInfo};
 use crate::heap::{Heap, Request, ViewUsage};
 use crate::report::lending::Lending;
-use crate::strategy::Strategy;
+use crate::strategy::Estimates;
 
 /// The allocator's state right after the failed request.
 pub(crate) struct ReportInput<'a> {
     pub(crate) heap: &'a Heap,
-    pub(crate) strategy: &'a dyn Strategy,
+    pub(crate) strategy: &'a dyn Estimates,
+    /// When memory freed on one stream may serve another.
+    pub(crate) sharing: StreamSharing,
     pub(crate) config: &'a Config,
     pub(crate) limits: Limits,
     pub(crate) properties: &'a DeviceProperties,

@@ -16,8 +16,7 @@ impl ReportInput<'_> {
     /// # Errors
     /// The host has no memory for it.
     pub(crate) fn report(&self) -> Result<OutOfMemory> {
-        let Self { heap, request, config, .. } = *self;
-        let sharing = self.strategy.rules(config).sharing;
+        let Self { heap, request, config, sharing, .. } = *self;
         let across = sharing == StreamSharing::Wait;
         let memory = heap.measure(sharing, |pool| self.strategy.largest_servable(heap, config, pool, across))?;
         let figures = Figures::new(self, &memory);

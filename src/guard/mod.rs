@@ -16,7 +16,7 @@ mod quarantine;
 mod records;
 mod stream_uses;
 
-use crate::backing::{Miss, Served, StrategyContext, map_guarded, unmap_guarded};
+use crate::backing::{AllocatorContext, Miss, Served, map_guarded, unmap_guarded};
 use crate::config::GuardOptions;
 use crate::driver::{Driver, DriverResult};
 use crate::error::Result;
@@ -79,7 +79,11 @@ impl Guard {
     ///
     /// # Errors
     /// A driver call failed otherwise. Nothing has changed.
-    pub(crate) fn allocate(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
+    pub(crate) fn allocate(
+        &mut self,
+        context: &mut AllocatorContext<'_>,
+        request: &Request,
+    ) -> Result<Option<BlockId>> {
         let mut made = self.map(context, request);
         if matches!(made, Err(Miss::OutOfMemory { .. })) && !context.capturing() {
             self.drain(context);
@@ -99,8 +103,8 @@ impl Guard {
     }
 
     /// Makes a guarded block, unless slack would take too much of the memory.
-    fn map(&self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        let total = context.driver.properties().total_memory;
+    fn map(&self, context: &mut AllocatorContext<'_>, request: &Request) -> Served {
+        let total = context.driver().properties().total_memory;
         let total = context.limits.lowest().map_or(total, |limit| limit.min(total));
         let slack = request.size.next_multiple_of(GRANULE) - request.requested;
         if self.stats.slack_bytes + slack > total / SLACK_SHARE {
@@ -242,32 +246,32 @@ impl Guard {
     }
 
     /// Takes freed memory one step further, without waiting: begins the wait for streams, and unmaps what they have passed.
-    pub(crate) fn step(&mut self, context: &mut StrategyContext<'_>) {
+    pub(crate) fn step(&mut self, context: &mut AllocatorContext<'_>) {
         self.advance(context, false);
     }
 
     /// Does the same as [`Self::step`], and the CPU waits, until all memory that can go was unmapped.
-    pub(crate) fn drain(&mut self, context: &mut StrategyContext<'_>) {
+    pub(crate) fn drain(&mut self, context: &mut AllocatorContext<'_>) {
         self.advance(context, true);
     }
 
     /// No event is recorded or queried while a stream is being captured.
-    fn advance(&mut self, context: &mut StrategyContext<'_>, waits: bool) {
+    fn advance(&mut self, context: &mut AllocatorContext<'_>, waits: bool) {
         if context.capturing() {
             return;
         }
         let result: Result<()> = self.retire_all(context).and_then(|()| self.unmap_passed(context, waits));
         let most = self.options.quarantine;
-        let result = result.and_then(|()| Ok(self.trim(context.driver, most)?));
+        let result = result.and_then(|()| Ok(self.trim(context.driver(), most)?));
         if let Err(error) = result {
             tracing::warn!(%error, "guarded memory that was freed stays for now");
         }
     }
 
-    fn retire_all(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
+    fn retire_all(&mut self, context: &mut AllocatorContext<'_>) -> Result<()> {
         let mut later = Vec::new();
         let mut failed = Ok(());
-        for id in context.heap.take_retired() {
+        for id in context.heap_mut().take_retired() {
             if failed.is_err() {
                 later.push(id);
                 continue;
@@ -281,18 +285,18 @@ impl Guard {
                 }
             }
         }
-        context.heap.put_retired(later);
+        context.heap_mut().put_retired(later);
         failed
     }
 
     /// Fills a freed block, and makes it wait for its own stream; the others have passed. Returns `false` if that must be
     /// tried later.
-    fn retire(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<bool> {
-        let Block { address, pool, .. } = *context.heap.block(id);
-        let (stream, ended) = (context.heap.pool(pool.large()).stream, context.heap.pool(pool.large()).ended);
+    fn retire(&mut self, context: &mut AllocatorContext<'_>, id: BlockId) -> Result<bool> {
+        let Block { address, pool, .. } = *context.heap().block(id);
+        let (stream, ended) = (context.heap().pool(pool.large()).stream, context.heap().pool(pool.large()).ended);
         // Live memory of an ended stream belongs to none, and a borrowed stream may be gone.
-        if ended || context.heap.is_borrowed(stream) {
-            context.driver.synchronize()?;
+        if ended || context.heap().is_borrowed(stream) {
+            context.driver().synchronize()?;
             self.unmap(context, id, address)?;
             return Ok(true);
         }
@@ -309,17 +313,17 @@ impl Guard {
             && let Some(record) = self.records.freed(address)
             && !record.is_poisoned
         {
-            match marks::fill_poison(context.driver, &record.allocation, stream) {
+            match marks::fill_poison(context.driver(), &record.allocation, stream) {
                 Ok(()) => record.is_poisoned = true,
                 Err(error) => tracing::warn!(%error, "freed memory could not be filled"),
             }
         }
-        self.quarantine.wait(context.driver, stream, id, address)?;
+        self.quarantine.wait(context.driver(), stream, id, address)?;
         Ok(true)
     }
 
-    fn unmap_passed(&mut self, context: &mut StrategyContext<'_>, waits: bool) -> Result<()> {
-        while let Some(passed) = self.quarantine.passed(context.driver, waits)? {
+    fn unmap_passed(&mut self, context: &mut AllocatorContext<'_>, waits: bool) -> Result<()> {
+        while let Some(passed) = self.quarantine.passed(context.driver(), waits)? {
             self.unmap(context, passed.id, passed.address)?;
             self.quarantine.done(&passed);
         }
@@ -327,9 +331,9 @@ impl Guard {
     }
 
     /// Looks at memory that every stream has passed, and unmaps it. Its addresses stay reserved.
-    fn unmap(&mut self, context: &mut StrategyContext<'_>, id: BlockId, address: u64) -> Result<()> {
-        self.look_at_freed(context.driver, address);
-        let Some(memory) = context.heap.guarded_memory(id) else { return Ok(()) };
+    fn unmap(&mut self, context: &mut AllocatorContext<'_>, id: BlockId, address: u64) -> Result<()> {
+        self.look_at_freed(context.driver(), address);
+        let Some(memory) = context.heap().guarded_memory(id) else { return Ok(()) };
         let size = self.records.freed(address).map_or(0, |record| record.allocation.size);
         if let Some(reservation) = unmap_guarded(context, id)? {
             self.stats.held_bytes = self.stats.held_bytes.saturating_sub(memory.mapped.size);
@@ -380,9 +384,9 @@ impl Guard {
     }
 
     /// Unmaps what can be, and gives all addresses back, at the end of an allocator.
-    pub(crate) fn close(&mut self, context: &mut StrategyContext<'_>) {
+    pub(crate) fn close(&mut self, context: &mut AllocatorContext<'_>) {
         self.drain(context);
-        if let Err(error) = self.trim(context.driver, 0) {
+        if let Err(error) = self.trim(context.driver(), 0) {
             tracing::warn!(%error, "addresses of guarded memory could not be given back");
         }
     }

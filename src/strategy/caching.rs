@@ -2,24 +2,23 @@
 //!
 //! Owns: segments by `malloc`, `max_split_size`, and garbage collection. It is the baseline of every comparison.
 
-use super::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
-use super::malloc_fallback::{self, Grow};
-use crate::backing::{
-    Miss, Served, StrategyContext, choose, malloc_segment, release_segment, release_whole_segments, whole_segments,
-};
+use super::malloc_fallback::grow_within_limit;
+use super::malloc_like::MallocLike;
+use crate::backing::{InTurn, MissResult, StrategyContext, release_segment};
+use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, SMALL_LIMIT, segment_size};
-use crate::config::{Config, Increase};
 use crate::error::Result;
 use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::{BlockId, Class};
 
+#[derive(Default)]
 pub(crate) struct Caching;
 
-impl Strategy for Caching {
-    fn rules(&self, config: &Config) -> Rules {
+impl MallocLike for Caching {
+    fn fit(&self, config: &Config) -> FitRules {
         let max_split_size = config.max_split_size.unwrap_or(u64::MAX);
-        let fit = FitRules {
+        FitRules {
             max_split_size,
             max_non_split_rounding: config.max_non_split_rounding,
             // The rest of a large block must itself be large enough for large requests.
@@ -28,54 +27,20 @@ impl Strategy for Caching {
             // PyTorch counts ages only where garbage is collected; elsewhere, they are counted for `trim`.
             count_ages: config.garbage_collection_threshold == 0.0 || config.memory_fraction.is_some(),
             ..FitRules::BEST
-        };
-        Rules::streams_apart(fit, FreeUsedBy::DeviceWaits)
-    }
-
-    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
-        malloc_fallback::serve(self, context, request, means)
-    }
-
-    /// Releases whole segments. `cudaFree` itself waits for the GPU, so no release is free of waiting.
-    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        let (down_to, partly) = match goal {
-            Goal::DownTo { down_to, may_wait } => (down_to, may_wait),
-            Goal::Towards { down_to } => (down_to, true),
-            // `cudaFree` waits.
-            Goal::Passed { .. } => return Ok(false),
-            Goal::Everything => {
-                release_whole_segments(context)?;
-                return Ok(true);
-            }
-        };
-        let whole = whole_segments(context.heap)?;
-        let sizes = whole.iter().map(|id| context.heap.block(*id).size).try_to_vec()?;
-        let missing = context.heap.reserved().saturating_sub(down_to);
-        let suffices = sizes.iter().sum::<u64>() >= missing;
-        if !partly && !suffices {
-            return Ok(false);
         }
-        choose(&sizes, missing)?.into_iter().try_for_each(|index| release_segment(context, whole[index]))?;
-        Ok(suffices || matches!(goal, Goal::DownTo { .. }))
-    }
-}
-
-impl Grow for Caching {
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        let size = segment_size(request.size, context.config.large_segment_size);
-        if !context.allows(Increase::taken(size)) {
-            return Err(Miss::OUT_OF_MEMORY);
-        }
-        malloc_segment(context, request.pool, size)
     }
 
-    fn collect_garbage(&mut self, context: &mut StrategyContext<'_>) -> std::result::Result<(), Miss> {
+    fn growth(&self, config: &Config, request: &Request) -> u64 {
+        segment_size(request.size, config.large_segment_size)
+    }
+
+    fn collect_garbage(&mut self, context: &mut StrategyContext<'_>) -> MissResult<()> {
         let Some(limit) = context.limits.by_fraction() else { return Ok(()) };
         let threshold = (context.config.garbage_collection_threshold * limit as f64) as u64;
-        let Some(target) = context.heap.reserved().checked_sub(threshold).filter(|target| *target > 0) else {
+        let Some(target) = context.heap().reserved().checked_sub(threshold).filter(|target| *target > 0) else {
             return Ok(());
         };
-        let mut whole = aged_segments(context.heap)?;
+        let mut whole = aged_segments(context.heap())?;
         let (mut total_age, mut count) = (whole.iter().map(|(age, _)| *age).sum::<u64>(), whole.len() as u64);
         let mut reclaimed = 0;
         // Every segment older than the average goes, even beyond the target, so that it is not reached again soon.
@@ -88,7 +53,7 @@ impl Grow for Caching {
             }
             whole.retain(|segment| !is_old(segment));
             for (age, id) in old {
-                let size = context.heap.block(id).size;
+                let size = context.heap().block(id).size;
                 release_segment(context, id)?;
                 reclaimed += size;
                 total_age -= age;
@@ -98,37 +63,38 @@ impl Grow for Caching {
         Ok(())
     }
 
-    fn release_available(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<bool, Miss> {
-        let Some(max_split_size) = context.config.max_split_size else { return Ok(false) };
-        // A private pool keeps its memory.
-        if context.heap.is_private(request.pool) {
+    /// Gives back just enough oversize segments of the request's stream.
+    fn make_room(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
+        if release_available(context, request)? { grow_within_limit(self, context, request).found() } else { Ok(None) }
+    }
+}
+
+/// Gives back oversize segments of the request's stream until they have as many bytes as the request. Returns whether they have.
+fn release_available(context: &mut StrategyContext<'_>, request: &Request) -> Result<bool> {
+    let Some(max_split_size) = context.config.max_split_size else { return Ok(false) };
+    // A private pool keeps its memory.
+    if context.heap().is_private(request.pool) {
+        return Ok(false);
+    }
+    let wanted = request.size.max(max_split_size);
+    let releasable =
+        |heap: &Heap, id: BlockId| id.is_some() && heap.block(id).size >= max_split_size && !heap.block(id).is_split();
+    let fitting = context.heap().best_fit(request.pool, wanted);
+    if releasable(context.heap(), fitting) {
+        release_segment(context, fitting)?;
+        return Ok(true);
+    }
+    // No single segment covers the request, so several are released, the largest first.
+    let mut released = 0;
+    while released < wanted {
+        let id = context.heap().largest_free(request.pool);
+        if !releasable(context.heap(), id) {
             return Ok(false);
         }
-        let wanted = request.size.max(max_split_size);
-        let releasable = |heap: &Heap, id: BlockId| {
-            id.is_some() && heap.block(id).size >= max_split_size && !heap.block(id).is_split()
-        };
-        let fitting = context.heap.best_fit(request.pool, wanted);
-        if releasable(context.heap, fitting) {
-            release_segment(context, fitting)?;
-            return Ok(true);
-        }
-        // No single segment covers the request, so several are released, the largest first.
-        let mut released = 0;
-        while released < wanted {
-            let id = context.heap.largest_free(request.pool);
-            if !releasable(context.heap, id) {
-                return Ok(false);
-            }
-            released += context.heap.block(id).size;
-            release_segment(context, id)?;
-        }
-        Ok(true)
+        released += context.heap().block(id).size;
+        release_segment(context, id)?;
     }
+    Ok(true)
 }
 
 /// Returns the free large segments with their ages, in searches since they became free.

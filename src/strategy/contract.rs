@@ -2,25 +2,37 @@
 //!
 //! Owns: the trait [`Strategy`] and the plain data of its methods.
 //!
-//! A strategy decides three things: which block a miss gets ([`Strategy::serve`]), which memory goes back
-//! ([`Strategy::release`]), and by which rules a hit finds its block ([`Strategy::rules`]). It decides nothing on the
-//! hot path, for its rules are plain data. It makes its driver calls through the functions of `backing`, which note the
-//! results in the heap; it writes no table itself.
+//! The allocator serves a hit by itself, by [`Strategy::rules`]: plain data, so that the hot path makes no dynamic call. A strategy
+//! decides which block a miss gets ([`Strategy::serve`]) and which memory goes back ([`Strategy::release`]). It reads the heap
+//! ([`StrategyContext::heap`]), and changes it and calls the driver by the verbs of `backing` alone: the types allow nothing else.
 //!
-//! Contract of every method that takes a [`StrategyContext`]:
+//! The allocator keeps to these rules, and so does every verb:
 //! - The allocator's lock is held. The caller counts the time in the driver as a stall.
 //! - If a driver call fails, the heap is as before that call, and memory is accounted to the byte: a change that
 //!   could not be undone counts as held until it is (`PendingRollback`).
-//! - While a stream is being captured (`context.capturing()`), no wait, query or free is made that a capture forbids.
-//! - Nothing is unmapped while a stream may still use it, and no memory serves another stream before its own has
-//!   passed.
+//!
+//! A strategy has to keep to these:
+//! - While a stream is being captured (`context.capturing()`), it makes no wait, query or free that a capture forbids.
+//! - It unmaps nothing that a stream may still use, and serves no stream with memory of another that has not passed.
+//! - Before it takes memory it asks whether the limits allow that (`context.require(…)`).
+//!
+//! # To add a strategy
+//! 1. Write its file beside this one. If its misses take PyTorch's steps, implement `MallocLike` (`classic/tiny.rs` is the
+//!    shortest), otherwise [`Strategy`] and [`Estimates`](super::Estimates).
+//! 2. Give it a row in the table of `strategy/mod.rs`, and a name in `config/strategy_kind.rs`; the compiler asks for the rest.
+//! 3. Add a line to `tests/contract`: the suite runs all promises of a strategy on it.
+//!
+//! # Example
+//! `first_fit.rs`, which a test below runs:
+//! ```ignore
+#![doc = include_str!("first_fit.rs")]
+//! ```
 
-use crate::backing::{Served, StrategyContext, release_segments_from};
-use crate::config::rounding::segment_size;
+use crate::backing::{Served, StrategyContext, choose};
 use crate::config::{Config, StreamSharing};
 use crate::error::Result;
 use crate::heap::{FitRules, Heap, Layout, Request};
-use crate::ids::{BlockId, PoolIndex};
+use crate::ids::BlockId;
 
 /// A strategy's rules as plain data.
 #[derive(Clone, Copy, Debug)]
@@ -104,92 +116,151 @@ pub(crate) enum Goal {
     /// everything goes if that is too little. Otherwise only memory that the GPU has passed goes, and none if that is
     /// too little.
     DownTo { down_to: u64, may_wait: bool },
+    /// Segments that the layout keeps for nobody ([`Layout::gives_back_from`]). Where it keeps all, this is never asked.
+    Unkept,
 }
 
-/// The state of memory that an estimate of growth assumes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Assumption {
-    /// The present state.
-    AsIs,
-    /// The present state, but no view can be added: memory must lie in one piece.
-    NoMoreViews,
-    /// Free memory of other streams may be used as well.
-    AllStreams,
+impl Goal {
+    /// Returns the number of bytes that the goal is; `None` if it is none.
+    pub(super) fn target(self) -> Option<Target> {
+        match self {
+            Self::DownTo { down_to, may_wait } => Some(Target { down_to, may_wait, partly: may_wait }),
+            Self::Towards { down_to } => Some(Target { down_to, may_wait: false, partly: true }),
+            Self::Everything | Self::Passed { .. } | Self::Unkept => None,
+        }
+    }
+}
+
+/// A goal that is a number of bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    /// The most bytes that are to be held.
+    pub(super) down_to: u64,
+    /// Whether the CPU may wait for the GPU.
+    pub(super) may_wait: bool,
+    /// Whether memory goes back too where all that can go is too little.
+    pub(super) partly: bool,
+}
+
+impl Target {
+    /// Returns how many bytes too many are held.
+    pub(super) fn excess(&self, heap: &Heap) -> u64 {
+        heap.reserved().saturating_sub(self.down_to)
+    }
+
+    /// Returns what becomes of free memory of so many bytes in all: `None` if it is too little and stays, otherwise whether it
+    /// suffices.
+    pub(super) fn suffices(&self, heap: &Heap, free: u64) -> Option<bool> {
+        let suffices = free >= self.excess(heap);
+        (suffices || self.partly).then_some(suffices || self.may_wait)
+    }
+
+    /// Chooses among free pieces of these sizes, in order of preference, those that go, so that they suffice and are hardly more.
+    /// Returns `None` if all stay, otherwise these and whether they suffice.
+    pub(super) fn choose(&self, heap: &Heap, sizes: &[u64]) -> Result<Option<(Vec<usize>, bool)>> {
+        let Some(suffices) = self.suffices(heap, sizes.iter().sum()) else { return Ok(None) };
+        Ok(Some((choose(sizes, self.excess(heap))?, suffices)))
+    }
 }
 
 /// What a strategy does on a miss, and which memory it gives back to the driver.
 pub(crate) trait Strategy: Send {
-    /// Returns the rules under these options.
+    /// Returns the rules under these options. The allocator asks when the options change, and serves every hit by the answer.
     fn rules(&self, config: &Config) -> Rules;
 
-    /// Returns how memory is divided under these options, on a device with `total` bytes. It is asked once.
+    /// Returns how memory is divided under these options, on a device with `total` bytes: as PyTorch divides it, unless the strategy
+    /// says otherwise. The allocator asks once, before the first request.
     fn layout(&self, _config: &Config, _total: u64) -> Layout {
         Layout::PYTORCH
     }
 
-    /// Makes a free block of at least the request's size, with memory at its addresses, and takes it out of the free index.
+    /// Serves a request that no free block fits by the rules. Returns a block of the request's pool with at least its size, and memory
+    /// at its addresses, that was taken out of the free index (`context.take_block`) or is new. What it has
+    /// beyond the request stays the allocator's to split off, by [`FitRules::min_rest`].
+    ///
+    /// The allocator asks with rising `means`, which say what the strategy may do. [`Miss::OUT_OF_MEMORY`] lets it go on to the next,
+    /// and at [`Means::All`] refuses the request. After an error the strategy holds nothing for the request.
+    ///
+    /// [`Miss::OUT_OF_MEMORY`]: crate::backing::Miss::OUT_OF_MEMORY
     fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served;
 
-    /// Gives free memory back to the driver. Returns whether it sufficed for the goal.
+    /// Gives free memory back to the driver, just enough for the goal. Returns whether it sufficed. A strategy whose every release
+    /// waits for the GPU gives nothing for [`Goal::Passed`].
     ///
     /// # Errors
     /// A driver call failed. What was given back before it stays given back.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool>;
+}
 
-    /// Gives segments back that the layout keeps for nobody ([`Layout::gives_back_from`]).
-    ///
-    /// # Errors
-    /// A driver call failed. What was given back before it stays given back.
-    fn give_back(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
-        let least = context.heap.layout().gives_back_from;
-        release_segments_from(context, least)
-    }
-
+/// A strategy that gives each public block back to the driver at its free, in the order of the streams that use it. Its rules have
+/// [`Rules::frees_to_driver`].
+pub(crate) trait StreamOrdered {
     /// Gives a public block back to the driver that the program has freed, and that is in no table of live allocations any more.
-    /// Returns `false` if it cannot be done now, and nothing has changed. Only of strategies with [`Rules::frees_to_driver`].
+    /// Returns `false` if it cannot be done now, and nothing has changed.
     ///
     /// # Errors
     /// A driver call failed, or the host has no memory. The block is as before.
-    fn free(&mut self, _context: &mut StrategyContext<'_>, _id: BlockId) -> Result<bool> {
-        Ok(false)
-    }
+    fn free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<bool>;
 
     /// Gives back what the strategy has of the driver beside memory, at the end of the allocator.
     ///
     /// # Errors
     /// A driver call failed.
-    fn close(&mut self, _context: &mut StrategyContext<'_>) -> Result<()> {
-        Ok(())
-    }
+    fn close(&mut self, context: &mut StrategyContext<'_>) -> Result<()>;
+}
 
-    /// Returns the largest request that the free memory of a pool could serve at present, without new memory and within
-    /// the bounds on views. With `across`, memory of other streams counts as this one's. For reports: it makes no driver
-    /// call.
-    fn largest_servable(&self, heap: &Heap, _config: &Config, pool: PoolIndex, _across: bool) -> u64 {
-        heap.largest_in(pool)
-    }
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic fails the test")]
+mod tests {
+    use super::super::first_fit::FirstFit;
+    use super::*;
+    use crate::backing::{AllocatorContext, PendingRollback, Terms};
+    use crate::config::Limits;
+    use crate::driver::sim::{SimConfig, SimGpu};
+    use crate::heap::HeapRules;
+    use crate::ids::{Class, PoolIndex, ViewId};
+    use crate::streams::Streams;
 
-    /// Does the same as [`Self::largest_servable`], if memory may grow by `room` bytes.
-    fn largest_with_growth(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
-        self.largest_servable(heap, config, pool, across).max(room)
-    }
+    const MIB: u64 = 1 << 20;
 
-    /// Returns by how many bytes at most the memory held would have to grow for a request that no free memory serves,
-    /// less the bytes that would be given back for it. For reports: it makes no driver call.
-    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
-        segment_size(request.size, config.large_segment_size)
-    }
-
-    /// Returns about how many bytes of host memory the strategy's own tables take, beside those of the heap.
-    fn host_bytes(&self) -> usize {
-        0
-    }
-
-    /// Checks the strategy's own rules that always hold, beyond those of the heap. For tests.
-    ///
-    /// # Errors
-    /// Says which rule is broken, and where.
-    fn check(&self, _heap: &Heap) -> std::result::Result<(), String> {
-        Ok(())
+    #[test]
+    fn the_example_takes_the_first_block_that_fits_and_gives_all_back_when_memory_is_short() {
+        let gpu = SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap();
+        let config = Config::parse("memory_limit:16MiB").unwrap();
+        let rules = FirstFit.rules(&config);
+        let layout = FirstFit.layout(&config, 16 * MIB);
+        let heap = HeapRules {
+            oversize_from: u64::MAX,
+            adopts_idle: false,
+            home_is_shared: false,
+            layout,
+            flight: 0,
+            ages: false,
+        };
+        let mut heap = crate::heap::Heap::new(heap).unwrap();
+        let (mut streams, mut rollback) = (Streams::default(), PendingRollback::default());
+        let limits = Limits::new(&config, 16 * MIB);
+        let mut serve = |heap: &mut Heap, mib: u64| {
+            let terms = Terms { config: &config, limits, exchanges: false, spill: None };
+            let mut context = AllocatorContext::new((heap, &mut streams, &mut rollback), &gpu, terms);
+            let (size, pool) = (mib * MIB, PoolIndex::DEFAULT);
+            let request = Request { size, requested: size, pool, class: Class::Large, extends: ViewId::NONE };
+            let id = FirstFit.serve(&mut context, &request, Means::All).map_err(|_| mib)?;
+            Ok::<u64, u64>(context.heap_mut().hand_out(id, &request, &rules.fit).unwrap())
+        };
+        let free = |heap: &mut Heap, address: u64| {
+            let id = heap.take_live(address).unwrap();
+            heap.free_at_once(id);
+        };
+        let [a, b, c] = [6, 2, 4].map(|mib| serve(&mut heap, mib).unwrap());
+        free(&mut heap, a);
+        free(&mut heap, c);
+        let lowest = a.min(c);
+        assert_eq!(serve(&mut heap, 3), Ok(lowest), "the lowest of two, whichever is smaller");
+        assert_eq!(serve(&mut heap, 14), Err(14), "the limit holds beside what is live");
+        free(&mut heap, lowest);
+        free(&mut heap, b);
+        assert_eq!(serve(&mut heap, 14).is_ok(), true, "all that was free went back first");
+        assert_eq!((heap.reserved(), heap.check()), (14 * MIB, Ok(())));
     }
 }

@@ -4,14 +4,14 @@
 //! Owns: which units of a segment are mapped (`ExpandableSegment` of c10/cuda/CUDACachingAllocator.cpp, 2.11). The calls are
 //! those of `backing/units.rs`.
 
-use super::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
-use super::malloc_fallback::{self, Grow};
+use super::contract::{FreeUsedBy, Goal, Target};
+use super::malloc_like::MallocLike;
 use crate::backing::{
-    Miss, Served, StrategyContext, Units, UnmappedPart, choose, map_units, release_empty_segments, release_reservation,
+    Miss, Served, StrategyContext, Units, UnmappedPart, map_units, release_empty_segments, release_unused,
     reserve_segment, unmap_units, whole_units,
 };
 use crate::config::Config;
-use crate::config::rounding::{MIN_BLOCK, SMALL_SEGMENT};
+use crate::config::rounding::{MIN_BLOCK, SMALL_SEGMENT, segment_size};
 use crate::error::Result;
 use crate::fallible::{Grown, TryCollect, TryPush, filled};
 use crate::heap::{Block, FitRules, Heap, Request, State};
@@ -19,77 +19,94 @@ use crate::ids::{BlockId, Class, PoolIndex, StreamId};
 use crate::span::Span;
 use std::cmp::Reverse;
 
+#[derive(Default)]
 pub(crate) struct Expandable;
 
-impl Strategy for Expandable {
-    fn rules(&self, config: &Config) -> Rules {
-        let fit = FitRules {
+impl MallocLike for Expandable {
+    const FREE_USED_BY: FreeUsedBy = FreeUsedBy::RecordStream;
+
+    fn fit(&self, config: &Config) -> FitRules {
+        FitRules {
             growing_edge: true,
             max_split_size: config.max_split_size.unwrap_or(u64::MAX),
             max_non_split_rounding: config.max_non_split_rounding,
             min_rest: [MIN_BLOCK; 2],
             count_ages: true,
             ..FitRules::BEST
-        };
-        Rules::streams_apart(fit, FreeUsedBy::RecordStream)
-    }
-
-    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
-        malloc_fallback::serve(self, context, request, means)
-    }
-
-    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        context.retry_rollback()?;
-        match goal {
-            Goal::Everything => release_everything(context, |_, _| Ok(true)).map(|()| true),
-            Goal::Passed { .. } => Ok(false),
-            Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait, may_wait),
-            Goal::Towards { down_to } => release_down_to(context, down_to, false, true),
         }
     }
 
-    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+    fn growth(&self, config: &Config, request: &Request) -> u64 {
         let unit = unit_of(config, request.class);
         request.size.checked_next_multiple_of(unit).unwrap_or(u64::MAX)
     }
-}
 
-impl Grow for Expandable {
+    /// As PyTorch counts: a whole segment, though less may be mapped. The limit in bytes counts what is mapped.
+    fn counted(&self, config: &Config, request: &Request) -> u64 {
+        segment_size(request.size, config.large_segment_size)
+    }
+
+    fn reclaim(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        release_units(context, goal, |_, _| Ok(true))
+    }
+
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.retry_rollback()?;
-        let found = find_room(context.heap, request);
+        let found = find_room(context.heap(), request);
         let unit = unit_of(context.config, request.class);
-        let start = match found {
-            Some(id) => id,
-            None => {
-                let least = request.size.checked_next_multiple_of(unit).unwrap_or(request.size);
-                reserve_segment(context, request.pool, addresses(context, request, unit), least, unit)?
-            }
-        };
-        let parts = plan(context.heap, start, request, unit);
-        let mapped = parts.map_err(Miss::from).and_then(|parts| map_units(context, request.pool, parts, unit));
-        if mapped.is_err() && found.is_none() && context.rollback.is_empty() {
-            release_reservation(context, start)?;
-        }
-        let grown = mapped?.unwrap_or(start);
-        context.heap.take_free(grown);
-        Ok(grown)
+        let least = request.size.checked_next_multiple_of(unit).unwrap_or(request.size);
+        let most = addresses(context, request, unit);
+        let parts = |heap: &Heap, start| plan(heap, start, request, unit);
+        let grown = grow_units(context, request.pool, found, (most, least, unit), parts)?;
+        Ok(context.take_block(grown))
+    }
+}
+
+/// Maps parts in the room that was found, or in a new segment of `most` bytes of addresses, `least` at the least, which goes again
+/// if that fails. Returns the free block that the last part became part of.
+pub(super) fn grow_units(
+    context: &mut StrategyContext<'_>,
+    pool: PoolIndex,
+    found: Option<BlockId>,
+    (most, least, unit): (u64, u64, u64),
+    parts: impl FnOnce(&Heap, BlockId) -> Grown<Vec<UnmappedPart>>,
+) -> Served {
+    let room = found.map_or_else(|| reserve_segment(context, pool, most, least, unit), Ok)?;
+    let parts = parts(context.heap(), room);
+    let mapped = parts.map_err(Miss::from).and_then(|parts| map_units(context, pool, parts, unit));
+    if mapped.is_err() && found.is_none() {
+        release_unused(context, room)?;
+    }
+    Ok(mapped?.unwrap_or(room))
+}
+
+/// Gives units back that are free. Of everything, these are the units of the public pools for which `may` returns true.
+pub(super) fn release_units(
+    context: &mut StrategyContext<'_>,
+    goal: Goal,
+    may: impl Fn(&StrategyContext<'_>, PoolIndex) -> Result<bool>,
+) -> Result<bool> {
+    context.retry_rollback()?;
+    match goal.target() {
+        Some(target) => release_down_to(context, target),
+        None if goal == Goal::Everything => release_everything(context, may).map(|()| true),
+        None => Ok(false),
     }
 }
 
 /// Unmaps the free units of public pools for which `may` returns true.
-pub(super) fn release_everything(
+fn release_everything(
     context: &mut StrategyContext<'_>,
     may: impl Fn(&StrategyContext<'_>, PoolIndex) -> Result<bool>,
 ) -> Result<()> {
-    for pool in context.heap.every_public_pool()? {
+    for pool in context.heap().every_public_pool()? {
         if !may(context, pool)? {
             continue;
         }
-        for id in context.heap.free_blocks(pool)? {
-            if let Some(units) = whole_units(context.heap, id) {
+        for id in context.heap().free_blocks(pool)? {
+            if let Some(units) = whole_units(context.heap(), id) {
                 // Neither unmap nor release waits for the GPU, and work of the stream may still use the memory.
-                context.on_streams().1.wait_for_stream(pool)?;
+                context.wait_for_stream(pool)?;
                 unmap_units(context, units)?;
             }
         }
@@ -98,17 +115,11 @@ pub(super) fn release_everything(
     Ok(())
 }
 
-/// Unmaps units from the end of free blocks: passed ones first, and among these the ones unused longest. If there are too few, all of
-/// them, or none unless `partly`.
-pub(super) fn release_down_to(
-    context: &mut StrategyContext<'_>,
-    down_to: u64,
-    may_wait: bool,
-    partly: bool,
-) -> Result<bool> {
+/// Unmaps units from the end of free blocks: passed ones first, and among these the ones unused longest.
+fn release_down_to(context: &mut StrategyContext<'_>, target: Target) -> Result<bool> {
     let mut found = free_units(context)?;
-    found.retain(|(_, passed)| *passed || may_wait);
-    let heap = &*context.heap;
+    found.retain(|(_, passed)| *passed || target.may_wait);
+    let heap = context.heap();
     found.sort_unstable_by_key(|(units, passed)| {
         let Block { freed_at, pool, address, .. } = *heap.block(units.block);
         let age = heap.clock(pool.class()).saturating_sub(freed_at);
@@ -117,24 +128,20 @@ pub(super) fn release_down_to(
     let each = found.iter().enumerate().flat_map(|(of, (units, _))| (units.first..units.end).map(move |_| of));
     let of = each.try_to_vec()?;
     let sizes = of.iter().map(|of| found[*of].0.unit).try_to_vec()?;
-    let missing = heap.reserved().saturating_sub(down_to);
-    let suffices = sizes.iter().sum::<u64>() >= missing;
-    if !suffices && !partly {
-        return Ok(false);
-    }
+    let Some((chosen, suffices)) = target.choose(heap, &sizes)? else { return Ok(false) };
     let mut counts = filled(0, found.len())?;
-    for index in choose(&sizes, missing)? {
+    for index in chosen {
         counts[of[index]] += 1;
     }
     for ((units, passed), count) in found.into_iter().zip(counts).filter(|(_, count)| *count > 0) {
-        let pool = context.heap.block(units.block).pool;
+        let pool = context.heap().block(units.block).pool;
         if !passed {
-            context.on_streams().1.wait_for_stream(pool)?;
+            context.wait_for_stream(pool)?;
         }
         unmap_units(context, Units { first: units.end - count, ..units })?;
         release_empty_segments(context, pool)?;
     }
-    Ok(suffices || may_wait)
+    Ok(suffices)
 }
 
 /// Returns the units that could be given back, for each free block of public pools, and whether the GPU has passed
@@ -142,16 +149,15 @@ pub(super) fn release_down_to(
 fn free_units(context: &mut StrategyContext<'_>) -> Result<Vec<(Units, bool)>> {
     let mut found = Vec::new();
     let mut asked: Vec<(StreamId, bool)> = Vec::new();
-    for pool in context.heap.every_public_pool()? {
-        let stream = context.heap.pool(pool).stream;
-        for block in context.heap.free_blocks(pool)? {
-            let Some(units) = whole_units(context.heap, block) else { continue };
+    for pool in context.heap().every_public_pool()? {
+        let stream = context.heap().pool(pool).stream;
+        for block in context.heap().free_blocks(pool)? {
+            let Some(units) = whole_units(context.heap(), block) else { continue };
             let known = asked.iter().find(|(of, _)| *of == stream).map(|(_, passed)| *passed);
             let passed = match known {
                 Some(passed) => passed,
                 None => {
-                    let (streams, mut on) = context.on_streams();
-                    let passed = streams.epochs.has_passed_all(&mut on, pool.large())?;
+                    let passed = context.has_passed_all(pool)?;
                     asked.try_push((stream, passed))?;
                     passed
                 }
@@ -187,7 +193,7 @@ fn find_room(heap: &Heap, request: &Request) -> Option<BlockId> {
 
 /// Returns how many bytes of addresses a new segment reserves: nine eighths of the device's memory, as PyTorch does.
 pub(super) fn addresses(context: &StrategyContext<'_>, request: &Request, unit: u64) -> u64 {
-    let total = context.driver.properties().total_memory;
+    let total = context.total_memory();
     let plenty = total.saturating_add(total / 8).max(request.size).checked_next_multiple_of(unit);
     plenty.unwrap_or_else(|| request.size.next_multiple_of(unit))
 }

@@ -27,13 +27,14 @@
 //! - PyTorch's limit counts what is allocated; here limits count what the pool holds, as with every strategy. A request for which
 //!   the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did grow.
 
-use super::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
-use crate::backing::{DriverPool, Miss, Served, StrategyContext};
+use super::contract::{FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
+use super::estimates::{Assumption, Estimates};
+use crate::backing::{DriverPool, InTurn, Miss, MissResult, Served, StrategyContext};
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::config::{Config, Increase};
 use crate::error::Result;
 use crate::heap::{FitRules, Heap, Layout, Merging, Request};
-use crate::ids::{BlockId, PoolIndex};
+use crate::ids::BlockId;
 
 /// A pool grows and shrinks in multiples of this, in bytes: seen on an H200, in every figure of PyTorch's backend.
 const STEP: u64 = 32 << 20;
@@ -61,16 +62,15 @@ impl Strategy for MallocAsync {
         self.pool.refresh(context);
         if !context.capturing() {
             // A graph may use free memory of its private pool.
-            if !context.heap.is_private(request.pool) {
-                self.pool.give_back_of(context, request.pool)?;
+            if !context.heap().is_private(request.pool) {
+                self.pool.release_free_of(context, request.pool)?;
             }
             self.throttle(context, request)?;
         }
         let grows = Increase::of(grown_by(request.size));
         if context.allows(grows) {
-            match self.pool.malloc(context, request.pool, request.size) {
-                Err(Miss::OutOfMemory { .. }) => {}
-                done => return done,
+            if let Some(id) = self.pool.malloc(context, request.pool, request.size).found()? {
+                return Ok(id);
             }
         }
         if means != Means::All || context.capturing() {
@@ -81,7 +81,7 @@ impl Strategy for MallocAsync {
             return Ok(id);
         }
         self.release(context, Goal::Everything)?;
-        context.heap.counters_mut().num_alloc_retries += 1;
+        context.count_retry();
         if context.allows(grows) {
             return self.pool.malloc(context, request.pool, request.size);
         }
@@ -90,32 +90,29 @@ impl Strategy for MallocAsync {
 
     /// Trims the pool.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        if goal == Goal::Unkept {
+            return self.pool.release_free(context).map(|()| true);
+        }
         self.pool.refresh(context);
-        self.pool.give_back(context)?;
-        let (down_to, may_wait, partly) = match goal {
-            Goal::Passed { .. } => return Ok(false),
-            Goal::Everything => (0, true, true),
-            Goal::DownTo { down_to, may_wait } => (down_to, may_wait, may_wait),
-            Goal::Towards { down_to } => (down_to, false, true),
-        };
-        let too_much = context.heap.reserved().saturating_sub(down_to);
-        let idle = context.heap.pool_held() - context.heap.pool_used();
-        if too_much == 0 || (idle < too_much && !partly) {
+        self.pool.release_free(context)?;
+        let everything = Target { down_to: 0, may_wait: true, partly: true };
+        let Some(target) = goal.target().or((goal == Goal::Everything).then_some(everything)) else { return Ok(false) };
+        let too_much = target.excess(context.heap());
+        let idle = context.heap().pool_held() - context.heap().pool_used();
+        if too_much == 0 || (idle < too_much && !target.partly) {
             return Ok(too_much == 0);
         }
-        if may_wait {
+        if target.may_wait {
             context.wait_for_all()?;
         }
         // The pool keeps at least so much.
-        let keep = context.heap.pool_held().saturating_sub(too_much) / STEP * STEP;
+        let keep = context.heap().pool_held().saturating_sub(too_much) / STEP * STEP;
         self.pool.trim(context, keep)?;
-        Ok(context.heap.reserved() <= down_to)
+        Ok(context.heap().reserved() <= target.down_to)
     }
+}
 
-    fn give_back(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
-        self.pool.give_back(context)
-    }
-
+impl StreamOrdered for MallocAsync {
     fn free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<bool> {
         self.pool.free(context, id)
     }
@@ -123,12 +120,10 @@ impl Strategy for MallocAsync {
     fn close(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
         self.pool.close(context)
     }
+}
 
-    /// What the driver could serve from the pool is not known here.
-    fn largest_servable(&self, heap: &Heap, _config: &Config, pool: PoolIndex, _across: bool) -> u64 {
-        heap.largest_in(pool)
-    }
-
+/// What the driver could serve from the pool is not known here.
+impl Estimates for MallocAsync {
     fn growth_needed(&self, _heap: &Heap, _config: &Config, request: &Request, _assumption: Assumption) -> u64 {
         grown_by(request.size)
     }
@@ -141,36 +136,28 @@ impl MallocAsync {
         if pending == 0 {
             return Ok(());
         }
-        let allocated = context.heap.pool_used() + pending;
-        let total = context.driver.properties().total_memory.max(1);
+        let allocated = context.heap().pool_used() + pending;
+        let total = context.total_memory().max(1);
         let ratio = context.config.paddle.cuda_malloc_async_pool_memory_throttle_ratio;
         if (allocated + pending) as f64 / total as f64 > ratio {
-            let stream = context.heap.pool(request.pool.large()).stream;
+            let stream = context.heap().pool(request.pool.large()).stream;
             self.pool.wait_for_frees(context, stream)?;
         }
         Ok(())
     }
 
     /// Serves a request from what the pool holds, where it may not grow. Returns `None` if it would have to.
-    fn without_growth(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Option<BlockId>, Miss> {
-        let held = context.heap.pool_held();
-        if held - context.heap.pool_used() < request.size {
+    fn without_growth(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
+        let held = context.heap().pool_held();
+        if held - context.heap().pool_used() < request.size {
             return Ok(None);
         }
-        let id = match self.pool.malloc(context, request.pool, request.size) {
-            Err(Miss::OutOfMemory { .. }) => return Ok(None),
-            done => done?,
-        };
-        let grown = context.heap.pool_held() > held;
+        let Some(id) = self.pool.malloc(context, request.pool, request.size).found()? else { return Ok(None) };
+        let grown = context.heap().pool_held() > held;
         if !grown || context.allows(Increase::of(0)) {
             return Ok(Some(id));
         }
-        context.heap.insert_free(id);
-        self.pool.give_back_one(context, id)?;
+        self.pool.undo(context, id)?;
         context.wait_for_all()?;
         self.pool.trim(context, held)?;
         Ok(None)

@@ -1,31 +1,53 @@
 //! Strategies: what happens when no free block fits, and which memory goes back to the driver.
 //!
-//! Owns: the factory. The contract is in `contract.rs`, and each strategy in a file or folder of its own. To add one,
-//! write its file, name it in [`StrategyKind`], and construct it here.
+//! Owns: the table of the strategies. The contract is in `contract.rs`, and each strategy in a file or folder of its own. To add one,
+//! write its file, give it a row in the table below, and name it in [`StrategyKind`].
 
 mod caching;
 mod classic;
 mod contract;
+mod estimates;
 mod expandable;
+#[cfg(test)]
+mod first_fit;
 mod gmlake;
 mod malloc_async;
 mod malloc_fallback;
+mod malloc_like;
 mod own_segments;
 mod paddle;
-mod plain_memory;
 mod stitch;
 
-pub(crate) use contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
-pub(crate) use own_segments::{REPORT_STRATEGY as OWN_SEGMENTS_STRATEGY, rules_of_own_segments, serve_own_segments};
+pub(crate) use contract::{FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered};
+pub(crate) use estimates::{Assumption, Estimates};
+pub(crate) use own_segments::{ESTIMATES as OWN_SEGMENTS_ESTIMATES, rules_of_own_segments, serve_own_segments};
 
 use crate::config::StrategyKind;
+use crate::heap::Heap;
 use std::ops::{Deref, DerefMut};
 
+/// Makes the enum of all strategies, and what reaches the methods of each.
 macro_rules! strategies {
-    ($($name:ident: $strategy:ty,)*) => {
+    ($($name:ident($strategy:ty) for $($kind:ident)|+;)*) => {
         /// The strategy of an allocator, where it lies: a box of it could not be had if the host has no memory.
         pub(crate) enum AnyStrategy {
             $($name($strategy),)*
+        }
+
+        impl AnyStrategy {
+            /// Makes the strategy of this name.
+            pub(crate) fn new(kind: StrategyKind) -> Self {
+                match kind {
+                    $($(StrategyKind::$kind)|+ => Self::$name(Default::default()),)*
+                }
+            }
+
+            /// Returns the strategy's estimates.
+            pub(crate) fn estimates(&self) -> &dyn Estimates {
+                match self {
+                    $(Self::$name(strategy) => strategy,)*
+                }
+            }
         }
 
         impl Deref for AnyStrategy {
@@ -49,36 +71,36 @@ macro_rules! strategies {
 }
 
 strategies! {
-    Caching: caching::Caching,
-    Gmlake: gmlake::GmLake,
-    Stitch: stitch::Stitch,
-    Expandable: expandable::Expandable,
-    Exact: classic::Exact,
-    Buddy: classic::Buddy,
-    Slab: classic::Slab,
-    Tiny: classic::Tiny,
-    PaddleAutoGrowth: paddle::AutoGrowth,
-    PaddleNaiveBestFit: paddle::NaiveBestFit,
-    PaddleVmm: paddle::Vmm,
-    MallocAsync: malloc_async::MallocAsync,
+    Caching(caching::Caching) for Caching;
+    Gmlake(gmlake::GmLake) for Gmlake;
+    Stitch(stitch::Stitch) for Stitch;
+    Expandable(expandable::Expandable) for Expandable;
+    Exact(classic::Exact) for Exact;
+    Buddy(classic::Buddy) for Buddy;
+    Slab(classic::Slab) for Slab;
+    Tiny(classic::Tiny) for Tiny;
+    PaddleAutoGrowth(paddle::AutoGrowth) for PaddleAutoGrowth;
+    PaddleNaiveBestFit(paddle::NaiveBestFit) for PaddleNaiveBestFit | PaddleThreadLocal;
+    PaddleVmm(paddle::Vmm) for PaddleVmm;
+    MallocAsync(malloc_async::MallocAsync) for MallocAsync;
 }
 
-/// Makes the strategy of this name.
-pub(crate) fn new(kind: StrategyKind) -> AnyStrategy {
-    match kind {
-        StrategyKind::Caching => AnyStrategy::Caching(caching::Caching),
-        StrategyKind::Gmlake => AnyStrategy::Gmlake(gmlake::GmLake),
-        StrategyKind::Stitch => AnyStrategy::Stitch(stitch::Stitch::default()),
-        StrategyKind::Expandable => AnyStrategy::Expandable(expandable::Expandable),
-        StrategyKind::Exact => AnyStrategy::Exact(classic::Exact),
-        StrategyKind::Buddy => AnyStrategy::Buddy(classic::Buddy),
-        StrategyKind::Slab => AnyStrategy::Slab(classic::Slab),
-        StrategyKind::Tiny => AnyStrategy::Tiny(classic::Tiny),
-        StrategyKind::PaddleAutoGrowth => AnyStrategy::PaddleAutoGrowth(paddle::AutoGrowth),
-        StrategyKind::PaddleNaiveBestFit | StrategyKind::PaddleThreadLocal => {
-            AnyStrategy::PaddleNaiveBestFit(paddle::NaiveBestFit)
-        }
-        StrategyKind::PaddleVmm => AnyStrategy::PaddleVmm(paddle::Vmm),
-        StrategyKind::MallocAsync => AnyStrategy::MallocAsync(malloc_async::MallocAsync::default()),
+impl AnyStrategy {
+    /// Returns the strategy if it gives blocks back to the driver as they are freed.
+    pub(crate) fn stream_ordered(&mut self) -> Option<&mut dyn StreamOrdered> {
+        if let Self::MallocAsync(strategy) = self { Some(strategy) } else { None }
+    }
+
+    /// Returns about how many bytes of host memory the strategy's own tables take, beside those of the heap.
+    pub(crate) fn host_bytes(&self) -> usize {
+        if let Self::Stitch(strategy) = self { strategy.host_bytes() } else { 0 }
+    }
+
+    /// Checks the strategy's own rules that always hold, beyond those of the heap. For tests.
+    ///
+    /// # Errors
+    /// Says which rule is broken, and where.
+    pub(crate) fn check(&self, heap: &Heap) -> Result<(), String> {
+        if let Self::Gmlake(_) = self { gmlake::check(heap) } else { Ok(()) }
     }
 }

@@ -4,18 +4,20 @@
 
 use super::caching::Caching;
 use super::contract::{Goal, Means, Strategy};
+use super::estimates::Estimates;
 use super::malloc_fallback::grow_within_limit;
-use crate::backing::{Miss, Served, StrategyContext, reclaim_private_pools};
+use super::malloc_like::MallocLike;
+use crate::backing::{InTurn, Miss, Served, StrategyContext, reclaim_private_pools};
 use crate::config::Config;
 use crate::config::rounding::segment_size;
 use crate::heap::{FitRules, Request};
 
-/// The strategy whose estimates reports use for such a pool.
-pub(crate) const REPORT_STRATEGY: &dyn Strategy = &Caching;
+/// The estimates that reports use for such a pool.
+pub(crate) const ESTIMATES: &dyn Estimates = &Caching;
 
 /// Returns the rules by which requests find their blocks.
 pub(crate) fn rules_of_own_segments(config: &Config, unsplit: bool) -> FitRules {
-    let rules = Caching.rules(config).fit;
+    let rules = Caching.fit(config);
     FitRules { no_split_from: if unsplit { 0 } else { rules.no_split_from }, ..rules }
 }
 
@@ -34,19 +36,17 @@ pub(crate) fn serve_own_segments(
     }
     context.wait_for_recorded_streams()?;
     reclaim_private_pools(context).map_err(Miss::Failed)?;
-    let own = context.heap.private().segments(context.heap.owner_of(request.pool));
+    let own = context.heap().private().segments(context.heap().owner_of(request.pool));
     let unsplit = own.is_some_and(|own| own.are_unsplit());
-    let found = context.heap.fit(request, &rules_of_own_segments(context.config, unsplit));
-    if found.is_some() {
-        return Ok(found);
+    if let Some(id) = context.fit(request, &rules_of_own_segments(context.config, unsplit)) {
+        return Ok(id);
     }
     let segment = segment_size(request.size, context.config.large_segment_size);
-    for down_to in [context.heap.reserved().saturating_sub(segment), 0] {
+    for down_to in [context.heap().reserved().saturating_sub(segment), 0] {
         strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
-        context.heap.counters_mut().num_alloc_retries += 1;
-        match grow_within_limit(&mut Caching, context, request) {
-            Err(Miss::OutOfMemory { .. }) => {}
-            done => return done,
+        context.count_retry();
+        if let Some(id) = grow_within_limit(&mut Caching, context, request).found()? {
+            return Ok(id);
         }
     }
     Err(Miss::OUT_OF_MEMORY)

@@ -114,11 +114,7 @@ impl Epochs {
             self.close(context, pool)?;
             self.poll(context, pool)?;
         }
-        for pool in pools {
-            let passed = context.heap.pool(pool).passed;
-            context.heap.make_passed_idle(pool, passed)?;
-        }
-        Ok(())
+        pools.into_iter().try_for_each(|pool| make_passed_idle(context, pool))
     }
 
     /// Does the same as [`Self::gather`], for no stream in particular.
@@ -134,10 +130,7 @@ impl Epochs {
         if alone || context.sharing == StreamSharing::Never || context.capturing() || context.heap.is_private(pool) {
             return Ok(());
         }
-        // This query only makes room. A stream that needs to know how far the GPU is queries the events itself.
-        if self.closed.get(pool.stream()).is_some_and(|closed| closed.len() >= MAX_CLOSED / 2) {
-            self.poll(context, pool)?;
-        }
+        self.poll_if_many(context, pool)?;
         self.close(context, pool)
     }
 
@@ -146,33 +139,36 @@ impl Epochs {
         if context.capturing() || context.heap.is_private(pool) {
             return Ok(());
         }
-        if self.closed.get(pool.stream()).is_some_and(|closed| closed.len() >= MAX_CLOSED / 2) {
-            self.poll(context, pool)?;
-        }
+        self.poll_if_many(context, pool)?;
         self.close_now(context, pool)
+    }
+
+    /// Makes room for another closed epoch. A stream that needs to know how far the GPU is queries the events itself.
+    fn poll_if_many(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
+        let many = self.closed.get(pool.stream()).is_some_and(|closed| closed.len() >= MAX_CLOSED / 2);
+        if many { self.poll(context, pool) } else { Ok(()) }
     }
 
     /// During a capture: frees and makes idle the memory that is passed according to events recorded before the
     /// capture.
-    pub(crate) fn ask(&mut self, context: &mut StreamContext<'_>, recorded: &mut RecordedStreams) -> Result<()> {
+    pub(crate) fn poll_in_capture(
+        &mut self,
+        context: &mut StreamContext<'_>,
+        recorded: &mut RecordedStreams,
+    ) -> Result<()> {
         let sharing = context.sharing != StreamSharing::Never;
         let pools: Vec<PoolIndex> = context.heap.stream_pools().filter(|_| sharing).try_to_vec()?;
         in_relaxed_capture_mode(context.driver, true, || {
-            recorded.ask(context.heap, context.driver)?;
+            recorded.poll_events(context.heap, context.driver)?;
             pools.iter().try_for_each(|pool| self.poll(context, *pool))
         })?;
-        for pool in pools {
-            let passed = context.heap.pool(pool).passed;
-            context.heap.make_passed_idle(pool, passed)?;
-        }
-        Ok(())
+        pools.into_iter().try_for_each(|pool| make_passed_idle(context, pool))
     }
 
     /// Makes idle what one stream has passed. No epoch ends.
-    pub(super) fn ask_stream(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
+    pub(super) fn poll_stream(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         self.poll(context, pool)?;
-        let passed = context.heap.pool(pool).passed;
-        if context.sharing == StreamSharing::Never { Ok(()) } else { context.heap.make_passed_idle(pool, passed) }
+        if context.sharing == StreamSharing::Never { Ok(()) } else { make_passed_idle(context, pool) }
     }
 
     /// Ends every open epoch and notes which epochs the GPU has passed. Does neither in a capture.
@@ -386,6 +382,12 @@ impl Epochs {
         let others = self.others.drain(..).flatten().map(|(_, event)| event);
         destroy_events(driver, self.idle_events.drain(..).chain(queued).chain(others).chain(self.probe.take()));
     }
+}
+
+/// Makes idle the memory of a stream that the GPU is known to have passed.
+fn make_passed_idle(context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
+    let passed = context.heap.pool(pool).passed;
+    context.heap.make_passed_idle(pool, passed)
 }
 
 /// Makes a list at least `len` elements long.

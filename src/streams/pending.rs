@@ -109,10 +109,10 @@ impl Streams {
     /// by now.
     pub(crate) fn ask_for(&mut self, context: &mut StreamContext<'_>, pending: &Pending) -> Result<()> {
         match pending.of {
-            Of::Recorded(stream) => Ok(self.recorded.ask_stream(context.heap, context.driver, stream)?),
+            Of::Recorded(stream) => Ok(self.recorded.poll_stream(context.heap, context.driver, stream)?),
             // The pool may have become another one's meanwhile.
             Of::Epoch(pool) if !context.heap.is_of_stream(pool) => Ok(()),
-            Of::Epoch(pool) => self.epochs.ask_stream(context, pool),
+            Of::Epoch(pool) => self.epochs.poll_stream(context, pool),
         }
     }
 

@@ -362,18 +362,18 @@ impl RecordedStreams {
     pub(crate) fn poll(&mut self, heap: &mut Heap, driver: &dyn Driver) -> Result<()> {
         match self.record_held(heap, driver) {
             // The blocks stay held.
-            Ok(()) | Err(Error::HostMemory) => Ok(self.ask(heap, driver)?),
+            Ok(()) | Err(Error::HostMemory) => Ok(self.poll_events(heap, driver)?),
             failed => failed,
         }
     }
 
     /// Does the same as [`Self::poll`], only for blocks that have their events already.
-    pub(crate) fn ask(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
+    pub(crate) fn poll_events(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         self.drain(heap, |_, event| driver.event_query(event))
     }
 
     /// Does the same for the events of one stream.
-    pub(super) fn ask_stream(&mut self, heap: &mut Heap, driver: &dyn Driver, stream: StreamId) -> DriverResult<()> {
+    pub(super) fn poll_stream(&mut self, heap: &mut Heap, driver: &dyn Driver, stream: StreamId) -> DriverResult<()> {
         self.drain(heap, |of, event| if of == stream { driver.event_query(event) } else { Ok(false) })
     }
 

@@ -63,14 +63,18 @@ impl Room {
     const RECORDED: Self = Self { part: 0.2 };
     /// Streams that share memory hold hardly more than what is live.
     const FREED: Self = Self { part: 0.005 };
-    /// In bytes: the least room of both. Messages between ranks are smaller than that.
+    /// In bytes: the least room of both.
     const LEAST: u64 = 128 << 20;
+    /// As a part of what was live: a request of any size may begin within the room and end beyond it, up to here. With room for one
+    /// message more than is live, two ranks that send and receive in opposite orders have a buffer of an earlier round to wait for.
+    const MOST: f64 = 0.25;
 
     /// Returns whether memory may grow by `more` bytes.
     fn is_left(&self, heap: &Heap, more: u64) -> bool {
-        let live = heap.counters().allocated_bytes.peak();
+        let (live, reserved) = (heap.counters().allocated_bytes.peak(), heap.reserved());
         let room = ((live as f64 * self.part) as u64).max(Self::LEAST);
-        heap.reserved().saturating_add(more) <= live.saturating_add(room)
+        let most = ((live as f64 * Self::MOST) as u64).max(room);
+        reserved <= live.saturating_add(room) && reserved.saturating_add(more) <= live.saturating_add(most)
     }
 }
 

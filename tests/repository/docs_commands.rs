@@ -1,6 +1,6 @@
 //! What the documentation tells its readers to run is there, and a command makes each of its pictures.
 //!
-//! Command lines of `seamalloc` itself are looked at, and run, by `cli/tests/command/documented.rs`.
+//! Command lines of `seamalloc` itself are looked at, and run, by `crates/cli/tests/command/documented.rs`.
 
 use crate::documents::{command_lines, pages};
 use std::fs;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 /// Folders with a package of their own.
 const PACKAGES: [&str; 14] = [
     ".",
-    "trace",
-    "live",
-    "broker",
-    "plan",
-    "order",
-    "evict",
-    "page",
-    "cli",
+    "crates/trace",
+    "crates/live",
+    "crates/broker",
+    "crates/plan",
+    "crates/order",
+    "crates/evict",
+    "crates/page",
+    "crates/cli",
     "ffi",
     "benches",
     "fuzz",
@@ -85,7 +85,7 @@ fn wrong_in_cargo(words: &[&str], manifests: &str) -> Option<String> {
 
 /// Whether a package has a binary of this name that its manifest does not name.
 fn is_binary(name: &str) -> bool {
-    ["src/bin", "cli/src/bin", "examples/cudarc/src/bin"]
+    ["src/bin", "crates/cli/src/bin", "examples/cudarc/src/bin"]
         .iter()
         .any(|folder| root().join(folder).join(name).with_extension("rs").is_file())
 }
@@ -140,7 +140,7 @@ fn commands_name_what_exists() {
         "cargo test --test no_such",
         "cargo bench -p seamalloc-nothing",
         "cargo run --example hallo",
-        "cargo install --path cli",
+        "cargo install --path crates/cli",
     ] {
         assert!(cargo(mistake).is_some(), "{mistake} is taken");
     }
@@ -159,7 +159,7 @@ fn the_readme_is_short() {
 #[test]
 fn a_command_makes_every_picture() {
     let [by_tables, runs, by_page] =
-        [".ci/tabulation/pictures.py", ".ci/tabulation/runs.py", "page/tests/browser/drawings.py"]
+        [".ci/tabulation/pictures.py", ".ci/tabulation/runs.py", "crates/page/tests/browser/drawings.py"]
             .map(|path| text_of(&root().join(path)));
     let mut shown = Vec::new();
     for page in pages(&root()) {

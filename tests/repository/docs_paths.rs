@@ -5,23 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of the repository by which a code span is known for a path.
-const FOLDERS: [&str; 15] = [
-    "src/",
-    "trace/",
-    "live/",
-    "socket/",
-    "broker/",
-    "plan/",
-    "order/",
-    "evict/",
-    "page/",
-    "cli/",
-    "ffi/",
-    "tests/",
-    "benches/",
-    "examples/",
-    "docs/",
-];
+const FOLDERS: [&str; 7] = ["src/", "crates/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
 const TODAY: [&str; 30] = [
     "README.md",
@@ -185,10 +169,7 @@ fn paths_of_today_exist() {
 /// The words of all source files.
 fn words() -> BTreeSet<String> {
     let mut words = BTreeSet::new();
-    for folder in [
-        "src", "trace", "live", "socket", "broker", "plan", "order", "page", "cli", "ffi", "fuzz", "tests", "benches",
-        "examples",
-    ] {
+    for folder in ["src", "crates", "ffi", "fuzz", "tests", "benches", "examples"] {
         for file in files(&root().join(folder), &[".rs", ".h", ".cpp", ".py", ".toml"]) {
             let text = fs::read_to_string(file).unwrap_or_default();
             words.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned));

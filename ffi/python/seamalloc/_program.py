@@ -11,5 +11,5 @@ def missing(command: str) -> str:
     """What to say where the package was built without it."""
     return (
         f"{command}: this package was built without the program for all but `run` ({PROGRAM}). Install a released wheel, or in "
-        "the repository: cargo install --locked --path cli"
+        "the repository: cargo install --locked --path crates/cli"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import seamalloc
 
-SNAPSHOTS = Path(__file__).resolve().parents[3] / "trace" / "tests" / "data" / "snapshots"
+SNAPSHOTS = Path(__file__).resolve().parents[3] / "crates" / "trace" / "tests" / "data" / "snapshots"
 PROGRAM = Path(seamalloc.__file__).resolve().parent / "bin" / "seamalloc"
 MIB = 1 << 20
 

@@ -100,7 +100,7 @@ class Others(InFolder):
         done = run("-m", "seamalloc", "replay", "x", **self.path)
         self.assertEqual(done.returncode, 1)
         self.assertIn("replay: this package was built without the program", done.stderr)
-        self.assertIn("cargo install --locked --path cli", done.stderr)
+        self.assertIn("cargo install --locked --path crates/cli", done.stderr)
         self.give_program("")
         self.program.chmod(stat.S_IRUSR)
         self.program.write_bytes(b"nothing")

@@ -14,20 +14,24 @@ use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
 use crate::config::rounding::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Placement, Request};
-use crate::strategy::plain_memory::{PAGE, PlainMemory};
+use crate::strategy::malloc_like::{MallocLike, PAGE};
 
 /// The smallest block, in bytes (`MIN_CAPACITY`).
 const LEAF: u64 = 1024;
 
+#[derive(Default)]
 pub(crate) struct Buddy;
 
-impl PlainMemory for Buddy {
-    const FIT: FitRules = FitRules {
-        placement: Placement::Halves,
-        // A block that could not be halved is handed out whole.
-        min_rest: [u64::MAX; 2],
-        ..FitRules::BEST
-    };
+impl MallocLike for Buddy {
+    fn fit(&self, _config: &Config) -> FitRules {
+        FitRules {
+            placement: Placement::Halves,
+            // A block that could not be halved is handed out whole.
+            min_rest: [u64::MAX; 2],
+            count_ages: true,
+            ..FitRules::BEST
+        }
+    }
 
     fn divided(&self, _config: &Config, _total: u64) -> Layout {
         Layout {
@@ -38,14 +42,14 @@ impl PlainMemory for Buddy {
         }
     }
 
-    fn least_growth(&self, _config: &Config, request: &Request) -> u64 {
+    fn growth(&self, _config: &Config, request: &Request) -> u64 {
         least_tree(request)
     }
 
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let sizes = halved(context.config.classic.buddy_capacity, least_tree(request));
         let tree = malloc_largest(context, request.pool, sizes)?;
-        Ok(context.heap.place(tree, request, Placement::Halves))
+        Ok(context.place(tree, request, Placement::Halves))
     }
 }
 

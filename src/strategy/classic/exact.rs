@@ -13,15 +13,18 @@ use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
 use crate::config::rounding::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Request};
-use crate::strategy::plain_memory::{PlainMemory, least_segment};
+use crate::strategy::malloc_like::{MallocLike, least_segment};
 
 /// Sizes are multiples of this, in bytes (`byteSize = ((byteSize - 1) | 1023) + 1`).
 const UNIT: u64 = 1024;
 
+#[derive(Default)]
 pub(crate) struct Exact;
 
-impl PlainMemory for Exact {
-    const FIT: FitRules = FitRules::EXACT;
+impl MallocLike for Exact {
+    fn fit(&self, _config: &Config) -> FitRules {
+        FitRules { count_ages: true, ..FitRules::EXACT }
+    }
 
     fn divided(&self, _config: &Config, _total: u64) -> Layout {
         Layout {
@@ -32,15 +35,14 @@ impl PlainMemory for Exact {
         }
     }
 
-    fn least_growth(&self, _config: &Config, request: &Request) -> u64 {
+    fn growth(&self, _config: &Config, request: &Request) -> u64 {
         least_segment(request.size)
     }
 
     /// Takes the next bytes of a buffer, or a new buffer. [`Heap::hand_out`] leaves the rest behind the block.
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        if let Some(rest) = context.heap.unused_rest(request.pool, request.size)? {
-            context.heap.take_free(rest);
-            return Ok(rest);
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+        if let Some(rest) = context.heap().unused_rest(request.pool, request.size)? {
+            return Ok(context.take_block(rest));
         }
         let sizes = halved(context.config.classic.exact_buffer, least_segment(request.size));
         malloc_largest(context, request.pool, sizes)

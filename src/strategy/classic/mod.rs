@@ -22,7 +22,7 @@ pub(super) use exact::Exact;
 pub(super) use slab::Slab;
 pub(super) use tiny::Tiny;
 
-use crate::strategy::plain_memory::PAGE;
+use crate::strategy::malloc_like::PAGE;
 
 /// Returns sizes from `most` on, each half of the one before in whole pages, down to `least`. If that is more, it is the only
 /// one.

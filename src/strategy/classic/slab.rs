@@ -17,42 +17,42 @@ use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
 use crate::config::rounding::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Request};
-use crate::strategy::plain_memory::{PAGE, PlainMemory, least_segment};
+use crate::strategy::malloc_like::{MallocLike, PAGE, least_segment};
 
 /// So many objects of a slab are cut at once: a slab of the smallest has 4,096.
 const AT_ONCE: u64 = 64;
 /// At most this part (1/n) of a slab is left over.
 const LEFT_OVER: u64 = 8;
 
+#[derive(Default)]
 pub(crate) struct Slab;
 
-impl PlainMemory for Slab {
-    const FIT: FitRules = FitRules { min_rest: [u64::MAX; 2], ..FitRules::EXACT };
+impl MallocLike for Slab {
+    fn fit(&self, _config: &Config) -> FitRules {
+        FitRules { min_rest: [u64::MAX; 2], count_ages: true, ..FitRules::EXACT }
+    }
 
     fn divided(&self, _config: &Config, _total: u64) -> Layout {
         Layout { rounding: Rounding::Classes, small_limit: 0, merging: Merging::Never, ..Layout::PYTORCH }
     }
 
-    fn least_growth(&self, _config: &Config, request: &Request) -> u64 {
+    fn growth(&self, _config: &Config, request: &Request) -> u64 {
         least_segment(request.size)
     }
 
     /// Makes a slab, or one of fewer pages where it cannot be had.
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let Request { size, pool, .. } = *request;
         let pages = slab_for(size);
-        let uncut = match context.heap.uncut_rest(pool, size)? {
-            None => context.heap.empty_segment(pool, pages),
+        let uncut = match context.heap().uncut_rest(pool, size)? {
+            None => context.heap().empty_segment(pool, pages),
             rest => rest,
         };
         let slab = match uncut {
-            Some(uncut) => {
-                context.heap.take_free(uncut);
-                uncut
-            }
+            Some(uncut) => context.take_block(uncut),
             None => malloc_largest(context, pool, [pages, least_segment(size)].into_iter())?,
         };
-        Ok(context.heap.cut_equally(slab, size, AT_ONCE))
+        Ok(context.cut_equally(slab, size, AT_ONCE))
     }
 }
 

@@ -8,30 +8,24 @@
 //!
 //! It has none of PyTorch's options: `caching` with its defaults does the same, until memory is short.
 
-use crate::backing::{Miss, Served, StrategyContext, malloc_segment};
+use crate::config::Config;
 use crate::config::rounding::{LARGE_SEGMENT, MIN_BLOCK, Rounding, SMALL_LIMIT, segment_size};
-use crate::config::{Config, Increase};
 use crate::heap::{FitRules, Layout, Request};
-use crate::strategy::plain_memory::PlainMemory;
+use crate::strategy::malloc_like::MallocLike;
 
+#[derive(Default)]
 pub(crate) struct Tiny;
 
-impl PlainMemory for Tiny {
-    const FIT: FitRules = FitRules { min_rest: [SMALL_LIMIT + MIN_BLOCK, MIN_BLOCK], ..FitRules::BEST };
+impl MallocLike for Tiny {
+    fn fit(&self, _config: &Config) -> FitRules {
+        FitRules { min_rest: [SMALL_LIMIT + MIN_BLOCK, MIN_BLOCK], count_ages: true, ..FitRules::BEST }
+    }
 
     fn divided(&self, _config: &Config, _total: u64) -> Layout {
         Layout { rounding: Rounding::Multiple { of: MIN_BLOCK, padding: 0 }, ..Layout::PYTORCH }
     }
 
-    fn least_growth(&self, _config: &Config, request: &Request) -> u64 {
+    fn growth(&self, _config: &Config, request: &Request) -> u64 {
         segment_size(request.size, LARGE_SEGMENT)
-    }
-
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        let size = self.least_growth(context.config, request);
-        if !context.allows(Increase::taken(size)) {
-            return Err(Miss::OUT_OF_MEMORY);
-        }
-        malloc_segment(context, request.pool, size)
     }
 }

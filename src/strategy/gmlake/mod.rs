@@ -44,4 +44,5 @@ mod pblock;
 mod sblock;
 mod states;
 
+pub(super) use check::check;
 pub(super) use states::GmLake;

@@ -24,15 +24,15 @@ const HOME_MULTIPLE: u64 = 4;
 pub(super) fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolIndex) -> Served {
     context.retry_rollback()?;
     // If the device does not have that much, the driver would refuse only the last chunk.
-    let limit = context.limits.lowest().unwrap_or(u64::MAX).min(context.driver.properties().total_memory);
-    if context.heap.reserved().saturating_add(size) > limit {
+    let limit = context.limits.lowest().unwrap_or(u64::MAX).min(context.total_memory());
+    if context.heap().reserved().saturating_add(size) > limit {
         return Err(Miss::OUT_OF_MEMORY);
     }
     // With a chunk's space on either side.
     let space = size.saturating_add(2 * CHUNK);
     reserve_home(context, HOME_MULTIPLE, space)?;
-    let found = match place(context.heap, space) {
-        None if grow_home(context, HOME_MULTIPLE, space, true)? => place(context.heap, space),
+    let found = match place(context.heap(), space) {
+        None if grow_home(context, HOME_MULTIPLE, space, true)? => place(context.heap(), space),
         found => found,
     };
     let (room, address) = found.ok_or(Miss::OUT_OF_MEMORY)?;
@@ -47,15 +47,15 @@ fn place(heap: &Heap, space: u64) -> Option<(BlockId, u64)> {
 }
 
 /// Takes a pBlock of the first `size` bytes of a free one out of the index. The rest becomes a free pBlock.
-pub(super) fn split(heap: &mut Heap, id: BlockId, size: u64) -> Result<BlockId> {
-    heap.carve(id, Span::new(heap.block(id).address, size))
+pub(super) fn split(context: &mut StrategyContext<'_>, id: BlockId, size: u64) -> Result<BlockId> {
+    context.carve(id, Span::new(context.heap().block(id).address, size))
 }
 
 /// Gives back free pBlocks, and the unused sBlocks over them. Every stream has passed them.
 pub(super) fn release(context: &mut StrategyContext<'_>, ids: &[BlockId]) -> Result<()> {
-    let going = marked(ids.iter().flat_map(|id| chunks(context.heap, *id)).map(|(id, _)| id))?;
-    views_over(context.heap, &going)?.into_iter().try_for_each(|view| drop_view(context, view))?;
-    ids.iter().try_for_each(|id| release_chunks(context, *id, context.heap.block(*id).span()))
+    let going = marked(ids.iter().flat_map(|id| chunks(context.heap(), *id)).map(|(id, _)| id))?;
+    views_over(context.heap(), &going)?.into_iter().try_for_each(|view| drop_view(context, view))?;
+    ids.iter().try_for_each(|id| release_chunks(context, *id, context.heap().block(*id).span()))
 }
 
 /// Returns the pBlocks that can be given back, those freed longest ago first: they are free and whole, every stream has

@@ -61,8 +61,8 @@ fn is_inactive(heap: &Heap, view: &View, pool: PoolIndex) -> bool {
 }
 
 /// Hands out the head of an inactive sBlock.
-pub(super) fn reuse(heap: &mut Heap, view: ViewId, request: &Request) -> Result<BlockId> {
-    heap.reuse_view(Window { view, offset: 0 }, request.size, request.pool, None)
+pub(super) fn reuse(context: &mut StrategyContext<'_>, view: ViewId, request: &Request) -> Result<BlockId> {
+    context.reuse_view(Window { view, offset: 0 }, request, None)
 }
 
 /// StitchFree: drops the sBlocks unused longest, among those that no stream can still be using, until they had `bytes` of
@@ -70,7 +70,7 @@ pub(super) fn reuse(heap: &mut Heap, view: ViewId, request: &Request) -> Result<
 fn stitch_free(context: &mut StrategyContext<'_>, bytes: u64) -> Result<u64> {
     let mut freed = 0;
     let mut chosen = Vec::new();
-    for (id, view) in context.heap.views().unused().filter(|(_, view)| context.heap.is_done_with(view)) {
+    for (id, view) in context.heap().views().unused().filter(|(_, view)| context.heap().is_done_with(view)) {
         if freed >= bytes {
             break;
         }
@@ -84,7 +84,7 @@ fn stitch_free(context: &mut StrategyContext<'_>, bytes: u64) -> Result<u64> {
 /// do those that the GPU has not passed, whatever they exceed.
 pub(super) fn keep_within_auto_gc(context: &mut StrategyContext<'_>) {
     let most = context.config.auto_gc.saturating_mul(1 << 30);
-    let excess = context.heap.views().address_space().saturating_sub(most);
+    let excess = context.heap().views().address_space().saturating_sub(most);
     // The request has its memory: what could not be dropped now is dropped at a later stitch.
     if excess > 0
         && let Err(error) = stitch_free(context, excess)
@@ -103,7 +103,7 @@ pub(super) fn with_room_for_mappings(
 ) -> Served {
     for times in DROPPED {
         let made = make(context);
-        let refused = matches!(made, Err(Miss::OutOfMemory { .. })) && context.heap.views().unused().next().is_some();
+        let refused = matches!(made, Err(Miss::OutOfMemory { .. })) && context.heap().views().unused().next().is_some();
         if !refused || (new > 0 && context.room() < new) {
             return made;
         }

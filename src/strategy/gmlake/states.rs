@@ -2,12 +2,11 @@
 //!
 //! Owns: [`GmLake`], and the order of the states.
 
-use super::check;
 use super::pblock::{self, CHUNK};
 use super::sblock::{self, Pieces};
 use crate::backing::{
-    Miss, Served, StrategyContext, ViewPlan, build_view, choose, finish_drops, release_chunks, release_home,
-    release_segment, release_whole_segments, whole_segments,
+    InTurn, Miss, MissResult, Served, StrategyContext, ViewPlan, build_view, finish_drops, release_chunks,
+    release_home, release_segment, release_whole_segments, whole_segments,
 };
 use crate::config::Config;
 use crate::config::rounding::segment_size;
@@ -15,9 +14,9 @@ use crate::error::Result;
 use crate::fallible::TryCollect;
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::{BlockId, Class, PoolIndex};
-use crate::strategy::caching::Caching;
-use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
-use crate::strategy::malloc_fallback::{self, Grow};
+use crate::strategy::contract::{FreeUsedBy, Goal, Means, Rules, Strategy, Target};
+use crate::strategy::estimates::{Assumption, Estimates};
+use crate::strategy::malloc_like::MallocLike;
 
 /// The points at which the release tries to stitch. `defragLevel` skips the first ones.
 #[derive(Clone, Copy)]
@@ -30,24 +29,44 @@ enum Attempt {
     LastResort = 2,
 }
 
+/// How requests find their blocks.
+const FIT: FitRules = FitRules {
+    max_split_size: 0,
+    max_non_split_rounding: CHUNK,
+    min_rest: [CHUNK, FitRules::BEST.min_rest[Class::Small as usize]],
+    ..FitRules::BEST
+};
+
 /// The strategy. It has no state of its own: free memory is in the heap.
+#[derive(Default)]
 pub(crate) struct GmLake;
+
+/// The strategy as far as small blocks go: they lie in segments, as PyTorch's do.
+struct SmallBlocks;
+
+impl MallocLike for SmallBlocks {
+    fn fit(&self, _config: &Config) -> FitRules {
+        FIT
+    }
+
+    fn growth(&self, config: &Config, request: &Request) -> u64 {
+        segment_size(request.size, config.large_segment_size)
+    }
+
+    fn reclaim(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        GmLake.release(context, goal)
+    }
+}
 
 impl Strategy for GmLake {
     /// Accepts exact matches only: a block that is larger by a chunk or more is left to the states.
     fn rules(&self, _config: &Config) -> Rules {
-        let fit = FitRules {
-            max_split_size: 0,
-            max_non_split_rounding: CHUNK,
-            min_rest: [CHUNK, FitRules::BEST.min_rest[Class::Small as usize]],
-            ..FitRules::BEST
-        };
-        Rules::streams_apart(fit, FreeUsedBy::Epoch)
+        Rules::streams_apart(FIT, FreeUsedBy::Epoch)
     }
 
     fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
         match (request.class, means) {
-            (Class::Small, _) => malloc_fallback::serve(self, context, request, means),
+            (Class::Small, _) => SmallBlocks.serve(context, request, means),
             (Class::Large, Means::AsMapped | Means::Cheap | Means::Passed) => {
                 self.best_fit(context, &whole_chunks(request))
             }
@@ -59,14 +78,15 @@ impl Strategy for GmLake {
     /// Releases whole pBlocks, and segments for small blocks, whose `cudaFree` waits by itself.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         context.retry_rollback()?;
-        match goal {
-            Goal::Everything => release_everything(context).map(|()| true),
-            Goal::Passed { .. } => Ok(false),
-            Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait, may_wait),
-            Goal::Towards { down_to } => release_down_to(context, down_to, false, true),
+        match goal.target() {
+            Some(target) => release_down_to(context, target),
+            None if goal == Goal::Everything => release_everything(context).map(|()| true),
+            None => Ok(false),
         }
     }
+}
 
+impl Estimates for GmLake {
     fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, _across: bool) -> u64 {
         let free = free_bytes(heap, pool);
         let enabled = config.defrag_level <= Attempt::LastResort as u32;
@@ -82,25 +102,16 @@ impl Strategy for GmLake {
         }
         request.size.next_multiple_of(CHUNK).saturating_sub(free)
     }
-
-    fn check(&self, heap: &Heap) -> std::result::Result<(), String> {
-        check::check(heap)
-    }
-}
-
-impl Grow for GmLake {
-    /// Takes new memory of the size that PyTorch would give a segment.
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        if request.class == Class::Small {
-            return Caching.grow(context, request);
-        }
-        let size = segment_size(request.size, context.config.large_segment_size);
-        let id = create(context, size, request.pool)?;
-        Ok(pblock::split(context.heap, id, request.size)?)
-    }
 }
 
 impl GmLake {
+    /// Takes new memory of the size that PyTorch would give a segment.
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+        let size = segment_size(request.size, context.config.large_segment_size);
+        let id = create(context, size, request.pool)?;
+        Ok(pblock::split(context, id, request.size)?)
+    }
+
     /// Tries states 1 to 4.
     fn best_fit(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if let Some(id) = find(context, request)? {
@@ -109,10 +120,7 @@ impl GmLake {
         if let Some(id) = stitch(context, request, Attempt::AtOnce)? {
             return Ok(id);
         }
-        match self.grow(context, request) {
-            Err(Miss::OutOfMemory { .. }) => stitch(context, request, Attempt::Short)?.ok_or(Miss::OUT_OF_MEMORY),
-            done => done,
-        }
+        self.grow(context, request).or_try(|| stitch(context, request, Attempt::Short)?.ok_or(Miss::OUT_OF_MEMORY))
     }
 
     /// Waits for the GPU, gives back all cached memory, and tries the states again. If none holds, this is state 5.
@@ -122,7 +130,7 @@ impl GmLake {
             return Ok(id);
         }
         self.release(context, Goal::Everything)?;
-        context.heap.counters_mut().num_alloc_retries += 1;
+        context.count_retry();
         match stitch(context, request, Attempt::LastResort)? {
             Some(id) => Ok(id),
             None => self.grow(context, request),
@@ -135,69 +143,60 @@ fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
     // These are segments for small blocks. A pBlock is not one, because addresses without memory lie beside it.
     release_whole_segments(context)?;
     finish_drops(context)?;
-    let whole = pblock::releasable(context.heap)?;
+    let whole = pblock::releasable(context.heap())?;
     pblock::release(context, &whole)?;
     Ok(release_home(context)?)
 }
 
-fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bool, partly: bool) -> Result<bool> {
+fn release_down_to(context: &mut StrategyContext<'_>, target: Target) -> Result<bool> {
     finish_drops(context)?;
-    if may_wait {
+    if target.may_wait {
         context.wait_for_all()?
     } else {
         context.advance_epochs()?
     }
-    let mut found = pblock::releasable(context.heap)?;
+    let mut found = pblock::releasable(context.heap())?;
     let segments_from = found.len();
-    if may_wait {
-        let segments = whole_segments(context.heap)?;
+    if target.may_wait {
+        let segments = whole_segments(context.heap())?;
         found.try_reserve(segments.len())?;
         found.extend(segments);
     }
-    let sizes = found.iter().map(|id| context.heap.block(*id).size).try_to_vec()?;
-    let missing = context.heap.reserved().saturating_sub(down_to);
-    let suffices = sizes.iter().sum::<u64>() >= missing;
-    if !suffices && !partly {
-        return Ok(false);
-    }
-    let chosen = choose(&sizes, missing)?;
+    let sizes = found.iter().map(|id| context.heap().block(*id).size).try_to_vec()?;
+    let Some((chosen, suffices)) = target.choose(context.heap(), &sizes)? else { return Ok(false) };
     let of_kind = |pblocks: bool| chosen.iter().filter(move |index| (**index < segments_from) == pblocks);
     let pblocks = of_kind(true).map(|index| found[*index]).try_to_vec()?;
     pblock::release(context, &pblocks)?;
     of_kind(false).try_for_each(|index| release_segment(context, found[*index]))?;
-    Ok(suffices || may_wait)
+    Ok(suffices)
 }
 
 /// Tries states 1 and 2, and the reuse of larger sBlocks.
 fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
     let Request { size, pool, .. } = *request;
-    let smallest = context.heap.best_fit(pool, size).some();
-    let exact = smallest.is_some_and(|id| context.heap.block(id).size == size);
-    if !exact && let Some(view) = sblock::inactive(context.heap, size..=size, pool) {
-        return sblock::reuse(context.heap, view, request).map(Some);
+    let smallest = context.heap().best_fit(pool, size).some();
+    let exact = smallest.is_some_and(|id| context.heap().block(id).size == size);
+    if !exact && let Some(view) = sblock::inactive(context.heap(), size..=size, pool) {
+        return sblock::reuse(context, view, request).map(Some);
     }
     if let Some(smallest) = smallest {
-        return pblock::split(context.heap, smallest, size).map(Some);
+        return pblock::split(context, smallest, size).map(Some);
     }
     // As in the release, this is a float; beyond 64 bits it saturates.
     let most = (size as f64 * context.config.reuse_limit) as u64;
-    match sblock::inactive(context.heap, size..=most, pool) {
-        Some(view) => sblock::reuse(context.heap, view, request).map(Some),
+    match sblock::inactive(context.heap(), size..=most, pool) {
+        Some(view) => sblock::reuse(context, view, request).map(Some),
         None => Ok(None),
     }
 }
 
 /// Tries states 3 and 4 for requests that may be stitched. Returns `None` if they may not, if there is no free memory to
 /// stitch, or if the driver makes no more mappings. As in the release, stitching comes first, and `autoGC` afterwards.
-fn stitch(
-    context: &mut StrategyContext<'_>,
-    request: &Request,
-    attempt: Attempt,
-) -> std::result::Result<Option<BlockId>, Miss> {
+fn stitch(context: &mut StrategyContext<'_>, request: &Request, attempt: Attempt) -> MissResult<Option<BlockId>> {
     if request.size < context.config.frag_limit || (attempt as u32) < context.config.defrag_level {
         return Ok(None);
     }
-    let Pieces { mut spans, missing } = sblock::pieces(context.heap, request.size, request.pool)?;
+    let Pieces { mut spans, missing } = sblock::pieces(context.heap(), request.size, request.pool)?;
     // The event of each epoch tells later when the GPU has passed the sBlocks that are unused at this moment.
     context.advance_epochs()?;
     if spans.is_empty() {
@@ -208,10 +207,10 @@ fn stitch(
         spans.try_reserve(1)?;
         let id = create(context, missing, request.pool)?;
         created = Some(id);
-        spans.push(crate::span::Span::new(context.heap.block(id).address, missing));
+        spans.push(crate::span::Span::new(context.heap().block(id).address, missing));
     }
     let stitched = sblock::with_room_for_mappings(context, request.size, 0, |context| {
-        let plan = ViewPlan::over(context.heap, &spans, None)?;
+        let plan = ViewPlan::over(context.heap(), &spans, None)?;
         build_view(context, plan, request)
     });
     if stitched.is_ok() {
@@ -221,15 +220,12 @@ fn stitch(
     if stitched.is_err()
         && let Some(created) = created
         && context.retry_rollback().is_ok()
-        && let Err(error) = release_chunks(context, created, context.heap.block(created).span())
+        && let Err(error) = release_chunks(context, created, context.heap().block(created).span())
     {
         tracing::error!(%error, "the memory for a stitched block could not be given back");
     }
-    match stitched {
-        // One piece of new memory needs fewer mappings.
-        Err(Miss::OutOfMemory { .. }) => Ok(None),
-        stitched => stitched.map(Some),
-    }
+    // One piece of new memory needs fewer mappings.
+    stitched.found()
 }
 
 /// Creates a free pBlock.

@@ -16,22 +16,26 @@
 //!
 //! The flags by which chunks are taken before the first request (`…_pre_alloc_in_mb`) are not here.
 
-use crate::backing::{Miss, Served, StrategyContext, malloc_segment, release_segments_from};
+use crate::backing::{Served, StrategyContext, malloc_segment, release_segments_from};
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::config::{Config, Increase};
 use crate::heap::{FitRules, Layout, Placement, Request};
 use crate::ids::Class;
-use crate::strategy::plain_memory::{PlainMemory, least_segment};
+use crate::strategy::malloc_like::{MallocLike, least_segment};
 
+#[derive(Default)]
 pub(crate) struct AutoGrowth;
 
-impl PlainMemory for AutoGrowth {
-    const FIT: FitRules = FitRules {
-        placement: Placement::Back,
-        // A block that could not be split is handed out whole.
-        min_rest: [u64::MAX; 2],
-        ..FitRules::BEST
-    };
+impl MallocLike for AutoGrowth {
+    fn fit(&self, _config: &Config) -> FitRules {
+        FitRules {
+            placement: Placement::Back,
+            // A block that could not be split is handed out whole.
+            min_rest: [u64::MAX; 2],
+            count_ages: true,
+            ..FitRules::BEST
+        }
+    }
 
     fn divided(&self, config: &Config, _total: u64) -> Layout {
         Layout {
@@ -42,20 +46,18 @@ impl PlainMemory for AutoGrowth {
         }
     }
 
-    fn least_growth(&self, config: &Config, request: &Request) -> u64 {
+    fn growth(&self, config: &Config, request: &Request) -> u64 {
         chunk_for(config, request)
     }
 
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if context.config.paddle.free_when_no_cache_hit && !context.capturing() {
             release_segments_from(context, 0)?;
         }
         let size = chunk_for(context.config, request);
-        if !context.allows(Increase::taken(size)) {
-            return Err(Miss::OUT_OF_MEMORY);
-        }
+        context.require(Increase::taken(size))?;
         let chunk = malloc_segment(context, request.pool, size)?;
-        Ok(context.heap.place(chunk, request, Placement::Back))
+        Ok(context.place(chunk, request, Placement::Back))
     }
 }
 

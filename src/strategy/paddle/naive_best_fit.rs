@@ -22,17 +22,20 @@ use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::heap::{FitRules, Layout, Request};
 use crate::ids::PoolIndex;
-use crate::strategy::plain_memory::{PAGE, PlainMemory, least_segment};
+use crate::strategy::malloc_like::{MallocLike, PAGE, least_segment};
 
 /// `sizeof(MemoryBlock::Desc)`, in bytes.
 const DESCRIPTOR: u64 = 64;
 /// How much of the free memory chunks leave to others (`fraction_reserve_gpu_memory`).
 const RESERVED: f64 = 0.05;
 
+#[derive(Default)]
 pub(crate) struct NaiveBestFit;
 
-impl PlainMemory for NaiveBestFit {
-    const FIT: FitRules = FitRules::BEST;
+impl MallocLike for NaiveBestFit {
+    fn fit(&self, _config: &Config) -> FitRules {
+        FitRules { count_ages: true, ..FitRules::BEST }
+    }
 
     fn divided(&self, config: &Config, total: u64) -> Layout {
         let largest_chunk = [config.paddle.initial_gpu_memory, config.paddle.reallocate_gpu_memory]
@@ -46,13 +49,13 @@ impl PlainMemory for NaiveBestFit {
         }
     }
 
-    fn least_growth(&self, _config: &Config, request: &Request) -> u64 {
+    fn growth(&self, _config: &Config, request: &Request) -> u64 {
         least_segment(request.size)
     }
 
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let chunk =
-            if request.size >= context.heap.layout().gives_back_from { 0 } else { refill(context, request.pool) };
+            if request.size >= context.heap().layout().gives_back_from { 0 } else { refill(context, request.pool) };
         malloc_largest(
             context,
             request.pool,
@@ -64,7 +67,7 @@ impl PlainMemory for NaiveBestFit {
 /// Returns the bytes of the next chunk of a pool.
 fn refill(context: &StrategyContext<'_>, pool: PoolIndex) -> u64 {
     let flags = &context.config.paddle;
-    let flag = if context.heap.has_segments(pool) { flags.reallocate_gpu_memory } else { flags.initial_gpu_memory };
+    let flag = if context.heap().has_segments(pool) { flags.reallocate_gpu_memory } else { flags.initial_gpu_memory };
     // A driver that does not tell has room for the request, or has not.
     chunk_of(context.config, flag, context.room())
 }

@@ -15,18 +15,18 @@
 //! is not enough, what is free goes back to the driver. Programs give no hints of how long a tensor lives (`PoolHint`), so there
 //! is no pool for stable ones; a pool of oversized requests alone is not here either.
 
-use crate::backing::{Miss, Served, StrategyContext, Units, UnmappedPart, map_units, move_units, release_reservation};
-use crate::backing::{reserve_segment, whole_units};
+use crate::backing::whole_units;
+use crate::backing::{MissResult, Served, StrategyContext, Units, UnmappedPart, move_units};
 use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::error::Result;
-use crate::fallible::TryPush;
+use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{FitRules, GRANULE, Heap, Layout, Request};
-use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
-use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
-use crate::strategy::expandable::{addresses, release_down_to, release_everything};
-use crate::strategy::malloc_fallback::{self, Grow};
+use crate::strategy::contract::{FreeUsedBy, Goal};
+use crate::strategy::expandable::{addresses, grow_units, release_units};
+use crate::strategy::malloc_like::MallocLike;
 
 /// Requests of fewer bytes are of the small pool (`transient_small_threshold`).
 const SMALL_BELOW: u64 = 2 << 20;
@@ -34,15 +34,17 @@ const SMALL_BELOW: u64 = 2 << 20;
 /// A pool reserves so many times the addresses that PyTorch's would, so that there is a place to move handles to.
 const ROOM_TO_MOVE: u64 = 4;
 
+#[derive(Default)]
 pub(crate) struct Vmm;
 
-impl Strategy for Vmm {
-    fn rules(&self, _config: &Config) -> Rules {
-        let fit = FitRules { count_ages: true, ..FitRules::BEST };
-        Rules::streams_apart(fit, FreeUsedBy::RecordStream)
+impl MallocLike for Vmm {
+    const FREE_USED_BY: FreeUsedBy = FreeUsedBy::RecordStream;
+
+    fn fit(&self, _config: &Config) -> FitRules {
+        FitRules { count_ages: true, ..FitRules::BEST }
     }
 
-    fn layout(&self, _config: &Config, _total: u64) -> Layout {
+    fn divided(&self, _config: &Config, _total: u64) -> Layout {
         Layout {
             rounding: Rounding::Multiple { of: MIN_BLOCK, padding: 0 },
             small_limit: SMALL_BELOW - MIN_BLOCK,
@@ -50,89 +52,52 @@ impl Strategy for Vmm {
         }
     }
 
-    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
-        let moves = means == Means::All && !context.capturing();
-        if moves && let Some(id) = compact(context, request)? {
-            return Ok(id);
-        }
-        malloc_fallback::serve(self, context, request, means)
-    }
-
-    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        context.retry_rollback()?;
-        match goal {
-            Goal::Everything => {
-                release_everything(context, |context, pool| Ok(!is_captured(context, pool)?)).map(|()| true)
-            }
-            Goal::Passed { .. } => Ok(false),
-            Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait, may_wait),
-            Goal::Towards { down_to } => release_down_to(context, down_to, false, true),
-        }
-    }
-
-    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+    fn growth(&self, config: &Config, request: &Request) -> u64 {
         in_handles(config, request)
     }
-}
 
-impl Grow for Vmm {
+    fn make_room(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
+        compact(context, request)
+    }
+
+    fn reclaim(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        release_units(context, goal, |context, pool| Ok(!context.is_captured(pool)?))
+    }
+
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.retry_rollback()?;
         let (handle, size) = (handle_of(context.config, request.class), in_handles(context.config, request));
-        let found = tail(context.heap, request.pool, size);
-        let room = match found {
-            Some(room) => room,
-            None => {
-                let most = addresses(context, request, handle).saturating_mul(ROOM_TO_MOVE);
-                reserve_segment(context, request.pool, most, size, handle)?
-            }
-        };
-        let span = Span::new(context.heap.block(room).address, size);
-        let part = UnmappedPart { room, span };
-        let mut parts = Vec::new();
-        parts.try_push(part)?;
-        let mapped = map_units(context, request.pool, parts, handle);
-        if mapped.is_err() && found.is_none() && context.rollback.is_empty() {
-            release_reservation(context, room)?;
-        }
-        let grown = mapped?.unwrap_or(room);
-        Ok(context.heap.carve(grown, Span::new(span.start, request.size))?)
-    }
-
-    fn counted(&self, config: &Config, request: &Request) -> u64 {
-        in_handles(config, request)
+        let found = tail(context.heap(), request.pool, size);
+        let most = addresses(context, request, handle).saturating_mul(ROOM_TO_MOVE);
+        let mut start = 0;
+        let grown = grow_units(context, request.pool, found, (most, size, handle), |heap, room| {
+            start = heap.block(room).address;
+            [UnmappedPart { room, span: Span::new(start, size) }].into_iter().try_to_vec()
+        })?;
+        Ok(context.carve(grown, Span::new(start, request.size))?)
     }
 }
 
 /// Moves free handles of the request's pool together, if there are enough of them. Returns the block of the request.
-fn compact(context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<Option<BlockId>, Miss> {
+fn compact(context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
     context.retry_rollback()?;
     context.reclaim_recorded_streams()?;
     // What became free in the wait may serve as it is.
-    let fit = FitRules::BEST;
-    if let Some(id) = context.heap.fit(request, &fit).some() {
+    if let Some(id) = context.fit(request, &FitRules::BEST) {
         return Ok(Some(id));
     }
     // A graph may use free memory of its private pool where it lies.
-    if context.heap.is_private(request.pool) || is_captured(context, request.pool)? {
+    if context.heap().is_private(request.pool) || context.is_captured(request.pool)? {
         return Ok(None);
     }
     let size = in_handles(context.config, request);
-    let Some(room) = tail(context.heap, request.pool, size) else { return Ok(None) };
-    let Some(sources) = sources(context.heap, request.pool, room, size)? else { return Ok(None) };
+    let Some(room) = tail(context.heap(), request.pool, size) else { return Ok(None) };
+    let Some(sources) = sources(context.heap(), request.pool, room, size)? else { return Ok(None) };
     // Neither unmap nor map waits for the GPU, and work of the stream may still use the memory.
-    context.on_streams().1.wait_for_stream(request.pool)?;
-    let span = Span::new(context.heap.block(room).address, size);
+    context.wait_for_stream(request.pool)?;
+    let span = Span::new(context.heap().block(room).address, size);
     let moved = move_units(context, &sources, UnmappedPart { room, span })?;
-    Ok(Some(context.heap.carve(moved, Span::new(span.start, request.size))?))
-}
-
-/// Returns whether a pool's stream is being captured, though nobody said so: then it cannot be waited for.
-fn is_captured(context: &StrategyContext<'_>, pool: PoolIndex) -> Result<bool> {
-    let of = context.heap.pool(pool.large());
-    let (stream, ended) = (of.stream, of.ended);
-    let has_memory = context.heap.pool(pool).free.len() > 0;
-    Ok(has_memory && !ended && stream != StreamId::DEFAULT && context.driver.is_capturing(stream)?)
+    Ok(Some(context.carve(moved, Span::new(span.start, request.size))?))
 }
 
 /// Returns whole handles in free blocks of a pool, those at the lowest addresses first, `size` bytes of them in all; `None` if

@@ -24,7 +24,7 @@ const APART_BY_GRANULE: FitRules = FitRules { takes_idle: false, ..FIT_BY_GRANUL
 
 /// Does the same for a request: that of a private pool with chunks of its own takes no idle memory.
 pub(super) fn fit_rules_of(context: &StrategyContext<'_>, request: &Request) -> &'static FitRules {
-    if context.heap.takes_idle(request.pool) {
+    if context.heap().takes_idle(request.pool) {
         return fit_rules(context.config);
     }
     if context.config.splits() { &APART_BY_GRANULE } else { &APART }
@@ -32,16 +32,15 @@ pub(super) fn fit_rules_of(context: &StrategyContext<'_>, request: &Request) -> 
 
 /// Takes a block of one range at home that the stream may use at once.
 pub(super) fn at_home(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
-    let rules = fit_rules_of(context, request);
-    let id = context.heap.fit(request, rules);
-    if id.is_some() { Ok(Some(id)) } else { run_at_home(context, request) }
+    match context.fit(request, fit_rules_of(context, request)) {
+        None => run_at_home(context, request),
+        id => Ok(id),
+    }
 }
 
 /// Takes a block of a run that only pools separate, so that it needs no view.
 pub(super) fn run_at_home(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
     let Request { size, pool, .. } = *request;
-    let Some(first) = choose::run_at_home(context.heap, size, pool)? else { return Ok(None) };
-    let id = context.heap.join_run(first, pool, size)?;
-    context.heap.take_free(id);
-    Ok(Some(context.heap.place(id, request, fit_rules(context.config).placement)))
+    let Some(first) = choose::run_at_home(context.heap(), size, pool)? else { return Ok(None) };
+    context.take_run(first, request, fit_rules(context.config).placement).map(Some)
 }

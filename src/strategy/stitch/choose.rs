@@ -186,6 +186,26 @@ impl<'a> Composition<'a> {
     }
 }
 
+/// Returns a block and those behind it, each with what `open` says of it, until one of which it says nothing.
+pub(super) fn run<T>(
+    heap: &Heap,
+    first: BlockId,
+    open: impl Fn(BlockId) -> Option<T>,
+) -> impl Iterator<Item = (BlockId, T)> {
+    let mut next = first;
+    std::iter::from_fn(move || {
+        let (id, found) = (next, open(next)?);
+        next = heap.block(id).next;
+        Some((id, found))
+    })
+}
+
+/// Returns the end of the run of open blocks that an open one begins.
+fn end_of_run(heap: &Heap, first: BlockId, open: impl Fn(BlockId) -> bool) -> u64 {
+    let last = run(heap, heap.block(first).next, |id| open(id).then_some(())).last();
+    heap.block(last.map_or(first, |(id, ())| id)).end()
+}
+
 /// Returns the free ranges of large pools and of the slabs beside them.
 pub(super) fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Result<Vec<Range>> {
     let Some(home) = heap.home() else { return Ok(Vec::new()) };
@@ -199,12 +219,7 @@ pub(super) fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Result<Vec<Range>
             if open(heap.block(id).prev) {
                 return Ok(());
             }
-            let (start, mut end) = (heap.block(id).address, heap.block(id).end());
-            let mut next = heap.block(id).next;
-            while open(next) {
-                end = heap.block(next).end();
-                next = heap.block(next).next;
-            }
+            let (start, end) = (heap.block(id).address, end_of_run(heap, id, open));
             let Some((start_chunk, first)) = home.chunk_at(start) else { return Ok(()) };
             let Some((end_chunk, last)) = home.chunk_at(end - 1) else { return Ok(()) };
             let from = if start == first.address { start } else { first.end() };
@@ -238,12 +253,8 @@ pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Opt
                 return Ok(());
             }
         }
-        let (start, mut end, mut next) = (heap.block(first).address, heap.block(id).end(), heap.block(id).next);
-        while open(next) {
-            end = heap.block(next).end();
-            next = heap.block(next).next;
-        }
-        let run = (end - start, start, first);
+        let start = heap.block(first).address;
+        let run = (end_of_run(heap, id, open) - start, start, first);
         if run.0 >= size && best.is_none_or(|best| (run.0, run.1) < (best.0, best.1)) {
             best = Some(run);
         }

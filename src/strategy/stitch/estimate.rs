@@ -4,6 +4,7 @@
 
 use super::choose;
 use super::grow::most_chunks;
+use super::miss::Stitch;
 use super::release::ReleasableChunks;
 use crate::backing::{ViewPlan, usage_of_kept_views};
 use crate::config::Config;
@@ -11,21 +12,46 @@ use crate::config::rounding::SMALL_LIMIT;
 use crate::fallible::{Grown, TryCollect};
 use crate::heap::{GRANULE, Heap, Request, ViewUsage};
 use crate::ids::{Class, PoolIndex};
-use crate::strategy::contract::Assumption;
+use crate::strategy::estimates::{Assumption, Estimates};
 
-/// Returns the largest request that the free memory of a pool could serve, in one range or a view. With `across`,
-/// memory of all other streams counts too. This is a lower bound: adjacent ranges of two pools are not counted as one,
-/// and are not one while they belong to two.
-///
-/// Where the bounds forbid a view over all that is free, it is lower still: views that exist might serve more than a new
-/// one, and are not looked at; and the largest view within the bounds is found to a granule.
-pub(super) fn largest_servable(heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
-    let pools = pools(heap, pool, across).unwrap_or_default();
-    if pool.is_small() {
-        return if has_slab(heap, &pools) { SMALL_LIMIT } else { heap.largest_in(pool).min(SMALL_LIMIT) };
+impl Estimates for Stitch {
+    /// Returns the largest request that the free memory of a pool could serve, in one range or a view. With `across`,
+    /// memory of all other streams counts too. This is a lower bound: adjacent ranges of two pools are not counted as one,
+    /// and are not one while they belong to two.
+    ///
+    /// Where the bounds forbid a view over all that is free, it is lower still: views that exist might serve more than a new
+    /// one, and are not looked at; and the largest view within the bounds is found to a granule.
+    fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
+        let pools = pools(heap, pool, across).unwrap_or_default();
+        if pool.is_small() {
+            return if has_slab(heap, &pools) { SMALL_LIMIT } else { heap.largest_in(pool).min(SMALL_LIMIT) };
+        }
+        let whole = pools.iter().map(|pool| heap.largest_in(*pool)).max().unwrap_or_else(|| heap.largest_in(pool));
+        whole.max(largest_view(heap, config, &pools))
     }
-    let whole = pools.iter().map(|pool| heap.largest_in(*pool)).max().unwrap_or_else(|| heap.largest_in(pool));
-    whole.max(largest_view(heap, config, &pools))
+
+    /// Where a view over free and new memory is
+    /// possible for sure, both together; otherwise one piece, of new memory and chunks that are wholly free.
+    fn largest_with_growth(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
+        let servable = self.largest_servable(heap, config, pool, across);
+        let in_one_piece = room.saturating_add(releasable(heap));
+        let joins = !is_scattered(heap) && has_room_for_any_view(heap, config, room);
+        let joined = if joins { usable(heap, pool, across).saturating_add(room) } else { 0 };
+        servable.max(in_one_piece).max(joined)
+    }
+
+    /// Returns by how many bytes home must grow, at most, for a request that no free memory serves. The last resort gives
+    /// whole free chunks back, so that home grows in one piece instead.
+    fn growth_needed(&self, heap: &Heap, _config: &Config, request: &Request, assumption: Assumption) -> u64 {
+        let size = request.size.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
+        let in_one_piece = size.saturating_sub(releasable(heap));
+        if request.class == Class::Small || is_scattered(heap) || assumption == Assumption::NoMoreViews {
+            return in_one_piece;
+        }
+        let usable = usable(heap, request.pool, assumption == Assumption::AllStreams);
+        let missing = request.size.saturating_sub(usable);
+        missing.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX).min(in_one_piece)
+    }
 }
 
 /// Returns the most bytes that a new view over free memory of these pools could have within the bounds.
@@ -65,16 +91,6 @@ fn has_room_for_any_view(heap: &Heap, config: &Config, room: u64) -> bool {
     with_one_more.is_within(config)
 }
 
-/// Does the same as [`largest_servable`] if home may grow by `room` bytes: where a view over free and new memory is
-/// possible for sure, both together; otherwise one piece, of new memory and chunks that are wholly free.
-pub(super) fn largest_with_growth(heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
-    let servable = largest_servable(heap, config, pool, across);
-    let in_one_piece = room.saturating_add(releasable(heap));
-    let joins = !is_scattered(heap) && has_room_for_any_view(heap, config, room);
-    let joined = if joins { usable(heap, pool, across).saturating_add(room) } else { 0 };
-    servable.max(in_one_piece).max(joined)
-}
-
 /// Returns the most bytes that a view of any size could have over the memory from which a pool may take.
 fn usable(heap: &Heap, pool: PoolIndex, across: bool) -> u64 {
     pools(heap, pool, across).map_or(0, |pools| choose::usable(heap, &pools).unwrap_or(0))
@@ -90,19 +106,6 @@ fn releasable(heap: &Heap) -> u64 {
 /// can use only one end. At the end of home it does not.
 fn is_scattered(heap: &Heap) -> bool {
     heap.pool(heap.idle()).unmapped.len() > 1
-}
-
-/// Returns by how many bytes home must grow, at most, for a request that no free memory serves. The last resort gives
-/// whole free chunks back, so that home grows in one piece instead.
-pub(super) fn growth_needed(heap: &Heap, request: &Request, assumption: Assumption) -> u64 {
-    let size = request.size.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
-    let in_one_piece = size.saturating_sub(releasable(heap));
-    if request.class == Class::Small || is_scattered(heap) || assumption == Assumption::NoMoreViews {
-        return in_one_piece;
-    }
-    let usable = usable(heap, request.pool, assumption == Assumption::AllStreams);
-    let missing = request.size.saturating_sub(usable);
-    missing.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX).min(in_one_piece)
 }
 
 /// Returns the large pools from which a request of a pool may take memory.

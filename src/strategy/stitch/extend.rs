@@ -5,20 +5,17 @@
 
 use super::miss::{Joined, Stitch};
 use super::whole::whole_chunks;
-use crate::backing::{Miss, StrategyContext, map_part, settled_tail};
+use crate::backing::{Miss, MissResult, StrategyContext, map_part, settled_tail};
 use crate::heap::Request;
 
 impl Stitch {
     /// Extends a view by whole chunks that are free.
-    pub(super) fn extend(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Joined, Miss> {
+    pub(super) fn extend(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let tail = settled_tail(context, request)?;
         let missing = request.size.saturating_sub(tail.bytes);
-        let room = context.heap.views().get(request.extends).map_or(0, |view| view.addresses.saturating_sub(view.size));
-        let chunks = match whole_chunks(context.heap, request, missing, room, &tail.kept)? {
+        let room =
+            context.heap().views().get(request.extends).map_or(0, |view| view.addresses.saturating_sub(view.size));
+        let chunks = match whole_chunks(context.heap(), request, missing, room, &tail.kept)? {
             Ok(chunks) => chunks,
             Err(missing) => return Ok(Joined::Missing(missing)),
         };

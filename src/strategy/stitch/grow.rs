@@ -5,7 +5,9 @@
 //! Large memory grows upwards, from the start of home or from where its stream began, so that it stays contiguous. Slabs for
 //! small blocks grow downwards from the end of home, so that they do not lie between large chunks.
 
-use crate::backing::{ChunkPlace, Miss, Served, StrategyContext, add_chunks, grow_home, release_chunks};
+use crate::backing::{
+    ChunkPlace, InTurn, Miss, MissResult, Served, StrategyContext, add_chunks, grow_home, release_chunks,
+};
 use crate::config::Config;
 use crate::heap::{GRANULE, Heap, NewMemory, Request, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
@@ -46,7 +48,7 @@ impl Growth {
         let chunk = largest_chunk(context.config, request.size);
         let exact = missing.next_multiple_of(GRANULE);
         // What extends a view takes chunks whole, and has its own rule for what it takes ahead.
-        let ahead = if request.extends.is_some() { 0 } else { context.heap.reserved() / AHEAD };
+        let ahead = if request.extends.is_some() { 0 } else { context.heap().reserved() / AHEAD };
         let ahead = ahead.min(chunk) / GRANULE * GRANULE;
         Self { pool: request.pool, chunk, exact, ahead, request: request.size }
     }
@@ -57,29 +59,21 @@ impl Growth {
     }
 
     /// Grows home, by `ahead` if possible. New chunks are added to `added`, even if not all could be had.
-    pub(super) fn run(self, context: &mut StrategyContext<'_>, added: &mut Vec<ChunkId>) -> Result<(), Miss> {
-        if self.ahead > self.exact {
-            match self.grow_by(context, self.ahead, added) {
-                Err(Miss::OutOfMemory { .. }) => {}
-                done => return done,
-            }
+    pub(super) fn run(self, context: &mut StrategyContext<'_>, added: &mut Vec<ChunkId>) -> MissResult<()> {
+        if self.ahead <= self.exact {
+            return self.grow_by(context, self.exact, added);
         }
-        self.grow_by(context, self.exact, added)
+        self.grow_by(context, self.ahead, added).or_try(|| self.grow_by(context, self.exact, added))
     }
 
-    fn grow_by(
-        self,
-        context: &mut StrategyContext<'_>,
-        mut missing: u64,
-        added: &mut Vec<ChunkId>,
-    ) -> Result<(), Miss> {
+    fn grow_by(self, context: &mut StrategyContext<'_>, mut missing: u64, added: &mut Vec<ChunkId>) -> MissResult<()> {
         let Self { pool, chunk, .. } = self;
         while missing > 0 {
-            let apart = context.shares_nothing();
-            let place = |heap: &Heap| if apart { place_of(heap, pool, missing) } else { lowest(heap, missing) };
-            let mut found = place(context.heap);
+            let unshared = context.shares_nothing();
+            let place = |heap: &Heap| if unshared { place_of(heap, pool, missing) } else { lowest(heap, missing) };
+            let mut found = place(context.heap());
             if found.is_none_or(|(_, span)| span.size < missing) && self.widens(context, missing)? {
-                found = place(context.heap);
+                found = place(context.heap());
             }
             let (room, span) = found.ok_or(Miss::OUT_OF_MEMORY)?;
             let memory = NewMemory { room, span, pool };
@@ -91,9 +85,9 @@ impl Growth {
 
     /// Gives home one more range if no gap holds the missing bytes. Where all gaps together hold them, a view joins these, which
     /// takes as many addresses as a range for a whole request.
-    fn widens(&self, context: &mut StrategyContext<'_>, missing: u64) -> Result<bool, Miss> {
-        let gaps = &context.heap.pool(context.heap.idle()).unmapped;
-        let suffices = gaps.iter().map(|(_, id)| context.heap.block(*id).size).sum::<u64>() >= missing;
+    fn widens(&self, context: &mut StrategyContext<'_>, missing: u64) -> MissResult<bool> {
+        let gaps = &context.heap().pool(context.heap().idle()).unmapped;
+        let suffices = gaps.iter().map(|(_, id)| context.heap().block(*id).size).sum::<u64>() >= missing;
         if suffices && missing < self.request {
             return Ok(false);
         }
@@ -116,12 +110,12 @@ pub(super) fn most_chunks(heap: &Heap, config: &Config, bytes: u64) -> usize {
 /// Grows home by one slab, for a pool of small blocks. Returns the free block that the slab is part of.
 pub(super) fn grow_slab(context: &mut StrategyContext<'_>, pool: PoolIndex, added: &mut Vec<ChunkId>) -> Served {
     let last = |heap: &Heap| heap.pool(heap.idle()).unmapped.last().map(|(_, room)| *room);
-    let room = match last(context.heap) {
-        None if grow_home(context, HOME_MULTIPLE, GRANULE, true)? => last(context.heap),
+    let room = match last(context.heap()) {
+        None if grow_home(context, HOME_MULTIPLE, GRANULE, true)? => last(context.heap()),
         room => room,
     };
     let room = room.ok_or(Miss::OUT_OF_MEMORY)?;
-    let span = Span::new(context.heap.block(room).end() - GRANULE, GRANULE);
+    let span = Span::new(context.heap().block(room).end() - GRANULE, GRANULE);
     let memory = NewMemory { room, span, pool };
     add_chunks(context, ChunkPlace { memory, chunk: GRANULE, mapped: false, slab: true }, added)
 }
@@ -163,8 +157,9 @@ pub(super) fn release_added(context: &mut StrategyContext<'_>, added: &[ChunkId]
         return;
     }
     for &id in added {
-        let Some(chunk) = context.heap.home().and_then(|home| home.chunk(id)) else { continue };
-        let free = context.heap.block_around(chunk.span()).filter(|id| context.heap.block(*id).state == State::Free);
+        let Some(chunk) = context.heap().home().and_then(|home| home.chunk(id)) else { continue };
+        let free =
+            context.heap().block_around(chunk.span()).filter(|id| context.heap().block(*id).state == State::Free);
         let Some(block) = free else { continue };
         if let Err(error) = release_chunks(context, block, chunk.span()) {
             tracing::error!(%error, address = chunk.address, "a growth could not be undone");

@@ -6,8 +6,8 @@
 
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
-use super::split::{candidates, may_split, split};
-use crate::backing::{Miss, Served, StrategyContext, drop_spilled, spill};
+use super::split::{candidates, split};
+use crate::backing::{InTurn, Miss, MissResult, Served, StrategyContext, drop_spilled, spill};
 use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, Class};
@@ -24,70 +24,53 @@ impl Stitch {
         // What was freed of it serves nobody.
         drop_spilled(context)?;
         if context.config.sharing != StreamSharing::Never {
-            context.heap.make_all_idle()?;
+            context.make_all_idle()?;
         }
-        match self.miss(context, request) {
-            Err(Miss::OutOfMemory { .. }) => {}
-            done => return done,
+        self.miss(context, request)
+            .or_try(|| self.replace_of_others(context, request))
+            .or_try(|| self.split_and_retry(context, request))
+            .or_try(|| self.replace(context, request, whole(request), |_, _| true))
+            .or_try(|| self.spill_and_replace(context, request))
+    }
+
+    /// Splits chunks, where that is allowed. After that, memory may grow into the room that was reserved for it.
+    fn split_and_retry(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+        if !context.may_exchange() {
+            return Err(Miss::OUT_OF_MEMORY);
         }
-        match self.replace_of_others(context, request) {
-            Err(Miss::OutOfMemory { .. }) => {}
-            done => return done,
-        }
-        if may_split(context) {
-            if request.class == Class::Small {
-                match self.replace(context, request, GRANULE, |heap, id| !heap.is_open(id, request.pool.large())) {
-                    Err(Miss::OutOfMemory { .. }) => {}
-                    done => return done,
-                }
-            }
-            match self.split_and_replace(context, request) {
-                Err(Miss::OutOfMemory { .. }) => {}
-                done => return done,
-            }
-            self.spends_spare = true;
-            match self.miss(context, request) {
-                Err(Miss::OutOfMemory { .. }) => {}
-                done => return done,
-            }
-        }
-        match self.replace(context, request, whole(request), |_, _| true) {
-            Err(Miss::OutOfMemory { .. }) => self.spill_and_replace(context, request),
-            done => done,
-        }
+        let replaced = match request.class {
+            Class::Small => self.replace(context, request, GRANULE, |heap, id| !heap.is_open(id, request.pool.large())),
+            Class::Large => Err(Miss::OUT_OF_MEMORY),
+        };
+        replaced.or_try(|| self.split_and_replace(context, request)).or_try(|| {
+            self.spends_reserve = true;
+            self.miss(context, request)
+        })
     }
 
     /// Spills live memory to the machine's, where the program allows it, and grows by as much.
     fn spill_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        if context.spill.is_none() || context.capturing() {
+        if !context.may_spill() {
             return Err(Miss::OUT_OF_MEMORY);
         }
         for all in [false, true] {
-            let missing = match request.class {
-                Class::Small => GRANULE,
-                Class::Large => match self.join(context, request)? {
-                    Joined::Block(id) => return self.attempt(context, request, |_, _| Ok(id)),
-                    Joined::Missing(missing) if !all => missing,
-                    // What is free joins nothing: the request gets memory of its own.
-                    Joined::Missing(_) => request.size,
-                },
+            let missing = match self.join_mapped(context, request)? {
+                Joined::Block(id) => return Ok(id),
+                // What is free joins nothing: the request gets memory of its own.
+                Joined::Missing(_) if all => whole(request),
+                Joined::Missing(missing) => missing,
             };
             let missing = missing.next_multiple_of(GRANULE);
             let short = context.missing(missing);
             if short > 0 && !spill(context, short)? {
                 break;
             }
-            self.spends_spare = true;
-            let served = match self.miss(context, request) {
-                Err(Miss::OutOfMemory { .. }) => self.replace(context, request, missing, |_, _| true),
-                done => done,
-            };
-            match served {
-                Err(Miss::OutOfMemory { .. }) => {}
-                done => {
-                    context.heap.counters_mut().spills.requests += u64::from(done.is_ok());
-                    return done;
-                }
+            self.spends_reserve = true;
+            let served = self.miss(context, request);
+            let served = served.or_try(|| self.replace(context, request, missing, |_, _| true));
+            if let Some(id) = served.found()? {
+                context.count_spill();
+                return Ok(id);
             }
         }
         Err(Miss::OUT_OF_MEMORY)
@@ -96,14 +79,9 @@ impl Stitch {
     /// Does the same with what the GPU has passed so far, without a wait. Nothing is split, which takes a wait for the device.
     pub(super) fn replace_passed(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.advance_epochs()?;
-        match self.miss(context, request) {
-            Err(Miss::OutOfMemory { .. }) => {}
-            done => return done,
-        }
-        match self.replace_of_others(context, request) {
-            Err(Miss::OutOfMemory { .. }) => self.replace(context, request, whole(request), |_, _| true),
-            done => done,
-        }
+        self.miss(context, request)
+            .or_try(|| self.replace_of_others(context, request))
+            .or_try(|| self.replace(context, request, whole(request), |_, _| true))
     }
 
     /// Grows by chunks that are free only to others: the request's own memory counts besides.
@@ -111,40 +89,43 @@ impl Stitch {
         if request.class == Class::Small {
             return Err(Miss::OUT_OF_MEMORY);
         }
-        let missing = match self.join(context, request)? {
-            Joined::Block(id) => return self.attempt(context, request, |_, _| Ok(id)),
-            Joined::Missing(missing) => missing,
-        };
-        self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool))
+        match self.join_mapped(context, request)? {
+            Joined::Block(id) => Ok(id),
+            Joined::Missing(missing) => {
+                self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool))
+            }
+        }
+    }
+
+    /// Joins free memory, and maps the block at home. A small request misses a granule.
+    fn join_mapped(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
+        if request.class == Class::Small {
+            return Ok(Joined::Missing(GRANULE));
+        }
+        match self.join(context, request)? {
+            Joined::Block(id) => self.attempt(context, request, |_, _| Ok(id)).map(Joined::Block),
+            missing => Ok(missing),
+        }
     }
 
     /// Splits chunks until the request fits, whatever of its memory was given back to make room for that.
     fn split_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         for _ in 0..MAX_SPLITS {
-            let missing = match request.class {
-                Class::Small => GRANULE,
-                Class::Large => match self.join(context, request)? {
-                    Joined::Block(id) => return self.attempt(context, request, |_, _| Ok(id)),
-                    Joined::Missing(missing) => missing,
-                },
+            let missing = match self.join_mapped(context, request)? {
+                Joined::Block(id) => return Ok(id),
+                Joined::Missing(missing) => missing,
             };
-            let candidates = candidates(context.heap)?;
+            let candidates = candidates(context.heap())?;
             if !split(context, candidates, missing)? {
                 break;
             }
-            let served = match self.miss(context, request) {
+            let served = self.miss(context, request).or_try(|| match self.refused {
                 // Where the bounds forbid a view, what is split serves only if it is given back.
-                Err(Miss::OutOfMemory { .. }) if self.refused.is_some() => {
-                    self.replace(context, request, request.size, |_, _| true)
-                }
-                Err(Miss::OutOfMemory { .. }) => {
-                    self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool))
-                }
-                done => done,
-            };
-            match served {
-                Err(Miss::OutOfMemory { .. }) => {}
-                done => return done,
+                Some(_) => self.replace(context, request, request.size, |_, _| true),
+                None => self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool)),
+            });
+            if let Some(id) = served.found()? {
+                return Ok(id);
             }
         }
         Err(Miss::OUT_OF_MEMORY)
@@ -165,25 +146,24 @@ impl Stitch {
             // A chunk that is still mapped elsewhere could not be released.
             context.retry_rollback()?;
             // What is spared stays: memory grows by as much as is given back.
-            let room = context.room().saturating_sub(self.spare(context));
+            let room = context.room().saturating_sub(self.split_reserve(context));
             let goal = if all { u64::MAX } else { bytes.saturating_sub(room) };
-            let heap = &*context.heap;
+            let heap = context.heap();
             let releasable = ReleasableChunks::of(heap)?.with(heap, |id| wanted(heap, id));
             let suffices = releasable.bytes().saturating_add(room) >= bytes;
             if !suffices || (all && releasable.bytes() == 0) {
                 break;
             }
             releasable.release(context, goal)?;
-            context.heap.counters_mut().num_alloc_retries += 1;
-            let spent = std::mem::replace(&mut self.spends_spare, true);
+            context.count_retry();
+            let spent = std::mem::replace(&mut self.spends_reserve, true);
             let grown = self.attempt(context, request, |stitch, context| match request.class {
                 Class::Small => stitch.slab(context, request),
                 Class::Large => stitch.grow(context, request, bytes),
             });
-            self.spends_spare = spent;
-            match grown {
-                Err(Miss::OutOfMemory { .. }) => {}
-                done => return done,
+            self.spends_reserve = spent;
+            if let Some(id) = grown.found()? {
+                return Ok(id);
             }
         }
         Err(Miss::OUT_OF_MEMORY)

@@ -2,24 +2,23 @@
 //!
 //! Owns: [`Stitch`], the order of its steps, and what is undone when one fails.
 
-use super::at_home::{fit_rules, fit_rules_of, run_at_home};
+use super::at_home::{at_home, fit_rules, fit_rules_of, run_at_home};
 use super::choose;
-use super::estimate;
 use super::grow::{Growth, HOME_MULTIPLE, grow_slab, release_added};
 use super::others;
 use super::release::ReleasableChunks;
 use super::remembered::{Choice, Key, Remembered};
-use super::split::{may_split, splittable};
+use super::split::splittable;
 use crate::backing::{
-    Miss, Served, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room, map_home, release_home,
-    reserve_home,
+    InTurn, Miss, MissResult, Served, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room,
+    map_home, release_home, reserve_home,
 };
 use crate::config::{Config, StreamSharing};
 use crate::error::Result;
-use crate::heap::{GRANULE, Heap, PlanHash, Request, ViewUsage};
+use crate::heap::{GRANULE, PlanHash, Request, ViewUsage};
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
 use crate::span::Span;
-use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
+use crate::strategy::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
 use crate::streams::Until;
 
 /// How often home grows for one request. Twice is enough unless addresses or mappings are at their bounds.
@@ -30,9 +29,9 @@ const MAX_GROWTHS: u32 = 8;
 /// driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
 
-/// In bytes: where chunks are split, memory grows into the last of the room only after that. A split needs room for copies, and
+/// The bytes of room into which memory grows only after chunks were split, where they may be. A split needs room for copies, and
 /// without any, what lies free inside of chunks could not be got at.
-const SPARE: u64 = 20 << 20;
+const SPLIT_RESERVE: u64 = 20 << 20;
 
 /// The state of the present request, and what was learnt of earlier ones. Free memory is in the heap.
 #[derive(Default)]
@@ -43,8 +42,8 @@ pub(crate) struct Stitch {
     pub(super) refused: Option<ViewUsage>,
     /// Choices of earlier requests.
     remembered: Remembered,
-    /// Whether a growth may take the room that is spared for splitting chunks ([`SPARE`]).
-    pub(super) spends_spare: bool,
+    /// Whether a growth may take the room that is spared for splitting chunks ([`SPLIT_RESERVE`]).
+    pub(super) spends_reserve: bool,
     /// The work for which the request may wait on the GPU.
     until: Until,
     /// Whether views leave wholly free slabs to small requests.
@@ -60,15 +59,12 @@ pub(super) enum Joined {
 
 impl Strategy for Stitch {
     fn rules(&self, config: &Config) -> Rules {
-        let (sharing, free_used_by) = (config.sharing, FreeUsedBy::Epoch);
         Rules {
-            fit: *fit_rules(config),
             polls_first: false,
-            sharing,
+            sharing: config.sharing,
             passes_memory_on: true,
-            free_used_by,
             waits_for_oldest: true,
-            frees_to_driver: false,
+            ..Rules::streams_apart(*fit_rules(config), FreeUsedBy::Epoch)
         }
     }
 
@@ -81,10 +77,10 @@ impl Strategy for Stitch {
             }
             Means::AsMapped => self.serve_as_mapped(context, request),
             Means::Passed => self.replace_passed(context, request),
-            Means::All if context.capturing() => self.ask_and_miss(context, request),
+            Means::All if context.capturing() => self.poll_and_miss(context, request),
             Means::All => self.wait_and_replace(context, request),
         };
-        self.spends_spare = false;
+        self.spends_reserve = false;
         context.note_new_wait(request);
         served.map_err(|miss| match miss {
             Miss::OutOfMemory { .. } => Miss::OutOfMemory { refused: self.refused },
@@ -94,59 +90,46 @@ impl Strategy for Stitch {
 
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         context.retry_rollback()?;
-        let (down_to, may_wait, partly) = match goal {
-            Goal::DownTo { down_to, may_wait } => (down_to, may_wait, may_wait),
-            Goal::Towards { down_to } => (down_to, false, true),
+        let target = match goal {
+            Goal::Unkept => return Ok(true),
             Goal::Passed { enough } => {
                 finish_drops(context)?;
                 context.advance_epochs()?;
-                ReleasableChunks::of(context.heap)?.release(context, enough)?;
+                ReleasableChunks::of(context.heap())?.release(context, enough)?;
                 return Ok(true);
             }
             Goal::Everything => {
                 context.wait_for_all()?;
-                context.heap.make_all_idle()?;
+                context.make_all_idle()?;
                 drop_spilled(context)?;
                 finish_drops(context)?;
-                ReleasableChunks::of(context.heap)?.release(context, u64::MAX)?;
+                ReleasableChunks::of(context.heap())?.release(context, u64::MAX)?;
                 release_home(context)?;
                 return Ok(true);
             }
+            Goal::DownTo { .. } | Goal::Towards { .. } => goal.target(),
         };
+        let Some(target) = target else { return Ok(true) };
         finish_drops(context)?;
-        if may_wait {
+        if target.may_wait {
             context.wait_for_all()?
         } else {
             context.advance_epochs()?
         }
-        let missing = context.heap.reserved().saturating_sub(down_to);
-        let releasable = ReleasableChunks::of(context.heap)?;
-        let suffices = releasable.bytes() >= missing;
-        if !suffices && !partly {
-            return Ok(false);
-        }
-        releasable.release(context, missing)?;
-        Ok(suffices || may_wait)
-    }
-
-    fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
-        estimate::largest_servable(heap, config, pool, across)
-    }
-
-    fn largest_with_growth(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
-        estimate::largest_with_growth(heap, config, pool, across, room)
-    }
-
-    fn growth_needed(&self, heap: &Heap, _config: &Config, request: &Request, assumption: Assumption) -> u64 {
-        estimate::growth_needed(heap, request, assumption)
-    }
-
-    fn host_bytes(&self) -> usize {
-        self.remembered.host_bytes() + self.added.capacity() * size_of::<ChunkId>()
+        let excess = target.excess(context.heap());
+        let releasable = ReleasableChunks::of(context.heap())?;
+        let Some(suffices) = target.suffices(context.heap(), releasable.bytes()) else { return Ok(false) };
+        releasable.release(context, excess)?;
+        Ok(suffices)
     }
 }
 
 impl Stitch {
+    /// Returns about how many bytes of host memory the strategy's own tables take, beside those of the heap.
+    pub(in crate::strategy) fn host_bytes(&self) -> usize {
+        self.remembered.host_bytes() + self.added.capacity() * size_of::<ChunkId>()
+    }
+
     /// Runs the steps that take nothing from others: first without a wait for work of the present round, and then with any.
     fn miss_in_round(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if context.config.sharing != StreamSharing::Wait {
@@ -176,16 +159,11 @@ impl Stitch {
         }
         let Request { size, pool, .. } = *request;
         self.attempt(context, request, |_, context| {
-            let rules = fit_rules_of(context, request);
-            let id = context.heap.fit(request, rules);
-            if id.is_some() {
+            if let Some(id) = at_home(context, request)? {
                 return Ok(id);
             }
-            if let Some(id) = run_at_home(context, request)? {
-                return Ok(id);
-            }
-            if let Some(plan) = choose::spans(context.heap, size, pool, false)?.ok().map(|spans| PlanHash::of(&spans))
-                && let Some(id) = reuse_view(context.heap, plan, request)?
+            if let Some(plan) = choose::spans(context.heap(), size, pool, false)?.ok().map(|spans| PlanHash::of(&spans))
+                && let Some(id) = reuse_view(context, plan, request)?
             {
                 return Ok(id);
             }
@@ -202,8 +180,8 @@ impl Stitch {
     ) -> Served {
         self.added.clear();
         let usable = step(self, context).and_then(|id| {
-            let span = Span::new(context.heap.block(id).address, request.size);
-            map_home(context, span).inspect_err(|_| context.heap.put_back(id))?;
+            let span = Span::new(context.heap().block(id).address, request.size);
+            map_home(context, span).inspect_err(|_| context.put_back(id))?;
             Ok(id)
         });
         if usable.is_err() {
@@ -215,42 +193,29 @@ impl Stitch {
     /// Finds a slab for small blocks: one that was freed meanwhile, an idle one, a new one, or any free 2 MiB.
     pub(super) fn slab(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let rules = fit_rules_of(context, request);
-        let id = context.heap.fit(request, rules);
-        if id.is_some() {
+        if let Some(id) = context.fit(request, rules) {
             return Ok(id);
         }
         context.gather(request)?;
-        let takes_idle = context.heap.takes_idle(request.pool);
-        let idle = context.heap.best_fit(context.heap.idle().small(), GRANULE);
+        let takes_idle = context.heap().takes_idle(request.pool);
+        let idle = context.heap().best_fit(context.heap().idle().small(), GRANULE);
         if idle.is_some() && takes_idle {
-            map_home(context, Span::new(context.heap.block(idle).address, GRANULE))?;
-            context.heap.take_slab(idle, request.pool);
-            return Ok(idle);
+            return context.take_slab(idle, request.pool);
         }
         while context.wait_on_gpu(request, request.size, self.until)? {
-            let id = context.heap.fit(request, rules);
-            if id.is_some() {
+            if let Some(id) = context.fit(request, rules) {
                 return Ok(id);
             }
         }
-        let grown = self.check_spare(context, GRANULE);
-        match grown.and_then(|()| grow_slab(context, request.pool, &mut self.added)) {
-            Err(Miss::OutOfMemory { .. }) => {}
-            grown => {
-                let id = grown?;
-                context.heap.take_free(id);
-                return Ok(id);
-            }
+        let grown = self.keep_split_reserve(context, GRANULE);
+        if let Some(id) = grown.and_then(|()| grow_slab(context, request.pool, &mut self.added)).found()? {
+            return Ok(context.take_block(id));
         }
         let own = request.pool.large();
-        let (own, with_idle) = ([own], [own, context.heap.idle()]);
+        let (own, with_idle) = ([own], [own, context.heap().idle()]);
         let pools: &[PoolIndex] = if takes_idle { &with_idle } else { &own };
-        let (id, slab) = choose::slab_anywhere(context.heap, pools)?.ok_or(Miss::OUT_OF_MEMORY)?;
-        // Mapped before it is cut out: if this fails, nothing has changed.
-        map_home(context, slab)?;
-        let id = context.heap.carve(id, slab)?;
-        context.heap.make_slab(id, request.pool);
-        Ok(id)
+        let (id, slab) = choose::slab_anywhere(context.heap(), pools)?.ok_or(Miss::OUT_OF_MEMORY)?;
+        context.carve_slab(id, slab, request.pool)
     }
 
     /// Serves a large request from free memory, from that which the GPU may still use, behind waits, and from new memory.
@@ -258,7 +223,7 @@ impl Stitch {
         // This comes before views: memory that merges needs none, and an event costs a tenth of a mapping.
         context.gather(request)?;
         // Slabs come after memory behind waits: a small request waits for no other stream, and would need new slabs.
-        self.spares_slabs = context.heap.knows_streams();
+        self.spares_slabs = context.heap().knows_streams();
         let joined = self.stitch_behind_waits(context, request);
         let spared = std::mem::replace(&mut self.spares_slabs, false);
         let joined =
@@ -269,17 +234,13 @@ impl Stitch {
         };
         let block = self.grow(context, request, missing)?;
         if self.until != Until::ANY && context.has_recorded(request)? {
-            context.heap.counters_mut().waits.grown_bytes += missing;
+            context.count_growth_for_wait(missing);
         }
         Ok(block)
     }
 
     /// Serves a large request from free memory, and from that which the GPU may still use, behind waits.
-    fn stitch_behind_waits(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Joined, Miss> {
+    fn stitch_behind_waits(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let mut missing = match self.join(context, request)? {
             Joined::Missing(missing) => missing,
             block => return Ok(block),
@@ -311,7 +272,7 @@ impl Stitch {
     pub(super) fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request, mut missing: u64) -> Served {
         for _ in 0..MAX_GROWTHS {
             let growth = Growth::new(context, request, missing);
-            self.check_spare(context, growth.bytes())?;
+            self.keep_split_reserve(context, growth.bytes())?;
             growth.run(context, &mut self.added)?;
             missing = match self.join(context, request)? {
                 Joined::Block(id) => return Ok(id),
@@ -322,46 +283,39 @@ impl Stitch {
     }
 
     /// Refuses a growth that would leave too little room for splitting chunks, as long as that may gain as much.
-    fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> std::result::Result<(), Miss> {
-        let spare = self.spare(context);
-        let spared = spare > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(spare));
-        if spared && splittable(context.heap)? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
+    fn keep_split_reserve(&self, context: &StrategyContext<'_>, bytes: u64) -> MissResult<()> {
+        let reserve = self.split_reserve(context);
+        let reserved = reserve > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(reserve));
+        if reserved && splittable(context.heap())? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
     }
 
     /// Returns by how many bytes memory may not grow yet. During a capture nothing is split.
-    pub(super) fn spare(&self, context: &StrategyContext<'_>) -> u64 {
-        if may_split(context) && !self.spends_spare { SPARE } else { 0 }
+    pub(super) fn split_reserve(&self, context: &StrategyContext<'_>) -> u64 {
+        if context.may_exchange() && !self.spends_reserve { SPLIT_RESERVE } else { 0 }
     }
 
     /// In a capture, asks for the events that were recorded before it, and tries again.
-    fn ask_and_miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        let (streams, mut on) = context.on_streams();
-        streams.epochs.ask(&mut on, &mut streams.recorded)?;
+    fn poll_and_miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+        context.poll_in_capture()?;
         self.miss(context, request)
     }
 
     /// Serves the request from free memory: in one range, in an existing view, or in a new view.
-    pub(super) fn join(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<Joined, Miss> {
+    pub(super) fn join(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let Request { size, pool, .. } = *request;
         self.refused = None;
         if request.extends.is_some() {
             return self.extend(context, request);
         }
-        let rules = fit_rules_of(context, request);
-        let id = context.heap.fit(request, rules);
-        if id.is_some() {
+        if let Some(id) = context.fit(request, fit_rules_of(context, request)) {
             return Ok(Joined::Block(id));
         }
         // The same request of the same free memory comes to the same choice, without a walk over all ranges.
-        let key = Key::of(context.heap, request, self.spares_slabs);
+        let key = Key::of(context.heap(), request, self.spares_slabs);
         match self.remembered.get(key) {
             Some(Choice::Missing(missing)) => return Ok(Joined::Missing(missing)),
             Some(Choice::View(plan)) => {
-                if let Some(id) = reuse_view(context.heap, plan, request)? {
+                if let Some(id) = reuse_view(context, plan, request)? {
                     return Ok(Joined::Block(id));
                 }
             }
@@ -370,7 +324,7 @@ impl Stitch {
         if let Some(id) = run_at_home(context, request)? {
             return Ok(Joined::Block(id));
         }
-        let spans = match choose::spans(context.heap, size, pool, self.spares_slabs)? {
+        let spans = match choose::spans(context.heap(), size, pool, self.spares_slabs)? {
             Ok(spans) => spans,
             Err(missing) => {
                 self.remembered.put(key, Choice::Missing(missing));
@@ -379,28 +333,25 @@ impl Stitch {
         };
         let hash = PlanHash::of(&spans);
         self.remembered.put(key, Choice::View(hash));
-        if let Some(id) = reuse_view(context.heap, hash, request)? {
+        if let Some(id) = reuse_view(context, hash, request)? {
             return Ok(Joined::Block(id));
         }
         if let Some(id) = others::take(context, request, self.until.freed)? {
             return Ok(Joined::Block(id));
         }
-        let plan = ViewPlan::over(context.heap, &spans, Some(hash))?;
+        let plan = ViewPlan::over(context.heap(), &spans, Some(hash))?;
         self.make_room_for(context, &plan)?;
         // At a bound of ours or of the driver's, memory in one piece needs no view.
         if self.refused.is_some() {
             return Ok(Joined::Missing(size));
         }
-        match build_view(context, plan, request) {
-            Err(Miss::OutOfMemory { .. }) => Ok(Joined::Missing(size)),
-            built => built.map(Joined::Block),
-        }
+        build_view(context, plan, request).map(Joined::Block).or_try(|| Ok(Joined::Missing(size)))
     }
 
     /// Makes room for a view within the bounds by dropping views unused long. If that is not enough, the view is noted as
     /// refused.
     fn make_room_for(&mut self, context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<()> {
-        if plan.fits(context.heap, context.config) {
+        if plan.fits(context.heap(), context.config) {
             return Ok(());
         }
         self.refused = make_room(context, plan)?;
@@ -413,9 +364,9 @@ impl Stitch {
 }
 
 /// Takes a block of a view that served the same plan before, or of another view that fits, if one is free for the request.
-fn reuse_view(heap: &mut Heap, plan: PlanHash, request: &Request) -> Result<Option<BlockId>> {
-    let Request { size, pool, .. } = *request;
+fn reuse_view(context: &mut StrategyContext<'_>, plan: PlanHash, request: &Request) -> Result<Option<BlockId>> {
+    let (heap, Request { size, pool, .. }) = (context.heap(), *request);
     let window =
         heap.views().candidates(plan, size).find_map(|view| heap.window(view, size, |id| heap.is_open(id, pool)));
-    window.map(|window| heap.reuse_view(window, size, pool, Some(plan))).transpose()
+    window.map(|window| context.reuse_view(window, request, Some(plan))).transpose()
 }

@@ -10,13 +10,14 @@
 //! ```
 
 use super::at_home::at_home;
+use super::choose;
 use crate::backing::StrategyContext;
 use crate::error::Result;
 use crate::fallible::TryCollect;
-use crate::heap::{Heap, Request, Window};
+use crate::heap::{Request, Window};
 use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
-use crate::streams::{Epochs, most_of_a_range};
+use crate::streams::most_of_a_range;
 
 /// How many views are looked at. With 100 the server `serve-4t` built a fifth more views (docs/decisions/0042).
 const MAX_VIEWS: usize = 300;
@@ -24,32 +25,28 @@ const MAX_VIEWS: usize = 300;
 /// Takes a block of memory that other streams have free too, behind waits for events recorded up to operation `until`. Returns
 /// `None` if a view would have to be built, or memory grow.
 pub(super) fn take(context: &mut StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<BlockId>> {
-    let Request { size, pool, .. } = *request;
     // What extends a view takes whole chunks, which `StrategyContext::wait_on_gpu` hands over.
     if request.extends.is_some() || !context.may_wait_for_others(request)? {
         return Ok(None);
     }
-    if let Some(run) = run(context.heap, &context.streams.epochs, request, until)? {
+    if let Some(run) = run(context, request, until)? {
         context.wait_for_spans(request, &[run])?;
         return at_home(context, request);
     }
-    let Some(window) = window(context.heap, &context.streams.epochs, request, until)? else { return Ok(None) };
-    let spans = context.heap.spans_of(window, size)?;
+    let Some(window) = window(context, request, until)? else { return Ok(None) };
+    let spans = context.heap().spans_of(window, request.size)?;
     context.wait_for_spans(request, &spans)?;
-    context.heap.reuse_view(window, size, pool, None).map(Some)
+    context.reuse_view(window, request, None).map(Some)
 }
 
 /// Returns the contiguous range at home for which the stream waits for the oldest event, and of equals the smallest.
-fn run(heap: &Heap, epochs: &Epochs, request: &Request, until: u64) -> Result<Option<Span>> {
+fn run(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<Span>> {
+    let heap = context.heap();
     let Request { size, pool, .. } = *request;
     let idle = heap.idle();
     // Slabs for small blocks are no part of it.
     let age = |id: BlockId| {
-        if heap.is_large_and_open(id, pool) {
-            Some(0)
-        } else {
-            epochs.recorded_at(heap, pool, id).filter(|at| *at <= until)
-        }
+        if heap.is_large_and_open(id, pool) { Some(0) } else { context.recorded_at(pool, id).filter(|at| *at <= until) }
     };
     let mut best: Option<(u64, u64, u64)> = None;
     let others = heap.stream_pools().filter(|other| *other != pool);
@@ -57,15 +54,15 @@ fn run(heap: &Heap, epochs: &Epochs, request: &Request, until: u64) -> Result<Op
     for of in pools {
         heap.visit_free(of, 0, |id| {
             // A range is visited at its first block.
-            let Some(mut newest) = age(id).filter(|_| age(heap.block(id).prev).is_none()) else { return Ok(()) };
-            let start = heap.block(id).address;
-            let (mut end, mut next) = (heap.block(id).end(), heap.block(id).next);
-            while let Some(at) = age(next) {
+            let mut blocks = choose::run(heap, id, age);
+            let first = blocks.next().filter(|_| age(heap.block(id).prev).is_none());
+            let Some((_, mut newest)) = first else { return Ok(()) };
+            let (start, mut end) = (heap.block(id).address, heap.block(id).end());
+            for (next, at) in blocks {
                 if end - start < size {
                     newest = newest.max(at);
                 }
                 end = heap.block(next).end();
-                next = heap.block(next).next;
             }
             let run = (newest, end - start, start);
             if run.1 >= size && best.is_none_or(|best| run < best) {
@@ -78,10 +75,11 @@ fn run(heap: &Heap, epochs: &Epochs, request: &Request, until: u64) -> Result<Op
 }
 
 /// Returns the place in a view for which the stream waits for the oldest event, and of equals in the smallest view.
-fn window(heap: &Heap, epochs: &Epochs, request: &Request, until: u64) -> Result<Option<Window>> {
+fn window(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<Window>> {
+    let heap = context.heap();
     let Request { size, pool, .. } = *request;
     let age = |id: BlockId| {
-        if heap.is_open(id, pool) { Some(0) } else { epochs.recorded_at(heap, pool, id).filter(|at| *at <= until) }
+        if heap.is_open(id, pool) { Some(0) } else { context.recorded_at(pool, id).filter(|at| *at <= until) }
     };
     let mut best: Option<(u64, Window)> = None;
     for view in heap.views().of_size(size..=u64::MAX).take(MAX_VIEWS) {

@@ -2,8 +2,8 @@
 //!
 //! Owns: which chunks may be given back, and their order of preference. `backing` makes the calls.
 
-use crate::backing::{StrategyContext, choose, cut_view, drop_view, release_chunks};
-use crate::error::{Error, Result};
+use crate::backing::{StrategyContext, choose, cut_view, drop_view};
+use crate::error::Result;
 use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{Chunk, Heap};
 use crate::ids::{BlockId, ChunkId, ViewId};
@@ -69,11 +69,7 @@ impl ReleasableChunks {
         let chosen = choose(&sizes, bytes)?.into_iter().map(|index| self.0[index]).try_to_vec()?;
         drop_views_over(context, &chosen)?;
         for (_, chunk) in chosen {
-            match context.heap.gather_span(chunk.span()) {
-                Ok(block) => release_chunks(context, block, chunk.span())?,
-                Err(Error::HostMemory) => return Err(Error::HostMemory),
-                Err(error) => tracing::error!(%error, "a free chunk could not be gathered; it stays"),
-            }
+            context.release_chunk(&chunk)?;
         }
         Ok(())
     }
@@ -85,7 +81,7 @@ fn drop_views_over(context: &mut StrategyContext<'_>, chunks: &[(ChunkId, Chunk)
     let mut ids = chunks.iter().map(|(id, _)| *id).try_to_vec()?;
     ids.sort_unstable();
     let gone = |chunk: ChunkId| ids.binary_search(&chunk).is_ok();
-    let views = context.heap.views().iter().filter(|(_, view)| view.chunks.iter().any(|chunk| gone(*chunk)));
+    let views = context.heap().views().iter().filter(|(_, view)| view.chunks.iter().any(|chunk| gone(*chunk)));
     let views =
         views.map(|(id, view): (ViewId, _)| (id, view.users > 0 || !view.pins.is_empty() || view.growing.is_some()));
     for (view, stays) in views.try_to_vec()? {

@@ -10,7 +10,7 @@
 //! places at home: a program that repeats itself finds its free memory where it was, only finer.
 
 use super::release::ReleasableChunks;
-use crate::backing::{Fate, Miss, Part, StrategyContext, exchange};
+use crate::backing::{Fate, InTurn, MissResult, Part, StrategyContext, split_chunk};
 use crate::error::Result;
 use crate::fallible::{Grown, TryPush};
 use crate::heap::{Chunk, GRANULE, Heap, State};
@@ -34,23 +34,14 @@ pub(super) struct Candidate {
     cost: u64,
 }
 
-/// Returns whether chunks may be split at present.
-pub(super) fn may_split(context: &StrategyContext<'_>) -> bool {
-    context.exchanges && !context.capturing()
-}
-
 /// Returns how many bytes lie free in whole granules inside of chunks that are partly in use, where splitting gets at them.
 pub(super) fn splittable(heap: &Heap) -> Grown<u64> {
     Ok(candidates(heap)?.iter().map(|candidate| candidate.gain).sum())
 }
 
-/// Splits some of these chunks, which [`may_split`] allows, until about `bytes` more lie in chunks that are wholly free, or the device has room for them. Returns whether
+/// Splits some of these chunks, which [`StrategyContext::may_exchange`] allows, until about `bytes` more lie in chunks that are wholly free, or the device has room for them. Returns whether
 /// any was split.
-pub(super) fn split(
-    context: &mut StrategyContext<'_>,
-    candidates: Vec<Candidate>,
-    bytes: u64,
-) -> std::result::Result<bool, Miss> {
+pub(super) fn split(context: &mut StrategyContext<'_>, candidates: Vec<Candidate>, bytes: u64) -> MissResult<bool> {
     if candidates.iter().map(|candidate| candidate.gain).sum::<u64>().saturating_add(context.room()) < bytes {
         return Ok(false);
     }
@@ -74,21 +65,13 @@ pub(super) fn split(
         } else {
             continue;
         };
-        let Some(chunk) = context.heap.home().and_then(|home| home.chunk(candidate.id)) else { continue };
-        let parts = parts(context.heap, &chunk, free)?;
-        match exchange(context, candidate.id, &parts) {
-            Ok(()) => too_many = u64::MAX,
-            Err(Miss::OutOfMemory { .. }) => {
-                refused += 1;
-                continue;
-            }
-            Err(failed) => return Err(failed),
+        let Some(chunk) = context.heap().home().and_then(|home| home.chunk(candidate.id)) else { continue };
+        let parts = parts(context.heap(), &chunk, free)?;
+        if split_chunk(context, candidate.id, &parts).found()?.is_none() {
+            refused += 1;
+            continue;
         }
-        let counters = context.heap.counters_mut();
-        counters.splits.chunks += 1;
-        counters.splits.parts += parts.len() as u64;
-        counters.splits.copied_bytes +=
-            parts.iter().filter(|part| part.fate == Fate::Copied).map(|part| part.size).sum::<u64>();
+        too_many = u64::MAX;
         gained += candidate.gain;
         any = true;
     }
@@ -102,7 +85,7 @@ fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
     if missing > 0 {
         // A chunk that is still mapped elsewhere could not be released.
         context.retry_rollback()?;
-        let releasable = ReleasableChunks::of(context.heap)?;
+        let releasable = ReleasableChunks::of(context.heap())?;
         if releasable.bytes() < missing {
             return Ok(false);
         }

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 
 /// A crate of few files.
-const SMALLEST: &str = "socket/src";
+const SMALLEST: &str = "crates/socket/src";
 
 /// The files under a folder of this repository, named from its root.
 fn files_under(folder: &str) -> Files {
@@ -66,7 +66,7 @@ fn no_files_of_the_library_need_each_other() {
 
 #[test]
 fn no_files_of_the_command_need_each_other() {
-    no_circles("cli/src");
+    no_circles("crates/cli/src");
 }
 
 #[test]
@@ -76,17 +76,17 @@ fn no_files_of_the_c_library_need_each_other() {
 
 #[test]
 fn no_files_of_the_traces_need_each_other() {
-    no_circles("trace/src");
+    no_circles("crates/trace/src");
 }
 
 #[test]
 fn no_files_of_the_live_statistics_need_each_other() {
-    no_circles("live/src");
+    no_circles("crates/live/src");
 }
 
 #[test]
 fn no_files_of_the_broker_need_each_other() {
-    no_circles("broker/src");
+    no_circles("crates/broker/src");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn no_files_of_the_sockets_need_each_other() {
 
 #[test]
 fn the_sockets_need_no_other_crate_of_this_repository() {
-    let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("socket/Cargo.toml")).unwrap();
+    let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/socket/Cargo.toml")).unwrap();
     let needed: Vec<String> = manifest.lines().filter(|line| line.contains("path = ")).map(str::to_owned).collect();
     none(&needed);
 }

@@ -1,0 +1,93 @@
+//! Allocation traces: what a program asked of its allocator, in order.
+//!
+//! ```text
+//! builder                          the rules that make a Trace valid
+//! csv, compact, pytorch, rmm       the formats; read and write choose one
+//! memory                           what reading a file may take
+//! recorder, history                traces of a running allocator
+//! recorded, workload               traces of real jobs, and generated ones
+//! owners                           who holds the memory: live bytes by line of the program
+//! iteration                        what a program does again and again, to be planned
+//! persistent                       weights and optimizer state: the memory that no step frees
+//! layout                           what a snapshot without a history says
+//! columns                          the figures of reports, for tables and lines of JSON
+//! timeline                         a job's kernels, waits and allocations in time, and its replay
+//! pinned                           caches of page-locked memory: PyTorch's, counted, beside a host pool's
+//! verdict                          why a job is short of memory, and one next step
+//! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
+//! ```
+//!
+//! What a recorded job reserves of a simulated H200:
+//!
+//! ```
+//! use seamalloc::driver::sim::{Profile, SimConfig};
+//! use seamalloc::{Config, StrategyKind};
+//! use seamalloc_trace::recorded;
+//! use seamalloc_trace::replay::{ReplayOptions, replay};
+//!
+//! let trace = recorded::find("gpt2xl-N").ok_or("no such job")?.load()?;
+//! let options = ReplayOptions::new(Config::with_strategy(StrategyKind::Stitch), SimConfig::new(Profile::H200));
+//! let passes = replay(&trace, &options, &mut |_, _| {})?;
+//! assert!(passes[0].utilization() > 0.98);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![deny(unsafe_code)]
+
+pub mod builder;
+pub mod cliff;
+pub mod columns;
+pub mod compact;
+pub mod csv;
+mod error;
+mod event_lines;
+pub mod fit;
+pub mod flight;
+mod fragmentation;
+mod history;
+pub mod iteration;
+pub mod layout;
+mod lines;
+mod memory;
+pub mod owners;
+mod persistent;
+pub mod pinned;
+pub mod price;
+pub mod pytorch;
+pub mod read;
+pub mod recorded;
+mod recorder;
+mod refused;
+pub mod replay;
+pub mod rmm;
+mod summary;
+pub mod timeline;
+mod trace;
+mod unpack;
+pub mod verdict;
+pub mod whatif;
+pub mod workload;
+mod write;
+
+pub use builder::TraceBuilder;
+pub use compact::{read_compact, write_compact};
+pub use csv::{read_csv, write_csv};
+pub use error::{Place, RuleError, TraceError};
+pub use flight::{FlightDump, write_flight};
+pub use fragmentation::{FRAGMENTATION_COLUMNS, fragmentation_json};
+pub use layout::Layout;
+pub use memory::MemoryError;
+pub use persistent::persistent;
+pub use pytorch::{PyTorchSnapshot, read_snapshot, write_flight_pickle, write_snapshot_json, write_snapshot_pickle};
+pub use read::{read_bytes, read_path};
+pub use recorder::Recorder;
+pub use rmm::read_rmm;
+pub use seamalloc::flight::TimedEvent;
+pub use summary::Summary;
+pub use trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
+pub use write::{ENDINGS, SNAPSHOT_ENDING, can_write, write_path, write_snapshot_path, write_trace_as_snapshot};
+
+/// The examples of the page about traces are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/trace-format.md")]
+struct TracePage;

@@ -1,0 +1,147 @@
+//! The verbs by which a strategy changes the heap without a driver call.
+//!
+//! Owns: no state. Each verb does one thing to the heap, which the strategy itself only reads.
+
+use super::chunks::{map_home, release_chunks};
+use super::context::{Served, StrategyContext};
+use crate::error::{Error, Result};
+use crate::heap::{Chunk, FitRules, GRANULE, Placement, PlanHash, Request, Window};
+use crate::ids::{BlockId, PoolIndex, StreamId};
+use crate::span::Span;
+
+/// Blocks.
+impl StrategyContext<'_> {
+    /// Takes the free block that fits the request best by these rules out of the free index.
+    pub(crate) fn fit(&mut self, request: &Request, rules: &FitRules) -> Option<BlockId> {
+        self.heap.fit(request, rules).some()
+    }
+
+    /// Takes a free block out of the free index, to serve the request with it.
+    pub(crate) fn take_block(&mut self, id: BlockId) -> BlockId {
+        self.heap.take_free(id);
+        id
+    }
+
+    /// Puts a block back that was taken, and that serves nothing.
+    pub(crate) fn put_back(&mut self, id: BlockId) {
+        self.heap.put_back(id);
+    }
+
+    /// Takes the part `span` of a free block of chunks or units. What lies before it and behind it stays free.
+    pub(crate) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
+        self.heap.carve(id, span)
+    }
+
+    /// Places a request in a block that was taken. Returns the request's part; the rest becomes free.
+    pub(crate) fn place(&mut self, id: BlockId, request: &Request, placement: Placement) -> BlockId {
+        self.heap.place(id, request, placement)
+    }
+
+    /// Cuts a block that was taken into blocks of equal size, at most `most` of them at once. Returns the first; the others become free.
+    pub(crate) fn cut_equally(&mut self, id: BlockId, size: u64, most: u64) -> BlockId {
+        self.heap.cut_equally(id, size, most)
+    }
+
+    /// Joins the free blocks of segments in which nothing is live, where blocks do not merge when they are freed.
+    pub(crate) fn join_free_segments(&mut self) -> Result<()> {
+        self.heap.join_free_segments()
+    }
+}
+
+/// Home and its views.
+impl StrategyContext<'_> {
+    /// Takes a block for the request from a run of free blocks that begins at `first`, and that only pools separate.
+    pub(crate) fn take_run(&mut self, first: BlockId, request: &Request, placement: Placement) -> Result<BlockId> {
+        let id = self.heap.join_run(first, request.pool, request.size)?;
+        self.heap.take_free(id);
+        Ok(self.heap.place(id, request, placement))
+    }
+
+    /// Takes a block of a view that exists. The plan is the one by which the view is found again.
+    pub(crate) fn reuse_view(&mut self, window: Window, request: &Request, plan: Option<PlanHash>) -> Result<BlockId> {
+        self.heap.reuse_view(window, request.size, request.pool, plan)
+    }
+
+    /// Takes an idle slab for a pool of small blocks.
+    pub(crate) fn take_slab(&mut self, id: BlockId, pool: PoolIndex) -> Served {
+        map_home(self, Span::new(self.heap.block(id).address, GRANULE))?;
+        self.heap.take_slab(id, pool);
+        Ok(id)
+    }
+
+    /// Makes a granule of a free large block a slab for a pool of small blocks, and takes it.
+    pub(crate) fn carve_slab(&mut self, id: BlockId, slab: Span, pool: PoolIndex) -> Served {
+        // Mapped before it is cut out: if this fails, nothing has changed.
+        map_home(self, slab)?;
+        let id = self.heap.carve(id, slab)?;
+        self.heap.make_slab(id, pool);
+        Ok(id)
+    }
+
+    /// Makes all free memory of streams idle. The CPU has waited for the device.
+    pub(crate) fn make_all_idle(&mut self) -> Result<()> {
+        self.heap.make_all_idle()
+    }
+
+    /// Releases a chunk that is free, whatever blocks it consists of. No stream uses it, and no view maps it.
+    pub(crate) fn release_chunk(&mut self, chunk: &Chunk) -> Result<()> {
+        match self.heap.gather_span(chunk.span()) {
+            Ok(block) => return release_chunks(self, block, chunk.span()),
+            Err(Error::HostMemory) => return Err(Error::HostMemory),
+            Err(error) => tracing::error!(%error, "a free chunk could not be gathered; it stays"),
+        }
+        Ok(())
+    }
+}
+
+/// Streams.
+impl StrategyContext<'_> {
+    /// Lets the CPU wait for all work of a pool's stream.
+    pub(crate) fn wait_for_stream(&mut self, pool: PoolIndex) -> Result<()> {
+        Ok(self.on_streams().1.wait_for_stream(pool)?)
+    }
+
+    /// Returns whether the GPU has done all work given to a pool's stream so far.
+    pub(crate) fn has_passed_all(&mut self, pool: PoolIndex) -> Result<bool> {
+        let (streams, mut on) = self.on_streams();
+        Ok(streams.epochs.has_passed_all(&mut on, pool.large())?)
+    }
+
+    /// Returns whether a pool has free memory, and its stream is being captured, though nobody said so: then it cannot be waited for.
+    pub(crate) fn is_captured(&self, pool: PoolIndex) -> Result<bool> {
+        let of = self.heap.pool(pool.large());
+        let has_memory = self.heap.pool(pool).free.len() > 0;
+        let may_be = has_memory && !of.ended && of.stream != StreamId::DEFAULT;
+        Ok(may_be && self.driver.is_capturing(of.stream)?)
+    }
+
+    /// In a capture: frees, and makes idle, what is passed according to events that were recorded before it.
+    pub(crate) fn poll_in_capture(&mut self) -> Result<()> {
+        let (streams, mut on) = self.on_streams();
+        streams.epochs.poll_in_capture(&mut on, &mut streams.recorded)
+    }
+
+    /// Returns when the event was recorded for which the pool's stream has to wait to get a free block of another stream, as a number
+    /// of operations: 0 if it has waited already. Returns `None` if the block is not free, or its epoch is open.
+    pub(crate) fn recorded_at(&self, pool: PoolIndex, id: BlockId) -> Option<u64> {
+        self.streams.epochs.recorded_at(self.heap, pool, id)
+    }
+}
+
+/// Counters.
+impl StrategyContext<'_> {
+    /// Counts that memory is asked for again after free memory was given back.
+    pub(crate) fn count_retry(&mut self) {
+        self.heap.counters_mut().num_alloc_retries += 1;
+    }
+
+    /// Counts bytes by which memory grew for a request that could have waited on the GPU instead.
+    pub(crate) fn count_growth_for_wait(&mut self, bytes: u64) {
+        self.heap.counters_mut().waits.grown_bytes += bytes;
+    }
+
+    /// Counts a request that was served because live memory was spilled.
+    pub(crate) fn count_spill(&mut self) {
+        self.heap.counters_mut().spills.requests += 1;
+    }
+}

@@ -1,0 +1,114 @@
+//! Strategies whose misses take the steps of PyTorch's `malloc` (`malloc_fallback.rs`): each is how it finds a block, and how it grows.
+//! Streams share nothing.
+//!
+//! Owns: [`MallocLike`], which is all that such a strategy writes; how segments go back; and pages.
+
+use super::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
+use super::estimates::{Assumption, Estimates};
+use super::malloc_fallback;
+use crate::backing::{
+    MissResult, Served, StrategyContext, malloc_segment, release_segment, release_segments_from,
+    release_whole_segments, whole_segments,
+};
+use crate::config::rounding::SMALL_SEGMENT;
+use crate::config::{Config, Increase};
+use crate::error::Result;
+use crate::fallible::TryCollect;
+use crate::heap::{FitRules, Heap, Layout, Request};
+use crate::ids::BlockId;
+
+/// Bytes of a page, in which a device gives its memory.
+pub(super) const PAGE: u64 = SMALL_SEGMENT;
+
+/// A strategy whose misses take PyTorch's steps. The provided methods are for segments of the driver's `malloc`, each of one stream.
+pub(super) trait MallocLike: Send {
+    /// How a block is protected that is freed while another stream than its own is current.
+    const FREE_USED_BY: FreeUsedBy = FreeUsedBy::DeviceWaits;
+
+    /// Returns how requests find their blocks.
+    fn fit(&self, config: &Config) -> FitRules;
+
+    /// Returns how memory is divided under these options, on a device with `total` bytes.
+    fn divided(&self, _config: &Config, _total: u64) -> Layout {
+        Layout::PYTORCH
+    }
+
+    /// Returns the least bytes by which memory grows for a request.
+    fn growth(&self, config: &Config, request: &Request) -> u64;
+
+    /// Returns how many bytes of new memory count against the fraction.
+    fn counted(&self, config: &Config, request: &Request) -> u64 {
+        self.growth(config, request)
+    }
+
+    /// Takes new memory for the request. The block is not in the free index.
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+        let size = self.growth(context.config, request);
+        context.require(Increase::taken(size))?;
+        malloc_segment(context, request.pool, size)
+    }
+
+    /// Gives back unused segments that are older than the average, without waiting for the GPU.
+    fn collect_garbage(&mut self, _context: &mut StrategyContext<'_>) -> MissResult<()> {
+        Ok(())
+    }
+
+    /// Makes room without giving everything back, before that is done: moves free memory together, or gives back just enough. Returns
+    /// the block that serves the request, if there is one then.
+    fn make_room(&mut self, _context: &mut StrategyContext<'_>, _request: &Request) -> MissResult<Option<BlockId>> {
+        Ok(None)
+    }
+
+    /// Gives free memory back, as [`Strategy::release`].
+    fn reclaim(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        release_segments(context, goal)
+    }
+}
+
+impl<T: MallocLike> Strategy for T {
+    fn rules(&self, config: &Config) -> Rules {
+        Rules::streams_apart(self.fit(config), T::FREE_USED_BY)
+    }
+
+    fn layout(&self, config: &Config, total: u64) -> Layout {
+        self.divided(config, total)
+    }
+
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
+        malloc_fallback::serve(self, context, request, means)
+    }
+
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        self.reclaim(context, goal)
+    }
+}
+
+impl<T: MallocLike> Estimates for T {
+    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+        self.growth(config, request)
+    }
+}
+
+/// Releases segments in which nothing is live. `cudaFree` itself waits for the GPU, so no release is free of waiting.
+pub(super) fn release_segments(context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+    if goal == Goal::Unkept {
+        let least = context.heap().layout().gives_back_from;
+        return release_segments_from(context, least).map(|()| true);
+    }
+    context.join_free_segments()?;
+    if goal == Goal::Everything {
+        return release_whole_segments(context).map(|()| true);
+    }
+    let Some(target) = goal.target() else { return Ok(false) };
+    let whole = whole_segments(context.heap())?;
+    let sizes = whole.iter().map(|id| context.heap().block(*id).size).try_to_vec()?;
+    let Some((chosen, suffices)) = target.choose(context.heap(), &sizes)? else { return Ok(false) };
+    chosen.into_iter().try_for_each(|index| release_segment(context, whole[index]))?;
+    Ok(suffices)
+}
+
+/// Returns the least memory that is taken for a request of so many bytes: whole pages of 2 MiB, in which a device gives its
+/// memory.
+pub(super) fn least_segment(size: u64) -> u64 {
+    size.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+}
