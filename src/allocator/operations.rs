@@ -130,7 +130,7 @@ pub struct GuardMode<'a>(pub(super) &'a Allocator);
 /// ```
 /// use seamalloc::{Allocator, StreamId};
 ///
-/// let allocator = Allocator::open("sim:h200", "split:always")?;
+/// let allocator = Allocator::open("sim:h200", "split:last_resort")?;
 /// let buffer = allocator.allocate(64 << 20, StreamId::DEFAULT)?;
 /// // From here on a library may register the memory behind the addresses.
 /// allocator.sharing().pin_physical(buffer)?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// `A` is the way to its allocator, as for a [`Block`](super::Block), and a drop does what that of a block does.
 ///
 /// ```
-/// use seamalloc::{Allocator, StreamId};
+/// use seamalloc::{Allocator, Growing, StreamId};
 ///
 /// let allocator = Allocator::open("sim:h200", "")?;
 /// let token = 320 << 10;
