@@ -8,7 +8,9 @@ use super::{arithmetic, order};
 
 fn read(files: &[(&str, &str)]) -> Crate {
     let files: Files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
-    Crate::read(&files, "src/lib.rs").unwrap()
+    let others = [("seamalloc_driver", "crates/driver/src/lib.rs"), ("seamalloc_sim", "crates/sim/src/lib.rs")];
+    let others: Vec<_> = others.into_iter().filter(|(_, root)| files.contains_key(*root)).collect();
+    Crate::read(&files, "src/lib.rs", &others).unwrap()
 }
 
 fn arrows_of(files: &[(&str, &str)]) -> Vec<Arrow> {
@@ -209,11 +211,22 @@ fn nothing_below_it_calls_the_driver() {
             ("src/lib.rs", "mod config; mod driver; mod heap; mod ids;"),
             ("src/config.rs", config),
             ("src/heap/mod.rs", heap),
-            ("src/driver/mod.rs", "mod contract; mod error; mod sim;\npub use contract::*;\npub use error::Status;"),
-            ("src/driver/contract.rs", "pub trait Driver {}\npub struct MemoryInfo;\npub use crate::ids::Handle;"),
-            ("src/driver/error.rs", "pub struct Status;"),
-            ("src/driver/sim/mod.rs", "pub struct SimGpu;"),
-            ("src/ids.rs", "pub struct Handle;"),
+            (
+                "src/driver.rs",
+                "pub use seamalloc_driver::{Driver, Handle, MemoryInfo, Status};\npub use seamalloc_sim as sim;",
+            ),
+            ("src/ids.rs", "pub use seamalloc_driver::Handle;"),
+            (
+                "crates/driver/src/lib.rs",
+                "mod contract; mod error; mod ids;\npub use contract::*;\npub use error::Status;",
+            ),
+            (
+                "crates/driver/src/contract.rs",
+                "pub trait Driver {}\npub struct MemoryInfo;\npub use crate::ids::Handle;",
+            ),
+            ("crates/driver/src/error.rs", "pub struct Status;"),
+            ("crates/driver/src/ids.rs", "pub struct Handle;"),
+            ("crates/sim/src/lib.rs", "pub struct SimGpu;"),
         ])
     };
     for (from, line, allowed) in [
@@ -224,6 +237,10 @@ fn nothing_below_it_calls_the_driver() {
         ("config", "use crate::driver::MemoryInfo;", true),
         ("config", "use crate::driver::Driver;", false),
         ("config", "use crate::driver::sim::SimGpu;", false),
+        ("config", "use seamalloc_driver::Driver;", false),
+        ("config", "use seamalloc_sim::SimGpu;", false),
+        ("heap", "use crate::ids::Handle;", true),
+        ("heap", "use seamalloc_driver::MemoryInfo;", false),
     ] {
         assert_eq!(import(from, line).is_empty(), allowed, "{from}: {line}");
     }

@@ -41,12 +41,21 @@ fn files_under(folder: &str) -> Files {
     files
 }
 
-/// The crate in a folder of this repository.
+/// The crates that the library is made of besides its own, by name, with their folders.
+const BELOW_THE_LIBRARY: [(&str, &str); 2] =
+    [("seamalloc_driver", "crates/driver/src"), ("seamalloc_sim", "crates/sim/src")];
+
+/// The crate in a folder of this repository; the library together with the crates that it is made of.
 fn crate_in(folder: &str) -> Crate {
-    let files = files_under(folder);
+    let mut files = files_under(folder);
+    let below: &[_] = if folder == "src" { &BELOW_THE_LIBRARY } else { &[] };
+    let below: Vec<_> =
+        below.iter().map(|(name, folder)| (*name, format!("{folder}/lib.rs"), files_under(folder))).collect();
+    files.extend(below.iter().flat_map(|(.., files)| files.clone()));
+    let below: Vec<_> = below.iter().map(|(name, root, _)| (*name, root.as_str())).collect();
     let roots = ["lib.rs", "main.rs"].map(|name| format!("{folder}/{name}"));
     let root = roots.iter().find(|root| files.contains_key(*root)).unwrap();
-    Crate::read(&files, root).unwrap()
+    Crate::read(&files, root, &below).unwrap()
 }
 
 /// The crates of this repository that have code of their own, by the folders of that.
