@@ -210,7 +210,7 @@ pub unsafe extern "C" fn seam_get_stats(allocator: AllocatorId, stats: *mut Stat
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_reset_peak_stats(allocator: AllocatorId) -> Status {
     call(|| {
-        borrow(allocator)?.allocator.reset_peak_stats();
+        borrow(allocator)?.allocator.reports().reset_peaks();
         Ok(())
     })
 }
@@ -219,7 +219,7 @@ pub extern "C" fn seam_reset_peak_stats(allocator: AllocatorId) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_reset_accumulated_stats(allocator: AllocatorId) -> Status {
     call(|| {
-        borrow(allocator)?.allocator.reset_accumulated_stats();
+        borrow(allocator)?.allocator.reports().reset_accumulated();
         Ok(())
     })
 }
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn seam_stats_json(
 /// Walks over all free ranges.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_largest_free(allocator: AllocatorId, bytes: *mut u64) -> Status {
-    let look = || Ok(borrow(allocator)?.allocator.fragmentation().largest_reachable());
+    let look = || Ok(borrow(allocator)?.allocator.reports().fragmentation().largest_reachable());
     // SAFETY: as for every function (see the header).
     unsafe { out_param(bytes, 0, "bytes", look) }
 }
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn seam_largest_free(allocator: AllocatorId, bytes: *mut u
 /// limits leave; of both together where the strategy joins them. Walks over all free ranges, and asks the driver.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_largest_request(allocator: AllocatorId, bytes: *mut u64) -> Status {
-    let look = || Ok(borrow(allocator)?.allocator.largest_request()?);
+    let look = || Ok(borrow(allocator)?.allocator.reports().largest_request()?);
     // SAFETY: as for every function (see the header).
     unsafe { out_param(bytes, 0, "bytes", look) }
 }
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn seam_largest_request(allocator: AllocatorId, bytes: *mu
 pub unsafe extern "C" fn seam_memory_info(allocator: AllocatorId, free: *mut u64, total: *mut u64) -> Status {
     let mut info = MemoryInfo { free: 0, total: 0 };
     let ask = || {
-        info = borrow(allocator)?.allocator.memory_info()?;
+        info = borrow(allocator)?.allocator.driver().memory_info().map_err(seamalloc::Error::from)?;
         Ok(info.total)
     };
     // SAFETY: as for every function (see the header).
@@ -286,7 +286,7 @@ pub unsafe extern "C" fn seam_fragmentation_json(
     capacity: usize,
     length: *mut usize,
 ) -> Status {
-    let look = || Ok(fragmentation_json(&borrow(allocator)?.allocator.fragmentation()).to_string());
+    let look = || Ok(fragmentation_json(&borrow(allocator)?.allocator.reports().fragmentation()).to_string());
     // SAFETY: as for every function (see the header).
     unsafe { write_text(buffer, capacity, length, look) }
 }

@@ -130,15 +130,6 @@ impl Allocator {
         &self.driver
     }
 
-    /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where no strategy was
-    /// named and the device has no virtual memory, as vGPUs and some virtual machines have none, or, from the first request on, where the
-    /// driver refuses addresses in every size. Then the strategy is
-    /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a warning.
-    #[must_use]
-    pub fn instead_of(&self) -> Option<StrategyKind> {
-        self.core.lock().features.fallback.instead_of
-    }
-
     /// Returns the options in force.
     #[must_use]
     pub fn config(&self) -> Config {

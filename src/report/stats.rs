@@ -76,7 +76,7 @@ impl SplitStats {
     }
 }
 
-/// Tags that sleep ([`Allocator::sleep`](crate::Allocator::sleep)).
+/// Tags that sleep ([`Tags::sleep`](crate::operations::Tags::sleep)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -204,7 +204,7 @@ macro_rules! statistics {
                 /// The strategy in force.
                 strategy: StrategyKind,
                 /// The strategy in whose place it is, because the device has no virtual memory, or the driver refused all addresses
-                /// ([`Allocator::instead_of`](crate::Allocator::instead_of)).
+                /// ([`Reports::fallback_from`](crate::operations::Reports::fallback_from)).
                 instead_of: Option<StrategyKind>,
                 /// The option of that name in bytes; `None` is unlimited.
                 max_split_size: Option<u64>,

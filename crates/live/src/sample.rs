@@ -150,7 +150,7 @@ impl Sample {
             device: device.to_owned(),
             strategy: config.strategy.name().to_owned(),
             time_us: now_us(),
-            ..Self::figures(&Look { stats: allocator.stats(), memory: allocator.fragmentation(), limit })
+            ..Self::figures(&Look { stats: allocator.stats(), memory: allocator.reports().fragmentation(), limit })
         }
     }
 

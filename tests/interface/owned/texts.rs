@@ -17,7 +17,7 @@ fn statistics_and_fragmentation_print_themselves() {
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }
-    let text = allocator.fragmentation().to_string();
+    let text = allocator.reports().fragmentation().to_string();
     for said in [
         "128.00 MiB held: 32.00 MiB in use, 0 B pending, 96.00 MiB free",
         "stream 0x7: 96.00 MiB free in 1 range, the longest 96.00 MiB",

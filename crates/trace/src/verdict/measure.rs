@@ -118,9 +118,9 @@ impl Watcher for Look {
         if !matches!(step.what, TraceEvent::Alloc { .. }) {
             return;
         }
-        let reserved = step.allocator.reserved();
+        let reserved = step.allocator.reports().reserved();
         if reserved > self.reserved.saturating_add(self.reserved / LOOK_PART) {
-            (self.reserved, self.event, self.memory) = (reserved, step.event, step.allocator.fragmentation());
+            (self.reserved, self.event, self.memory) = (reserved, step.event, step.allocator.reports().fragmentation());
         }
     }
 
