@@ -33,20 +33,16 @@ mod config;
 mod diagnose;
 pub mod driver;
 mod error;
-mod fallible;
-mod guard;
+mod features;
 mod heap;
 mod host_pool;
 mod ids;
 mod ipc;
-pub mod nearest;
 mod owned;
 pub mod report;
 pub mod resource;
-mod span;
 mod strategy;
 mod streams;
-pub mod units;
 
 pub use allocator::operations;
 pub use allocator::{Allocator, CallbackId, Extent, IdleRelease, Lender};
@@ -75,6 +71,9 @@ pub use report::stats::{
     Waits,
 };
 pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
+use seamalloc_driver::{fallible, span};
+#[doc(inline)]
+pub use seamalloc_driver::{nearest, units};
 
 /// The README's examples are tests.
 #[cfg(doctest)]

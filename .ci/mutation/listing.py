@@ -11,8 +11,9 @@ from .rust import Source
 # The folders and files that docs/mutants.md has figures for.
 PARTS = """
     src/strategy/stitch src/streams src/backing src/heap
-    src/allocator/growing.rs src/allocator/growths.rs src/allocator/headroom.rs src/allocator/lending.rs
-    src/allocator/sleep.rs src/allocator/sleep_callbacks.rs src/allocator/sleep_change.rs src/allocator/spill.rs
+    src/allocator/growing.rs src/features/growing.rs src/allocator/headroom.rs src/allocator/lending.rs src/allocator/borrowing.rs
+    src/allocator/sleep.rs src/features/sleep.rs src/allocator/sleep_change.rs src/allocator/spill.rs
+    src/allocator/spilled.rs
     src/owned/growing.rs src/host_pool.rs src/strategy/malloc_async.rs src/strategy/malloc_fallback.rs
     crates/live/src crates/broker/src
 """.split()

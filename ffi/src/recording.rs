@@ -91,7 +91,8 @@ pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const 
 /// the bytes of weights and optimizer state that stay from step to step (`persistent`), and how many times as large all else
 /// could be, 8 at most (`largest_step`, null where not even a hundredth of it fits, where it frees nothing: `grows`, or where
 /// the device is unknown: `sought`). Beside each stands what PyTorch's own allocators make of the job on the same
-/// device: `native_reserved`, `native_step`, `expandable_reserved`, `expandable_step`.
+/// device: `native_reserved`, `native_step`, `expandable_reserved`, `expandable_step`. Of a snapshot without a history there is an
+/// entry for each device with memory, with `layout` true: what `seamalloc whatif --json` says of it but `owners`.
 ///
 /// The device is a simulated one, `sim:h200,capacity=80GiB`. "" is an H200 with the memory of the device that the job was
 /// recorded on; `device_from` says how that is known ("noted", "refusal": what was held and free when memory ran
@@ -112,7 +113,15 @@ pub unsafe extern "C" fn seam_whatif_json(
         let (config, kinds) = (Config::parse(options)?, strategies(options)?);
         let asked = (!device.is_empty()).then(|| SimConfig::parse(device).map_err(OpenError::from)).transpose()?;
         let mut found = Vec::new();
-        for job in read_path(path)? {
+        let jobs = match read_path(path) {
+            Err(error) if !error.layouts().is_empty() => {
+                let capacity = asked.as_ref().map(|device| device.capacity);
+                let lines = error.layouts().iter().map(|layout| layout.to_json(capacity));
+                return Ok(Value::Array(lines.collect()).to_string());
+            }
+            jobs => jobs?,
+        };
+        for job in jobs {
             let (device, from) = asked.clone().map_or_else(|| device_of(&job), |device| (device, DeviceFrom::Asked));
             let options = ReplayOptions::new(config.clone(), device);
             found.extend(whatif(&job, &kinds, &options, from, &mut |_, _, _| {})?);

@@ -277,6 +277,19 @@ static void what_a_file_holds_is_replayed(const char *folder) {
     OK(seam_whatif_json(path, "", "expandable_segments:True", text, sizeof text, NULL));
     CHECK(count_of(text, "\"strategy\":\"expandable\"") == 1 && count_of(text, "\"strategy\":") == 1);
     remove(path);
+    // A snapshot without a history: 30 of 40 MiB are free.
+    snprintf(path, sizeof path, "%s/layout.json", folder);
+    FILE *layout = fopen(path, "w");
+    fprintf(layout, "{\"segments\":[{\"address\":1073741824,\"total_size\":41943040,\"segment_type\":\"large\",\"blocks\":["
+                    "{\"address\":1073741824,\"size\":31457280,\"requested_size\":0,\"state\":\"inactive\"},"
+                    "{\"address\":1105199104,\"size\":10485760,\"requested_size\":10485760,\"state\":\"active_allocated\"}"
+                    "]}],\"device_traces\":[[]]}");
+    fclose(layout);
+    OK(seam_whatif_json(path, "", "", text, sizeof text, NULL));
+    CHECK(count_of(text, "\"layout\":true") == 1 && strstr(text, "\"capacity\":null") != NULL);
+    OK(seam_whatif_json(path, "sim:h200,capacity=60MiB", "", text, sizeof text, NULL));
+    CHECK(strstr(text, "\"capacity\":62914560") != NULL && strstr(text, "\"free\":31457280") != NULL);
+    remove(path);
 }
 
 #ifdef __linux__

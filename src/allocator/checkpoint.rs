@@ -35,11 +35,11 @@ impl Pools<'_> {
         let core = &mut *self.0.core.lock();
         core.heap.private().exists(pool)?;
         core.heap.private().must_be_awake(pool)?;
-        let stitched = core.config.strategy.joins_free_memory() && core.heap.private().segments(pool).is_none();
-        if let (Some(first), false) = (blocks.first(), stitched) {
+        let restores = core.rules.abilities.restores && core.heap.private().segments(pool).is_none();
+        if let (Some(first), false) = (blocks.first(), restores) {
             return Err(Error::NotRestorable { address: first.address });
         }
-        core.growths.none_of(pool)?;
+        core.features.growing.none_of(pool)?;
         core.heap.reserve_restored(blocks.len())?;
         for live in core.heap.live_of(pool)? {
             core.free(live.address)?;

@@ -3,27 +3,22 @@
 //! Owns: the state that the lock guards, how a step that calls the driver is run and timed, and how a refusal becomes
 //! an error.
 
-use super::callbacks::Callbacks;
-use super::growths::Growths;
-use super::lender::Lender;
-use super::looks::Looks;
-use super::opened::Opened;
-use super::shares::Shares;
-use super::sleep_callbacks::SleepCallbacks;
 use crate::backing::{AllocatorContext, PendingRollback, Spill, Terms};
-use crate::config::{self, ColdestFirst, Config, ConfigError, Limits, SpillPolicy, StrategyKind, StreamSharing};
+use crate::config::{self, Config, ConfigError, Limits, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{DeviceProperties, Driver, StreamId};
 use crate::error::{Error, Result};
 use crate::fallible::copy_of;
-use crate::guard::Guard;
-use crate::heap::{FitRules, GRANULE, Heap, HeapRules, Request, ViewUsage};
-use crate::report::lending::Lending;
+use crate::features::Features;
+use crate::features::own_memory::OwnMemory;
+use crate::features::pressure::Callbacks;
+use crate::features::sleep::SleepCallbacks;
+use crate::heap::{GRANULE, Heap, HeapRules, Request, ViewUsage};
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
 use crate::span::Span;
-use crate::strategy::{AnyStrategy, Rules, Strategy, rules_of_own_segments};
-use crate::streams::{LowWaterMark, Streams};
+use crate::strategy::{AnyStrategy, Rules, Strategy};
+use crate::streams::Streams;
 use crate::units::format_bytes_exactly;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -64,47 +59,13 @@ pub(super) struct Core {
     pub(super) rollback: PendingRollback,
     pub(super) driver: Arc<dyn Driver>,
     pub(super) config: Config,
-    /// The strategy that the device cannot have, in whose place the present one is.
-    pub(super) instead_of: Option<StrategyKind>,
     pub(super) rules: Rules,
-    pub(super) own_rules: OwnRules,
     pub(super) limits: Limits,
-    pub(super) low_water: LowWaterMark,
     /// Whether a request must look at more than free blocks: frees that wait for other streams, routes to private
     /// pools, guard mode, or addresses whose memory is missing. It is one flag, for the hot path; it may stay set for one request too many.
     pub(super) has_pre_work: bool,
-    /// Guard mode, if it is on.
-    pub(super) guard: Option<Box<Guard>>,
     pub(super) strategy: AnyStrategy,
-    pub(super) spill_policy: Box<dyn SpillPolicy>,
-    pub(super) shares: Shares,
-    pub(super) opened: Opened,
-    pub(super) growths: Growths,
-    /// Devices that may use the memory.
-    pub(super) peers: Vec<u32>,
-    /// When the device was last looked at for the sake of others, with a headroom.
-    pub(super) looks: Looks,
-    /// Who asks other processes for memory, if they may be asked.
-    pub(super) lender: Option<Arc<dyn Lender>>,
-    /// What they said of the request that is being refused.
-    pub(super) lending: Option<Lending>,
-    /// Whether the driver has refused addresses since the last miss began.
-    pub(super) no_addresses: bool,
-}
-
-/// The rules of requests to private pools with memory of their own.
-pub(super) struct OwnRules {
-    /// In segments of their own: split ones, and unsplit ones.
-    pub(super) segments: [FitRules; 2],
-    /// In chunks of their own.
-    pub(super) apart: FitRules,
-}
-
-impl OwnRules {
-    fn of(config: &Config, rules: &Rules) -> Self {
-        let segments = [false, true].map(|unsplit| rules_of_own_segments(config, unsplit));
-        Self { segments, apart: FitRules { takes_idle: false, ..rules.fit } }
-    }
+    pub(super) features: Features,
 }
 
 impl Allocator {
@@ -135,31 +96,19 @@ impl Allocator {
         let config = heeded(config, properties);
         let strategy = AnyStrategy::new(kind);
         let heap = Heap::new(heap_rules(&config, &*strategy, properties))?;
-        let guard = Guard::new(&config.guard);
         let rules = strategy.rules(&config);
+        let features = Features::new(&config, &rules, instead_of);
         let core = Core {
             heap,
             streams: Streams::default(),
             rollback: PendingRollback::default(),
             driver: Arc::clone(&driver),
-            own_rules: OwnRules::of(&config, &rules),
             rules,
             limits: Limits::new(&config, properties.total_memory),
             config,
-            instead_of,
-            low_water: LowWaterMark::default(),
-            has_pre_work: guard.is_some(),
-            guard,
+            has_pre_work: features.have_work(),
             strategy,
-            spill_policy: Box::new(ColdestFirst),
-            shares: Shares::default(),
-            opened: Opened::default(),
-            growths: Growths::default(),
-            peers: Vec::new(),
-            lender: None,
-            lending: None,
-            looks: Looks::default(),
-            no_addresses: false,
+            features,
         };
         Ok(Self {
             core: Mutex::new(core),
@@ -195,11 +144,11 @@ impl Core {
         let before = self.driver.busy_ns();
         let (exchanges, budget) = (self.may_exchange(), self.may_spill());
         let tables = (&mut self.heap, &mut self.streams, &mut self.rollback);
-        let spill = budget.map(|budget| Spill { budget, policy: &*self.spill_policy });
+        let spill = budget.map(|budget| Spill { budget, policy: &*self.features.spill.policy });
         let terms = Terms { config: &self.config, limits: self.limits, exchanges, spill };
         let mut context = AllocatorContext::new(tables, &*self.driver, terms);
         let result = step(&mut self.strategy, &mut context);
-        self.no_addresses |= context.has_no_addresses();
+        self.features.fallback.no_addresses |= context.has_no_addresses();
         if !context.is_whole()
             && let Err(error) = context.retry_rollback()
         {
@@ -226,7 +175,7 @@ impl Core {
 
     /// Returns whether no other device and no guard knows what memory is behind an address.
     fn nobody_else_looks(&self) -> bool {
-        self.peers.is_empty() && self.guard.is_none()
+        self.features.sharing.peers.is_empty() && self.features.guard.is_none()
     }
 
     /// Returns whether a stream capture may be under way.
@@ -239,33 +188,7 @@ impl Core {
         self.config = without_full_fraction(config);
         self.limits = Limits::new(&self.config, self.driver.properties().total_memory);
         self.rules = self.strategy.rules(&self.config);
-        self.own_rules = OwnRules::of(&self.config, &self.rules);
-    }
-
-    /// Frees blocks that other streams have passed, unless a capture forbids the queries.
-    pub(super) fn poll(&mut self) -> Result<()> {
-        if self.capturing() {
-            return Ok(());
-        }
-        if self.streams.recorded.waiting() == 0 {
-            // The last of them may have passed since, on a wait.
-            return if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) };
-        }
-        let polled = self.timed(|_, context| context.poll_recorded());
-        if self.heap.gives_back() {
-            self.release_unkept();
-        }
-        if self.heap.spilled() > 0 {
-            self.drop_spilled()?;
-        }
-        self.end_sleep_of_released();
-        polled
-    }
-
-    /// Returns whether the next request should query the events of other streams, even if it is a hit.
-    pub(super) fn poll_due(&self) -> bool {
-        let recorded = &self.streams.recorded;
-        recorded.is_due() || (self.rules.polls_first && recorded.waiting() > 0)
+        self.features.own_memory = OwnMemory::new(&self.config, &self.rules);
     }
 
     /// Returns the error for a request that was refused, with its report.
@@ -285,12 +208,12 @@ impl Core {
             properties: self.driver.properties(),
             device,
             request,
-            spill_policy: self.spill_policy.name(),
+            spill_policy: self.features.spill.policy.name(),
             may_exchange: self.nobody_else_looks(),
             refused,
-            instead_of: self.instead_of,
-            lending: self.lending.take(),
-            no_addresses: self.no_addresses,
+            instead_of: self.features.fallback.instead_of,
+            lending: self.features.lending.told.take(),
+            no_addresses: self.features.fallback.no_addresses,
         };
         match input.report().and_then(|report| Ok(OutOfMemoryReport::new(report)?)) {
             Ok(report) => {
@@ -308,13 +231,13 @@ impl Core {
     /// addresses, and nothing lies in one or depends on the strategy. Returns whether it did.
     pub(super) fn takes_plain_memory(&mut self) -> bool {
         let has_ranges = self.heap.home().is_some() || self.heap.views().iter().next().is_some();
-        let depends = self.heap.private().has_apart() || !self.growths.is_empty();
+        let depends = self.heap.private().has_apart() || !self.features.growing.is_empty();
         let is_named = self.config.insists_on_strategy() || !self.config.strategy.needs_virtual_memory();
-        if !self.no_addresses || is_named || has_ranges || depends {
+        if !self.features.fallback.no_addresses || is_named || has_ranges || depends {
             return false;
         }
         let properties = self.driver.properties();
-        self.instead_of = Some(self.config.strategy);
+        self.features.fallback.instead_of = Some(self.config.strategy);
         let config = with_plain_memory(self.config.clone(), properties, "refuses addresses in every size");
         let config = heeded(config, properties);
         self.strategy = AnyStrategy::new(config.strategy);

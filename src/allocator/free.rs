@@ -1,18 +1,13 @@
 //! Frees: a block becomes free at once, or when other streams have passed.
 //!
-//! Owns: the order of steps in a free.
+//! Owns: the operations, and the one path of every free. `freed.rs` has the steps of a block that does not become free at once.
 
 use super::core::{Allocator, Core};
+use super::freed::FreePath;
 use crate::error::{Error, Result};
 use crate::heap::{Block, Kind};
-use crate::ids::{BlockId, PoolIndex, StreamId};
-use crate::strategy::{FreeUsedBy, Goal};
-use crate::streams::{Epochs, StreamContext};
-
-/// An epoch of a stream ends once this part (1/n) of the reserved bytes was freed in it, but at least `LONG_EPOCH`
-/// bytes. An event costs a quarter of a microsecond.
-const EPOCHS: u64 = 64;
-const LONG_EPOCH: u64 = 8 << 20;
+use crate::ids::{BlockId, StreamId};
+use crate::strategy::FreeUsedBy;
 
 impl Allocator {
     /// Frees an allocation. Its memory serves later requests of its stream at once; if other streams were named with
@@ -98,7 +93,7 @@ impl Core {
     /// Frees by `free`, which names a stream; guard mode is told which.
     fn naming<T>(&mut self, stream: StreamId, free: impl FnOnce(&mut Self) -> T) -> T {
         let name = |core: &mut Self, stream| {
-            if let Some(guard) = &mut core.guard {
+            if let Some(guard) = &mut core.features.guard {
                 guard.named = stream;
             }
         };
@@ -122,182 +117,21 @@ impl Core {
         let block = self.heap.block(id);
         let has_uses = block.has_uses();
         let Block { address, size, pool, .. } = *block;
-        if has_uses {
-            if !self.growths.is_empty() && self.heap.grown_in(id).is_some() {
+        match if has_uses { self.free_path(id) } else { FreePath::Now } {
+            FreePath::Now => self.heap.free_at_once(id),
+            FreePath::ByFeature => {
                 self.heap.keep_live(id);
                 return self.free_growing(address);
             }
-            self.free_used(id)?;
-        } else {
-            self.heap.free_at_once(id);
+            path => self.free_used(id, path)?,
         }
         self.freed(address, size, pool)
     }
 
-    /// Frees the last part of an allocation that grows, which was taken out of the table of live allocations.
-    pub(super) fn free_part(&mut self, id: BlockId) -> Result<()> {
-        let Block { address, size, pool, .. } = *self.heap.block(id);
-        self.heap.end_part(id, true);
-        if let Err(error) = self.free_used(id) {
-            // It is live still, if it could not be freed.
-            if self.heap.live(address) == Ok(id) {
-                self.heap.end_part(id, false);
-            }
-            return Err(error);
-        }
-        self.freed(address, size, pool)
-    }
-
-    /// Takes the steps that follow on a free.
-    #[inline]
-    fn freed(&mut self, address: u64, size: u64, pool: PoolIndex) -> Result<()> {
-        self.shares.end(address);
-        if self.heap.gives_back() {
-            self.release_unkept();
-        }
-        if self.low_water.is_reached(size, &self.heap) {
-            self.consolidate();
-        }
-        if self.heap.knows_streams()
-            && self.heap.count_freed(pool, size) > LONG_EPOCH.max(self.heap.reserved() / EPOCHS)
-        {
-            self.epoch_full(pool.large());
-        }
-        self.checked()
-    }
-
-    /// Gives segments back to the driver that the layout keeps for nobody. What cannot be given back now stays free, and goes
-    /// with the next one.
-    #[cold]
-    pub(super) fn release_unkept(&mut self) {
-        self.heap.forget_given_back();
-        if self.capturing() {
-            return;
-        }
-        if let Err(error) = self.timed(|strategy, context| strategy.release(context, Goal::Unkept)) {
-            tracing::warn!(%error, "a free segment could not be given back; it is kept");
-        }
-    }
-
-    /// Frees a block that other streams use, that belongs to a private pool, or that guard mode watches.
-    fn free_used(&mut self, id: BlockId) -> Result<()> {
-        if self.guard.is_some() {
-            return self.free_watched(id, |core| core.free_unwatched(id));
-        }
-        self.free_unwatched(id)
-    }
-
-    fn free_unwatched(&mut self, id: BlockId) -> Result<()> {
-        if self.rules.frees_to_driver && self.free_to_driver(id)? {
-            return Ok(());
-        }
-        let own = self.wait_for_own(id);
-        let sleeps = self.heap.is_asleep(self.heap.block(id).pool);
-        let freed = self.free_in_order(id);
-        if sleeps {
-            self.end_sleep_of_released();
-        }
-        if own && freed.is_err() {
-            self.forget_own(id);
-        }
-        freed
-    }
-
-    /// Frees a block once the streams have passed that were named for it.
-    fn free_in_order(&mut self, id: BlockId) -> Result<()> {
-        let in_use = self.streams.recorded.has_uses(id);
-        if in_use && !self.capturing() {
-            let before = self.driver.busy_ns();
-            let pending = match self.streams.recorded.record_events(&*self.driver, id) {
-                // The block is held, as in a capture, until there is memory for its events.
-                Err(Error::HostMemory) => None,
-                pending => pending.inspect_err(|_| self.heap.keep_live(id))?,
-            };
-            self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
-            if let Some(mut pending) = pending {
-                if self.config.paddle_stream_safe() {
-                    self.timed(|_, context| {
-                        let (streams, on) = context.on_streams();
-                        streams.recorded.forget_passed(on.driver, &mut pending);
-                    });
-                }
-                self.heap.freed_privately(id);
-                self.heap.free_requested(id);
-                self.streams.recorded.defer(&mut self.heap, pending);
-                self.has_pre_work |= self.poll_due();
-                return Ok(());
-            }
-        }
-        self.heap.freed_privately(id);
-        if in_use {
-            self.heap.free_requested(id);
-            self.timed(|_, context| {
-                let (streams, on) = context.on_streams();
-                streams.recorded.hold(on.heap, on.driver, id);
-            });
-            self.has_pre_work = true;
-        } else {
-            self.heap.clear_uses(id);
-            self.heap.free_at_once(id);
-        }
-        Ok(())
-    }
-
-    /// Gives a public block back to the driver's pool. Returns `false` if it cannot be done now, or if the memory is guarded and so is
-    /// not of that pool.
-    fn free_to_driver(&mut self, id: BlockId) -> Result<bool> {
-        let Block { kind, pool, .. } = *self.heap.block(id);
-        if kind == Kind::Guarded || self.capturing() || self.heap.is_private(pool.large()) {
-            return Ok(false);
-        }
-        let freed = self.timed(|strategy, context| match strategy.stream_ordered() {
-            Some(strategy) => strategy.free(context, id),
-            None => Ok(false),
-        });
-        freed.inspect_err(|_| self.heap.keep_live(id))
-    }
-
-    /// Ends the epoch of a large pool's stream, because much was freed in it.
-    #[cold]
-    fn epoch_full(&mut self, large: PoolIndex) {
-        self.heap.reset_freed(large);
-        self.on_epochs("an epoch could not be ended", |epochs, on| epochs.end(on, large));
-    }
-
-    /// Ends the epoch of a borrowed stream that is the current one at a free.
-    #[cold]
-    fn end_borrowed(&mut self, large: PoolIndex, current: StreamId) {
-        if self.heap.is_borrowed(current) && self.heap.pool(large).stream == current {
-            self.on_epochs("an epoch could not be ended", |epochs, on| epochs.end_borrowed(on, large));
-        }
-    }
-
-    /// Gathers passed memory at the low-water mark, so that ranges freed on different streams can merge.
-    #[cold]
-    fn consolidate(&mut self) {
-        self.on_epochs("freed memory could not be gathered", |epochs, on| epochs.gather_all(on));
-        if self.heap.spilled() > 0 || self.heap.host_stock().bytes() > 0 {
-            self.return_spilled();
-        }
-    }
-
-    /// Takes a step of the epochs, where memory passes from stream to stream. A block that was just freed is free, whether
-    /// the step succeeds or not: a failure is logged.
-    fn on_epochs<T>(
-        &mut self,
-        failed: &'static str,
-        step: impl FnOnce(&mut Epochs, &mut StreamContext<'_>) -> Result<T>,
-    ) {
-        if !self.rules.passes_memory_on {
-            return;
-        }
-        let done = self.timed(|_, context| {
-            let (streams, mut on) = context.on_streams();
-            step(&mut streams.epochs, &mut on)
-        });
-        if let Err(error) = done {
-            tracing::warn!(%error, "{failed}");
-        }
+    /// Returns the way of a block whose free takes more than a step.
+    fn free_path(&self, id: BlockId) -> FreePath {
+        let grows = !self.features.growing.is_empty() && self.heap.grown_in(id).is_some();
+        if grows { FreePath::ByFeature } else { self.path_of_used(id) }
     }
 
     /// Frees a block, taken out of the table of live allocations, while `stream` is current: another stream than its
@@ -308,7 +142,7 @@ impl Core {
         let freed = self.free_block(id);
         if let (Err(_), Some(stream)) = (&freed, noted) {
             self.streams.recorded.forget_use(&mut self.heap, id, stream);
-            if self.guard.is_some() {
+            if self.features.guard.is_some() {
                 self.heap.set_has_uses(id);
             }
         }

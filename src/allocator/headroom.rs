@@ -1,6 +1,6 @@
 //! Free memory goes back where others need the device's.
 //!
-//! Owns: how much goes back, and in which order of steps. `looks.rs` has when.
+//! Owns: how much goes back, and in which order of steps. `features/headroom.rs` has when.
 //!
 //! # Note: headroom
 //!
@@ -67,7 +67,7 @@ impl Core {
     /// Gives memory back after a miss, if a look is due. A failure is logged: the request was served, or refused, all the same.
     #[cold]
     pub(super) fn yield_at_miss(&mut self) {
-        if self.capturing() || !self.looks.due(self.driver.clock_ns()) {
+        if self.capturing() || !self.features.headroom.due(self.driver.clock_ns()) {
             return;
         }
         if let Err(error) = self.keep_headroom() {
@@ -79,11 +79,11 @@ impl Core {
     fn keep_headroom(&mut self) -> Result<u64> {
         self.heap.counters_mut().headroom.looks += 1;
         // Whatever becomes of it, the next one is not due at once.
-        self.looks.done(self.driver.clock_ns(), true);
+        self.features.headroom.done(self.driver.clock_ns(), true);
         let free = self.timed(|_, context| context.driver().memory_info())?.free;
         let missing = self.limits.headroom().saturating_sub(free);
         if missing == 0 {
-            self.looks.done(self.driver.clock_ns(), false);
+            self.features.headroom.done(self.driver.clock_ns(), false);
             return Ok(0);
         }
         self.heap.counters_mut().headroom.short += 1;
@@ -104,7 +104,7 @@ impl Core {
             let counted = &mut self.heap.counters_mut().headroom;
             counted.yields += 1;
             counted.yielded_bytes += given;
-            self.looks.done(self.driver.clock_ns(), false);
+            self.features.headroom.done(self.driver.clock_ns(), false);
             tracing::info!(bytes = given, missing, free, "memory went back: others need the device's");
         }
         released?;

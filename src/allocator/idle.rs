@@ -116,7 +116,7 @@ impl DeviceLending<'_> {
     /// [`Error::Driver`](crate::Error::Driver); memory given back before the failed call stays given back, and is accounted.
     pub fn release_passed(self) -> Result<u64> {
         let core = &mut *self.0.core.lock();
-        if core.capturing() || !core.config.strategy.joins_free_memory() {
+        if core.capturing() || !core.rules.abilities.tells_passed {
             return Ok(0);
         }
         let driver = Arc::clone(&core.driver);

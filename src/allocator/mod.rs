@@ -1,6 +1,6 @@
 //! The allocator: one device, one lock, any number of threads and streams.
 //!
-//! Owns: the public API. A hit involves only `allocate.rs` or `free.rs` and the heap; a miss goes to the strategy.
+//! Owns: the public API. A hit involves only `allocate.rs` or `free.rs` and the heap; a miss goes through the steps of `miss.rs`.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -8,56 +8,66 @@
 //! | open | allocators on devices that are named |
 //! | operations | the groups of operations beside those that every program needs |
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
+//! | prepared, stream_names, serve | a request on its way to a block, also on the slow path |
+//! | miss, search | the steps of a request that no free block fits, and what each of them may do |
+//! | pressure | a step: programs are asked for memory |
+//! | pending | two steps: the strategy is asked, and pending memory is waited for |
+//! | borrowing, lending | a step: other processes on the device are asked for memory; and they ask |
+//! | poll, freed | frees that have passed are completed; the ways on which a block becomes free |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
-//! | growing, growths | allocations that grow in place, and which there are |
+//! | growing | allocations that grow in place |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
-//! | headroom, looks | free memory goes back where others need the device's |
-//! | sleep_change, sleep_callbacks | programs are told of that, before and after |
+//! | sleep_change | programs are told of that, before and after |
+//! | spill, spilled | live memory lies in the machine's memory, and comes back |
+//! | headroom | free memory goes back where others need the device's |
 //! | idle | memory goes back while nobody uses the allocator |
-//! | lender, lending | other processes on the device are asked for memory, and ask |
-//! | pressure, callbacks | programs are asked for memory before a request is refused |
 //! | streams | `record_stream`, streams that end, and streams of others |
-//! | private_pool, own_segments, checkpoint | CUDA graphs and `MemPool` |
+//! | private_pool, pool_end, own_segments, checkpoint | CUDA graphs and `MemPool` |
 //! | report | statistics, snapshots, observers |
-//! | guarded | guard mode: `explain`, `findings`, what the program says of its streams |
-//! | peers, shared_memory | other devices, other processes; `shares` and `opened` keep what is open |
+//! | guarded, watch | guard mode: what programs ask and say, and its steps in an allocation and a free |
+//! | peers, shared_memory | other devices, other processes |
+//!
+//! The features among these have their state in `features/`. Methods of `Core` go one way too: a file calls those of files that do not call its own.
 
 mod allocate;
-mod callbacks;
+mod borrowing;
 mod checkpoint;
 mod core;
 mod free;
+mod freed;
 mod growing;
-mod growths;
 mod guarded;
 mod headroom;
 mod idle;
-mod lender;
 mod lending;
-mod looks;
+mod miss;
 #[cfg(test)]
 mod old_drivers;
 mod open;
-mod opened;
 pub mod operations;
 mod own_segments;
 mod peers;
 mod pending;
+mod poll;
+mod pool_end;
 mod prepared;
 mod pressure;
 mod private_pool;
 mod release;
 mod report;
+mod search;
+mod serve;
 mod shared_memory;
-mod shares;
 mod sleep;
-mod sleep_callbacks;
 mod sleep_change;
 mod spill;
+mod spilled;
+mod stream_names;
 mod streams;
+mod watch;
 
 pub use self::core::Allocator;
-pub use callbacks::CallbackId;
-pub use growths::Extent;
+pub use crate::features::growing::Extent;
+pub use crate::features::lending::Lender;
+pub use crate::features::pressure::CallbackId;
 pub use idle::IdleRelease;
-pub use lender::Lender;

@@ -26,10 +26,10 @@ impl Sharing<'_> {
             core.bring_back(None)?;
         }
         let plain = core.config.strategy.has_plain_memory() || core.heap.private().has_segmented();
-        core.peers.try_reserve(1)?;
+        core.features.sharing.peers.try_reserve(1)?;
         core.timed(|_, context| context.driver().enable_peer_access(ordinal, plain))?;
-        if !core.peers.contains(&ordinal) {
-            core.peers.push(ordinal);
+        if !core.features.sharing.peers.contains(&ordinal) {
+            core.features.sharing.peers.push(ordinal);
         }
         // What is kept of the machine's memory would serve nothing any more.
         if !core.capturing() && core.heap.host_stock().bytes() > 0 {
@@ -42,17 +42,17 @@ impl Sharing<'_> {
 impl Core {
     /// Refuses what needs more of memory than the driver's pools give.
     pub(super) fn must_not_be_pooled(&self, what: &'static str) -> Result<()> {
-        if self.config.strategy.needs_memory_pools() { Err(Error::NotOfPools { what }) } else { Ok(()) }
+        if self.rules.abilities.exports { Ok(()) } else { Err(Error::NotOfPools { what }) }
     }
 
     /// Gives all peers access to plain memory too, before it is used.
     pub(super) fn open_plain_to_peers(&mut self) -> Result<()> {
-        let peers = std::mem::take(&mut self.peers);
+        let peers = std::mem::take(&mut self.features.sharing.peers);
         let enabled = self.timed(|_, context| {
             let enable = |peer: &u32| context.driver().enable_peer_access(*peer, true);
             context.allowed_in_captures(|| peers.iter().try_for_each(enable))
         });
-        self.peers = peers;
+        self.features.sharing.peers = peers;
         Ok(enabled?)
     }
 }

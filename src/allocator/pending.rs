@@ -3,13 +3,13 @@
 //! Owns: the order of these waits, what is tried after each, and their bound. The lock is not held meanwhile: other threads
 //! allocate and free, and so do host functions on which the work that is waited for may depend.
 
-use super::allocate::{Found, serve_by_all};
-use super::core::{Allocator, Core};
-use super::prepared::{Order, Prepared};
+use super::core::Core;
+use super::search::{Search, serve_by_all};
 use crate::backing::{AllocatorContext, Miss};
 use crate::config::StreamSharing;
 use crate::error::Result;
 use crate::heap::Request;
+use crate::ids::BlockId;
 use crate::strategy::Means;
 use crate::streams::{Pending, Wanted, wait_for_events};
 use parking_lot::MutexGuard;
@@ -32,147 +32,126 @@ struct Waiting {
     expired: bool,
 }
 
-impl Allocator {
-    /// Finds a block for a request that [`Core::ask_first`] lets wait: with the memory that is pending, and with that which the GPU
-    /// has passed by then; where waits have no bound, by all means in the end.
-    pub(super) fn wait_and_ask(
-        &self,
-        core: &mut MutexGuard<'_, Core>,
-        order: &Order,
-        mut prepared: Prepared,
-        room: u64,
-    ) -> Result<(Prepared, Found)> {
-        let bound = core.config.wait_ms.map(|ms| ms.saturating_mul(MS));
-        let until = bound.map(|ns| self.driver.clock_ns().saturating_add(ns));
-        let mut waiting = Waiting { until, room, spent_ns: 0, any: false, expired: false };
-        let mut found = self.wait_for_oldest(core, order, &mut prepared, &mut waiting);
-        let before = core.heap.counters().pending_waits;
-        if matches!(found, Ok(Err(_))) {
-            found = if waiting.until.is_none() || core.capturing() {
-                core.retry(order, &mut prepared, Means::All)
-            } else {
-                self.wait_to_give_back(core, order, &mut prepared, &mut waiting)
-            };
-        }
-        if waiting.any {
-            let waits = &mut core.heap.counters_mut().pending_waits;
-            waits.add_request(waiting.spent_ns, waiting.expired, &waits.since(&before));
-        }
-        found.map(|found| (prepared, found))
+/// Asks the strategy for a block: by cheap means, and then by all means, unless the request is to wait first.
+pub(super) fn own_means(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
+    let core = &mut **search.core;
+    let request = search.prepared.request;
+    if !core.rules.waits_for_oldest || core.capturing() || core.heap.is_segmented(request.pool) {
+        return search.ask(Means::All);
     }
+    core.drain_guard();
+    let mut room = None;
+    let found = core.ask(|strategy, context| match strategy.serve(context, &request, Means::Cheap) {
+        Err(Miss::OutOfMemory { refused }) => {
+            room = room_of_waiting(context, &request)?;
+            if room.is_some() { Err(Miss::OutOfMemory { refused }) } else { serve_by_all(strategy, context, &request) }
+        }
+        found => found,
+    })?;
+    search.room = room;
+    Ok(search.note(found))
+}
 
+/// Waits for pending memory, if the request is to. Returns a block of that, or of what the GPU has passed by then; where waits have no
+/// bound, by all means in the end.
+pub(super) fn wait(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
+    let Some(room) = search.room else { return Ok(None) };
+    let bound = search.core.config.wait_ms.map(|ms| ms.saturating_mul(MS));
+    let until = bound.map(|ns| search.allocator.driver.clock_ns().saturating_add(ns));
+    let mut waiting = Waiting { until, room, spent_ns: 0, any: false, expired: false };
+    let mut found = waiting.for_oldest(search);
+    let before = search.core.heap.counters().pending_waits;
+    if matches!(found, Ok(None)) {
+        found = if waiting.until.is_none() || search.core.capturing() {
+            search.retry(Means::All)
+        } else {
+            waiting.to_give_back(search)
+        };
+    }
+    if waiting.any {
+        let waits = &mut search.core.heap.counters_mut().pending_waits;
+        waits.add_request(waiting.spent_ns, waiting.expired, &waits.since(&before));
+    }
+    found
+}
+
+impl Waiting {
     /// Waits for pending memory that may serve the request where it lies.
-    fn wait_for_oldest(
-        &self,
-        core: &mut MutexGuard<'_, Core>,
-        order: &Order,
-        prepared: &mut Prepared,
-        waiting: &mut Waiting,
-    ) -> Result<Found> {
-        let at_first = core.pending_bytes(&prepared.request)?;
-        let enough = (at_first / PART).max(prepared.request.size);
-        let begun = core.heap.counters().operations();
+    fn for_oldest(&mut self, search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
+        let at_first = search.core.pending_bytes(&search.prepared.request)?;
+        let enough = (at_first / PART).max(search.prepared.request.size);
+        let begun = search.core.heap.counters().operations();
         let mut last = None;
-        while !core.capturing() {
-            let others = core.timed(|_, context| shares(context));
-            let pending = core.oldest(&prepared.request, others)?;
+        while !search.core.capturing() {
+            let others = search.core.timed(|_, context| shares(context));
+            let pending = search.core.oldest(&search.prepared.request, others)?;
             // What a wait has not freed, another one would not; and what others have freed since is not waited for.
             let is_next = |pending: &Pending| last.as_ref() != Some(pending) && pending.at <= begun;
-            let Some(pending) = pending.filter(is_next) else {
-                return core.retry(order, prepared, Means::Cheap);
-            };
-            let done = self.wait_unlocked(core, &pending, waiting)?;
-            *prepared = core.prepare_again(order)?;
+            let Some(pending) = pending.filter(is_next) else { return search.retry(Means::Cheap) };
+            let done = self.unlocked(search, &pending)?;
+            search.prepare_again()?;
             // A capture that began meanwhile allows no more questions.
-            if core.capturing() {
+            if search.core.capturing() {
                 break;
             }
-            core.timed(|_, context| {
+            search.core.timed(|_, context| {
                 let (streams, mut on) = context.on_streams();
                 streams.ask_for(&mut on, &pending)
             })?;
-            let passed = at_first.saturating_sub(core.pending_bytes(&prepared.request)?);
-            if !done || (passed >= at_first / PART && core.may_fit(&prepared.request, waiting.room)) {
+            let request = &search.prepared.request;
+            let passed = at_first.saturating_sub(search.core.pending_bytes(request)?);
+            if !done || (passed >= at_first / PART && search.core.may_fit(request, self.room)) {
                 // Before a view is built, a little more is waited for: with luck it lies in one piece.
                 let means = if done && passed < enough { Means::AsMapped } else { Means::Cheap };
-                let found = core.retry(order, prepared, means)?;
-                if found.is_ok() || !done {
+                let found = search.retry(means)?;
+                if found.is_some() || !done {
                     return Ok(found);
                 }
             }
             last = Some(pending);
         }
-        Ok(Err(None))
+        Ok(None)
     }
 
     /// Waits, within the bound, for memory that can be given back for the request once the GPU has passed it.
-    fn wait_to_give_back(
-        &self,
-        core: &mut MutexGuard<'_, Core>,
-        order: &Order,
-        prepared: &mut Prepared,
-        waiting: &mut Waiting,
-    ) -> Result<Found> {
+    fn to_give_back(&mut self, search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
         let mut last = None;
         loop {
-            if core.capturing() {
-                return core.retry(order, prepared, Means::All);
+            if search.core.capturing() {
+                return search.retry(Means::All);
             }
-            let found = core.retry(order, prepared, Means::Passed)?;
-            if found.is_ok() || waiting.expired || core.capturing() {
+            let found = search.retry(Means::Passed)?;
+            if found.is_some() || self.expired || search.core.capturing() {
                 return Ok(found);
             }
-            let pending = core.oldest(&prepared.request, true)?.filter(|pending| last.as_ref() != Some(pending));
-            let Some(pending) = pending else { return Ok(found) };
-            self.wait_unlocked(core, &pending, waiting)?;
+            let pending = search.core.oldest(&search.prepared.request, true)?;
+            let Some(pending) = pending.filter(|pending| last.as_ref() != Some(pending)) else { return Ok(None) };
+            self.unlocked(search, &pending)?;
             last = Some(pending);
         }
     }
 
     /// Waits for pending memory without the lock. Returns whether it is free.
-    fn wait_unlocked(&self, core: &mut MutexGuard<'_, Core>, pending: &Pending, waiting: &mut Waiting) -> Result<bool> {
-        let driver = &*self.driver;
+    fn unlocked(&mut self, search: &mut Search<'_, '_>, pending: &Pending) -> Result<bool> {
+        let (driver, core) = (&*search.allocator.driver, &mut *search.core);
         let (before, busy) = (driver.clock_ns(), driver.busy_ns());
         core.streams.begin_wait();
-        let waited = MutexGuard::unlocked(core, || wait_for_events(driver, &pending.events, waiting.until));
+        let waited = MutexGuard::unlocked(core, || wait_for_events(driver, &pending.events, self.until));
         core.streams.end_wait();
         let spent = driver.clock_ns().saturating_sub(before);
         let counters = core.heap.counters_mut();
         counters.stalls.add(driver.busy_ns().saturating_sub(busy));
         counters.pending_waits.add_events(pending.events.len() as u64, spent);
-        waiting.spent_ns = waiting.spent_ns.saturating_add(spent);
-        waiting.any = true;
+        self.spent_ns = self.spent_ns.saturating_add(spent);
+        self.any = true;
         let done = waited?;
         // What is done by then may be taken by others each time.
-        waiting.expired |= !done || waiting.until.is_some_and(|until| driver.clock_ns() >= until);
+        self.expired |= !done || self.until.is_some_and(|until| driver.clock_ns() >= until);
         Ok(done)
     }
 }
 
 impl Core {
-    /// Asks the strategy for a block: by cheap means, and then by all means, unless the request is to wait first. Returns what it
-    /// finds; if the request is to wait, also the bytes by which memory can grow.
-    pub(super) fn ask_first(&mut self, prepared: &Prepared) -> Result<(Found, Option<u64>)> {
-        if !self.rules.waits_for_oldest || self.capturing() || self.heap.is_segmented(prepared.request.pool) {
-            return Ok((self.ask_strategy(prepared, Means::All)?, None));
-        }
-        self.drain_guard();
-        let request = &prepared.request;
-        let mut waits = None;
-        let found = self.ask(|strategy, context| match strategy.serve(context, request, Means::Cheap) {
-            Err(Miss::OutOfMemory { refused }) => {
-                waits = room_of_waiting(context, request)?;
-                if waits.is_some() {
-                    Err(Miss::OutOfMemory { refused })
-                } else {
-                    serve_by_all(strategy, context, request)
-                }
-            }
-            found => found,
-        })?;
-        Ok((found, waits))
-    }
-
     /// Returns the last means of a request: without those that wait for the device, if the waits of a request have a bound.
     pub(super) fn last_means(&self) -> Means {
         let bounded = self.config.wait_ms.is_some() && self.rules.waits_for_oldest && !self.capturing();

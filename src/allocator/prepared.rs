@@ -2,9 +2,10 @@
 //!
 //! Owns: these steps, which every request takes. `allocate.rs` has their order.
 
-use super::core::{Core, OwnRules};
+use super::core::Core;
 use crate::backing::map_home;
 use crate::error::{Error, Result};
+use crate::features::own_memory::OwnMemory;
 use crate::heap::{FitRules, Layout, Request};
 use crate::ids::{BlockId, Class, PoolId, StreamId, ViewId};
 use crate::span::Span;
@@ -100,7 +101,7 @@ impl Core {
         if prepared.request.extends.is_some() {
             return BlockId::NONE;
         }
-        let rules = fit_rules(&self.rules, &self.own_rules, prepared);
+        let rules = fit_rules(&self.rules, &self.features.own_memory, prepared);
         self.heap.fit(&prepared.request, rules)
     }
 
@@ -110,7 +111,7 @@ impl Core {
             let reserved = self.heap.reserve_private(id);
             reserved.inspect_err(|_| self.heap.put_back(id))?;
         }
-        let rules = fit_rules(&self.rules, &self.own_rules, prepared);
+        let rules = fit_rules(&self.rules, &self.features.own_memory, prepared);
         let mut request = prepared.request;
         if request.extends.is_some() {
             // Chunks are mapped whole.
@@ -166,7 +167,7 @@ impl Core {
 
 /// Returns the rules by which a request finds its block.
 #[inline]
-pub(super) fn fit_rules<'a>(rules: &'a Rules, own: &'a OwnRules, prepared: &Prepared) -> &'a FitRules {
+pub(super) fn fit_rules<'a>(rules: &'a Rules, own: &'a OwnMemory, prepared: &Prepared) -> &'a FitRules {
     match prepared.private {
         Some(Private { unsplit: Some(unsplit), .. }) => &own.segments[usize::from(unsplit)],
         Some(Private { apart: true, .. }) => &own.apart,

@@ -1,10 +1,15 @@
 //! Asks programs to free memory before a request is refused.
 
-use super::callbacks::CallbackId;
 use super::core::Core;
 use super::operations::MemoryLimits;
+use super::search::Search;
+use crate::error::Result;
+use crate::features::pressure::CallbackId;
 use crate::heap::Request;
+use crate::ids::BlockId;
 use crate::report::pressure::MemoryPressure;
+use crate::strategy::Means;
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 impl MemoryLimits<'_> {
@@ -43,6 +48,22 @@ impl MemoryLimits<'_> {
     pub fn remove_callback(self, callback: CallbackId) -> bool {
         self.0.callbacks.remove(callback)
     }
+}
+
+/// Asks the program for memory, if the strategy finds none by cheap means, and tries again after each callback that freed something.
+pub(super) fn call_back(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
+    let Some(mut calls) = search.allocator.callbacks.begin()? else { return Ok(None) };
+    if let Some(id) = search.ask(Means::Cheap)? {
+        return Ok(Some(id));
+    }
+    let pressure = search.core.pressure(&search.prepared.request);
+    while let Some(freed) = MutexGuard::unlocked(search.core, || calls.next(&pressure)) {
+        if freed && let Some(id) = search.retry(Means::Cheap)? {
+            return Ok(Some(id));
+        }
+    }
+    // Other threads may have taken the lock meanwhile.
+    search.fit_again()
 }
 
 impl Core {

@@ -8,7 +8,7 @@ use super::operations::{MemoryLimits, Pools};
 use crate::backing::{self, AllocatorContext, reclaim_private_pools, release_own_segments};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::guard::Guard;
+use crate::features::guard::Guard;
 use crate::ids::PoolId;
 use crate::strategy::{AnyStrategy, Goal};
 
@@ -221,7 +221,7 @@ impl Drop for Allocator {
         }
         core.heap.private_mut().leak_sources();
         core.streams.destroy_events(&*core.driver);
-        if let Some(guard) = &mut core.guard {
+        if let Some(guard) = &mut core.features.guard {
             guard.destroy_events(&*core.driver);
         }
     }

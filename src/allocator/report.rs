@@ -19,9 +19,9 @@ impl Allocator {
         let core = &mut *self.core.lock();
         Stats {
             strategy: core.config.strategy,
-            instead_of: core.instead_of,
+            instead_of: core.features.fallback.instead_of,
             max_split_size: core.config.max_split_size,
-            guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
+            guard: core.features.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
             sleep: core.heap.sleep_stats(),
             spill_kept_bytes: core.heap.host_stock().bytes(),
             host_bytes: (core.heap.host_bytes() + core.streams.host_bytes() + core.strategy.host_bytes()) as u64,
@@ -51,10 +51,10 @@ impl Reports<'_> {
     pub fn size_of(self, address: u64) -> Result<u64> {
         let core = self.0.core.lock();
         if core.grows_at(address)? {
-            return Ok(core.growths.extent(address)?.mapped);
+            return Ok(core.features.growing.extent(address)?.mapped);
         }
         let block = core.heap.block(core.heap.live(address)?);
-        Ok(if core.guard.is_some() { block.requested } else { block.size })
+        Ok(if core.features.guard.is_some() { block.requested } else { block.size })
     }
 
     /// Returns whether a live allocation starts at `address`.
@@ -63,7 +63,7 @@ impl Reports<'_> {
         let core = self.0.core.lock();
         // A part of an allocation that grows is none of its own.
         if let Ok(true) | Err(_) = core.grows_at(address) {
-            return core.growths.extent(address).is_ok();
+            return core.features.growing.extent(address).is_ok();
         }
         core.heap.live(address).is_ok()
     }
@@ -81,7 +81,7 @@ impl Reports<'_> {
     /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a warning.
     #[must_use]
     pub fn fallback_from(self) -> Option<StrategyKind> {
-        self.0.core.lock().instead_of
+        self.0.core.lock().features.fallback.instead_of
     }
 
     /// Returns how the memory is divided up at present: how much is free for whom, and how much of it one request could

@@ -1,13 +1,13 @@
 //! Memory shared with other processes, and memory of other processes opened here.
 //!
-//! Owns: the public operations. `opened.rs` keeps the opened ranges, and `ipc` passes the descriptors on.
+//! Owns: the public operations. `features/sharing` keeps the opened ranges, and `ipc` passes the descriptors on.
 
 use super::core::Core;
-use super::opened::OpenedRange;
 use super::operations::Sharing;
 use crate::driver::{Driver, DriverResult, Exported, in_relaxed_capture_mode};
 use crate::error::Result;
 use crate::fallible::with_room;
+use crate::features::sharing::OpenedRange;
 use crate::heap::{Physical, PhysicalSpan};
 use crate::ipc::{IpcError, IpcHandle, Place, SharedChunk, fetch, offer};
 
@@ -42,7 +42,7 @@ impl Sharing<'_> {
         let place = match memory {
             Physical::Plain(address) => Place::Plain(core.allowed_in_captures(|driver| driver.ipc_get(address))?),
             Physical::Handles(handles) => {
-                core.shares.reserve()?;
+                core.features.sharing.shares.reserve()?;
                 let mut exported: Vec<Exported> = with_room(handles.len())?;
                 let mut chunks = with_room(handles.len())?;
                 core.allowed_in_captures(|driver| {
@@ -58,7 +58,7 @@ impl Sharing<'_> {
                 let handle = place.to_bytes()?;
                 // Nobody knows the memory before the handle is given to the program.
                 core.heap.fix_memory(block);
-                core.shares.keep(address, exported);
+                core.features.sharing.shares.keep(address, exported);
                 return Ok(IpcHandle { handle, offset });
             }
         };
@@ -111,22 +111,22 @@ impl Sharing<'_> {
             Place::Plain(memory) => {
                 let core = &mut *self.0.core.lock();
                 let mut range = OpenedRange::default();
-                core.opened.reserve()?;
+                core.features.sharing.opened.reserve()?;
                 range.address = core.allowed_in_captures(|driver| driver.ipc_open(&memory))?;
                 range.plain = true;
-                Ok(core.opened.add(range))
+                Ok(core.features.sharing.opened.add(range))
             }
             Place::Chunks { endpoint, chunks } => {
                 // The lock is not held, since this waits for the other process.
                 let exported = fetch(&endpoint, chunks.iter().map(|chunk| chunk.key))?;
                 let core = &mut *self.0.core.lock();
                 let mut range = OpenedRange::of(chunks.len())?;
-                core.opened.reserve()?;
+                core.features.sharing.opened.reserve()?;
                 if let Err(error) = core.allowed_in_captures(|driver| range.map(driver, &exported, &chunks)) {
-                    core.opened.undo(range, &*self.0.driver);
+                    core.features.sharing.opened.undo(range, &*self.0.driver);
                     return Err(error.into());
                 }
-                Ok(core.opened.add(range))
+                Ok(core.features.sharing.opened.add(range))
             }
         }
     }
@@ -140,8 +140,9 @@ impl Sharing<'_> {
     /// failed: the memory counts as closed for the program, and closing the rest is tried again at the same occasions.
     pub fn close(self, address: u64) -> Result<()> {
         let core = &mut *self.0.core.lock();
-        let range = core.opened.take(address).ok_or(IpcError::NotOpen { address })?;
-        core.opened.closing.push(range);
+        if !core.features.sharing.opened.close(address) {
+            return Err(IpcError::NotOpen { address }.into());
+        }
         core.close_shared()
     }
 }
@@ -149,20 +150,16 @@ impl Sharing<'_> {
 impl Core {
     /// Gives back the memory that the program has closed.
     pub(super) fn close_shared(&mut self) -> Result<()> {
-        if self.opened.closing.is_empty() || self.capturing() {
+        if !self.features.sharing.opened.is_closing() || self.capturing() {
             return Ok(());
         }
         self.driver.synchronize()?;
-        while let Some(range) = self.opened.closing.last_mut() {
-            range.undo(&*self.driver)?;
-            self.opened.closing.pop();
-        }
-        Ok(())
+        Ok(self.features.sharing.opened.give_back(&*self.driver)?)
     }
 
     /// Gives back the memory that the program has closed, at the end of the allocator. All else stays open.
     pub(super) fn close_shared_at_end(&mut self) {
-        let open = self.opened.ranges.len();
+        let open = self.features.sharing.opened.count();
         if open > 0 {
             tracing::warn!(open, "an allocator is dropped while shared memory is open; it stays open");
         }

@@ -2,12 +2,13 @@
 //!
 //! Owns: what may sleep, and what is given back to make room for what wakes. `backing/sleep.rs` makes the calls.
 
+use super::borrowing::ask_others;
 use super::core::{Allocator, Core};
-use super::lending::Asking;
 use super::operations::Tags;
 use super::release::reclaim;
 use crate::backing::{self, Miss};
 use crate::error::{Error, Result};
+use crate::features::lending::Asking;
 use crate::heap::{Backup, Request};
 use crate::ids::{Class, PoolId, ViewId};
 use crate::report::sleep::SleepStage;
@@ -42,9 +43,9 @@ impl Allocator {
                 Err(Miss::Failed(error)) => return Err(error),
                 Err(Miss::OutOfMemory { refused }) => refused,
             };
-            let lent = core.missing_of_device(bytes).and_then(|missing| asking.ask(guard, missing));
+            let lent = core.missing_of_device(bytes).and_then(|missing| ask_others(&mut asking, guard, missing));
             if lent.is_none() {
-                guard.lending = asking.told();
+                guard.features.lending.told = asking.told();
                 let pool = guard.heap.pair_of(tag).unwrap_or(guard.heap.idle());
                 let class = Class::Large;
                 let request = Request { size: bytes, requested: bytes, pool, class, extends: ViewId::NONE };
@@ -162,25 +163,10 @@ impl Core {
     }
 
     fn may_have_tags(&self, pool: PoolId) -> Result<()> {
-        if self.config.strategy.joins_free_memory() {
+        if self.rules.abilities.sleeps {
             return Ok(());
         }
         let why = "only the strategy `stitch` has memory that can go from under its addresses";
-        Err(Error::NotSleepable { pool, why })
-    }
-
-    /// Refuses a pool that can neither sleep nor wake at present.
-    pub(super) fn may_sleep(&mut self, pool: PoolId) -> Result<()> {
-        self.heap.private_mut().used(pool)?;
-        let why = if !self.heap.private().is_apart(pool) {
-            "it shares chunks with others: make it by `create_tag` or `open_tag`, before it has memory"
-        } else if self.guard.is_some() {
-            "guard mode is on, which looks at freed memory and keeps blocks apart"
-        } else if self.capturing() {
-            "a stream may be being captured: end the capture, and its route, first"
-        } else {
-            return Ok(());
-        };
         Err(Error::NotSleepable { pool, why })
     }
 }

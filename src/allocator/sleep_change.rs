@@ -2,11 +2,11 @@
 //!
 //! Owns: who is told what, and that each who agreed to a change is told how it ended.
 
-use super::callbacks::CallbackId;
-use super::core::Allocator;
+use super::core::{Allocator, Core};
 use super::operations::Tags;
-use super::sleep_callbacks::{Callback, call};
 use crate::error::{Error, Result};
+use crate::features::pressure::CallbackId;
+use crate::features::sleep::{Callback, call};
 use crate::ids::PoolId;
 use crate::report::sleep::{SleepNotice, SleepStage};
 use std::sync::Arc;
@@ -113,5 +113,22 @@ impl Tags<'_> {
     /// Removes a callback of [`Self::on_change`]. Returns whether it was there. A change under way still tells it how it came out.
     pub fn remove_callback(self, callback: CallbackId) -> bool {
         self.0.sleep_callbacks.remove(callback)
+    }
+}
+
+impl Core {
+    /// Refuses a pool that can neither sleep nor wake at present.
+    pub(super) fn may_sleep(&mut self, pool: PoolId) -> Result<()> {
+        self.heap.private_mut().used(pool)?;
+        let why = if !self.heap.private().is_apart(pool) {
+            "it shares chunks with others: make it by `create_tag` or `open_tag`, before it has memory"
+        } else if self.features.guard.is_some() {
+            "guard mode is on, which looks at freed memory and keeps blocks apart"
+        } else if self.capturing() {
+            "a stream may be being captured: end the capture, and its route, first"
+        } else {
+            return Ok(());
+        };
+        Err(Error::NotSleepable { pool, why })
     }
 }

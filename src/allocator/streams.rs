@@ -6,9 +6,9 @@
 use super::core::{Allocator, Core};
 use super::operations::Streams;
 use crate::driver::{Call, DriverError, Status};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fallible::{TryCollect, text};
-use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+use crate::ids::{PoolIndex, StreamId};
 use crate::streams::StreamState;
 
 impl Allocator {
@@ -50,12 +50,12 @@ impl Streams<'_> {
         let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if core.grows_at(address)? {
-            core.erase_growing(address, stream);
+            core.features.growing.erase(address, stream);
             return core.checked();
         }
         let id = core.heap.live(address)?;
         core.streams.recorded.forget_use(&mut core.heap, id, stream);
-        if core.guard.is_some() {
+        if core.features.guard.is_some() {
             core.heap.set_has_uses(id);
         }
         core.checked()
@@ -121,46 +121,6 @@ impl Streams<'_> {
 }
 
 impl Core {
-    /// Notes that another stream than its own uses a block. Returns whether that was not known.
-    pub(super) fn name_stream(&mut self, id: BlockId, stream: StreamId) -> Result<bool> {
-        self.heap.used_now(id);
-        if !self.config.paddle_stream_safe() {
-            return Ok(self.streams.recorded.record_use(&mut self.heap, id, stream)?);
-        }
-        let capturing = self.capturing();
-        self.timed(|_, context| {
-            let (streams, on) = context.on_streams();
-            streams.recorded.record_use_now(on.heap, on.driver, id, stream, capturing)
-        })
-    }
-
-    /// Registers the stream of a request, which has no pools yet or whose handle has ended. Returns the pool that
-    /// serves it.
-    #[cold]
-    pub(super) fn register_stream(&mut self, stream: StreamId, size: u64) -> Result<(PoolIndex, Class)> {
-        let canonical = self.driver.canonical_stream(stream)?;
-        if canonical == StreamId::DEFAULT {
-            self.heap.alias_default(stream)?;
-        } else {
-            let number = self.number_of(canonical)?;
-            self.heap.register_stream(canonical, number)?;
-        }
-        let found = self.heap.pool_for(canonical, size);
-        found.ok_or(Error::Internal("a registered stream has no pool"))
-    }
-
-    /// Asks for the number of a stream. A captured stream has none to tell, and it is unknown whether another capture would
-    /// allow the query.
-    pub(super) fn number_of(&mut self, stream: StreamId) -> Result<Option<u64>> {
-        if self.capturing() {
-            return Ok(None);
-        }
-        Ok(self.timed(|_, context| match context.driver().is_capturing(stream)? {
-            true => Ok(None),
-            false => context.driver().stream_number(stream),
-        })?)
-    }
-
     fn forget_stream(&mut self, stream: StreamId) -> Result<()> {
         if self.capturing() {
             let detail = text(format_args!("stream {stream} cannot be waited for while a stream is being captured"));
@@ -195,8 +155,8 @@ impl Core {
             }
         }
         self.heap.end_stream(stream);
-        self.growths.forget_stream(stream);
-        if let Some(guard) = &mut self.guard {
+        self.features.growing.forget_stream(stream);
+        if let Some(guard) = &mut self.features.guard {
             guard.forget_stream(stream);
         }
         if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) }

@@ -3,61 +3,12 @@
 //! Owns: the tables, from which the warnings follow, and `docs/options.md` with them. An option counts as given if its value is not
 //! the default.
 
-use super::guard::GuardOptions;
-use super::options::{Config, StreamSharing};
+use super::choices::StreamSharing;
+use super::options::{Config, GuardOptions, ROWS};
+use super::row::Row;
 use super::strategy_kind::StrategyKind;
-use super::strategy_kind::StrategyKind::{
-    Buddy, Caching, Exact, Expandable, Gmlake, MallocAsync, PaddleAutoGrowth, PaddleNaiveBestFit, PaddleThreadLocal,
-    PaddleVmm, Stitch,
-};
 use crate::driver::DeviceProperties;
-use std::fmt::{self, Write as _};
-
-/// The strategies that heed an option. Every strategy heeds those that are not listed.
-const HEEDED_BY: &[(&[&str], &[StrategyKind])] = &[
-    (
-        &[
-            "split",
-            "spill",
-            "backup_cache",
-            "sharing",
-            "wait_ms",
-            "idle_release_s",
-            "chunk_size_mb",
-            "max_view_mappings",
-            "max_views",
-            "max_view_address_space",
-        ],
-        &[Stitch],
-    ),
-    (&["roundup_power2_divisions", "large_segment_size_mb"], &[Caching, Expandable, Gmlake, Stitch]),
-    (&["max_split_size_mb", "max_non_split_rounding_mb"], &[Caching, Expandable]),
-    (&["garbage_collection_threshold"], &[Caching]),
-    (&["fragLimit", "reuseLimit", "defragLevel", "autoGC"], &[Gmlake]),
-    (&["exact_buffer_mb"], &[Exact]),
-    (&["buddy_capacity_mb"], &[Buddy]),
-    (
-        &[
-            "FLAGS_free_idle_chunk",
-            "FLAGS_free_when_no_cache_hit",
-            AUTO_GROWTH_CHUNK,
-            SMALL_POOL,
-            "FLAGS_small_pool_auto_growth_chunk_size_in_mb",
-            "FLAGS_large_pool_auto_growth_chunk_size_in_mb",
-        ],
-        &[PaddleAutoGrowth],
-    ),
-    (
-        &["FLAGS_fraction_of_gpu_memory_to_use", "FLAGS_initial_gpu_memory_in_mb", "FLAGS_reallocate_gpu_memory_in_mb"],
-        &[PaddleNaiveBestFit, PaddleThreadLocal],
-    ),
-    (&["FLAGS_use_stream_safe_cuda_allocator"], &StrategyKind::PADDLE),
-    (&["FLAGS_cuda_malloc_async_pool_memory_throttle_ratio"], &[MallocAsync]),
-    (&["FLAGS_vmm_v2_large_pool_handle_size_in_mb"], &[PaddleVmm]),
-];
-
-const SMALL_POOL: &str = "FLAGS_small_pool_size_in_mb";
-const AUTO_GROWTH_CHUNK: &str = "FLAGS_auto_growth_chunk_size_in_mb";
+use std::fmt;
 
 /// Options that have an effect only beside others, or on certain devices.
 struct Rule {
@@ -124,7 +75,7 @@ const RULES: &[Rule] = &[
         reason: "it needs `FLAGS_small_pool_size_in_mb`",
     },
     Rule {
-        options: &[AUTO_GROWTH_CHUNK],
+        options: &["FLAGS_auto_growth_chunk_size_in_mb"],
         has_effect: |config, _| config.paddle.small_pool_size == 0,
         reason: "the pools of `FLAGS_small_pool_size_in_mb` have options of their own for it",
     },
@@ -172,97 +123,50 @@ pub(super) fn tell(option: &str, reason: impl fmt::Display) {
 
 /// Says in the log which of these options have no effect on a device, one warning for each.
 pub(crate) fn tell_without_effect(config: &Config, device: &DeviceProperties) {
-    let mut given = Given::new(|option| {
-        if let Some(reason) = reason(option, config, device) {
-            tell(option, reason);
+    for row in ROWS.iter().filter(|row| (row.is_given)(config)) {
+        if let Some(reason) = reason(row, config, device) {
+            tell(row.name, reason);
         }
-    });
-    // Nothing in it fails.
-    let _ = write!(given, "{config}");
+    }
 }
 
 /// Returns whether an option has an effect if it is given.
 pub(crate) fn has_effect(option: &str, config: &Config, device: &DeviceProperties) -> bool {
-    reason(option, config, device).is_none()
+    let row = ROWS.iter().find(|row| row.name == option);
+    row.is_some_and(|row| reason(row, config, device).is_none())
 }
 
 /// Returns why a given option has no effect, or `None` if it has one.
-fn reason(option: &str, config: &Config, device: &DeviceProperties) -> Option<Reason> {
+fn reason(row: &Row<Config>, config: &Config, device: &DeviceProperties) -> Option<Reason> {
     // A pool of the host's memory sets it by itself, whatever the strategy.
-    let is_set = option == "sharing" && config.sharing == StreamSharing::Completed;
-    let heeding = HEEDED_BY.iter().find(|(options, _)| options.contains(&option)).map(|(_, kinds)| *kinds);
-    if let Some(kinds) = heeding.filter(|kinds| !is_set && !kinds.contains(&config.strategy)) {
-        return Some(Reason::Strategy(config.strategy, kinds));
+    let is_set = row.name == "sharing" && config.sharing == StreamSharing::Completed;
+    if !is_set && !row.strategies.contains(&config.strategy) {
+        return Some(Reason::Strategy(config.strategy, row.strategies));
     }
-    let rule = RULES.iter().find(|rule| rule.options.contains(&option) && !(rule.has_effect)(config, device));
+    let rule = RULES.iter().find(|rule| rule.options.contains(&row.name) && !(rule.has_effect)(config, device));
     rule.map(|rule| Reason::Rule(rule.reason))
-}
-
-/// The most bytes of an option's name.
-const LONGEST_NAME: usize = 64;
-
-/// Reads options as they are written, and visits the name of each. The host's memory is not needed for it.
-struct Given<F> {
-    visit: F,
-    name: [u8; LONGEST_NAME],
-    length: usize,
-    in_value: bool,
-    /// How many brackets are open.
-    depth: u32,
-}
-
-impl<F: FnMut(&str)> Given<F> {
-    fn new(visit: F) -> Self {
-        Self { visit, name: [0; LONGEST_NAME], length: 0, in_value: false, depth: 0 }
-    }
-}
-
-impl<F: FnMut(&str)> fmt::Write for Given<F> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            match byte {
-                b'[' => self.depth += 1,
-                b']' => self.depth = self.depth.saturating_sub(1),
-                b',' if self.depth == 0 => (self.in_value, self.length) = (false, 0),
-                b':' if !self.in_value => {
-                    self.in_value = true;
-                    (self.visit)(str::from_utf8(&self.name[..self.length]).unwrap_or_default());
-                }
-                _ if !self.in_value && self.length < LONGEST_NAME => {
-                    self.name[self.length] = byte;
-                    self.length += 1;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::names::option_list;
 
-    /// Each name in the tables is that of an option, as it is written.
+    /// Each name in the rules is that of an option, as it is written.
     #[test]
     fn every_name_is_that_of_an_option() {
-        let of_rules = RULES.iter().flat_map(|rule| rule.options);
-        for option in HEEDED_BY.iter().flat_map(|(options, _)| *options).chain(of_rules) {
-            assert!(option_list().any(|name| name == *option), "{option}");
-            assert!(option.len() < LONGEST_NAME, "{option}");
+        for option in RULES.iter().flat_map(|rule| rule.options) {
+            assert!(ROWS.iter().any(|row| row.name == *option), "{option}");
         }
-        let listed: Vec<_> = HEEDED_BY.iter().flat_map(|(options, _)| *options).collect();
-        assert!(listed.iter().all(|name| listed.iter().filter(|other| other == &name).count() == 1));
     }
 
     #[test]
     fn the_names_are_those_of_what_is_written() {
         let text = "roundup_power2_divisions:[256:1,512:2,>:4],memory_limit:1GiB,broker:/a:b,guard:page|streams";
+        let given = |config: &Config| -> Vec<_> {
+            ROWS.iter().filter(|row| (row.is_given)(config)).map(|row| row.name).collect()
+        };
         let config = Config::parse(text).unwrap();
-        let mut names: Vec<String> = Vec::new();
-        write!(Given::new(|name| names.push(name.to_owned())), "{config}").unwrap();
-        assert_eq!(names, ["roundup_power2_divisions", "memory_limit", "broker", "guard"]);
-        write!(Given::new(|name| panic!("{name}")), "{}", Config::default()).unwrap();
+        assert_eq!(given(&config), ["roundup_power2_divisions", "memory_limit", "broker", "guard"]);
+        assert!(given(&Config::default()).is_empty());
     }
 }

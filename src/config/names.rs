@@ -1,9 +1,12 @@
-//! The names of the options.
+//! The names of the options, and what is said of names and values that are wrong.
 //!
-//! Owns: the lists of them. `syntax.rs` reads and writes their values.
+//! Owns: the options without effect, the removed ones, and the words of [`ConfigError`].
 
-use super::classic::ClassicOptions;
-use super::paddle::PaddleFlags;
+use super::error::ConfigError;
+use super::options::ROWS;
+use super::strategy_kind::StrategyKind;
+use crate::nearest::near;
+use std::fmt;
 
 /// Options of PyTorch without effect here.
 pub(super) const WITHOUT_EFFECT: [&str; 6] = [
@@ -29,51 +32,48 @@ pub(super) const REMOVED: [(&str, &str); 6] = [
     ("FLAGS_vmm_v2_small_pool_handle_size_in_mb", "leave it out: a handle of small requests has 2 MiB"),
 ];
 
-/// The name of every option but those of other allocators' families ([`option_list`]).
-const OPTIONS: [&str; 35] = [
-    "strategy",
-    "sharing",
-    "spill",
-    "backup_cache",
-    "split",
-    "wait_ms",
-    "idle_release_s",
-    "flight_recorder",
-    "flight_dump",
-    "broker",
-    "broker_guarantee",
-    "broker_weight",
-    "broker_wait_ms",
-    "chunk_size_mb",
-    "max_view_mappings",
-    "max_views",
-    "max_view_address_space",
-    "fragLimit",
-    "reuseLimit",
-    "defragLevel",
-    "autoGC",
-    "guard",
-    "guard_sample",
-    "guard_min_size",
-    "guard_quarantine_mb",
-    "backend",
-    "expandable_segments",
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "large_segment_size_mb",
-    "roundup_power2_divisions",
-    "garbage_collection_threshold",
-    "per_process_memory_fraction",
-    "memory_limit",
-    "headroom",
-];
-
 /// The names of all options that have an effect.
 pub(super) fn option_list() -> impl Iterator<Item = &'static str> {
-    OPTIONS.into_iter().chain(ClassicOptions::NAMES).chain(PaddleFlags::NAMES)
+    ROWS.iter().map(|row| row.name)
 }
 
 /// The names of all options, with or without effect.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     option_list().chain(WITHOUT_EFFECT)
+}
+
+/// Returns the error for a name that no option has.
+pub(super) fn unknown(name: &str) -> ConfigError {
+    if let Some((option, instead)) = REMOVED.into_iter().find(|(option, _)| *option == name) {
+        return ConfigError::Removed { what: "option", name: option, instead };
+    }
+    ConfigError::UnknownOption { found: name.to_owned(), nearest: near(name, names()) }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let listed = |f: &mut fmt::Formatter<'_>, names: &mut dyn Iterator<Item = &'static str>| {
+            f.write_str("; there are ")?;
+            names.enumerate().try_for_each(|(at, name)| write!(f, "{}`{name}`", if at > 0 { ", " } else { "" }))
+        };
+        match self {
+            Self::UnknownOption { found, nearest } => {
+                write!(f, "unknown option `{found}`")?;
+                match nearest {
+                    Some(name) => write!(f, "; did you mean `{name}`?"),
+                    None => listed(f, &mut option_list()),
+                }
+            }
+            Self::UnknownStrategy { found, nearest } => {
+                write!(f, "unknown strategy `{found}`")?;
+                listed(f, &mut StrategyKind::ALL.into_iter().map(StrategyKind::name))?;
+                nearest.map_or(Ok(()), |name| write!(f, "; did you mean `{name}`?"))
+            }
+            Self::Removed { what, name, instead } => write!(f, "the {what} `{name}` was removed; {instead}"),
+            Self::BadValue { option, found, expected } => {
+                write!(f, "option `{option}` has the value `{found}`; expected {expected}")
+            }
+            Self::Syntax { text, at, expected } => write!(f, "options: expected {expected} at byte {at} of `{text}`"),
+        }
+    }
 }

@@ -1,9 +1,8 @@
 //! Tests of the options: read, checked and written.
 
-use super::guard::GuardOptions;
 use super::names::names;
-use super::options::MIB;
-use super::{ClassicOptions, Config, ConfigError, PaddleFlags, Split, StrategyKind, StreamSharing};
+use super::values::MIB;
+use super::{ClassicOptions, Config, ConfigError, GuardOptions, PaddleFlags, Split, StrategyKind, StreamSharing};
 use crate::config::rounding::ROUNDUP_INTERVALS;
 
 #[test]

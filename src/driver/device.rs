@@ -6,12 +6,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::contract::Driver;
-use super::cuda::{CudaDriver, CudaOpenError};
-use super::error::DriverError;
+#[cfg(feature = "sim")]
 use super::host::{HostConfig, HostConfigError, HostDriver};
+#[cfg(feature = "sim")]
 use super::sim::{SimConfig, SimConfigError, SimGpu};
-use crate::ids::StreamId;
+use seamalloc_driver::cuda::{CudaDriver, CudaOpenError};
+use seamalloc_driver::{Driver, DriverError, StreamId};
 
 /// A device that can be opened, as the C library, Python and [`Allocator::open`](crate::Allocator::open) name it.
 ///
@@ -35,8 +35,10 @@ use crate::ids::StreamId;
 #[non_exhaustive]
 pub enum Device {
     /// A simulated GPU.
+    #[cfg(feature = "sim")]
     Sim(SimConfig),
     /// The machine's own memory.
+    #[cfg(feature = "sim")]
     Host(HostConfig),
     /// An NVIDIA GPU.
     #[non_exhaustive]
@@ -76,10 +78,21 @@ pub enum OpenError {
         /// The name as given.
         name: String,
     },
+    /// Devices of this kind are not in the build: the feature `sim` of seamalloc, on by default, is off.
+    #[error(
+        "`{name}` is not in this build: simulated GPUs and the machine's memory are devices with the feature `sim` of seamalloc, which is \
+         off here"
+    )]
+    WithoutSim {
+        /// The name as given.
+        name: String,
+    },
     /// The simulated GPU cannot be had.
+    #[cfg(feature = "sim")]
     #[error(transparent)]
     Sim(#[from] SimConfigError),
     /// The machine's memory cannot be had.
+    #[cfg(feature = "sim")]
     #[error(transparent)]
     Host(#[from] HostConfigError),
     /// The GPU cannot be had.
@@ -96,10 +109,8 @@ impl Device {
     /// # Errors
     /// [`OpenError`], which says what was expected.
     pub fn parse(name: &str) -> Result<Self, OpenError> {
-        if name.starts_with("sim") {
-            Ok(Self::Sim(SimConfig::parse(name)?))
-        } else if name.starts_with("host") {
-            Ok(Self::Host(HostConfig::parse(name)?))
+        if name.starts_with("sim") || name.starts_with("host") {
+            Self::without_gpu(name)
         } else if name.starts_with("pinned") {
             let (ordinal, node) = CudaDriver::parse_pinned(name)?;
             Ok(Self::Pinned { ordinal, node })
@@ -110,11 +121,28 @@ impl Device {
         }
     }
 
+    /// Reads the name of a device that needs no GPU.
+    #[cfg(feature = "sim")]
+    fn without_gpu(name: &str) -> Result<Self, OpenError> {
+        if name.starts_with("sim") {
+            Ok(Self::Sim(SimConfig::parse(name)?))
+        } else {
+            Ok(Self::Host(HostConfig::parse(name)?))
+        }
+    }
+
+    /// Refuses the name of a device that needs no GPU.
+    #[cfg(not(feature = "sim"))]
+    fn without_gpu(name: &str) -> Result<Self, OpenError> {
+        Err(OpenError::WithoutSim { name: name.to_owned() })
+    }
+
     /// Returns the number that tells it from others of its kind: that of `cuda:1` and `pinned:1` is 1, that of all others 0.
     #[must_use]
     pub fn ordinal(&self) -> u32 {
         match self {
             Self::Cuda { ordinal } | Self::Pinned { ordinal, .. } => *ordinal,
+            #[cfg(feature = "sim")]
             Self::Sim(_) | Self::Host(_) => 0,
         }
     }
@@ -152,18 +180,24 @@ impl Device {
     }
 
     fn open_with_cuda(&self) -> Result<(OpenDevice, Option<Arc<CudaDriver>>), OpenError> {
-        let (driver, own_stream): (Arc<dyn Driver>, _) = match self {
-            Self::Sim(config) => (Arc::new(SimGpu::new(config.clone())?), None),
-            Self::Host(config) => (Arc::new(HostDriver::new(config.clone())?), None),
-            Self::Cuda { ordinal } => return Ok(of_cuda(CudaDriver::open(*ordinal)?, None)),
+        Ok(match self {
+            #[cfg(feature = "sim")]
+            Self::Sim(config) => of_machine(SimGpu::new(config.clone())?),
+            #[cfg(feature = "sim")]
+            Self::Host(config) => of_machine(HostDriver::new(config.clone())?),
+            Self::Cuda { ordinal } => of_cuda(CudaDriver::open(*ordinal)?, None),
             Self::Pinned { ordinal, node } => {
                 let driver = CudaDriver::open_pinned(*ordinal, *node)?;
                 let own = driver.create_stream()?;
-                return Ok(of_cuda(driver, Some(own)));
+                of_cuda(driver, Some(own))
             }
-        };
-        Ok((OpenDevice { driver, own_stream }, None))
+        })
     }
+}
+
+#[cfg(feature = "sim")]
+fn of_machine(driver: impl Driver + 'static) -> (OpenDevice, Option<Arc<CudaDriver>>) {
+    (OpenDevice { driver: Arc::new(driver), own_stream: None }, None)
 }
 
 fn of_cuda(driver: CudaDriver, own_stream: Option<StreamId>) -> (OpenDevice, Option<Arc<CudaDriver>>) {
@@ -183,7 +217,9 @@ impl FromStr for Device {
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            #[cfg(feature = "sim")]
             Self::Sim(config) => config.fmt(f),
+            #[cfg(feature = "sim")]
             Self::Host(config) => config.fmt(f),
             Self::Cuda { ordinal } => write!(f, "cuda:{ordinal}"),
             Self::Pinned { ordinal, node: None } => write!(f, "pinned:{ordinal}"),
@@ -214,5 +250,10 @@ mod tests {
         let text = Device::parse("gpu:0").unwrap_err().to_string();
         assert!(text.contains("`gpu:0` is no device") && text.contains("cuda:0"), "{text}");
         assert!(Device::parse("sim:h20").unwrap_err().to_string().contains("h200"));
+        let text = OpenError::WithoutSim { name: "sim:h200".to_owned() }.to_string();
+        assert!(
+            text.contains("`sim:h200` is not in this build") && text.contains("the feature `sim` of seamalloc"),
+            "{text}"
+        );
     }
 }

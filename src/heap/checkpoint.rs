@@ -5,7 +5,7 @@
 
 use super::block::{Block, State};
 use super::chunk_map::GRANULE;
-use super::fit::Request;
+use super::request::Request;
 use super::stitched::Window;
 use super::tables::Heap;
 use crate::config::rounding::{MIN_BLOCK, SMALL_LIMIT};

@@ -9,7 +9,7 @@
 //! Owns: the segments of such blocks, and the freed blocks whose memory is to be unmapped. `guard/` decides when.
 
 use super::block::{Block, Kind, Slots, State};
-use super::fit::Request;
+use super::request::Request;
 use super::segment::Backing;
 use super::tables::Heap;
 use crate::error::Result;

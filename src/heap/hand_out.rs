@@ -1,8 +1,8 @@
 //! A free block becomes a live one.
 
 use super::block::{Block, Kind, State};
-use super::fit::{FitRules, Request};
 use super::flight::Entry;
+use super::request::{FitRules, Request};
 use super::tables::Heap;
 use crate::config::Advice;
 use crate::error::{Error, Result};

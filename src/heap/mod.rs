@@ -9,21 +9,24 @@
 //! |---|---|
 //! | block, free_index, pool, chunk_map, views, counters | one table each; none of them knows the heap |
 //! | fingerprint | whether a table holds what it held before |
-//! | tables | [`Heap`] itself, and reading it |
+//! | tables, new | [`Heap`] itself, and reading it |
 //! | segment, segments | segments, and how they come, grow, shrink and go |
-//! | hand_out, free, fit | the hot path |
+//! | request, fit, hand_out, free, returned | the hot path |
+//! | links, merging | blocks beside each other, and which of them merge |
 //! | pool_bytes, driver_pool | what the driver's pool of stream-ordered memory holds beside blocks |
 //! | layout, placing | how memory is divided, where a strategy does it in another way than PyTorch |
 //! | stitched | blocks that are handed out through views |
 //! | growing | parts of a view that grows for one allocation |
 //! | sleep, saved | chunks of private pools that have no memory for a while, and what they held |
-//! | spill, spilling | chunks whose memory is the machine's, and which may be |
+//! | spill, spilled, spilling | chunks whose memory is the machine's, and which may be |
 //! | exchange | a chunk becomes several, at the same addresses |
 //! | guarded | blocks with memory of their own, for guard mode |
-//! | stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
+//! | owners, stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
 //! | notify, observers, snapshot, measure, physical | what observers, reports and other processes learn of the heap |
 //! | flight, flight_log | the last operations |
 //! | check | the rules that always hold |
+//!
+//! Methods of [`Heap`] go one way: a file calls those of files that do not call its own.
 
 mod block;
 mod bulk_copy;
@@ -45,16 +48,22 @@ mod hand_out;
 mod host_bytes;
 mod host_stock;
 mod layout;
+mod links;
 mod measure;
+mod merging;
+mod new;
 mod notify;
 mod observers;
 mod own_segments;
+mod owners;
 mod physical;
 mod placing;
 mod pool;
 mod pool_bytes;
 mod private;
 mod private_pools;
+mod request;
+mod returned;
 mod route;
 mod saved;
 mod segment;
@@ -64,6 +73,7 @@ mod sleep;
 mod snapshot;
 mod sorted;
 mod spill;
+mod spilled;
 mod spilling;
 mod stitched;
 mod stream_pools;
@@ -73,7 +83,6 @@ mod views;
 
 pub(crate) use block::{Block, Kind, Slots, State};
 pub(crate) use chunk_map::{Chunk, ChunkMap, GRANULE, MAX_HOME};
-pub(crate) use fit::{FitRules, Request};
 pub(crate) use flight_log::Kept;
 pub(crate) use growing::Tail;
 pub(crate) use guarded::GuardedMemory;
@@ -81,6 +90,7 @@ pub(crate) use host_bytes::map_bytes;
 pub(crate) use layout::{Layout, Merging, Placement};
 pub(crate) use physical::{Physical, PhysicalSpan};
 pub(crate) use private_pools::PrivatePool;
+pub(crate) use request::{FitRules, Request};
 pub use route::Route;
 pub use saved::Backup;
 pub(crate) use saved::{Locked, Saved};

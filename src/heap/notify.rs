@@ -7,8 +7,9 @@ use super::block::Kind;
 use super::flight::Entry;
 use super::snapshot::Shown;
 use super::tables::Heap;
+use crate::error::Result;
 use crate::ids::{BlockId, PoolIndex, StreamId};
-use crate::report::observer::{Action, Event};
+use crate::report::observer::{Action, Event, Observer, ObserverId};
 use crate::span::Span;
 
 impl Heap {
@@ -102,5 +103,26 @@ impl Heap {
         if self.observers.is_empty() {
             self.listen();
         }
+    }
+
+    /// Replaces the first observer. Returns the one before.
+    pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
+        let before = self.observers.set_first(observer);
+        self.listen();
+        before
+    }
+
+    /// Adds an observer.
+    pub(crate) fn add_observer(&mut self, observer: Box<dyn Observer>) -> Result<ObserverId> {
+        let id = self.observers.add(observer)?;
+        self.listen();
+        Ok(id)
+    }
+
+    /// Removes an observer that was added.
+    pub(crate) fn remove_observer(&mut self, id: ObserverId) -> Option<Box<dyn Observer>> {
+        let removed = self.observers.remove(id);
+        self.listen();
+        removed
     }
 }

@@ -6,19 +6,9 @@ use super::block::Kind;
 use super::tables::Heap;
 use crate::error::Result;
 use crate::fallible::TryPush;
-use crate::ids::{BlockId, PoolId, PoolIndex};
+use crate::ids::{BlockId, PoolId};
 
 impl Heap {
-    /// Returns whether a pool is part of a private pool with segments of its own.
-    pub(crate) fn is_segmented(&self, pool: PoolIndex) -> bool {
-        self.is_private(pool) && self.private.segments(self.owner_of(pool)).is_some()
-    }
-
-    /// Returns whether a pool is part of a private pool with a source of its own.
-    pub(crate) fn has_source(&self, pool: PoolIndex) -> bool {
-        self.is_private(pool) && self.private.segments(self.owner_of(pool)).is_some_and(|own| own.have_source())
-    }
-
     /// Returns whether a private pool holds no memory.
     pub(crate) fn holds_nothing(&self, owner: PoolId) -> bool {
         !self.blocks.iter().any(|(_, block)| self.is_owned_by(block.pool, owner))

@@ -4,63 +4,18 @@
 //! segments of their own keep PyTorch's layout.
 
 use super::block::{Block, Kind, State};
-use super::fit::Request;
-use super::layout::{Layout, Merging, Placement};
+use super::chunk_map::GRANULE;
+use super::layout::{Merging, Placement};
+use super::request::Request;
 use super::segment::Backing;
 use super::tables::Heap;
 use crate::config::rounding::ROUNDUP_INTERVALS;
 use crate::error::Result;
 use crate::fallible::TryPush;
-use crate::ids::{BlockId, PoolIndex};
+use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
 
 impl Heap {
-    /// Returns how memory of public pools is divided.
-    #[inline]
-    pub(crate) fn layout(&self) -> &Layout {
-        &self.rules.layout
-    }
-
-    /// Returns how a pool's memory is divided.
-    pub(crate) fn layout_of(&self, pool: PoolIndex) -> &Layout {
-        if self.is_segmented(pool) { &Layout::PYTORCH } else { &self.rules.layout }
-    }
-
-    /// Returns when free neighbours of a pool become one.
-    #[inline]
-    pub(super) fn merging_in(&self, pool: PoolIndex) -> Merging {
-        match self.rules.layout.merging {
-            Merging::Neighbours => Merging::Neighbours,
-            _ => self.layout_of(pool).merging,
-        }
-    }
-
-    /// Returns whether two neighbours of one size are the halves of one block.
-    pub(super) fn are_buddies(&self, before: BlockId, id: BlockId) -> bool {
-        let (before, block) = (&self.blocks[before], &self.blocks[id]);
-        let start = self.segment(before.segment).map_or(0, |segment| segment.span.start);
-        before.size == block.size && (before.address - start).is_multiple_of(2 * before.size)
-    }
-
-    /// Merges a block with its buddy, the block of both with its own, and so on. Returns as [`Heap::merge_free`] does.
-    #[cold]
-    pub(super) fn merge_buddies(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
-        let (mut merged, mut bytes) = (0, 0);
-        loop {
-            let Block { prev, next, .. } = self.blocks[id];
-            let (first, other) = match () {
-                () if self.joins(prev, id) => (prev, prev),
-                () if self.joins(id, next) => (id, next),
-                () => return (id, merged, bytes),
-            };
-            self.take_free(other);
-            merged += 1;
-            bytes += self.blocks[other].size;
-            self.absorb_next(first);
-            id = first;
-        }
-    }
-
     /// Cuts the request out of a block that is in no index. The rest becomes free. Returns the block of the request, which
     /// is larger than it if the host has no memory to note the rest.
     pub(crate) fn place(&mut self, id: BlockId, request: &Request, placement: Placement) -> BlockId {
@@ -70,6 +25,25 @@ impl Heap {
             Placement::Back => self.place_at_back(id, request.size),
             Placement::Halves => self.halve(id, request.size),
         }
+    }
+
+    /// Leaves the front of a block free that is in no index, by [`Placement::ByGranule`]. Returns the block behind it.
+    #[cold]
+    pub(super) fn leave_front(&mut self, id: BlockId, request: &Request) -> BlockId {
+        let block = self.blocks[id];
+        let front = front_of(block.span(), request.size);
+        if front == 0 || block.kind != Kind::Home || request.class == Class::Small {
+            return id;
+        }
+        let behind = block.part(Span::new(block.address + front, block.size - front), block.state);
+        self.blocks[id].size = front;
+        let Ok(behind) = self.insert_after(id, behind) else {
+            // The host has no memory for it: at the front is as good a place, for this request.
+            self.blocks[id].size = block.size;
+            return id;
+        };
+        self.insert_free(id);
+        behind
     }
 
     fn place_at_back(&mut self, id: BlockId, size: u64) -> BlockId {
@@ -253,5 +227,26 @@ impl Heap {
     /// Forgets it.
     pub(crate) fn forget_given_back(&mut self) {
         self.gives_back = false;
+    }
+}
+
+/// Returns how many bytes of a free span stay free in front of a request, so that as many granules as possible stay whole. What
+/// lies in part of a granule serves no view but at its ends, and no chunk can be split there.
+/// ```text
+/// granules          |      |      |      |      |
+/// 2, odd start         ...............####[####]       ends at a border: at the end
+/// 2, odd start         ....[####|####]............     else from the first border on
+/// 1.5, odd end      |..............[####|##]           between two borders that it needs not, so at the odd end
+/// ```
+fn front_of(free: Span, size: u64) -> u64 {
+    let is_odd = |at: u64| !at.is_multiple_of(GRANULE);
+    let at_end = free.size - size;
+    match (is_odd(free.start), is_odd(size), is_odd(free.end())) {
+        (true, false, false) | (false, true, true) => at_end,
+        (true, false, true) => {
+            let front = free.start.next_multiple_of(GRANULE) - free.start;
+            if front <= at_end { front } else { 0 }
+        }
+        _ => 0,
     }
 }

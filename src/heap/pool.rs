@@ -80,20 +80,19 @@ impl Pools {
 
     /// Adds a pair, for which there is room. Returns its large pool.
     pub(super) fn push_pair(&mut self, pair: [Pool; 2]) -> PoolIndex {
-        let large = PoolIndex::of_pair(self.0.len() / 2);
+        let large = PoolIndex::of_slot(self.0.len());
         self.0.extend(pair);
         large
     }
 
     /// Returns every pool with its index.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (PoolIndex, &Pool)> {
-        let index = |slot: usize| PoolIndex::of_pair(slot / 2).of(Class::of(slot % 2 == 1));
-        self.0.iter().enumerate().map(move |(slot, pool)| (index(slot), pool))
+        self.0.iter().enumerate().map(|(slot, pool)| (PoolIndex::of_slot(slot), pool))
     }
 
     /// Returns the large pool of each pair.
     pub(super) fn large(&self) -> impl DoubleEndedIterator<Item = PoolIndex> + use<> {
-        (0..self.0.len() / 2).map(PoolIndex::of_pair)
+        PoolIndex::large_of(self.0.len())
     }
 }
 

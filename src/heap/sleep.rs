@@ -10,7 +10,7 @@ use super::saved::Saved;
 use super::tables::Heap;
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryCollect, TryPush};
-use crate::ids::{ChunkId, Class, Handle, PoolId, PoolIndex, ViewId};
+use crate::ids::{ChunkId, Handle, PoolId, PoolIndex, ViewId};
 use crate::report::observer::Action;
 use crate::report::stats::SleepStats;
 use crate::span::Span;
@@ -59,31 +59,6 @@ impl Sleeper {
 }
 
 impl Heap {
-    /// Returns whether a private pool has pools of blocks, though maybe no blocks.
-    pub(crate) fn has_pairs(&self, owner: PoolId) -> bool {
-        self.pair_of(owner).is_some()
-    }
-
-    /// Returns a large pool of a private pool, if it has any.
-    pub(crate) fn pair_of(&self, owner: PoolId) -> Option<PoolIndex> {
-        self.pairs_of(owner).last()
-    }
-
-    /// Returns whether requests of a pool may take idle memory.
-    pub(crate) fn takes_idle(&self, pool: PoolIndex) -> bool {
-        !self.pools[pool].apart
-    }
-
-    /// Returns whether a pool is part of a private pool that sleeps: what it has free is nothing that anybody could have.
-    pub(crate) fn is_asleep(&self, pool: PoolIndex) -> bool {
-        self.pools[pool].apart && self.private.asleep(self.owner_of(pool)).is_some()
-    }
-
-    /// Returns whether a private pool sleeps that was released.
-    pub(crate) fn has_released_asleep(&self) -> bool {
-        self.private.sleeps_released()
-    }
-
     /// Returns the bytes of live blocks, and of freed ones that wait, of private pools that sleep.
     pub(crate) fn live_asleep(&self) -> u64 {
         if self.asleep == [0; 2] {
@@ -188,18 +163,6 @@ impl Heap {
         }
         self.counters.wakes += 1;
         self.private.set_asleep(owner, None);
-    }
-
-    /// Returns the bytes of the blocks over a chunk, by the class that they are counted for.
-    pub(super) fn bytes_by_class(&self, chunk: &Chunk) -> [(Class, u64); 2] {
-        let mut bytes = Class::ALL.map(|class| (class, 0));
-        for id in self.blocks_over(chunk.span()) {
-            let block = &self.blocks[id];
-            let class = if chunk.slab { Class::Small } else { block.pool.class() };
-            let size = block.span().intersection(&chunk.span()).map_or(0, |part| part.size);
-            bytes.iter_mut().filter(|(of, _)| *of == class).for_each(|(_, bytes)| *bytes += size);
-        }
-        bytes
     }
 
     fn notify_sleep(&mut self, action: Action, chunk: &Chunk) {

@@ -386,35 +386,6 @@ impl Heap {
         self.block_around(span).ok_or(Error::Internal("free memory is not of one kind"))
     }
 
-    /// Returns the blocks that have a byte in a span of home.
-    pub(crate) fn blocks_over(&self, span: Span) -> impl Iterator<Item = BlockId> + use<'_> {
-        let next = |id: &BlockId| Some(self.blocks[*id].next);
-        let inside = move |id: &BlockId| id.is_some() && self.blocks[*id].address < span.end();
-        std::iter::successors(Some(self.covering(span.start)), next).take_while(inside)
-    }
-
-    /// Returns the block that holds all bytes of a span of home, if there is one.
-    pub(crate) fn block_around(&self, span: Span) -> Option<BlockId> {
-        let id = self.covering(span.start);
-        let block = &self.blocks[id];
-        (block.address <= span.start && block.end() >= span.end()).then_some(id)
-    }
-
-    /// Moves idle ranges beside a block that is about to become free into its pool, so that they merge with it.
-    pub(super) fn adopt_idle(&mut self, id: BlockId) {
-        let Block { prev, next, pool, .. } = self.blocks[id];
-        if pool.is_small() {
-            return;
-        }
-        for beside in [prev, next] {
-            let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.idle;
-            // A private pool does not take memory that it did not ask for, because it keeps all that it gets.
-            if idle && !self.is_private(pool) {
-                self.hand_over(beside, pool);
-            }
-        }
-    }
-
     /// Returns a wholly free slab to the large pool, if it was made of 2 MiB of large memory. A chunk that was placed
     /// as a slab stays one.
     pub(super) fn return_slab(&mut self, id: BlockId) {

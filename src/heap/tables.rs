@@ -3,7 +3,7 @@
 //! Owns: the fields of [`Heap`]. The other files of this folder write them.
 
 use super::block::{Block, BlockTable, Slots};
-use super::chunk_map::ChunkMap;
+use super::chunk_map::{Chunk, ChunkMap};
 use super::counters::Counters;
 use super::fingerprint::Fingerprint;
 use super::flight::FlightRecorder;
@@ -20,11 +20,9 @@ use super::views::Views;
 use crate::error::Result;
 use crate::fallible::Grown;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, SegmentId, StreamId};
-use crate::report::observer::{Observer, ObserverId};
+use crate::span::Span;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The stream id of idle memory, which belongs to no stream.
-const IDLE: StreamId = StreamId(u64::MAX);
 /// Up to this many streams, pools are never vacated. The pools of one stream take 10 KB.
 pub(super) const FEW_STREAMS: usize = 16;
 
@@ -108,44 +106,6 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    pub(crate) fn new(rules: HeapRules) -> Result<Self> {
-        let mut heap = Self {
-            rules,
-            blocks: BlockTable::new()?,
-            pools: Pools::default(),
-            segments: Vec::new(),
-            vacant_from: 0,
-            counters: Counters::default(),
-            observers: Observers::default(),
-            flight: FlightRecorder::new(rules.flight)?,
-            searches: [0; 2],
-            addresses: FxHashMap::default(),
-            unlisted: BlockId::NONE,
-            pool_of: FxHashMap::default(),
-            last_pool: (StreamId::DEFAULT, PoolIndex::DEFAULT),
-            default_stream_asks: false,
-            borrowed: FxHashSet::default(),
-            home: None,
-            views: Views::default(),
-            idle: PoolIndex::DEFAULT,
-            private: PrivatePools::default(),
-            private_pairs: Vec::new(),
-            vacant_pools: Vec::new(),
-            vacate_from: 2 * FEW_STREAMS,
-            retired: Vec::new(),
-            pending_rollback: [0; 2],
-            asleep: [0; 2],
-            spilling: Spilling::default(),
-            gives_back: false,
-            driver_pool: DriverPoolBytes::default(),
-        };
-        heap.add_pools(StreamId::DEFAULT)?;
-        heap.idle = heap.add_pools(IDLE)?;
-        // `IDLE` is no stream of a program, so no request may find this pool.
-        heap.pool_of.remove(&IDLE);
-        Ok(heap)
-    }
-
     /// Sets the rules of another strategy. No memory is held by the rules of the earlier one, and the flight recorder stays.
     pub(crate) fn set_rules(&mut self, rules: HeapRules) {
         self.rules = rules;
@@ -282,24 +242,29 @@ impl Heap {
         Ok(self.addresses.try_reserve(1)?)
     }
 
-    /// Replaces the first observer. Returns the one before.
-    pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
-        let before = self.observers.set_first(observer);
-        self.listen();
-        before
+    /// Returns the blocks that have a byte in a span of home.
+    pub(crate) fn blocks_over(&self, span: Span) -> impl Iterator<Item = BlockId> + use<'_> {
+        let next = |id: &BlockId| Some(self.blocks[*id].next);
+        let inside = move |id: &BlockId| id.is_some() && self.blocks[*id].address < span.end();
+        std::iter::successors(Some(self.covering(span.start)), next).take_while(inside)
     }
 
-    /// Adds an observer.
-    pub(crate) fn add_observer(&mut self, observer: Box<dyn Observer>) -> Result<ObserverId> {
-        let id = self.observers.add(observer)?;
-        self.listen();
-        Ok(id)
+    /// Returns the block that holds all bytes of a span of home, if there is one.
+    pub(crate) fn block_around(&self, span: Span) -> Option<BlockId> {
+        let id = self.covering(span.start);
+        let block = &self.blocks[id];
+        (block.address <= span.start && block.end() >= span.end()).then_some(id)
     }
 
-    /// Removes an observer that was added.
-    pub(crate) fn remove_observer(&mut self, id: ObserverId) -> Option<Box<dyn Observer>> {
-        let removed = self.observers.remove(id);
-        self.listen();
-        removed
+    /// Returns the bytes of the blocks over a chunk, by the class that they are counted for.
+    pub(super) fn bytes_by_class(&self, chunk: &Chunk) -> [(Class, u64); 2] {
+        let mut bytes = Class::ALL.map(|class| (class, 0));
+        for id in self.blocks_over(chunk.span()) {
+            let block = &self.blocks[id];
+            let class = if chunk.slab { Class::Small } else { block.pool.class() };
+            let size = block.span().intersection(&chunk.span()).map_or(0, |part| part.size);
+            bytes.iter_mut().filter(|(of, _)| *of == class).for_each(|(_, bytes)| *bytes += size);
+        }
+        bytes
     }
 }

@@ -16,21 +16,6 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A stream of cudarc's. The default stream of a context is [`StreamId::DEFAULT`]; its stream "per thread" is refused by the
-/// allocator.
-impl From<&CudaStream> for StreamId {
-    fn from(stream: &CudaStream) -> Self {
-        Self::from_raw(stream.cu_stream())
-    }
-}
-
-/// As of the stream that it points to.
-impl From<&Arc<CudaStream>> for StreamId {
-    fn from(stream: &Arc<CudaStream>) -> Self {
-        Self::from(&**stream)
-    }
-}
-
 impl<A: Deref<Target = Allocator>> Stream<A, Arc<CudaStream>> {
     /// Names a stream of cudarc's and keeps it alive until the allocator has forgotten it.
     pub fn of_cudarc(allocator: A, stream: Arc<CudaStream>) -> Self {

@@ -54,6 +54,31 @@ pub(crate) struct Rules {
     /// Whether a public block goes back to the driver as soon as it is freed, in the order of the streams that use it
     /// ([`Strategy::free`]). Such blocks are marked as if other streams used them, so that no other strategy's frees ask for it.
     pub(crate) frees_to_driver: bool,
+    pub(crate) abilities: Abilities,
+}
+
+/// What memory of a strategy can do beside serving requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Abilities {
+    /// Whether allocations grow in place.
+    pub(crate) grows: bool,
+    /// Whether memory goes from under the addresses of a private pool, and comes again: the pool sleeps and wakes.
+    pub(crate) sleeps: bool,
+    /// Whether blocks of a private pool that were freed are handed out again at their addresses.
+    pub(crate) restores: bool,
+    /// Whether it is known without a wait which memory the GPU has passed, so that this goes back alone.
+    pub(crate) tells_passed: bool,
+    /// Whether other processes, other devices and other libraries may know the memory.
+    pub(crate) exports: bool,
+}
+
+impl Abilities {
+    /// Those of memory that stays where it is.
+    pub(crate) const FIXED: Self =
+        Self { grows: false, sleeps: false, restores: false, tells_passed: false, exports: true };
+    /// Those of memory that any addresses can have.
+    pub(crate) const MAPPED: Self =
+        Self { grows: true, sleeps: true, restores: true, tells_passed: true, exports: true };
 }
 
 impl Rules {
@@ -67,6 +92,7 @@ impl Rules {
             free_used_by,
             waits_for_oldest: false,
             frees_to_driver: false,
+            abilities: Abilities::FIXED,
         }
     }
 }

@@ -27,7 +27,7 @@
 //! - PyTorch's limit counts what is allocated; here limits count what the pool holds, as with every strategy. A request for which
 //!   the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did grow.
 
-use super::contract::{FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
+use super::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
 use super::estimates::{Assumption, Estimates};
 use crate::backing::{DriverPool, InTurn, Miss, MissResult, Served, StrategyContext};
 use crate::config::rounding::{MIN_BLOCK, Rounding};
@@ -46,7 +46,9 @@ pub(crate) struct MallocAsync {
 
 impl Strategy for MallocAsync {
     fn rules(&self, _config: &Config) -> Rules {
-        Rules { frees_to_driver: true, ..Rules::streams_apart(FitRules::EXACT, FreeUsedBy::RecordStream) }
+        let abilities = Abilities { exports: false, ..Abilities::FIXED };
+        let apart = Rules::streams_apart(FitRules::EXACT, FreeUsedBy::RecordStream);
+        Rules { frees_to_driver: true, abilities, ..apart }
     }
 
     fn layout(&self, _config: &Config, _total: u64) -> Layout {

@@ -7,6 +7,7 @@ mod context;
 mod epochs;
 mod low_water_mark;
 mod named_at_once;
+mod named_events;
 mod new_waits;
 mod pending;
 mod record_stream;
@@ -16,7 +17,7 @@ mod waits;
 
 pub(crate) use context::{StreamContext, StreamState};
 pub(crate) use epochs::Epochs;
-pub(crate) use low_water_mark::LowWaterMark;
+use low_water_mark::LowWaterMark;
 pub(crate) use new_waits::NewWaits;
 pub(crate) use pending::{Pending, Wanted, wait_for_events};
 pub(crate) use record_stream::{RecordedStreams, destroy_events};
@@ -32,6 +33,7 @@ pub(crate) struct Streams {
     pub(crate) epochs: Epochs,
     pub(crate) rounds: Rounds,
     pub(crate) new_waits: NewWaits,
+    pub(crate) low_water: LowWaterMark,
 }
 
 impl Streams {

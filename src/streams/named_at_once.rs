@@ -35,7 +35,7 @@ impl RecordedStreams {
         if capturing || !self.uses(id).contains(&stream) {
             return Ok(is_new);
         }
-        let recorded = match self.event_of(id, stream) {
+        let recorded = match self.named.event_of(id, stream) {
             Some(event) => match super::context::can_record(driver, stream) {
                 Ok(true) => driver.event_record(event, stream).map_err(Into::into),
                 known => known.map(drop).map_err(Into::into),
@@ -49,17 +49,17 @@ impl RecordedStreams {
     }
 
     /// Records events on the borrowed streams that use a block which is being held. Returns whether each has one.
-    pub(super) fn name_borrowed(&mut self, heap: &Heap, driver: &dyn Driver, id: BlockId) -> bool {
+    fn name_borrowed(&mut self, heap: &Heap, driver: &dyn Driver, id: BlockId) -> bool {
         let named = in_relaxed_capture_mode(driver, true, || {
             let count = self.uses(id).len();
             for at in 0..count {
                 let Some(stream) = self.uses(id).get(at).copied().filter(|stream| heap.is_borrowed(*stream)) else {
                     continue;
                 };
-                if self.event_of(id, stream).is_none() && self.add_event(driver, id, stream).is_err() {
+                if self.named.event_of(id, stream).is_none() && self.add_event(driver, id, stream).is_err() {
                     return Ok(false);
                 }
-                if self.event_of(id, stream).is_none() {
+                if self.named.event_of(id, stream).is_none() {
                     return Ok(false);
                 }
             }
@@ -71,25 +71,19 @@ impl RecordedStreams {
         })
     }
 
-    /// Forgets all events of a block.
-    pub(super) fn drop_events_of_block(&mut self, id: BlockId) {
-        let events = self.named.remove(&id).unwrap_or_default();
-        self.idle_events.extend(events.into_iter().map(|(_, event)| event));
-    }
-
     /// Records the first event of a stream for a block.
     fn add_event(&mut self, driver: &dyn Driver, id: BlockId, stream: StreamId) -> Result<()> {
-        match self.named.get_mut(&id) {
+        match self.named.0.get_mut(&id) {
             Some(events) => events.try_reserve(1)?,
-            None => drop(try_insert(&mut self.named, id, with_room(1)?)?),
+            None => drop(try_insert(&mut self.named.0, id, with_room(1)?)?),
         }
         let added = self.record_anew(driver, stream);
-        let Some(events) = self.named.get_mut(&id) else { return added.map(drop) };
+        let Some(events) = self.named.0.get_mut(&id) else { return added.map(drop) };
         if let Ok(Some(event)) = added {
             events.push((stream, event));
             self.out_of_order = true;
         } else if events.is_empty() {
-            self.named.remove(&id);
+            self.named.0.remove(&id);
         }
         added.map(drop)
     }
@@ -100,37 +94,6 @@ impl RecordedStreams {
         let mut events = with_room(1)?;
         let recorded = self.record_event(driver, stream, &mut events)?;
         Ok(events.pop().map(|(_, event)| event).filter(|_| recorded == Recorded::Event))
-    }
-
-    /// Returns the event that was recorded when the stream was named for a live or held block.
-    pub(super) fn event_of(&self, id: BlockId, stream: StreamId) -> Option<EventId> {
-        self.named.get(&id)?.iter().find(|(of, _)| *of == stream).map(|(_, event)| *event)
-    }
-
-    /// Forgets the event of a stream for a block, which can be used again.
-    pub(super) fn drop_event(&mut self, id: BlockId, stream: StreamId) {
-        let Some(events) = self.named.get_mut(&id) else { return };
-        if let Some(at) = events.iter().position(|(of, _)| *of == stream) {
-            let (_, event) = events.swap_remove(at);
-            self.idle_events.push(event);
-        }
-        if events.is_empty() {
-            self.named.remove(&id);
-        }
-    }
-
-    /// Forgets the events of a stream that has ended.
-    pub(super) fn drop_events_of(&mut self, stream: StreamId) {
-        let idle = &mut self.idle_events;
-        self.named.retain(|_, events| {
-            events.retain(|(of, event)| {
-                if *of == stream {
-                    idle.push(*event);
-                }
-                *of != stream
-            });
-            !events.is_empty()
-        });
     }
 
     /// Forgets the events of a block about to be freed that have passed. Where one cannot be asked for, the block waits for it.
@@ -146,5 +109,19 @@ impl RecordedStreams {
             }
             !passed
         });
+    }
+
+    /// Makes the block wait for the end of a capture, or for memory of the host, and then for the streams that use it.
+    ///
+    /// Borrowed streams are named now, and never after. If one of them cannot be, the block waits for the device instead.
+    pub(crate) fn hold(&mut self, heap: &mut Heap, driver: &dyn Driver, id: BlockId) {
+        heap.set_pending(id);
+        if heap.has_borrowed() && !self.name_borrowed(heap, driver, id) {
+            self.named.drop_events_of_block(id, &mut self.idle_events);
+            self.uses.remove(&id);
+            self.of_device.push(id);
+            return;
+        }
+        self.held.push_back(id);
     }
 }

@@ -6,6 +6,7 @@
 //! is recorded or queried.
 
 use super::context::{can_record, is_destroyed, wait_for_destroyed};
+use super::named_events::NamedEvents;
 use crate::driver::{Driver, DriverResult};
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryPush, try_insert, with_room};
@@ -37,19 +38,18 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(crate) struct RecordedStreams {
     /// The streams, other than its own, that use each live block.
-    uses: FxHashMap<BlockId, Vec<StreamId>>,
+    pub(super) uses: FxHashMap<BlockId, Vec<StreamId>>,
     /// Events recorded at frees, by stream, oldest first.
     queues: Vec<(StreamId, VecDeque<Queued>)>,
     /// Blocks freed during a capture, or while a stream that uses them is being captured, oldest first. Their events are
     /// recorded after its end. There is room for every block that other streams use.
-    held: VecDeque<BlockId>,
+    pub(super) held: VecDeque<BlockId>,
     /// Blocks that wait for the device: a borrowed stream used them that could not be named at their frees, and may be gone. There
     /// is room for every block that other streams use.
     pub(super) of_device: Vec<BlockId>,
     /// For how much each pending block waits.
     waiting: FxHashMap<BlockId, Waiting>,
-    /// Events of live and held blocks, recorded when their streams were named (`named_at_once.rs`).
-    pub(super) named: FxHashMap<BlockId, Vec<(StreamId, EventId)>>,
+    pub(super) named: NamedEvents,
     /// Whether the queues may hold events that were recorded in another order than they came.
     pub(super) out_of_order: bool,
     /// Events that can be used again. There is room for every event.
@@ -74,7 +74,7 @@ impl RecordedStreams {
             + map_bytes(&self.uses)
             + self.uses.len() * size_of::<[StreamId; 4]>()
             + map_bytes(&self.waiting)
-            + map_bytes(&self.named)
+            + map_bytes(&self.named.0)
     }
 
     /// Returns whether events should be queried even if no request misses the memory: many more blocks wait than at the
@@ -156,7 +156,7 @@ impl RecordedStreams {
 
     /// Takes back what [`Self::record_use`] noted.
     pub(crate) fn forget_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) {
-        self.drop_event(id, stream);
+        self.named.drop_event(id, stream, &mut self.idle_events);
         let Some(uses) = self.uses.get_mut(&id) else { return };
         uses.retain(|of| *of != stream);
         if uses.is_empty() {
@@ -199,12 +199,12 @@ impl RecordedStreams {
         let events = self.make_room(id);
         let recorded = events.and_then(|mut events| match self.record_all(driver, id, &mut events) {
             Ok(true) => {
-                self.named.remove(&id);
+                self.named.0.remove(&id);
                 Ok(Some(PendingFree { id, events }))
             }
             recorded => {
                 // Events of streams that were named before stay the block's.
-                let named = self.named.get(&id).map_or(&[][..], Vec::as_slice);
+                let named = self.named.0.get(&id).map_or(&[][..], Vec::as_slice);
                 let anew = events.into_iter().filter(|event| !named.contains(event));
                 self.idle_events.extend(anew.map(|(_, event)| event));
                 Ok(recorded.map(|_| None)?)
@@ -253,7 +253,7 @@ impl RecordedStreams {
         let count = self.uses.get(&id).map_or(0, Vec::len);
         for at in 0..count {
             let Some(stream) = self.uses.get(&id).and_then(|streams| streams.get(at)).copied() else { break };
-            if let Some(event) = self.event_of(id, stream) {
+            if let Some(event) = self.named.event_of(id, stream) {
                 events.push((stream, event));
             } else if self.record_event(driver, stream, events)? == Recorded::InCapture {
                 return Ok(false);
@@ -322,20 +322,6 @@ impl RecordedStreams {
         self.drop_empty_queues();
     }
 
-    /// Makes the block wait for the end of a capture, or for memory of the host, and then for the streams that use it.
-    ///
-    /// Borrowed streams are named now, and never after. If one of them cannot be, the block waits for the device instead.
-    pub(crate) fn hold(&mut self, heap: &mut Heap, driver: &dyn Driver, id: BlockId) {
-        heap.set_pending(id);
-        if heap.has_borrowed() && !self.name_borrowed(heap, driver, id) {
-            self.drop_events_of_block(id);
-            self.uses.remove(&id);
-            self.of_device.push(id);
-            return;
-        }
-        self.held.push_back(id);
-    }
-
     /// Frees the blocks that wait for the device, which has done all work.
     pub(crate) fn device_passed(&mut self, heap: &mut Heap) {
         while let Some(id) = self.of_device.pop() {
@@ -383,7 +369,7 @@ impl RecordedStreams {
             streams.retain(|of| *of != stream);
             !streams.is_empty()
         });
-        self.drop_events_of(stream);
+        self.named.drop_events_of(stream, &mut self.idle_events);
         self.drain(heap, |of, _| Ok(of == stream))
     }
 
@@ -466,7 +452,7 @@ impl RecordedStreams {
     /// Gives every event back to the driver, at the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
         let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|queued| queued.event);
-        let named = self.named.drain().flat_map(|(_, events)| events).map(|(_, event)| event);
+        let named = self.named.0.drain().flat_map(|(_, events)| events).map(|(_, event)| event);
         destroy_events(driver, self.idle_events.drain(..).chain(queued).chain(named));
     }
 }

@@ -74,6 +74,7 @@ PyTorch's cache is counted all the same. A job's page-locked memory is recorded 
 job-pinned.seam is the trace. Its free blocks serve again when the streams have passed that used them.";
 
 const REPORTED: &str = "\
+In figures and charts caching is native, PyTorch's default, and stitch is seamalloc's.
 The page needs no network and no other file; any browser of 2023 or later shows it. If the device is not given, \
 it is an H200 with the memory of the recorded device. With --passes the last pass is shown.
 Who holds the memory is known of snapshots that were recorded with stacks:

@@ -68,7 +68,10 @@ impl Comparison {
         let both = self.both(ours, theirs);
         let of_kind = |kind: &'static str| {
             let less = both.iter().filter(|(of, own, other)| *of == kind && own.reserved < other.reserved).count();
-            format!("{less} of {} {kind}", both.iter().filter(|(of, ..)| *of == kind).count())
+            match both.iter().filter(|(of, ..)| *of == kind).count() {
+                1 => format!("{less} of 1 {}", kind.trim_end_matches('s')),
+                all => format!("{less} of {all} {kind}"),
+            }
         };
         let counts = listed(&kinds(&both).into_iter().map(of_kind).collect::<Vec<_>>())?;
         let saved = both.iter().filter_map(|(_, own, other)| other.reserved.checked_sub(own.reserved));
@@ -162,7 +165,7 @@ mod tests {
         let found = compared(&[Caching, Expandable, Gmlake, Stitch], rows).unwrap();
         assert_eq!(
             found,
-            "`stitch` holds less than `expandable` on 2 of 2 jobs and 0 of 1 patterns, by 2.00 to 4.00 GiB; on 1 it holds \
+            "`stitch` holds less than `expandable` on 2 of 2 jobs and 0 of 1 pattern, by 2.00 to 4.00 GiB; on 1 it holds \
              1.00 GiB more. Beside `stitch`, `gmlake` holds 9.1% less on jobs and as much on patterns, and spends 7.3 times \
              as long in the driver (66.00 s against 9.00 s)."
         );
@@ -174,7 +177,7 @@ mod tests {
         let rows: &[Row] = &[("jobs", &[Some((10, 1)), Some((10, 2))])];
         assert_eq!(
             compared(&[Caching, Expandable], rows).unwrap(),
-            "`expandable` holds less than `caching` on 0 of 1 jobs. Beside `expandable`, `caching` holds as much on jobs, \
+            "`expandable` holds less than `caching` on 0 of 1 job. Beside `expandable`, `caching` holds as much on jobs, \
              and spends 0.5 times as long in the driver (1.00 s against 2.00 s)."
         );
         assert!(compared(&[Gmlake, Stitch], rows).unwrap().starts_with("`stitch` holds less than `gmlake` on 0 of 1"));

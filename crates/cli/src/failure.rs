@@ -39,7 +39,7 @@ pub(crate) enum Failure {
         path = .path.display()
     )]
     NoSuchGraph { path: PathBuf, nearest: String },
-    #[error("{0} of {1} plans need more than the capacity")]
+    #[error("{} more than the capacity", if *.1 == 1 { "the plan needs".to_owned() } else { format!("{} of {} plans need", .0, .1) })]
     Capacity(usize, usize),
     #[error("{0}")]
     Usage(String),
@@ -73,7 +73,7 @@ pub(crate) enum Failure {
     NobodyServes,
     #[error("{0} of {1} rows differ")]
     Differ(usize, usize),
-    #[error("{0} of {1} runs did not have enough memory")]
+    #[error("{} did not have enough memory", if *.1 == 1 { "the run".to_owned() } else { format!("{} of {} runs", .0, .1) })]
     OutOfMemory(usize, usize),
     #[error("{0} of {1} inputs could not be processed{rest}", rest = if .0 < .1 { "; the others were" } else { "" })]
     Broken(usize, usize),

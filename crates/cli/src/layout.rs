@@ -1,11 +1,13 @@
 //! Snapshots without a history: what the layout at one moment says, for `whatif` and `report`.
 
 use crate::failure::Failure;
-use crate::output::{self, Output, bytes, grouped};
+use crate::output::{self, Output, bytes, grouped, without_breaks};
 use crate::table::Table;
 use crate::values::Device;
+use seamalloc_page::{LayoutWords, PageTable};
+use seamalloc_trace::columns::{Cell, Shown, bytes_beside};
 use seamalloc_trace::layout::LayoutPool;
-use seamalloc_trace::owners::{Lines, Owners};
+use seamalloc_trace::owners::{Lines, Owners, Sum};
 use seamalloc_trace::pytorch::{HeldOrigins, read_held_origins};
 use seamalloc_trace::{Layout, TraceError};
 use serde_json::Value;
@@ -39,34 +41,37 @@ impl Layouts {
         self.0.is_empty()
     }
 
-    /// Prints what each layout says. The memory of a device is known if `device` was asked for; `libraries` are parts of paths of
-    /// files that are no code of the user's.
+    /// Prints the words of each layout, and returns them for a page; with `json` prints its line alone. The memory of a device is known
+    /// if `device` was asked for; `libraries` are parts of paths of files that are no code of the user's.
     pub(crate) fn print(
         &self,
         output: &mut Output,
         device: Option<&Device>,
         json: bool,
         libraries: &[String],
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<LayoutWords>, Failure> {
         let capacity = match device {
             Some(Device::Sim(device)) => Some(device.capacity),
             _ => None,
         };
+        let mut all = Vec::new();
         for (index, (path, layout)) in self.0.iter().enumerate() {
             let held = held_origins(path, layout.device)?;
             let owners = held.as_ref().map(|held| (owners(held, libraries), &held.origins));
+            let words = words(layout, capacity, owners.as_ref().map(|(owners, _)| owners));
             if json {
                 let mut line = layout.to_json(capacity);
                 line["owners"] = owners.map_or(Value::Null, |(owners, origins)| owners.to_json(origins));
                 output::print(&line.to_string())?;
-                continue;
+            } else {
+                if index > 0 {
+                    output.text("")?;
+                }
+                print(output, layout, &words)?;
             }
-            if index > 0 {
-                output.text("")?;
-            }
-            print(output, layout, capacity, owners.map(|(owners, _)| owners).as_ref())?;
+            all.push(words);
         }
-        Ok(())
+        Ok(all)
     }
 }
 
@@ -81,18 +86,36 @@ fn owners(held: &HeldOrigins, libraries: &[String]) -> Owners {
     Owners::of(blocks, &held.origins, &Lines::of(&held.origins, libraries), MOST_OWNERS)
 }
 
-fn print(output: &mut Output, layout: &Layout, capacity: Option<u64>, owners: Option<&Owners>) -> Result<(), Failure> {
-    let verdict = layout.verdict(capacity);
-    output.text(&format!("{}, device {}: {}", layout.name, layout.device, verdict.headline))?;
-    output.text(&verdict.reasons)?;
-    output.text(&format!("Next: {}", verdict.next))?;
+fn print(output: &mut Output, layout: &Layout, words: &LayoutWords) -> Result<(), Failure> {
+    let [headline, reasons, next] = &words.verdict;
+    output.text(&format!("{}: {headline}", words.name))?;
+    output.text(reasons)?;
+    output.text(&format!("Next: {next}"))?;
     output.text("")?;
     let mut table = Table::new(LayoutPool::COLUMNS);
     layout.pools.iter().for_each(|pool| table.add(pool, 0));
     output.table(&table)?;
     output.text("")?;
+    words.texts.iter().try_for_each(|text| output.text(text))?;
+    // The first table is that of the pools.
+    for table in words.tables.iter().skip(1) {
+        output.text("")?;
+        output.text(&table.caption)?;
+        for row in &table.rows {
+            if let [name, held, share] = row.as_slice() {
+                output.text(&without_breaks(&format!("{held:>12}  {share:>6}  {name}")))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns all that is said of a layout.
+fn words(layout: &Layout, capacity: Option<u64>, owners: Option<&Owners>) -> LayoutWords {
+    let verdict = layout.verdict(capacity);
     let held = &layout.held;
-    output.text(&format!(
+    let bytes = |bytes: u64| without_breaks(&bytes_beside(bytes, held.reserved));
+    let mut texts = vec![format!(
         "The snapshot has no history of allocations: this is the memory at one moment. {} are held in {}: {} allocated, {} \
          pending, {} free in {}, the largest {}.",
         bytes(held.reserved),
@@ -102,26 +125,50 @@ fn print(output: &mut Output, layout: &Layout, capacity: Option<u64>, owners: Op
         bytes(held.free),
         counted(held.holes, "hole"),
         bytes(held.largest_hole)
-    ))?;
+    )];
     let largest = layout.largest_requests(capacity);
     let room = match capacity {
+        Some(capacity) if capacity < held.reserved => {
+            format!("on a device of {}, which is less than the snapshot's held", bytes(capacity))
+        }
         Some(capacity) => format!("on a device of {}", bytes(capacity)),
         None => "without new memory of the device (--device sim:rtx4090, for example, says how much it has)".to_owned(),
     };
-    output.text(&format!(
+    texts.push(format!(
         "The largest request that could be served then, {room}: {} with native, {} with expandable segments, {} with stitch, {} with \
          stitch and split:last_resort. {ASSUMPTIONS}",
         bytes(largest.native),
         bytes(largest.expandable),
         bytes(largest.stitch),
         bytes(largest.split)
-    ))?;
+    ));
+    let mut tables = vec![pools(layout)];
     match owners {
-        Some(owners) => print_owners(output, owners),
-        None => output.text(
+        Some(owners) => tables.push(owners_table(owners)),
+        None => texts.push(
             "The snapshot has no stacks. With torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\") \
-             before the job it says who holds what.",
+             before the job it says who holds what."
+                .to_owned(),
         ),
+    }
+    let name = format!("{}, device {}", layout.name, layout.device);
+    LayoutWords { name, verdict: [verdict.headline, verdict.reasons, verdict.next], texts, tables }
+}
+
+/// Returns the table of streams and pools, for a page.
+fn pools(layout: &Layout) -> PageTable {
+    let shown: Vec<_> = LayoutPool::COLUMNS.iter().filter_map(|column| column.shown.as_ref()).collect();
+    let cells = |pool: &LayoutPool| {
+        let cell = |shown: &&Shown<LayoutPool>| match (shown.cell)(pool) {
+            Cell::Text(text) | Cell::Failed(text) => text,
+            Cell::Used(part) => format!("{:.2}%", part * 100.0),
+        };
+        shown.iter().map(cell).collect()
+    };
+    PageTable {
+        caption: "The memory that each stream holds of each pool.".to_owned(),
+        headings: shown.iter().map(|shown| shown.heading.replace('\n', ", ")).collect(),
+        rows: layout.pools.iter().map(cells).collect(),
     }
 }
 
@@ -130,18 +177,20 @@ fn counted(count: u64, thing: &str) -> String {
     format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
-fn print_owners(output: &mut Output, owners: &Owners) -> Result<(), Failure> {
-    output.text("")?;
-    output.text(&format!("Who holds the {} that the program asked for:", bytes(owners.live)))?;
-    let mut line = |sum: seamalloc_trace::owners::Sum, name: &str| {
-        let held = seamalloc::units::format_bytes(sum.bytes);
-        output.text(&format!("{held:>12}  {:>5.1}%  {name}", sum.share * 100.0).replace(' ', "\u{a0}"))
+fn owners_table(owners: &Owners) -> PageTable {
+    let row = |sum: Sum, name: &str| {
+        vec![name.to_owned(), bytes_beside(sum.bytes, owners.live), format!("{:.1}%", sum.share * 100.0)]
     };
-    for owner in &owners.rows {
-        line(owner.held, &owner.name)?;
-    }
+    let mut rows: Vec<_> = owners.rows.iter().map(|owner| row(owner.held, &owner.name)).collect();
     if owners.other_lines > 0 {
-        line(owners.other, &counted(owners.other_lines as u64, "other line"))?;
+        rows.push(row(owners.other, &counted(owners.other_lines as u64, "other line")));
     }
-    if owners.not_recorded.blocks > 0 { line(owners.not_recorded, "not recorded") } else { Ok(()) }
+    if owners.not_recorded.blocks > 0 {
+        rows.push(row(owners.not_recorded, "not recorded"));
+    }
+    PageTable {
+        caption: format!("Who holds the {} that the program asked for:", bytes(owners.live)),
+        headings: ["asked for by", "held", "share"].map(str::to_owned).to_vec(),
+        rows,
+    }
 }

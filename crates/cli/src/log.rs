@@ -1,9 +1,10 @@
 //! The log on standard error.
 //!
-//! Owns: the subscriber. A command makes many allocators with the same options, so a line about options is written once.
+//! Owns: the subscriber. A command makes many allocators with the same options, so a line about options is written once, and one
+//! for all strategies that do not heed an option, at the end.
 
-use crate::outside;
-use std::collections::HashSet;
+use crate::{output, outside};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::{Debug, Write as _};
 use std::sync::Mutex;
 use tracing::field::Field;
@@ -30,7 +31,21 @@ fn logged() -> Targets {
     named.and_then(|text| text.parse().ok()).or_else(|| LOGGED.parse().ok()).unwrap_or_default()
 }
 
-/// Lets each line about options pass once.
+/// Options that some strategies do not heed: the strategies, and those that do.
+static UNHEEDED: Mutex<BTreeMap<String, (Vec<String>, String)>> = Mutex::new(BTreeMap::new());
+
+/// Writes a line for each option that strategies of the command did not heed, below what it printed.
+pub(crate) fn finish() {
+    let unheeded = UNHEEDED.lock().map(|mut unheeded| std::mem::take(&mut *unheeded)).unwrap_or_default();
+    for (option, (strategies, heeding)) in unheeded {
+        output::note(&format!(
+            "the option `{option}` has no effect with {}; it has with {heeding}",
+            strategies.join(", ")
+        ));
+    }
+}
+
+/// Lets each line about options pass once, and keeps those of strategies that do not heed one for [`finish`].
 #[derive(Default)]
 struct OncePerText(Mutex<HashSet<String>>);
 
@@ -40,9 +55,26 @@ impl<S: Subscriber> Layer<S> for OncePerText {
             return true;
         }
         let mut text = String::new();
-        event.record(&mut |field: &Field, value: &dyn Debug| {
-            let _ = write!(text, "{field}={value:?} ");
+        event.record(&mut |_: &Field, value: &dyn Debug| {
+            let _ = write!(text, "{value:?}");
         });
-        self.0.lock().is_ok_and(|mut told| told.insert(text))
+        let is_new = self.0.lock().is_ok_and(|mut told| told.insert(text.clone()));
+        is_new && !keep_unheeded(&text)
     }
+}
+
+/// Keeps a line on a strategy that does not heed an option; returns whether it is one.
+fn keep_unheeded(text: &str) -> bool {
+    let parts = text.strip_prefix("the option `").and_then(|text| {
+        let (option, text) = text.split_once("` has no effect: the strategy ")?;
+        let (strategy, heeding) = text.split_once(" does not heed it, but ")?;
+        Some((option, strategy, heeding))
+    });
+    let Some((option, strategy, heeding)) = parts else { return false };
+    UNHEEDED.lock().is_ok_and(|mut unheeded| {
+        let (strategies, all) = unheeded.entry(option.to_owned()).or_default();
+        strategies.push(strategy.to_owned());
+        heeding.clone_into(all);
+        true
+    })
 }

@@ -83,6 +83,7 @@ fn main() -> ExitCode {
             output::write(String::from_utf8_lossy(&script).trim_end())
         }
     };
+    log::finish();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has enough of it (`| head`).

@@ -11,14 +11,14 @@ use crate::{output, source, verdict};
 use seamalloc::StrategyKind;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::units::format_bytes;
-use seamalloc_page::{Course, Job, course, fleet_html, html};
+use seamalloc_page::{Course, Job, course, fleet_html, html, layout_html};
 use seamalloc_trace::Trace;
 use seamalloc_trace::cliff::cliff;
 use seamalloc_trace::owners::owners;
 use seamalloc_trace::pytorch::Origins;
 use seamalloc_trace::replay::ReplayOptions;
-use seamalloc_trace::verdict::{Judgement, judged};
-use seamalloc_trace::whatif::{DeviceFrom, device_of, whatif};
+use seamalloc_trace::verdict::Judgement;
+use seamalloc_trace::whatif::{DeviceFrom, Replays, device_of};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -52,7 +52,11 @@ pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
     let mut jobs = Vec::new();
     let (mut runs, mut failed) = (0, 0);
     inputs.each(&loaded, |(trace, origins)| {
-        let verdict = judge(args, trace, origins.as_ref())?;
+        let (device, from) = device_for(run, trace);
+        let any = ReplayOptions::new(run.conf.clone(), device.clone());
+        let options = run.runs_on(&device).into_iter().next().unwrap_or(any);
+        let mut replays = Replays::new(trace, &options, from);
+        let verdict = replays.judged(origins.as_ref(), &args.library)?;
         if run.json {
             output::print(&in_json(trace, origins.as_ref(), &verdict, &args.library).to_string())?;
         } else {
@@ -61,7 +65,8 @@ pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
         if args.output.is_none() {
             return Ok(());
         }
-        let job = job(args, trace, origins.clone(), verdict)?;
+        let mut job = job(args, trace, device, &mut replays)?;
+        (job.origins, job.verdict) = (origins.clone(), Some(verdict));
         runs += job.courses.len();
         failed += job.courses.iter().filter(|course| is_out_of_memory(course)).count();
         jobs.push(job);
@@ -70,15 +75,14 @@ pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
     if let Some(output) = args.output.as_deref().filter(|_| !jobs.is_empty()) {
         write(output, &html(&command(), &jobs), run.json)?;
     }
-    if !layouts.is_empty() {
-        layouts.print(&mut output, run.device.as_ref(), run.json, &args.library)?;
-        if !run.json {
-            output.text("")?;
-            output.text(
-                "A snapshot without a history has no page: a page shows operation after operation, which takes a recording \
-                 (torch.cuda.memory._record_memory_history before the job).",
-            )?;
-        }
+    let words = layouts.print(&mut output, run.device.as_ref(), run.json, &args.library)?;
+    match args.output.as_deref().filter(|_| !words.is_empty()) {
+        Some(path) if jobs.is_empty() => write(path, &layout_html(&command(), &words), run.json)?,
+        Some(path) => output::note(&format!(
+            "{}: the page of the jobs; a snapshot without a history has one by itself",
+            path.display()
+        )),
+        None => {}
     }
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
@@ -140,24 +144,14 @@ fn device_for(run: &RunArgs, trace: &Trace) -> (SimConfig, DeviceFrom) {
     }
 }
 
-/// The verdict on a job.
-fn judge(args: &ReportArgs, trace: &Trace, origins: Option<&Origins>) -> Result<Judgement, Failure> {
-    let run = &args.traces.run;
-    let (device, from) = device_for(run, trace);
-    let any = ReplayOptions::new(run.conf.clone(), device.clone());
-    let options = run.runs_on(&device).into_iter().next().unwrap_or(any);
-    Ok(judged(trace, origins, &args.library, &options, from)?)
-}
-
 /// What all strategies make of a trace, on one device.
 fn job<'t>(
     args: &ReportArgs,
     trace: &'t Trace,
-    origins: Option<Origins>,
-    verdict: Judgement,
+    device: SimConfig,
+    replays: &mut Replays<'_>,
 ) -> Result<Job<'t>, Failure> {
     let run = &args.traces.run;
-    let (device, from) = device_for(run, trace);
     let each = run.runs_on(&device);
     let mapped = mapped(args, trace, &each);
     let mut courses = Vec::new();
@@ -168,14 +162,14 @@ fn job<'t>(
         courses.push(course(trace, options, mapped.contains(&kind), show)?);
     }
     let (mut compared, mut sizes) = (Vec::new(), Vec::new());
-    if let Some(options) = each.first().filter(|_| !args.quick) {
+    if !args.quick {
         let kinds: Vec<_> = each.iter().map(|run| run.config.strategy).collect();
         let progress = Progress::new(format!("{} / whatif", trace.name));
         let mut show = |kind: StrategyKind, done: u32, total: u32| {
             progress.say(format!("{} / whatif {kind}", trace.name));
             progress.set(done.into(), total.into());
         };
-        compared = whatif(trace, &kinds, options, from, &mut show)?;
+        compared = replays.whatif(&kinds, true, &mut show)?;
         // The sizes are those of the trace: the device's own capacity has no part in it.
         let whole = SimConfig { capacity: device.profile.memory(), ..device };
         for options in run.runs_on(&whole) {
@@ -188,8 +182,7 @@ fn job<'t>(
         || Job::new(trace, &ReplayOptions::new(run.conf.clone(), SimConfig::default()), Vec::new()),
         |options| Job::new(trace, options, courses),
     );
-    (job.whatif, job.cliff, job.origins) = (compared, sizes, origins);
-    job.verdict = Some(verdict);
+    (job.whatif, job.cliff) = (compared, sizes);
     job.libraries.clone_from(&args.library);
     Ok(job)
 }

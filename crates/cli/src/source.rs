@@ -8,7 +8,7 @@ use crate::output;
 use seamalloc::nearest::near;
 use seamalloc_trace::pytorch::{Origins, read_origins};
 use seamalloc_trace::workload::{self, Scale, Workload};
-use seamalloc_trace::{Trace, TraceError, read_path, recorded};
+use seamalloc_trace::{Trace, TraceError, make_refused, read_path, recorded};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<(Vec
 /// A trace, with what its file says of the origins of requests.
 pub(crate) type Loaded = (Trace, Option<Origins>);
 
-/// As [`load_all`], with the origins of requests. Snapshots without a history are kept as `layouts`.
+/// As [`load_all`], with the origins of requests. A request that was refused while the job was recorded is made. Snapshots without a history are kept as `layouts`.
 pub(crate) fn load_with_origins(
     paths: &[PathBuf],
     generate: GenerateArgs,
@@ -32,7 +32,12 @@ pub(crate) fn load_with_origins(
         let traces = layouts.or(path, load(path, generate))?;
         let origins = if path.exists() && !traces.is_empty() { read_origins(path)? } else { Vec::new() };
         let mut origins = origins.into_iter().map(Some);
-        Ok(traces.into_iter().map(|trace| (trace, origins.next().flatten())).collect())
+        let with_refused = |mut trace| {
+            let mut origins = origins.next().flatten();
+            make_refused(&mut trace, origins.as_mut());
+            (trace, origins)
+        };
+        Ok(traces.into_iter().map(with_refused).collect())
     })
 }
 

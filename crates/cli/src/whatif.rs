@@ -4,15 +4,15 @@
 use crate::args::{Color, WhatifArgs};
 use crate::failure::Failure;
 use crate::layout::Layouts;
-use crate::output::{self, Output, bytes};
+use crate::output::{self, Output, without_breaks};
 use crate::progress::Progress;
 use crate::source;
 use crate::table::Table;
 use crate::values::Device;
 use crate::verdict;
 use seamalloc::StrategyKind;
-use seamalloc_trace::verdict::judged;
-use seamalloc_trace::whatif::{DeviceFrom, MOST_GROWTH, WhatIf, device_of, held as held_once, times, whatif};
+use seamalloc_trace::columns::bytes_beside;
+use seamalloc_trace::whatif::{DeviceFrom, MOST_GROWTH, Replays, WhatIf, device_of, times};
 use std::cmp::Ordering;
 
 pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
@@ -46,10 +46,10 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
                 bar.set(done.into(), total.into());
             }
         };
-        let seek = if asked.quick { held_once } else { whatif };
-        let mut found = seek(trace, &kinds, options, from, &mut show)?;
+        let mut replays = Replays::new(trace, options, from);
+        let mut found = replays.whatif(&kinds, !asked.quick, &mut show)?;
         drop(bar);
-        let verdict = judged(trace, origins.as_ref(), &[], options, from)?;
+        let verdict = replays.judged(origins.as_ref(), &[])?;
         for (index, report) in found.iter_mut().enumerate() {
             report.verdict = Some(verdict.clone());
             runs += 1;
@@ -90,11 +90,7 @@ fn sentences_of(found: &[WhatIf]) -> Option<String> {
     let ours = others().find(|report| report.strategy == StrategyKind::Stitch).or_else(|| others().next());
     let any = ours.or_else(|| found.first())?;
     let mut text = if any.device_from == DeviceFrom::Unknown {
-        format!(
-            "{}: how much larger its steps could be depends on the device, which the recording does not name: say yours, for \
-             example --device sim:rtx4090, --device sim:h100, or --device sim:h200,capacity=44GiB.",
-            any.trace
-        )
+        format!("{}: the largest step depends on the device, which --device names.", any.trace)
     } else {
         let mut text = format!("{} on {}{}: {}", any.trace, any.device, known_by(any.device_from), steps(any, ours));
         text.extend(ours.map(|ours| format!("; {}", held(ours))));
@@ -104,17 +100,35 @@ fn sentences_of(found: &[WhatIf]) -> Option<String> {
         }
         text
     };
+    let size = |bytes: u64| beside(bytes, any.peak_live);
     match any.recorded_reserved {
         None => {}
         Some(recorded) if any.reserved_before > 0 => text.push_str(&format!(
-            " PyTorch held {} when it was recorded, but {} of it from before the recording, which do not compare: record \
-             from the beginning.",
-            bytes(recorded),
-            bytes(any.reserved_before)
+            " PyTorch held {} when it was recorded. That does not compare with the table: it held {} before the recording \
+             began. Record from the beginning of the job.",
+            size(recorded),
+            if any.reserved_before == recorded { "as much".to_owned() } else { size(any.reserved_before) }
         )),
-        Some(recorded) => text.push_str(&format!(" PyTorch held {} when it was recorded.", bytes(recorded))),
+        Some(recorded) => text.push_str(&format!(" PyTorch held {} when it was recorded.", size(recorded))),
     }
+    text.push_str(&names(found));
     Some(text)
+}
+
+/// Returns a size in the unit of the largest one of a sentence.
+fn beside(bytes: u64, largest: u64) -> String {
+    without_breaks(&bytes_beside(bytes, largest))
+}
+
+/// Returns the names that the verdict has for strategies of the table.
+fn names(found: &[WhatIf]) -> String {
+    let named = [
+        (StrategyKind::Caching, "PyTorch's native allocator (native)"),
+        (StrategyKind::Stitch, "seamalloc's default (seamalloc)"),
+    ];
+    let named = named.iter().filter(|(kind, _)| found.iter().any(|report| report.strategy == *kind));
+    let named: Vec<_> = named.map(|(kind, name)| format!("{kind} is {name}")).collect();
+    if named.is_empty() { String::new() } else { format!(" In the table {}.", named.join(", ")) }
 }
 
 /// The largest steps of PyTorch's allocators and of a strategy.
@@ -136,11 +150,12 @@ fn steps(any: &WhatIf, ours: Option<&WhatIf>) -> String {
 fn assumption(any: &WhatIf) -> String {
     let stays = match any.persistent {
         0 => "no memory is seen to stay from step to step".to_owned(),
-        persistent => format!("{} of weights and optimizer state stay", bytes(persistent)),
+        persistent => format!("{} of weights and optimizer state stay", beside(persistent, any.peak_live)),
     };
     format!(
         " Taken to grow with the step are activations and temporary buffers, and, to be careful, gradients and the \
-         optimizer's temporary buffers; {stays}."
+         optimizer's temporary buffers; {stays}. Predicted so for four real jobs, a step was at most 16% too small, and with native once \
+         14% too large."
     )
 }
 
@@ -187,15 +202,16 @@ fn held(ours: &WhatIf) -> String {
     let Some(own) = ours.peak_reserved else {
         return format!("{} runs out of memory with the job as it was recorded", ours.strategy);
     };
+    let size = |bytes: u64| beside(bytes, ours.peak_live);
     let (mut held, mut alone) = (Vec::new(), String::new());
     for (name, baseline) in [("native", ours.native), ("expandable", ours.expandable)] {
         match baseline.reserved.map(|reserved| (reserved, own.cmp(&reserved))) {
             None => alone.push_str(&format!("; {name} does not run the job")),
-            Some((reserved, Ordering::Less)) => held.push(format!("{} less than {name}", bytes(reserved - own))),
+            Some((reserved, Ordering::Less)) => held.push(format!("{} less than {name}", size(reserved - own))),
             Some((_, Ordering::Equal)) => held.push(format!("as much as {name}")),
-            Some((reserved, Ordering::Greater)) => held.push(format!("{} more than {name}", bytes(own - reserved))),
+            Some((reserved, Ordering::Greater)) => held.push(format!("{} more than {name}", size(own - reserved))),
         }
     }
-    let held = if held.is_empty() { bytes(own) } else { held.join(", ") };
+    let held = if held.is_empty() { size(own) } else { held.join(", ") };
     format!("holds {held}{alone}")
 }

@@ -173,7 +173,7 @@
       return `${name} ${bytes == null ? "does not run it" : Seam.bytes(bytes)}${step(name)}`;
     });
     const text = [
-      `${row.name}, on ${row.device} (${Seam.bytes(row.capacity)}): ${Seam.bytes(row.peak_live)} live; ${held.join("; ")}.`,
+      `${row.name}, on ${row.capacity === null ? "an unknown device" : `${row.device} (${Seam.bytes(row.capacity)})`}: ${Seam.bytes(row.peak_live)} live; ${held.join("; ")}.`,
     ];
     if (deciding.has(row.name)) text.push(`It decides the batch size with ${deciding.get(row.name).join(", ")}.`);
     if (row.outlier.length > 0) text.push(`Unlike the others: ${row.outlier.map(unlike).join("; ")}.`);

@@ -64,7 +64,9 @@
       Seam.plural(job.blocks, "block"),
       Seam.plural(job.about.streams.length, "stream"),
       `at most ${Seam.bytes(job.about.peak_live)} live`,
-      `device ${job.about.device} (${Seam.bytes(job.about.capacity)})`,
+      job.about.whatif.some((line) => line.capacity === null)
+        ? "device unknown"
+        : `device ${job.about.device} (${Seam.bytes(job.about.capacity)})`,
     ];
     document.getElementById("facts").textContent = facts.join(" · ");
     Seam.shown = { job, view, map: null };

@@ -110,8 +110,9 @@
       ? "What each strategy needs. The recording does not name its device: with --device the table says how much larger the steps can be."
       : `On the same device, ${job.about.device}. Largest step: how many times as large activations and temporary buffers can be, beside ${Seam.bytes(stays)} of weights and optimizer state that stay. Gradients are taken to grow too, to be careful.`;
     const [{ recorded_reserved: held_then, reserved_before: before }] = job.about.whatif;
-    const compares = before > 0 ? `, ${Seam.bytes(before)} of it from before the recording, so that they do not compare` : "";
-    const recorded = held_then == null ? "" : ` PyTorch held ${Seam.bytes(held_then)} when it was recorded${compares}.`;
+    const already = before === held_then ? "as much" : Seam.bytes(before);
+    const compares = before > 0 ? ` That does not compare with the table: it held ${already} before the recording began.` : "";
+    const recorded = held_then == null ? "" : ` PyTorch held ${Seam.bytes(held_then)} when it was recorded.${compares}`;
     const headings = ["strategy", "reserved", "largest step", "less than expandable"];
     return Seam.table(caption + recorded, headings, rows);
   };

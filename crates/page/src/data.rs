@@ -376,7 +376,7 @@ mod tests {
         let mut job = job(&trace);
         let frame = |function: &str, file: &str| Frame { function: function.into(), file: file.into(), line: Some(1) };
         let (frames, stacks) = (vec![frame("f", "torch/nn/a.py"), frame("g", "/me/b.py")], vec![vec![0, 1]]);
-        let refusals = vec![Refusal { before_block: 3, size: 9, device_free: 4 }];
+        let refusals = vec![Refusal { before_block: 3, size: 9, device_free: 4, stack: 0 }];
         job.origins = Some(Origins { frames, stacks, of_block: vec![1, 0, 1, 1, 0, 1], refusals });
         let (about, columns) = read(&job.blobs(4)[0].text);
         assert_eq!(columns["stack"], [1, 0, 1, 1, 0, 1]);

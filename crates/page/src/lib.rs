@@ -7,6 +7,7 @@
 //! data            what the page is told of a job
 //! html            the page: assets/ and vendor/ with the data
 //! fleet           another page, of the ranks of a job
+//! layout          another page, of memory at one moment
 //! ```
 //!
 //! ```
@@ -30,6 +31,7 @@ mod course;
 mod data;
 mod fleet;
 mod html;
+mod layout;
 mod memory;
 mod pack;
 mod tap;
@@ -38,3 +40,4 @@ pub use course::{Course, Work, course};
 pub use data::Job;
 pub use fleet::fleet_html;
 pub use html::html;
+pub use layout::{LayoutWords, PageTable, layout_html};

@@ -3,6 +3,7 @@
 //! Owns: the form of a column. Each report has one list of them, beside its type: a line of JSON has the keys of all, a
 //! table shows those that have a heading, and programs that compare reports leave out times.
 
+use seamalloc::units::format_bytes;
 use serde_json::{Map, Value};
 
 /// What a column says of a run.
@@ -158,6 +159,23 @@ pub fn gib(bytes: u64) -> String {
     format!("{:.2}", bytes as f64 / f64::from(1 << 30))
 }
 
+/// Returns bytes in the unit of `largest`, the largest size of the same sentence, so that figures compare at sight: 0.07 GiB beside
+/// 6.09 GiB. There are two digits behind the point, and more where two would be zeros.
+#[must_use]
+pub fn bytes_beside(bytes: u64, largest: u64) -> String {
+    const DIGITS: [usize; 4] = [2, 3, 4, 5];
+    const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let Some((name, unit)) = UNITS.into_iter().find(|(_, unit)| largest.max(bytes) >= *unit) else {
+        return format_bytes(bytes);
+    };
+    let value = bytes as f64 / unit as f64;
+    let says = |digits: &usize| value * 10f64.powi(*digits as i32) >= 0.95;
+    match DIGITS.into_iter().find(says) {
+        Some(digits) => format!("{value:.digits$} {name}"),
+        None => format_bytes(bytes),
+    }
+}
+
 /// Returns nanoseconds in milliseconds.
 #[must_use]
 pub fn ms(ns: u64) -> String {
@@ -209,5 +227,21 @@ mod tests {
             ("1.50".to_owned(), "1.2".to_owned(), "123".to_owned())
         );
         assert_eq!((us(1_250), round_to(0.123_456_78, 6)), (1.3, 0.123_457));
+    }
+
+    #[test]
+    fn sizes_of_one_sentence_have_one_unit() {
+        const MIB: u64 = 1 << 20;
+        for (bytes, largest, text) in [
+            (70 * MIB, 6 << 30, "0.07 GiB"),
+            (4 * MIB, 6 << 30, "0.004 GiB"),
+            (70 * MIB, 500 * MIB, "70.00 MiB"),
+            (5 << 30, 500 * MIB, "5.00 GiB"),
+            (512, 6 << 30, "512 B"),
+            (0, 6 << 30, "0 B"),
+            (7, 9, "7 B"),
+        ] {
+            assert_eq!(bytes_beside(bytes, largest), text);
+        }
     }
 }

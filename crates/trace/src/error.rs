@@ -155,9 +155,26 @@ pub enum TraceError {
         /// How it begins.
         found: String,
     },
+    /// The file is a csv of buffers with lifetimes, of which no trace can be made.
+    #[error(
+        "{file}: a csv of buffers, which `seamalloc plan` reads and writes; expected a trace or a PyTorch memory snapshot: \
+         the one that the plan was made of"
+    )]
+    Buffers {
+        /// The file.
+        file: String,
+    },
     /// The file holds no allocation at all.
     #[error("{file}: holds no allocation; expected at least one")]
     Empty {
+        /// The file.
+        file: String,
+    },
+    /// The file has no content.
+    #[error(
+        "{file}: the file is empty (0 bytes); its program may have ended before it was written, or the disk is full: write the snapshot again"
+    )]
+    NoContent {
         /// The file.
         file: String,
     },

@@ -60,7 +60,8 @@ pub(crate) fn trace_of_history(
             // The one that needs most: a program may try again with less.
             if most.is_none_or(|most| demand > most) {
                 most = Some(demand);
-                refused = Some(RefusedRequest { event: builder.events(), size: event.size, stream: event.stream });
+                let (event, size, stream) = (builder.events(), event.size, event.stream);
+                refused = Some(RefusedRequest { event, size, stream, is_made: false });
             }
         }
         let done = match event.action {

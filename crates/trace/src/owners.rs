@@ -53,7 +53,7 @@ const AUTOGRAD: &str = "torch::autograd::";
 const GENERATED: &str = "torch::autograd::generated::";
 const APPLY: &str = "::apply(";
 /// The name of stacks that were recorded and are empty.
-const NO_LINE: &str = "no line of Python: the backward pass, or another thread";
+const NO_LINE: &str = "(no line of Python: backward pass or other thread)";
 
 /// The kinds of frames by whose code they are. Of a stack the innermost frame of the first kind counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

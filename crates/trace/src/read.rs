@@ -16,6 +16,9 @@ use crate::{compact, csv, pytorch, rmm};
 /// Endings that say nothing about the job.
 const EXTENSIONS: [&str; 8] = [".gz", ".csv", ".seam", ".pickle", ".pkl", ".json", ".snapshot", ".txt"];
 
+/// How a csv of buffers with lifetimes begins.
+const BUFFERS: &[u8] = b"id,lower";
+
 /// Reads every trace of a file: one of a csv or `.seam` file or a log of RMM, one for each device with events of a PyTorch snapshot.
 ///
 /// A trace is named after the file, without known endings and with `.dev1` behind it where there are several; one
@@ -60,7 +63,7 @@ fn read_traces(file: &str, name: &str, reader: impl BufRead) -> Result<Vec<Trace
 
 fn traces_of(opened: Opened<impl BufRead>, file: &str, name: &str) -> Result<Vec<Trace>, TraceError> {
     match opened.head.as_slice() {
-        [] => Err(TraceError::Empty { file: file.to_owned() }),
+        [] => Err(TraceError::NoContent { file: file.to_owned() }),
         head if compact::MAGIC.starts_with(head) || head.starts_with(&compact::MAGIC) => {
             let (bytes, _) = unpack::read_to_limit(file, opened.content, compact::MAX_FILE)?;
             Ok(vec![compact::read_compact(file, &bytes)?])
@@ -78,6 +81,7 @@ fn traces_of(opened: Opened<impl BufRead>, file: &str, name: &str) -> Result<Vec
         }
         [b'#', ..] | [b'a' | b'r' | b'f', b',', ..] => Ok(vec![csv::read_csv(name, file, opened.content)?]),
         head if head.starts_with(rmm::BEGIN) => Ok(vec![rmm::read_rmm(name, file, opened.content)?]),
+        head if head.starts_with(BUFFERS) => Err(TraceError::Buffers { file: file.to_owned() }),
         head => Err(TraceError::UnknownFormat { file: file.to_owned(), found: excerpt(head) }),
     }
 }
@@ -143,8 +147,8 @@ mod tests {
 
     #[test]
     fn nothing_and_unknown_things_are_errors() {
-        assert!(matches!(read_bytes("t", b""), Err(TraceError::Empty { .. })));
-        assert!(matches!(read_bytes("t", &gzip(b"")), Err(TraceError::Empty { .. })));
+        assert!(matches!(read_bytes("t", b""), Err(TraceError::NoContent { .. })));
+        assert!(matches!(read_bytes("t", &gzip(b"")), Err(TraceError::NoContent { .. })));
         for bytes in [b"\x7fELF....".as_slice(), b"PK\x03\x04", b"hello", &gzip(&gzip(CSV))] {
             let error = read_bytes("t", bytes).unwrap_err();
             assert!(matches!(error, TraceError::UnknownFormat { .. }), "{error}");

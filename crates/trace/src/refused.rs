@@ -2,9 +2,11 @@
 //!
 //! Owns: its place in a trace's description, and the trace in which it is made.
 
+use crate::pytorch::Origins;
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 
 /// A request that was refused while a job was recorded, the one with the largest demand of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +17,24 @@ pub(crate) struct RefusedRequest {
     pub(crate) size: u64,
     /// The stream, as the driver's handle.
     pub(crate) stream: StreamId,
+    /// Whether the trace has the request among its events: [`make_refused`] has put it there.
+    pub(crate) is_made: bool,
+}
+
+/// Makes the request that was refused while a job was recorded a part of the trace, as if it had been served where it was
+/// refused and its block freed at once; `origins` has its stack then. Does nothing where there is none, or where that was done.
+pub fn make_refused(trace: &mut Trace, origins: Option<&mut Origins>) {
+    let Some(refused) = RefusedRequest::of(trace).filter(|refused| !refused.is_made) else { return };
+    *trace = refused.made_in(trace);
+    if let Some(origins) = origins {
+        let new = refused.block_of(trace);
+        let refusals = origins.refusals.iter().filter(|refusal| refusal.before_block as usize == new);
+        let stack = refusals.filter(|refusal| refusal.size == refused.size).map(|refusal| refusal.stack).next();
+        origins.of_block.insert(new.min(origins.of_block.len()), stack.unwrap_or(0));
+        for later in origins.refusals.iter_mut().filter(|refusal| refusal.before_block as usize > new) {
+            later.before_block = later.before_block.saturating_add(1);
+        }
+    }
 }
 
 impl RefusedRequest {
@@ -23,7 +43,7 @@ impl RefusedRequest {
 
     /// Returns the value under the key.
     pub(crate) fn to_json(self) -> Value {
-        json!({"event": self.event, "size": self.size, "stream": self.stream.0})
+        json!({"event": self.event, "size": self.size, "stream": self.stream.0, "made": self.is_made})
     }
 
     /// Returns the refused request of a trace; `None` if there was none, or if its description makes no sense.
@@ -32,14 +52,28 @@ impl RefusedRequest {
         let number = |key: &str| refused.get(key)?.as_u64();
         let event = usize::try_from(number("event")?).ok().filter(|event| *event <= trace.events.len())?;
         let size = number("size").filter(|size| (1..=MAX_BLOCK_SIZE).contains(size))?;
-        Some(Self { event, size, stream: StreamId(number("stream")?) })
+        let is_made = refused.get("made").and_then(Value::as_bool).unwrap_or(false);
+        Some(Self { event, size, stream: StreamId(number("stream")?), is_made })
+    }
+
+    /// Returns the job with the request that was refused: the trace itself where it has none, or where the request is made.
+    pub(crate) fn job(trace: &Trace) -> Cow<'_, Trace> {
+        match Self::of(trace) {
+            Some(refused) if !refused.is_made => Cow::Owned(refused.made_in(trace)),
+            _ => Cow::Borrowed(trace),
+        }
+    }
+
+    /// Returns the number of the request's block in the trace in which it is made.
+    fn block_of(self, trace: &Trace) -> usize {
+        let before = trace.events.iter().take(self.event);
+        before.filter(|event| matches!(event, TraceEvent::Alloc { .. })).count()
     }
 
     /// Returns the trace with the request, as if it had been served and its block freed at once.
     pub(crate) fn made_in(self, trace: &Trace) -> Trace {
         let (before, after) = trace.events.split_at(self.event.min(trace.events.len()));
-        let allocated = before.iter().filter(|event| matches!(event, TraceEvent::Alloc { .. })).count();
-        let new = u32::try_from(allocated).unwrap_or(u32::MAX);
+        let new = u32::try_from(self.block_of(trace)).unwrap_or(u32::MAX);
         let later = |block: u32| if block >= new { block.saturating_add(1) } else { block };
         let mut streams = trace.streams.clone();
         let stream = streams.iter().position(|stream| *stream == self.stream).unwrap_or_else(|| {
@@ -57,7 +91,9 @@ impl RefusedRequest {
             TraceEvent::FreeCompleted { block } => TraceEvent::FreeCompleted { block: later(block) },
         });
         let events = before.iter().copied().chain(request).chain(after).collect();
-        Trace { name: trace.name.clone(), meta: trace.meta.clone(), streams, events }
+        let mut meta = trace.meta.clone();
+        meta.insert(Self::KEY.to_owned(), Self { is_made: true, ..self }.to_json());
+        Trace { name: trace.name.clone(), meta, streams, events }
     }
 }
 
@@ -65,6 +101,7 @@ impl RefusedRequest {
 mod tests {
     use super::*;
     use crate::builder::check;
+    use crate::pytorch::Refusal;
 
     fn alloc(size: u64) -> TraceEvent {
         TraceEvent::Alloc { size, stream: 0 }
@@ -78,7 +115,7 @@ mod tests {
     fn the_request_is_made_where_it_was_refused() {
         let events = [vec![alloc(5), alloc(7)], freed(0).into(), vec![alloc(9)], freed(2).into(), freed(1).into()];
         let trace = Trace { streams: vec![StreamId(3)], events: events.concat(), ..Trace::default() };
-        let refused = RefusedRequest { event: 4, size: 50, stream: StreamId(8) };
+        let refused = RefusedRequest { event: 4, size: 50, stream: StreamId(8), is_made: false };
         let made = refused.made_in(&trace);
         check(&made).unwrap();
         assert_eq!(made.streams, [StreamId(3), StreamId(8)]);
@@ -88,10 +125,28 @@ mod tests {
     }
 
     #[test]
+    fn a_request_is_made_once_and_has_its_stack() {
+        let refused = RefusedRequest { event: 3, size: 50, stream: StreamId(0), is_made: false };
+        let mut trace = Trace { streams: vec![StreamId(0)], ..Trace::default() };
+        trace.events = [vec![alloc(5)], freed(0).into(), vec![alloc(7)]].concat();
+        trace.meta.insert(RefusedRequest::KEY.to_owned(), refused.to_json());
+        let refusal = |before_block, size, stack| Refusal { before_block, size, device_free: 0, stack };
+        let refusals = vec![refusal(1, 60, 8), refusal(1, 50, 9), refusal(2, 1, 7)];
+        let mut origins = Origins { of_block: vec![1, 2], refusals, ..Origins::default() };
+        assert_eq!(RefusedRequest::job(&trace).events.len(), 7);
+        for _ in 0..2 {
+            make_refused(&mut trace, Some(&mut origins));
+            assert_eq!((origins.of_block.as_slice(), origins.refusals[2].before_block), (&[1, 9, 2][..], 3));
+            assert_eq!((RefusedRequest::job(&trace).as_ref(), trace.events.len()), (&trace, 7));
+        }
+        assert_eq!(RefusedRequest::of(&trace), Some(RefusedRequest { is_made: true, ..refused }));
+    }
+
+    #[test]
     fn a_description_without_sense_is_none() {
         let mut trace = Trace { events: vec![alloc(5)], ..Trace::default() };
         assert_eq!(RefusedRequest::of(&trace), None);
-        let refused = RefusedRequest { event: 1, size: 9, stream: StreamId(0) };
+        let refused = RefusedRequest { event: 1, size: 9, stream: StreamId(0), is_made: false };
         trace.meta.insert(RefusedRequest::KEY.to_owned(), refused.to_json());
         assert_eq!(RefusedRequest::of(&trace), Some(refused));
         for wrong in

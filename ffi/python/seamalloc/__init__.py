@@ -167,7 +167,8 @@ def whatif(path: FileName, device: str | None = None, **options: object) -> list
     bytes of weights and optimizer state that stay from step to step, `largest_step` how many times as large all else could
     be, 8 at most, None where it frees nothing (`grows` False) or the device is unknown (`sought` False);
     `native_step`, `native_reserved`, `expandable_step`, `expandable_reserved` are what PyTorch's own allocators reach on
-    the same device.
+    the same device. Of a snapshot without a history, of memory at one moment, there is a dict for each device with memory:
+    `layout` is True, and `verdict`, `largest_request`, `pools` and sizes say what is held and what could be served.
 
     `device` is a simulated one, such as `sim:h200,capacity=80GiB`; without it, one with the memory of the device that was
     recorded (`device_from` says how that is known: noted, refusal, or unknown, which takes an H200's). Touches no GPU;

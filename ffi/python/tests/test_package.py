@@ -281,6 +281,18 @@ get(7 * MIB)
             with self.assertRaisesRegex(kind, "/nowhere/job.pickle"):
                 seamalloc.whatif("/nowhere/job.pickle")
 
+    def test_tells_what_a_snapshot_without_a_history_holds(self):
+        free = {"address": 1 << 30, "size": 30 << 20, "requested_size": 0, "state": "inactive"}
+        used = {"address": (1 << 30) + (30 << 20), "size": 10 << 20, "requested_size": 10 << 20, "state": "active_allocated"}
+        segment = {"address": 1 << 30, "total_size": 40 << 20, "segment_type": "large", "blocks": [free, used]}
+        with tempfile.TemporaryDirectory() as folder:
+            snapshot = Path(folder) / "oom.pickle"
+            snapshot.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [[{"action": "snapshot"}]]}))
+            (found,) = seamalloc.whatif(snapshot)
+            self.assertEqual((found["layout"], found["free"], found["capacity"]), (True, 30 << 20, None))
+            (found,) = seamalloc.whatif(snapshot, "sim:h200,capacity=60MiB")
+            self.assertEqual(found["largest_request"]["stitch"], 50 << 20)
+
     def small_job(self, folder):
         job = Path(folder) / "small.csv"
         job.write_text("a,1,104857600,0\na,2,52428800,0\nr,2\nf,2\n")

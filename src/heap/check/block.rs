@@ -3,7 +3,7 @@
 use super::super::block::{Block, Kind, State};
 use super::super::segment::Segment;
 use super::super::tables::Heap;
-use super::Checked;
+use super::found::Checked;
 use crate::config::rounding::MIN_BLOCK;
 use crate::ids::BlockId;
 

@@ -1,9 +1,10 @@
 //! The rules that always hold, one function for each. They walk every table, for tests and the feature `paranoid`.
 //!
-//! Owns: the order of the walk and its sums. The rules of a block are in `block.rs`, those of private pools in
+//! Owns: the order of the walk. `found.rs` has its sums. The rules of a block are in `block.rs`, those of private pools in
 //! `private.rs`.
 
 mod block;
+mod found;
 mod private;
 mod spill;
 #[cfg(test)]
@@ -14,42 +15,8 @@ use super::segment::{Backing, Segment};
 use super::tables::Heap;
 use super::view::Extent;
 use crate::ids::{BlockId, ChunkId, Class};
-
-/// The broken rule and its place, if any.
-pub(super) type Checked = std::result::Result<(), String>;
-
-/// The sums of the walk over the blocks.
-#[derive(Default)]
-struct Found {
-    /// By class.
-    live: [u64; 2],
-    live_bytes: [u64; 2],
-    pending_bytes: [u64; 2],
-    /// Bytes held from the driver, by the class that they are counted for.
-    held: [u64; 2],
-    blocks: usize,
-    /// Bytes in pieces of stitched blocks, and in the stitched blocks themselves.
-    pieces: u64,
-    stitched: u64,
-    stitched_blocks: u32,
-    /// Bytes of blocks at home.
-    at_home: u64,
-}
-
-impl Found {
-    /// Adds a block that is handed out or pending.
-    fn add_used(&mut self, block: &Block) {
-        let class = block.pool.class() as usize;
-        match block.state {
-            State::Allocated => {
-                self.live[class] += 1;
-                self.live_bytes[class] += block.size;
-            }
-            State::Pending => self.pending_bytes[class] += block.size,
-            _ => {}
-        }
-    }
-}
+pub(super) use found::Checked;
+use found::Found;
 
 impl Heap {
     /// Checks every rule that always holds. O(n log n) in the number of blocks, because of the free index.

@@ -2,7 +2,7 @@
 
 use super::super::block::{Kind, State};
 use super::super::tables::{Heap, PrivatePair};
-use super::{Checked, Found};
+use super::found::{Checked, Found};
 
 impl Heap {
     /// Each pair of a private pool belongs to that pool and one stream.

@@ -1,7 +1,7 @@
 //! The rules of memory that is spilled.
 
 use super::super::tables::Heap;
-use super::{Checked, Found};
+use super::found::{Checked, Found};
 
 impl Heap {
     /// What is spilled is counted apart from what is held of the device, and no more than that: neither what others know, nor what

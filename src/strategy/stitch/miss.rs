@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::heap::{GRANULE, PlanHash, Request, ViewUsage};
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
 use crate::span::Span;
-use crate::strategy::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
+use crate::strategy::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy};
 use crate::streams::Until;
 
 /// How often home grows for one request. Twice is enough unless addresses or mappings are at their bounds.
@@ -64,6 +64,7 @@ impl Strategy for Stitch {
             sharing: config.sharing,
             passes_memory_on: true,
             waits_for_oldest: true,
+            abilities: Abilities::MAPPED,
             ..Rules::streams_apart(*fit_rules(config), FreeUsedBy::Epoch)
         }
     }

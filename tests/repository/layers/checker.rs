@@ -1,13 +1,16 @@
 //! The checker finds what it is there for: crates of a few lines, and what it says of them.
 
-use super::circles::{circles, say};
+use super::calls::calls;
+use super::circles::{circles, knots, say};
 use super::imports::{Arrow, arrows};
 use super::modules::{Crate, Files};
 use super::{arithmetic, order};
 
 fn read(files: &[(&str, &str)]) -> Crate {
     let files: Files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
-    Crate::read(&files, "src/lib.rs").unwrap()
+    let others = [("seamalloc_driver", "crates/driver/src/lib.rs"), ("seamalloc_sim", "crates/sim/src/lib.rs")];
+    let others: Vec<_> = others.into_iter().filter(|(_, root)| files.contains_key(*root)).collect();
+    Crate::read(&files, "src/lib.rs", &others).unwrap()
 }
 
 fn arrows_of(files: &[(&str, &str)]) -> Vec<Arrow> {
@@ -208,11 +211,22 @@ fn nothing_below_it_calls_the_driver() {
             ("src/lib.rs", "mod config; mod driver; mod heap; mod ids;"),
             ("src/config.rs", config),
             ("src/heap/mod.rs", heap),
-            ("src/driver/mod.rs", "mod contract; mod error; mod sim;\npub use contract::*;\npub use error::Status;"),
-            ("src/driver/contract.rs", "pub trait Driver {}\npub struct MemoryInfo;\npub use crate::ids::Handle;"),
-            ("src/driver/error.rs", "pub struct Status;"),
-            ("src/driver/sim/mod.rs", "pub struct SimGpu;"),
-            ("src/ids.rs", "pub struct Handle;"),
+            (
+                "src/driver.rs",
+                "pub use seamalloc_driver::{Driver, Handle, MemoryInfo, Status};\npub use seamalloc_sim as sim;",
+            ),
+            ("src/ids.rs", "pub use seamalloc_driver::Handle;"),
+            (
+                "crates/driver/src/lib.rs",
+                "mod contract; mod error; mod ids;\npub use contract::*;\npub use error::Status;",
+            ),
+            (
+                "crates/driver/src/contract.rs",
+                "pub trait Driver {}\npub struct MemoryInfo;\npub use crate::ids::Handle;",
+            ),
+            ("crates/driver/src/error.rs", "pub struct Status;"),
+            ("crates/driver/src/ids.rs", "pub struct Handle;"),
+            ("crates/sim/src/lib.rs", "pub struct SimGpu;"),
         ])
     };
     for (from, line, allowed) in [
@@ -223,6 +237,10 @@ fn nothing_below_it_calls_the_driver() {
         ("config", "use crate::driver::MemoryInfo;", true),
         ("config", "use crate::driver::Driver;", false),
         ("config", "use crate::driver::sim::SimGpu;", false),
+        ("config", "use seamalloc_driver::Driver;", false),
+        ("config", "use seamalloc_sim::SimGpu;", false),
+        ("heap", "use crate::ids::Handle;", true),
+        ("heap", "use seamalloc_driver::MemoryInfo;", false),
     ] {
         assert_eq!(import(from, line).is_empty(), allowed, "{from}: {line}");
     }
@@ -249,4 +267,88 @@ fn pool_indices_are_found_wherever_they_are_computed() {
     let other = "fn f() { g(&1); let [a, b] = pools; pools(); x & 15; x && 1 == y; pool + 12; &pools; }";
     assert_eq!(found(other), []);
     assert_eq!(found("#[cfg(test)] mod tests { fn f() { pools[1]; } }"), []);
+}
+
+/// The calls as `from:line > to`, of a file `src/a.rs` with this code in a crate whose `Core` and `Heap` have methods in files of their own.
+fn called(code: &str) -> Vec<String> {
+    let core =
+        "use crate::heap::Heap;\npub(crate) struct Core { pub(crate) heap: Heap, pub(crate) next: Option<Box<Core>> }";
+    let files = [
+        ("src/lib.rs", "mod a; mod core; mod find; mod free; mod heap;"),
+        ("src/a.rs", code),
+        ("src/core.rs", core),
+        (
+            "src/find.rs",
+            "use crate::heap::Heap;\nimpl Heap { pub(crate) fn find(&self) -> u64 { 0 }\npub(crate) fn new() -> Self {} }",
+        ),
+        (
+            "src/free.rs",
+            "use crate::core::Core;\nimpl Core { pub(crate) fn free(&mut self) -> Result<&mut Heap> {}\n\
+             pub(crate) fn with(&mut self, step: impl FnOnce(&mut Core, &Heap)) {} }\nuse crate::heap::Heap;",
+        ),
+        ("src/heap.rs", "pub(crate) struct Heap;"),
+    ];
+    let of = read(&files);
+    calls(&of)
+        .iter()
+        .filter(|arrow| arrow.from == "src/a.rs")
+        .map(|arrow| format!("{} > {}", arrow.line, arrow.to))
+        .collect()
+}
+
+#[test]
+fn a_call_of_a_method_leads_to_the_file_that_defines_it() {
+    let import = "use crate::core::Core; use crate::heap::Heap;\n";
+    let (find, free) = ("src/find.rs", "src/free.rs");
+    for (code, to) in [
+        ("fn f(heap: &Heap) { heap.find(); }", find),
+        ("fn f(core: &mut Core) { core.heap.find(); }", find),
+        ("fn f(core: &mut Core) { core.next.as_ref().unwrap().heap.find(); }", find),
+        ("fn f(core: &mut Core) { let heap = &core.heap; g(heap.find()); }", find),
+        ("fn f(core: &mut Core) { if let Some(next) = &core.next { next.heap.find(); } }", find),
+        ("fn f(core: &mut Core) { let Core { heap, .. } = core; heap.find(); }", find),
+        ("fn f(all: &[Core]) { for core in all { core.heap.find(); } }", find),
+        ("fn f(all: &[Core]) { all.iter().any(|core| core.heap.find() == 0); }", find),
+        ("fn f() { let heap = Heap::new;\n}", find),
+        ("fn f() { g(Heap::find) }", find),
+        ("fn f(heap: &Heap) { assert_eq!(heap.find(), 0); }", find),
+        ("impl Core { fn f(&mut self) { self.free(); } }", free),
+        ("fn f(guard: &mut Guard<Core>) { let core: &mut Core = guard; core.free(); }", free),
+    ] {
+        assert_eq!(called(&format!("{import}{code}")), [format!("2 > {to}")], "{code}");
+    }
+    let of_a_result = "fn f(core: &mut Core) { let heap = core.free()?;\n heap.find(); }";
+    assert_eq!(called(&format!("{import}{of_a_result}")), ["2 > src/free.rs", "3 > src/find.rs"]);
+    let of_a_closure = "fn f(core: &mut Core) { core.with(|core, heap| {\n core.free();\n heap.find(); }) }";
+    let expected = ["2 > src/free.rs", "3 > src/free.rs", "4 > src/find.rs"];
+    assert_eq!(called(&format!("{import}{of_a_closure}")), expected);
+    let none: [&str; 0] = [];
+    for code in [
+        "fn f(other: &Other) { other.find(); find(); }",
+        "fn f(heap: &Heap) { let heap = 1; heap.find(); }",
+        "#[cfg(test)]\nfn f(heap: &Heap) { heap.find(); }",
+        "struct Own;\nimpl Own { fn find(&self) {} fn f(&self) { self.find(); } }",
+    ] {
+        assert_eq!(called(&format!("{import}{code}")), none, "{code}");
+    }
+}
+
+#[test]
+fn files_that_need_each_other_by_calls_are_one_knot() {
+    let files = [
+        ("src/lib.rs", "mod a; mod b; mod c; mod core;"),
+        ("src/a.rs", "use crate::core::Core;\nimpl Core { fn one(&self) { self.two() } }"),
+        ("src/b.rs", "use crate::core::Core;\nimpl Core { fn two(&self) { self.three() } }"),
+        (
+            "src/c.rs",
+            "use crate::core::Core;\nimpl Core { fn three(&self) { self.one() }\n fn four(&self) { self.five() } }",
+        ),
+        ("src/core.rs", "pub(crate) struct Core;\nimpl Core { fn five(&self) {} }"),
+    ];
+    let of = read(&files);
+    assert!(circles(&arrows(&of)).is_empty(), "imports go one way");
+    let all: Vec<Arrow> = arrows(&of).into_iter().chain(calls(&of)).collect();
+    let knots: Vec<Vec<String>> = knots(&all).into_iter().map(|files| files.into_iter().collect()).collect();
+    assert_eq!(knots, [["src/a.rs", "src/b.rs", "src/c.rs"]]);
+    assert!(say(&circles(&all)[0]).contains("src/a.rs:2 calls Core::two of src/b.rs"));
 }

@@ -26,12 +26,15 @@ pub(crate) enum What {
     Module,
     Trait,
     Other,
+    /// An inherent method that is called.
+    Call,
 }
 
 impl fmt::Display for Arrow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { from, line, path, to, .. } = self;
-        write!(f, "{from}:{line} imports {path} of {to}")
+        let Self { from, line, path, to, what } = self;
+        let verb = if *what == What::Call { "calls" } else { "imports" };
+        write!(f, "{from}:{line} {verb} {path} of {to}")
     }
 }
 

@@ -51,18 +51,28 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// All modules of a crate.
+/// All modules of a crate, and of others that it is made of.
 pub(crate) struct Crate {
     pub(crate) modules: Vec<Module>,
+    /// The first module of each other crate, by the name that paths begin with.
+    others: BTreeMap<String, ModuleId>,
 }
 
 impl Crate {
-    /// Reads the crate whose first file is `root`. An error names the file that cannot be read.
-    pub(crate) fn read(files: &Files, root: &str) -> Result<Self, String> {
-        let mut all = Self { modules: Vec::new() };
-        let folder = root.rsplit_once('/').map_or("", |(folder, _)| folder);
-        all.read_file(files, root, folder.to_owned(), None)?;
+    /// Reads the crate whose first file is `root`, and `others`, each by its name and its first file. An error names the file that
+    /// cannot be read.
+    pub(crate) fn read(files: &Files, root: &str, others: &[(&str, &str)]) -> Result<Self, String> {
+        let mut all = Self { modules: Vec::new(), others: BTreeMap::new() };
+        for (name, root) in [("crate", root)].iter().chain(others) {
+            let first = all.read_file(files, root, folder_of(root).to_owned(), None)?;
+            all.others.insert((*name).to_owned(), first);
+        }
         Ok(all)
+    }
+
+    /// Returns the first module of a module's crate.
+    fn first_of(&self, module: ModuleId) -> ModuleId {
+        self.modules[module].parent.map_or(module, |parent| self.first_of(parent))
     }
 
     fn read_file(
@@ -146,9 +156,10 @@ impl Crate {
         let mut inside = false;
         while let Some((first, more)) = rest.split_first() {
             at = match first.as_str() {
-                "crate" => 0,
+                "crate" => self.first_of(at),
                 "self" => at,
                 "super" => self.modules[at].parent?,
+                name if !inside && !self.has(at, name) && self.others.contains_key(name) => self.others[name],
                 _ => break,
             };
             (inside, rest) = (true, more);

@@ -2,20 +2,23 @@
 
 use super::imports::{Arrow, What};
 
-/// The folders and files under `src/`, lowest first: each may import what stands on its own line and above.
-pub(crate) const LAYERS: [&[&str]; 16] = [
+/// The folders and files under `src/`, and those below it in `crates/driver` and `crates/sim`, lowest first: each may import what stands
+/// on its own line and above.
+pub(crate) const LAYERS: [&[&str]; 18] = [
     &["ids", "fallible"],
     &["units", "nearest", "span"],
     &["driver"],
+    &["sim"],
+    &["device"],
     &["config", "report"],
     &["ipc"],
     &["error"],
     &["heap"],
     &["streams"],
     &["backing"],
-    &["guard"],
     &["strategy"],
     &["diagnose"],
+    &["features"],
     &["allocator"],
     &["owned"],
     &["host_pool", "resource"],
@@ -25,14 +28,30 @@ pub(crate) const LAYERS: [&[&str]; 16] = [
 /// Layers that may have the driver's plain values, and may not call it.
 const CALL_NO_DRIVER: [&str; 5] = ["config", "report", "heap", "strategy", "diagnose"];
 /// Where the heap's own are: it says what a call has failed with.
-const DRIVER_ERRORS: [&str; 2] = ["src/driver/error.rs", "src/driver/error/mod.rs"];
+const DRIVER_ERRORS: &str = "crates/driver/src/error.rs";
 /// The drivers themselves.
-const DRIVERS: [&str; 3] = ["src/driver/sim/", "src/driver/cuda/", "src/driver/host/"];
+const DRIVERS: [&str; 2] = ["crates/driver/src/cuda/", "crates/sim/src/"];
+
+/// The crate of the driver.
+const DRIVER: &str = "crates/driver/src/";
+/// Its files that are layers of their own.
+const BELOW_THE_DRIVER: [&str; 5] = ["ids", "fallible", "units", "nearest", "span"];
+/// The crate of the drivers that need no GPU.
+const SIM: &str = "crates/sim/src/";
 
 /// The layer of a file: the first folder, or the file, under `src/`.
 fn name_of(file: &str) -> &str {
-    let below = file.strip_prefix("src/").unwrap_or(file);
-    below.split_once('/').map_or(below.trim_end_matches(".rs"), |(folder, _)| folder)
+    if file.starts_with(SIM) {
+        return "sim";
+    }
+    let below = file.strip_prefix(DRIVER).or_else(|| file.strip_prefix("src/")).unwrap_or(file);
+    let name = below.split_once('/').map_or(below.trim_end_matches(".rs"), |(folder, _)| folder);
+    match (file.starts_with(DRIVER), name) {
+        (true, name) if !BELOW_THE_DRIVER.contains(&name) => "driver",
+        // The library's own folder of that name has the names of devices.
+        (false, "driver") => "device",
+        (_, name) => name,
+    }
 }
 
 fn rank_of(layer: &str) -> Option<usize> {
@@ -49,7 +68,7 @@ pub(crate) fn objection(arrow: &Arrow) -> Option<String> {
     if other > own {
         return Some(format!("{arrow}: `{from}` stands below `{to}`"));
     }
-    if to == "driver" && CALL_NO_DRIVER.contains(&from) && calls(arrow, from) {
+    if ["driver", "sim", "device"].contains(&to) && CALL_NO_DRIVER.contains(&from) && calls(arrow, from) {
         return Some(format!("{arrow}: `{from}` does not call the driver"));
     }
     None
@@ -59,9 +78,9 @@ pub(crate) fn objection(arrow: &Arrow) -> Option<String> {
 fn calls(arrow: &Arrow, from: &str) -> bool {
     match arrow.what {
         // What is used of a module counts.
-        What::Module => false,
+        What::Module | What::Call => false,
         What::Trait => true,
-        What::Other if from == "heap" => !DRIVER_ERRORS.contains(&arrow.to.as_str()),
+        What::Other if from == "heap" => arrow.to != DRIVER_ERRORS,
         What::Other => DRIVERS.iter().any(|folder| arrow.to.starts_with(folder)),
     }
 }

@@ -1,9 +1,9 @@
-//! What the source says of a field and of the values of an option: its documentation, as plain Markdown.
+//! What the source says of the values of an option: their documentation, as plain Markdown.
 
 use std::fs;
 use std::path::Path;
 
-/// The files of `src/config` that have options, parsed.
+/// The files of `src/config` that have values of options, parsed.
 pub(crate) struct Source {
     items: Vec<syn::Item>,
 }
@@ -11,26 +11,11 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn read() -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config");
-        let items = ["options.rs", "classic.rs", "guard.rs", "names.rs", "paddle.rs", "strategy_kind.rs"]
-            .into_iter()
-            .flat_map(|file| {
-                let text = fs::read_to_string(folder.join(file)).unwrap();
-                syn::parse_file(&text).unwrap().items
-            });
-        Self { items: items.collect() }
-    }
-
-    /// The documentation of a public field of a struct.
-    pub(crate) fn of_field(&self, owner: &str, field: &str) -> String {
-        let fields = self.items.iter().find_map(|item| match item {
-            syn::Item::Struct(found) if found.ident == owner => Some(&found.fields),
-            _ => None,
+        let items = ["choices.rs", "names.rs", "strategy_kind.rs"].into_iter().flat_map(|file| {
+            let text = fs::read_to_string(folder.join(file)).unwrap();
+            syn::parse_file(&text).unwrap().items
         });
-        let found =
-            fields.and_then(|fields| fields.iter().find(|one| one.ident.as_ref().is_some_and(|id| id == field)));
-        let found = found.unwrap_or_else(|| panic!("{owner} has no field {field}"));
-        assert!(matches!(found.vis, syn::Visibility::Public(_)), "{owner}::{field} is not public");
-        text_of(&found.attrs)
+        Self { items: items.collect() }
     }
 
     /// The strings of a constant array.
@@ -47,15 +32,6 @@ impl Source {
         texts.collect()
     }
 
-    /// The names of all public fields of a struct.
-    pub(crate) fn fields(&self, owner: &str) -> Vec<String> {
-        let of = self.items.iter().filter_map(|item| match item {
-            syn::Item::Struct(found) if found.ident == owner => Some(&found.fields),
-            _ => None,
-        });
-        of.flatten().filter_map(|field| Some(field.ident.as_ref()?.to_string())).collect()
-    }
-
     /// The documentation of the variants of an enum, in their order.
     pub(crate) fn variants(&self, owner: &str) -> Vec<String> {
         let found = self.items.iter().find_map(|item| match item {
@@ -66,16 +42,21 @@ impl Source {
     }
 }
 
-/// The first paragraphs of a documentation, in one line, without links that only rustdoc follows.
+/// The documentation in attributes, as [`text_of_lines`].
 fn text_of(attributes: &[syn::Attribute]) -> String {
     let lines = attributes.iter().filter(|one| one.path().is_ident("doc")).filter_map(|one| match &one.meta {
         syn::Meta::NameValue(syn::MetaNameValue {
             value: syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }),
             ..
-        }) => Some(text.value().trim().to_owned()),
+        }) => Some(text.value()),
         _ => None,
     });
-    plain(&lines.collect::<Vec<_>>().join(" "))
+    text_of_lines(&lines.collect::<Vec<_>>())
+}
+
+/// The lines of a documentation in one line, without links that only rustdoc follows.
+pub(crate) fn text_of_lines(lines: &[impl AsRef<str>]) -> String {
+    plain(&lines.iter().map(|line| line.as_ref().trim()).collect::<Vec<_>>().join(" "))
 }
 
 /// `[`name`](path)` and `[`name`]` become `name`, `Self::Value` what is typed for the value; links to the web stay.

@@ -4,15 +4,12 @@
 
 mod docs;
 mod effects;
-mod flags;
-mod row;
 mod rows;
 
 use crate::random::Random;
 use crate::simulated;
-use docs::Source;
-use row::{Group, Row};
-use rows::GROUPS;
+use docs::{Source, text_of_lines};
+use rows::{FIELDS, Field, Row};
 use seamalloc::driver::{Driver, StreamId};
 use seamalloc::{Config, Error, Split, StrategyKind, StreamSharing};
 use std::collections::BTreeSet;
@@ -50,18 +47,22 @@ no option has is an error that names the nearest one.
 | an out-of-memory report names an option | that option: the advice is given only where it alone would have met the request |
 ";
 
-fn rows() -> impl Iterator<Item = &'static Row> {
-    GROUPS.iter().flat_map(|group| group.rows)
-}
+/// The sections in their order.
+const SECTIONS: [&str; 10] = [
+    "Which allocator",
+    "How much may be held",
+    "Stitching and streams",
+    "PyTorch's own",
+    "Guard mode",
+    "Lending between processes",
+    "The last operations",
+    "GMLake's",
+    "Classic strategies",
+    "Flags of Paddle",
+];
 
-/// The struct and the field that a row names.
-fn owner(row: &Row) -> (&'static str, &'static str) {
-    match row.field.split_once('.') {
-        Some(("guard", field)) => ("GuardOptions", field),
-        Some(("classic", field)) => ("ClassicOptions", field),
-        Some(("paddle", field)) => ("PaddleFlags", field),
-        Some(_) | None => ("Config", row.field),
-    }
+fn rows() -> impl Iterator<Item = &'static Row> {
+    FIELDS.iter().flat_map(|field| field.rows)
 }
 
 fn strategies(row: &Row) -> String {
@@ -118,46 +119,38 @@ fn values(row: &Row, source: &Source) -> Vec<(String, String)> {
 }
 
 /// The sentences of a field, without the name and unit that some begin with.
-fn meaning(row: &Row, source: &Source) -> String {
-    let (owner, field) = owner(row);
-    let text = source.of_field(owner, field);
-    let named = format!("`{}`", row.name);
+fn meaning(field: &Field) -> String {
+    let text = text_of_lines(field.doc);
+    let named = format!("`{}`", field.rows[0].name);
     let text = text.strip_prefix(&named).unwrap_or(&text);
     let text = text.strip_prefix(", in bytes").unwrap_or(text);
     text.strip_prefix(": ").unwrap_or(text).to_owned()
 }
 
-fn group(group: &Group, source: &Source, page: &mut String) {
-    write!(page, "\n## {}\n", group.title).unwrap();
-    if !group.about.is_empty() {
-        writeln!(page, "{}\n", wrap(group.about, "")).unwrap();
+fn section(title: &str, source: &Source, page: &mut String) {
+    let fields: Vec<&Field> = FIELDS.iter().filter(|field| field.title == title && !field.rows.is_empty()).collect();
+    write!(page, "\n## {title}\n").unwrap();
+    if !fields[0].introduction.is_empty() {
+        writeln!(page, "{}\n", wrap(fields[0].introduction, "")).unwrap();
     }
-    let has_when = group.rows.iter().any(|row| !row.when.is_empty());
-    let (title, line) = if has_when { (" when to touch it |", "---|") } else { ("", "") };
-    writeln!(page, "| option | field in Rust | value | default | strategies |{title}\n|---|---|---|---|---|{line}")
+    let has_when = fields.iter().flat_map(|field| field.rows).any(|row| !row.when.is_empty());
+    let (head, line) = if has_when { (" when to touch it |", "---|") } else { ("", "") };
+    writeln!(page, "| option | field in Rust | value | default | strategies |{head}\n|---|---|---|---|---|{line}")
         .unwrap();
-    let default = Config::default();
-    for row in group.rows {
-        let field = if row.field.is_empty() { "–".to_owned() } else { format!("`{}`", row.field) };
-        let cells = [
-            format!("`{}`", row.name),
-            field,
-            row.value.to_owned(),
-            (row.default)(&default),
-            strategies(row),
-            row.when.to_owned(),
-        ];
-        let cells = if has_when { &cells[..] } else { &cells[..5] };
-        writeln!(page, "| {} |", cells.join(" | ")).unwrap();
+    for field in &fields {
+        let place = if field.place == "whole" { String::new() } else { format!("{}.", field.place) };
+        for (at, row) in field.rows.iter().enumerate() {
+            let own = if at == 0 { format!("`{place}{}`", field.name) } else { "–".to_owned() };
+            let strategies = strategies(row);
+            let cells = [&format!("`{}`", row.name), &own, row.typed, row.default, &strategies, row.when];
+            writeln!(page, "| {} |", cells[..if has_when { 6 } else { 5 }].join(" | ")).unwrap();
+        }
     }
     page.push('\n');
-    let mut told = BTreeSet::new();
-    for row in group.rows.iter().filter(|row| !row.field.is_empty()) {
-        if !told.insert(row.field) {
-            continue;
-        }
-        writeln!(page, "- {}", wrap(&format!("`{}`: {}", row.name, meaning(row, source)), "  ")).unwrap();
-        for (value, text) in values(row, source) {
+    for field in fields {
+        let option = field.rows[0].name;
+        writeln!(page, "- {}", wrap(&format!("`{option}`: {}", meaning(field)), "  ")).unwrap();
+        for (value, text) in values(&field.rows[0], source) {
             writeln!(page, "  - {}", wrap(&format!("`{value}`: {text}"), "    ")).unwrap();
         }
     }
@@ -166,7 +159,7 @@ fn group(group: &Group, source: &Source, page: &mut String) {
 fn page() -> String {
     let source = Source::read();
     let mut page = HEAD.to_owned();
-    GROUPS.iter().for_each(|one| group(one, &source, &mut page));
+    SECTIONS.iter().for_each(|title| section(title, &source, &mut page));
     let idle: Vec<_> = source.strings("WITHOUT_EFFECT").iter().map(|name| format!("`{name}`")).collect();
     let idle = format!("{}: options of PyTorch that are taken, with a warning, and change nothing.", idle.join(", "));
     page += &effects::section();
@@ -190,23 +183,20 @@ fn the_page_is_the_one_that_is_generated() {
     );
 }
 
+/// Each option of the library is one row in a section of the page, and each field has an option.
 #[test]
 fn every_option_and_every_field_has_a_row() {
-    let known: BTreeSet<_> = Config::option_names().collect();
     let told: Vec<_> = rows().map(|row| row.name).collect();
-    assert_eq!(told.iter().copied().collect::<BTreeSet<_>>(), known);
-    assert_eq!(told.len(), known.len(), "an option has two rows");
-    let source = Source::read();
-    for struct_name in ["Config", "GuardOptions", "ClassicOptions", "PaddleFlags"] {
-        for field in source.fields(struct_name) {
-            let is_told = rows().any(|row| owner(row) == (struct_name, &field));
-            // `strategy` says by itself that it was named.
-            let is_part = struct_name == "Config" && ["classic", "paddle", "strategy_named"].contains(&field.as_str());
-            // The values of `guard`, which its row names.
-            let is_value =
-                struct_name == "GuardOptions" && rows().any(|row| row.name == "guard" && row.value.contains(&field));
-            assert!(is_told || is_part || is_value, "{struct_name}::{field} is no row's");
-        }
+    assert_eq!(told, Config::option_names().collect::<Vec<_>>());
+    assert_eq!(told.iter().collect::<BTreeSet<_>>().len(), told.len(), "an option has two rows");
+    let guard = rows().find(|row| row.name == "guard").unwrap();
+    for Field { title, owner, name, rows, .. } in FIELDS {
+        assert!(SECTIONS.contains(title), "{owner}::{name}: the page has no section {title}");
+        // `strategy` says by itself that it was named.
+        let is_part = *owner == "Config" && ["classic", "paddle", "strategy_named"].contains(name);
+        // The values of `guard`, which its row names.
+        let is_value = *owner == "GuardOptions" && guard.typed.contains(name);
+        assert!(!rows.is_empty() || is_part || is_value, "{owner}::{name} is no row's");
     }
 }
 
@@ -214,32 +204,16 @@ fn every_option_and_every_field_has_a_row() {
 #[test]
 fn defaults_are_typed_as_they_are_told() {
     for row in rows() {
-        let default = (row.default)(&Config::default());
-        let read =
-            Config::parse(&format!("{}:{default}", row.name)).unwrap_or_else(|error| panic!("{}: {error}", row.name));
-        let read = Config { strategy_named: false, ..read };
-        assert_eq!(read, Config::default(), "{}:{default}", row.name);
+        let text = format!("{}:{}", row.name, row.default);
+        let read = Config::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(Config { strategy_named: false, ..read }, Config::default(), "{text}");
         assert_ne!(Config::parse(&typed(row)).unwrap(), Config::default(), "{}", row.name);
-    }
-}
-
-/// What an option needs beside it to have an effect.
-fn beside(row: &Row) -> &'static str {
-    match row.name {
-        "guard_sample" | "guard_min_size" | "guard_quarantine_mb" => "guard:page,",
-        "max_non_split_rounding_mb" => "max_split_size_mb:20,",
-        "garbage_collection_threshold" => "per_process_memory_fraction:0.9,",
-        "broker_guarantee" | "broker_weight" | "broker_wait_ms" => "broker:auto,",
-        "FLAGS_small_pool_auto_growth_chunk_size_in_mb" | "FLAGS_large_pool_auto_growth_chunk_size_in_mb" => {
-            "FLAGS_small_pool_size_in_mb:1,"
-        }
-        _ => "",
     }
 }
 
 /// The row's example, with what it needs beside it.
 fn typed(row: &Row) -> String {
-    format!("{}{}:{}", beside(row), row.name, row.example)
+    format!("{}{}:{}", row.beside, row.name, row.example)
 }
 
 /// All that shows what an allocator did: the driver's calls, its figures, and where its memory is.
@@ -284,7 +258,7 @@ fn other_strategies_do_not_heed_an_option() {
         assert!(usual == what_happens(kind, ""), "{kind} does not do the same twice");
         for row in rows() {
             if !effects::heeding(row).contains(&kind)
-                && what_happens(kind, beside(row)) != what_happens(kind, &typed(row))
+                && what_happens(kind, row.beside) != what_happens(kind, &typed(row))
             {
                 heeded.push(format!("{kind}: {}", typed(row)));
             }
@@ -301,7 +275,7 @@ fn the_strategies_that_are_named_heed_it() {
     let unseen = ["wait_ms", "idle_release_s", "garbage_collection_threshold", "max_views", "split", "backup_cache"];
     let is_seen = |row: &&Row| {
         let kinds = effects::heeding(row);
-        let differs = |kind: &StrategyKind| what_happens(*kind, beside(row)) != what_happens(*kind, &typed(row));
+        let differs = |kind: &StrategyKind| what_happens(*kind, row.beside) != what_happens(*kind, &typed(row));
         kinds == StrategyKind::ALL || kinds.iter().any(differs)
     };
     let idle: Vec<_> =

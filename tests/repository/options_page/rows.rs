@@ -1,369 +1,67 @@
-//! What the page says of each option beside its documentation: the field, what is typed, for whom it is, when to touch it.
-//!
-//! Owns: the rows and their order. What an option means stands at its field in `src/config`, and is taken from there.
+//! The rows of the page: the table of the options, `src/config/table.rs`, as the library has it.
 
-use super::flags::FLAGS;
-use super::row::{Group, Row, mib};
-use seamalloc::Config;
-
-fn none(_: &Config) -> String {
-    "None".to_owned()
+/// A field of the options.
+pub(crate) struct Field {
+    /// The section of the page, and what stands at its head.
+    pub(crate) title: &'static str,
+    pub(crate) introduction: &'static str,
+    /// The struct, and the field of `Config` that it is; `whole` is `Config` itself.
+    pub(crate) owner: &'static str,
+    pub(crate) place: &'static str,
+    pub(crate) name: &'static str,
+    /// The lines of its documentation.
+    pub(crate) doc: &'static [&'static str],
+    /// The options that set it: its own, and other names for it.
+    pub(crate) rows: &'static [Row],
 }
 
-pub(crate) const GROUPS: &[Group] = &[
-    Group {
-        title: "Which allocator",
-        about: "",
-        rows: &[
-            Row {
-                name: "strategy",
-                field: "strategy",
-                value: "a name",
-                default: |config| config.strategy.to_string(),
-                when: "to compare, or where the driver has no virtual memory (`caching`)",
-                example: "caching",
-            },
-            Row {
-                name: "expandable_segments",
-                field: "",
-                value: "`True` or `False`",
-                default: |_| "False".to_owned(),
-                when: "never: PyTorch's name for `strategy:expandable`, so that its settings can be copied",
-                example: "True",
-            },
-            Row {
-                name: "backend",
-                field: "",
-                value: "`native` or `cudaMallocAsync`",
-                default: |_| "native".to_owned(),
-                when: "never: PyTorch's name for `strategy:malloc-async`; `native` changes nothing",
-                example: "cudaMallocAsync",
-            },
-        ],
-    },
-    Group {
-        title: "How much may be held",
-        about: "",
-        rows: &[
-            Row {
-                name: "memory_limit",
-                field: "memory_limit",
-                value: "a size with a unit, `80GiB`",
-                default: none,
-                when: "several programs share the GPU, or room has to be left for NCCL, cuBLAS or a second allocator",
-                example: "200MiB",
-            },
-            Row {
-                name: "headroom",
-                field: "headroom",
-                value: "a size with a unit, `4GiB`",
-                default: |config| format!("{}B", config.headroom),
-                when: "NCCL, cuBLAS or another process must find memory on the GPU whatever the rest is used for",
-                example: "350MiB",
-            },
-            Row {
-                name: "per_process_memory_fraction",
-                field: "memory_fraction",
-                value: "0 to 1",
-                default: none,
-                when: "as `memory_limit`, where the sizes of GPUs differ",
-                example: "0.5",
-            },
-        ],
-    },
-    Group {
-        title: "Stitching and streams",
-        about: "Of the default strategy. Most programs need none of them.",
-        rows: &[
-            Row {
-                name: "split",
-                field: "split",
-                value: "a name",
-                default: |config| config.split.name().to_owned(),
-                when: "the job nearly fits, and no thread launches work while another allocates: `last_resort`",
-                example: "last_resort",
-            },
-            Row {
-                name: "backup_cache",
-                field: "backup_cache",
-                value: "a size",
-                default: none,
-                when: "the host needs the memory for other things: `0B` keeps none; then each sleep and each spill page-locks it anew",
-                example: "0B",
-            },
-            Row {
-                name: "spill",
-                field: "spill",
-                value: "`host=` and a size, or `off`",
-                default: |config| config.spill.map_or("off".to_owned(), |bytes| format!("host={}B", bytes)),
-                when: "what is live does not fit, a slower job is better than none, and no thread launches work while another allocates",
-                example: "host=64GiB",
-            },
-            Row {
-                name: "sharing",
-                field: "sharing",
-                value: "a name",
-                default: |config| config.sharing.name().to_owned(),
-                when: "ranks communicate in different orders, or streams are to be compared with PyTorch's own: `never`",
-                example: "never",
-            },
-            Row {
-                name: "wait_ms",
-                field: "wait_ms",
-                value: "ms",
-                default: none,
-                when: "a request must be refused in time rather than served late, as in serving",
-                example: "0",
-            },
-            Row {
-                name: "idle_release_s",
-                field: "idle_release_s",
-                value: "s, at least 1",
-                default: none,
-                when: "a server idles, and other processes could use its memory meanwhile",
-                example: "1",
-            },
-            Row {
-                name: "chunk_size_mb",
-                field: "chunk_size",
-                value: "MiB, even, 2 to 1024",
-                default: none,
-                when: "growing takes the driver too long (more), or the last percent of memory matters (2)",
-                example: "2",
-            },
-            Row {
-                name: "max_view_mappings",
-                field: "max_view_mappings",
-                value: "a number",
-                default: |config| config.max_view_mappings.to_string(),
-                when: "an out-of-memory report says to; less where the host has little memory",
-                example: "3",
-            },
-            Row {
-                name: "max_views",
-                field: "max_views",
-                value: "a number",
-                default: |config| config.max_views.to_string(),
-                when: "an out-of-memory report says to; 0 to see what a job is without stitching",
-                example: "0",
-            },
-            Row {
-                name: "max_view_address_space",
-                field: "max_view_address_space",
-                value: "a size with a unit",
-                default: |config| format!("{}TiB", config.max_view_address_space >> 40),
-                when: "an out-of-memory report says to, or a process has more than eight devices (less)",
-                example: "64MiB",
-            },
-        ],
-    },
-    Group {
-        title: "PyTorch's own",
-        about: "As in `PYTORCH_CUDA_ALLOC_CONF`.",
-        rows: &[
-            Row {
-                name: "roundup_power2_divisions",
-                field: "roundup_power2_divisions",
-                value: "a power of two or 0, or `[256:1,512:2,>:4]` by MiB",
-                default: |config| config.roundup_power2_divisions[0].to_string(),
-                when: "sizes differ a little from step to step, and the strategy does not stitch",
-                example: "4",
-            },
-            Row {
-                name: "max_split_size_mb",
-                field: "max_split_size",
-                value: "MiB, at least `large_segment_size_mb`",
-                default: none,
-                when: "large blocks are cut up by small requests, with `caching`",
-                example: "20",
-            },
-            Row {
-                name: "max_non_split_rounding_mb",
-                field: "max_non_split_rounding",
-                value: "MiB, at least `large_segment_size_mb`",
-                default: |config| mib(config.max_non_split_rounding),
-                when: "with `max_split_size_mb`, to let large requests take larger blocks",
-                example: "64",
-            },
-            Row {
-                name: "large_segment_size_mb",
-                field: "large_segment_size",
-                value: "MiB, even, above 10",
-                default: |config| mib(config.large_segment_size),
-                when: "rarely: fewer and larger `cudaMalloc`s. With `gmlake` and `stitch` only where plain segments are taken",
-                example: "64",
-            },
-            Row {
-                name: "garbage_collection_threshold",
-                field: "garbage_collection_threshold",
-                value: "above 0, below 1",
-                default: none,
-                when: "with a memory fraction, to give unused segments back before the limit is reached",
-                example: "0.5",
-            },
-        ],
-    },
-    Group {
-        title: "Guard mode",
-        about: "Finds mistakes of the program, slowly: [guard.md](guard.md). Of every strategy.",
-        rows: &[
-            Row {
-                name: "guard",
-                field: "guard",
-                value: "`on`, `off`, `all`, or of `page`, `canary`, `poison`, `streams`, `graphs` some, joined by `|`",
-                default: |config| config.guard.to_string(),
-                when: "results are wrong, or an illegal address is reported, and memory is suspected",
-                example: "page",
-            },
-            Row {
-                name: "guard_sample",
-                field: "guard.sample",
-                value: "a number, at least 1",
-                default: |config| config.guard.sample.to_string(),
-                when: "guard mode is too slow: one allocation in so many",
-                example: "2",
-            },
-            Row {
-                name: "guard_min_size",
-                field: "guard.min_size",
-                value: "a size with a unit",
-                default: |config| format!("{}B", config.guard.min_size),
-                when: "guard mode takes too much memory: each guarded allocation takes 2 MiB at least",
-                example: "1MiB",
-            },
-            Row {
-                name: "guard_quarantine_mb",
-                field: "guard.quarantine",
-                value: "MiB",
-                default: |config| mib(config.guard.quarantine),
-                when: "a use long after the free is looked for (more), or the host runs short (less)",
-                example: "64",
-            },
-        ],
-    },
-    Group {
-        title: "Lending between processes",
-        about: "Free memory for other processes on the device, and theirs for this one ([broker.md](broker.md)).",
-        rows: &[
-            Row {
-                name: "broker",
-                field: "broker",
-                value: "a file's name, `auto` or `off`",
-                default: |_| "off".to_owned(),
-                when: "several processes of one user share a GPU, and their phases take turns",
-                example: "auto",
-            },
-            Row {
-                name: "broker_guarantee",
-                field: "broker_guarantee",
-                value: "a size with a unit",
-                default: |config| format!("{}B", config.broker_guarantee),
-                when: "a process must not take time to get back what it needs all the time",
-                example: "1GiB",
-            },
-            Row {
-                name: "broker_weight",
-                field: "broker_weight",
-                value: "1 to 1,000,000",
-                default: |config| config.broker_weight.to_string(),
-                when: "one process should keep more than another while a third is short",
-                example: "2",
-            },
-            Row {
-                name: "broker_wait_ms",
-                field: "broker_wait_ms",
-                value: "ms",
-                default: |config| config.broker_wait_ms.to_string(),
-                when: "phases of others last longer (more); a request must be refused in time (less)",
-                example: "0",
-            },
-        ],
-    },
-    Group {
-        title: "The last operations",
-        about: "What is written for a look at a refusal ([live.md](live.md)).",
-        rows: &[
-            Row {
-                name: "flight_recorder",
-                field: "flight_recorder",
-                value: "operations",
-                default: |config| config.flight_recorder.to_string(),
-                when: "a longer history is wanted (more), or the host has little memory (0: none)",
-                example: "100",
-            },
-            Row {
-                name: "flight_dump",
-                field: "flight_dump",
-                value: "a file's name, with `{pid}` and `{device}`",
-                default: none,
-                when: "a job runs out of memory now and then, and nobody is there to look",
-                example: "oom.pickle",
-            },
-        ],
-    },
-    Group {
-        title: "GMLake's",
-        about: "Of the strategy `gmlake`, under the names of its release.",
-        rows: &[
-            Row {
-                name: "fragLimit",
-                field: "frag_limit",
-                value: "bytes",
-                default: |config| config.frag_limit.to_string(),
-                when: "to run it as released: 536870912",
-                example: "67108864",
-            },
-            Row {
-                name: "reuseLimit",
-                field: "reuse_limit",
-                value: "at least 1",
-                default: |config| config.reuse_limit.to_string(),
-                when: "stitched blocks are much larger than the requests that they serve (less)",
-                example: "1",
-            },
-            Row {
-                name: "defragLevel",
-                field: "defrag_level",
-                value: "0 to 3",
-                default: |config| config.defrag_level.to_string(),
-                when: "stitching costs too much: later",
-                example: "3",
-            },
-            Row {
-                name: "autoGC",
-                field: "auto_gc",
-                value: "GiB",
-                default: |config| config.auto_gc.to_string(),
-                when: "stitched blocks take the host too much memory (less)",
-                example: "0",
-            },
-        ],
-    },
-    Group {
-        title: "Classic strategies",
-        about: "",
-        rows: &[
-            Row {
-                name: "exact_buffer_mb",
-                field: "classic.exact_buffer",
-                value: "MiB, at least 2",
-                default: |config| mib(config.classic.exact_buffer),
-                when: "the device is small",
-                example: "64",
-            },
-            Row {
-                name: "buddy_capacity_mb",
-                field: "classic.buddy_capacity",
-                value: "MiB, a power of two",
-                default: |config| mib(config.classic.buddy_capacity),
-                when: "the device is small",
-                example: "64",
-            },
-        ],
-    },
-    Group {
-        title: "Flags of Paddle",
-        about: "Under Paddle's names. When to touch them is Paddle's documentation's to say; here they are there to compare.",
-        rows: FLAGS,
-    },
-];
+/// An option.
+pub(crate) struct Row {
+    /// As in text.
+    pub(crate) name: &'static str,
+    /// What it needs beside it to have an effect.
+    pub(crate) beside: &'static str,
+    /// What is typed, and its unit.
+    pub(crate) typed: &'static str,
+    /// The default, as it is typed.
+    pub(crate) default: &'static str,
+    /// A value other than the default, which the strategies that are not named must not heed.
+    pub(crate) example: &'static str,
+    /// When to touch it.
+    pub(crate) when: &'static str,
+}
+
+macro_rules! options {
+    ($(
+        $(#[$about:meta])*
+        pub struct $Owner:ident at $place:ident, $visible:vis const $DEFAULT:ident $of_default:literal {
+            $( @section $title:literal, $introduction:literal; $(
+                $(#[doc = $doc:literal])* $field:ident: $type:ty = $value:expr;
+                $(
+                    $name:literal: $syntax:expr
+                        $(, only $strategies:expr)? $(, beside $beside:literal)?
+                        $(, set $set:expr)? $(, given $given:expr)? $(, valid $valid:expr)?,
+                        typed $typed:literal, default $default:literal, example $example:literal, when $when:literal;
+                )*
+            )* )*
+        }
+    )*) => {
+        pub(crate) const FIELDS: &[Field] = &[ $( $( $( Field {
+            title: $title,
+            introduction: $introduction,
+            owner: stringify!($Owner),
+            place: stringify!($place),
+            name: stringify!($field),
+            doc: &[ $($doc),* ],
+            rows: &[ $( Row {
+                name: $name,
+                beside: concat!("" $(, $beside, ",")?),
+                typed: $typed,
+                default: $default,
+                example: $example,
+                when: $when,
+            } ),* ],
+        }, )* )* )* ];
+    };
+}
+include!("../../../src/config/table.rs");

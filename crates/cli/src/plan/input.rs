@@ -2,7 +2,7 @@
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
-use crate::output::bytes;
+use crate::output::{bytes, grouped};
 use crate::source;
 use seamalloc_plan::{Problem, csv, read_csv};
 use seamalloc_trace::iteration::{Iteration, Kind, Likeness};
@@ -10,11 +10,20 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+/// Requests outside of steps are told of from this part (1/n) of all on.
+const MANY_PART: u64 = 4;
+/// Memory that is freed and still in use is told from this part (1/n) of what is live on.
+const FEW_PART: u64 = 100;
+
 /// One problem, and where it comes from.
 pub(super) struct Input {
     pub(super) problem: Problem,
     /// The iteration, without its problem.
     iteration: Option<Iteration>,
+    /// The most bytes of the trace that were requested and not freed.
+    requested: u64,
+    /// The number of requests of the trace.
+    requests: u64,
 }
 
 /// The buffers of a csv, or of an iteration of each trace of a file or a name.
@@ -22,14 +31,15 @@ pub(super) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Input>, Fa
     if let Some(text) = buffers(path) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let problem = read_csv(&name, &path.display().to_string(), text)?;
-        return Ok(vec![Input { problem, iteration: None }]);
+        return Ok(vec![Input { problem, iteration: None, requested: 0, requests: 0 }]);
     }
     let traces = source::load(path, generate)?;
     let iteration = |trace: seamalloc_trace::Trace| {
         let mut iteration =
             Iteration::of(&trace).map_err(|error| Failure::Problem { input: trace.name.clone(), error })?;
         let problem = std::mem::take(&mut iteration.problem);
-        Ok(Input { problem, iteration: Some(iteration) })
+        let summary = trace.summary();
+        Ok(Input { problem, iteration: Some(iteration), requested: summary.peak_live, requests: summary.allocations })
     };
     traces.into_iter().map(iteration).collect()
 }
@@ -47,41 +57,68 @@ impl Input {
         let iteration = self.iteration.as_ref()?;
         let mut text = format!("{}: {iteration}", self.problem.name());
         let requests = iteration.requests;
-        if iteration.likeness != Likeness::None {
-            text.push_str(". Planned is the one in which most is live");
-        }
+        text.push_str(match (iteration.likeness, iteration.planned) {
+            (Likeness::None, _) => "",
+            (_, 1) => ". Planned is the one in which most is live",
+            _ => ". Planned are two in a row, of which one is that in which most is live",
+        });
         text.push_str(&format!(
             ": {} requests, events {} to {}",
-            requests.count, iteration.events.start, iteration.events.end
+            grouped(requests.count as u64),
+            grouped(iteration.events.start as u64),
+            grouped(iteration.events.end as u64)
         ));
-        let crossing = iteration.crossing;
+        let Iteration { crossing, by_turns, persistent, live, .. } = *iteration;
         if crossing.count > 0 {
-            text.push_str(&format!("; {} of {} cross its ends", crossing.count, bytes(crossing.bytes)));
+            text.push_str(&format!("; {} of {} cross the ends", crossing.count, bytes(crossing.bytes)));
         }
-        let persistent = iteration.persistent;
-        if persistent.count > 0 {
-            let held = bytes(persistent.bytes);
+        if iteration.planned > 1 {
             text.push_str(&format!(
-                ". Persistent memory (weights, optimizer state) is not planned: {} blocks of {held}. With it {} are live at \
-                 most, and no plan comes to less",
+                ". Two, because {} requests of {} replace those of the step before while these are still live, as an optimizer does that makes its state anew: \
+                 the new and the old have two places by turns",
+                by_turns.count,
+                bytes(by_turns.bytes)
+            ));
+        }
+        if persistent.count > 0 {
+            text.push_str(&format!(
+                ". Persistent memory (weights, optimizer state) is not planned: {} blocks of {}. With it {} are live at most, and no plan comes to less",
                 persistent.count,
-                bytes(iteration.live)
+                bytes(persistent.bytes),
+                bytes(live)
+            ));
+        }
+        if live - live / FEW_PART > self.requested {
+            text.push_str(&format!(
+                ". A block is live until all streams that use it have passed (record_stream): of the {}, {} are freed and still in use; seamalloc can \
+                 serve requests from them behind a wait on the GPU, and a plan does not",
+                bytes(live),
+                bytes(live - self.requested)
             ));
         }
         text.push('.');
-        text.push_str(&steps_of_kinds(iteration));
+        text.push_str(&steps_of_kinds(iteration, self.requests));
         Some(text)
     }
 }
 
 /// The kinds of steps, if there is more than one, or that they are not told apart.
-fn steps_of_kinds(iteration: &Iteration) -> String {
+fn steps_of_kinds(iteration: &Iteration, all: u64) -> String {
     let kind = |kind: &Kind| format!("{} of {} requests, {} live at most", kind.times, kind.requests, bytes(kind.live));
     match iteration.kinds.as_slice() {
         [] if iteration.likeness == Likeness::Part => {
             " If steps are of several kinds, such as training and evaluation, they are not told apart.".to_owned()
         }
-        [] | [_] => String::new(),
+        [] => String::new(),
+        [one] => match all.saturating_sub((one.times * one.requests) as u64) {
+            rest if rest > all / MANY_PART => format!(
+                " {} of the recording's {} requests are in no step of this kind: they may be other steps, such as those of an evaluation, \
+                 that are not told apart.",
+                grouped(rest),
+                grouped(all)
+            ),
+            _ => String::new(),
+        },
         kinds => format!(" Steps are of several kinds: {}.", kinds.iter().map(kind).collect::<Vec<_>>().join("; ")),
     }
 }

@@ -1,6 +1,6 @@
 //! `seamalloc plan`: what is planned, by which method, and what it says where it cannot.
 
-use super::{Folder, complaint, has, lines, run, stdout};
+use super::{Folder, complaint, has, lines, run, snapshot, stdout};
 use serde_json::Value;
 
 const KEYS: [&str; 6] = ["bound", "input", "method", "optimal", "peak", "seconds"];
@@ -86,12 +86,26 @@ fn an_iteration_of_a_trace_is_planned() {
         &out,
         &[
             "opt1.3b-R: 8 iterations that are alike in part",
-            "2757 requests",
+            "2,757 requests",
             "Persistent memory (weights, optimizer state) is not planned",
             "With it 27.58 GiB are live at most",
             "they are not told apart",
         ],
     );
+    let loops = snapshot("optimizer-loop.snapshot.pickle.gz");
+    let out = stdout(&["plan", &loops, "--method", "first-fit"], 0).replace("\n  ", " ");
+    has(
+        &out,
+        &[
+            "Planned are two in a row",
+            "Two, because 200 requests of 1.03 GiB replace",
+            "With it 2.30 GiB are live at most",
+        ],
+    );
+    // The bound is what is live beside 590.47 MiB of weights.
+    has(&out, &["1.72 GiB"]);
+    let waits = stdout(&["plan", &snapshot("prefetch-2s.snapshot.pickle.gz"), "--method", "first-fit"], 0);
+    has(&waits.replace("\n  ", " "), &["of the 3.84 GiB, 3.08 GiB are freed and still in use"]);
     let trace = folder.file("trace.csv", b"a,1,512,0\na,2,100,0\nr,1\nf,1\n");
     let out = stdout(&["plan", &trace], 0);
     has(&out, &["trace: nothing repeats, so the whole trace is planned: 2 requests", "1.00 KiB"]);

@@ -107,16 +107,31 @@ fn a_run_without_enough_memory_has_its_page_too() {
 }
 
 #[test]
-fn a_layout_without_history_has_words_and_no_page() {
+fn a_layout_without_history_has_words_and_a_page() {
     let folder = Folder::new();
     let snapshot = super::whatif::layout(&serde_json::json!([])).to_string();
     let (file, page) = (folder.file("oom.json", snapshot.as_bytes()), folder.name("page.html"));
     let out = stdout(&["report", &file, "-o", &page], 0);
-    has(&out, &["oom, device 0: Fragmentation: 90.00 MiB free in 3 holes", "has no page"]);
-    assert_eq!(folder.content(), ["oom.json"]);
+    has(&out, &["oom, device 0: Fragmentation: 90.00 MiB free in 3 holes", "page.html: ", "file://"]);
+    let html = std::fs::read_to_string(folder.path("page.html")).unwrap();
+    has(
+        &html,
+        &[
+            "<title>oom, device 0 · seamalloc report</title>",
+            "<h2>Fragmentation: 90.00 MiB free",
+            "<strong>Next: </strong>",
+        ],
+    );
+    has(&html, &["<th scope=\"col\">stream</th>", "<td>0.12</td>"]);
+    for left in ["<script", "<!--", "/*style*/", " src=", "url("] {
+        assert!(!html.contains(left), "{left}");
+    }
     // Beside a job, whose page is made.
     let job = folder.file("job.csv", CSV);
-    has(&stdout(&["report", &file, &job, "--quick", "-o", &page], 0), &["page.html: ", "Fragmentation: "]);
+    let ended = run(&["report", &file, &job, "--quick", "-o", &page], 0);
+    let out = String::from_utf8(ended.get_output().stdout.clone()).unwrap();
+    has(&out, &["page.html: ", "Fragmentation: "]);
+    has(&String::from_utf8_lossy(&ended.get_output().stderr), &["a snapshot without a history has one by itself"]);
 }
 
 /// What `seamalloc fleet --json` prints, as far as the command reads it.

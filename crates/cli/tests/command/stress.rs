@@ -105,7 +105,7 @@ fn the_verdict_is_that_of_the_rows() {
         &out,
         &[
             &format!(
-                "`stitch` holds less than `expandable` on {} of 1 recorded jobs, {} of 1 generated patterns and {} of 2 \
+                "`stitch` holds less than `expandable` on {} of 1 recorded job, {} of 1 generated pattern and {} of 2 \
                  adversarial patterns",
                 less(0..1),
                 less(1..2),

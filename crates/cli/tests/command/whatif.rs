@@ -2,7 +2,7 @@
 
 use super::{Folder, STRATEGIES, complaint, has, lines, snapshot, stdout};
 
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     "capacity",
     "device",
     "device_from",
@@ -17,6 +17,7 @@ const KEYS: [&str; 24] = [
     "peak_spilled",
     "persistent",
     "recorded_reserved",
+    "refused",
     "reserved_before",
     "sought",
     "spill_moved_bytes",
@@ -55,7 +56,14 @@ fn a_snapshot_tells_what_every_strategy_would_have_held() {
         }
     }
     let out = words(&["whatif", &file, "--device", device, "--strategy", "stitch"]);
-    has(&out, &["largest", "stitch", "PyTorch held 21.57 GiB when it was recorded", "from the beginning"]);
+    has(
+        &out,
+        &[
+            "PyTorch held 21.57 GiB when it was recorded. That does not compare with the table: it held as much before the recording \
+             began. Record from the beginning of the job.",
+            "In the table stitch is seamalloc's default (seamalloc).",
+        ],
+    );
 }
 
 /// What is printed, in one line.
@@ -77,7 +85,7 @@ fn what_is_gained_is_said_over_pytorch_on_the_same_device() {
             "sim:h200,capacity=200MiB",
             "job on sim:h200,capacity=200MiB: native x2.00, expandable x2.00, stitch x2.00: the same largest step as expandable's, within 1%; holds as much as \
              native, 10.00 MiB less than expandable. Taken to grow with the step are activations and temporary buffers, and, \
-             to be careful, gradients and the optimizer's temporary buffers; 100.00 MiB of weights and optimizer state stay.",
+             to be careful, gradients and the optimizer's temporary buffers; 100.00 MiB of weights and optimizer state stay. Predicted so for four real jobs",
         ),
         (
             "sim:h200,capacity=130MiB",
@@ -144,8 +152,10 @@ fn the_device_is_the_recorded_one_where_the_recording_says_so() {
     let device = |name: &str, content: &str, sentence: &str| {
         let file = folder.file(name, content.as_bytes());
         let args = ["whatif", &file, "--strategy", "stitch"];
-        let line = lines(&[&args[..], &["--json"]].concat(), 0).remove(0);
-        has(&words(&args), &[sentence]);
+        // A job that ran out of memory does so on the same memory.
+        let code = if name == "short.json" { 3 } else { 0 };
+        let line = lines(&[&args[..], &["--json"]].concat(), code).remove(0);
+        has(&words_of(&stdout(&args, code)), &[sentence]);
         (line["device"].as_str().unwrap().to_owned(), line["device_from"].as_str().unwrap().to_owned())
     };
     let events = "a,1,104857600,0\na,2,52428800,0\nr,2\nf,2\n";
@@ -166,13 +176,11 @@ fn the_device_is_the_recorded_one_where_the_recording_says_so() {
     let snapshot = format!(r#"{{"segments":[{segment}],"device_traces":[[{}]]}}"#, history.join(","));
     let derived = device("short.json", &snapshot, "ran out of memory)");
     assert_eq!(derived, ("sim:h200,capacity=100MiB".to_owned(), "refusal".to_owned()));
-    let unknown = device(
-        "unknown.csv",
-        events,
-        "unknown: how much larger its steps could be depends on the device, which the recording does not name: say yours, for example --device \
-         sim:rtx4090, --device sim:h100, or --device sim:h200,capacity=44GiB.",
-    );
+    let unknown =
+        device("unknown.csv", events, "unknown: the largest step depends on the device, which --device names.");
     assert_eq!(unknown, ("sim:h200".to_owned(), "unknown".to_owned()));
+    let line = lines(&["whatif", &folder.name("unknown.csv"), "--json"], 0).remove(0);
+    assert!(line["capacity"].is_null(), "{line}");
 }
 
 /// A small step has room thousands of times: the search stops at 8. What frees nothing has none.
@@ -279,6 +287,13 @@ fn a_layout_without_history_is_answered_too() {
     let (job, none) = (training(&folder), folder.file("none.json", b"{\"segments\":[],\"device_traces\":[[]]}"));
     let both = words(&["whatif", &file, &job, "--quick", "--device", "sim:h200,capacity=200MiB"]);
     assert!(both.find("holds as much as native") < both.find("Fragmentation: "), "{both}");
+    // A smaller device than the snapshot's: blocks of 30 MiB leave 70 of it.
+    let small = lines(&["whatif", &file, "--json", "--device", "sim:h200,capacity=100MiB"], 0).remove(0);
+    let largest = small["largest_request"].as_object().unwrap();
+    assert!(largest.values().all(|bytes| bytes.as_u64() <= Some(70 << 20)), "{small}");
+    assert_eq!(largest["stitch"], 70 << 20);
+    let full = lines(&["whatif", &file, "--json", "--device", "sim:h200,capacity=20MiB"], 0).remove(0);
+    assert_eq!((&full["verdict"]["kind"], &full["largest_request"]["stitch"]), (&"too_much_live".into(), &0.into()));
     has(&complaint(&["whatif", &none], 1), &["no segments either", "_record_memory_history"]);
     // Other commands say where to go.
     has(&complaint(&["replay", &file], 1), &["only the layout at one moment", "`seamalloc whatif` says more"]);
@@ -349,10 +364,24 @@ fn a_job_of_an_unknown_device_is_told_its_needs_and_asked_for_the_device() {
     assert!(lines(&[&args[..], &["--json"]].concat(), 0)[0]["verdict"]["figures"]["capacity"].is_null());
 }
 
+/// The request that was refused when the job was recorded is a part of the verdict, of the table and of the owners' shares.
 #[test]
 fn where_too_much_is_live_the_owners_are_named() {
-    let out = words(&["whatif", &snapshot("oom-live.snapshot.pickle.gz"), "--strategy", "stitch", "--quick"]);
+    let file = snapshot("oom-live.snapshot.pickle.gz");
+    let args = ["whatif", &file, "--strategy", "stitch", "--quick"];
+    let out = words_of(&stdout(&args, 3));
     has(&out, &["oom-live: Too much is live: 6.09 GiB of the 5.95 GiB that PyTorch could have. No allocator helps."]);
-    has(&out, &["The largest owners: own_model.py:12 forward 1.69 GiB (28%), own_model.py:7 softmax 1.25 GiB"]);
-    has(&out, &["Next: Raise the limit (set_per_process_memory_fraction)"]);
+    has(&out, &["The largest owners: own_model.py:12 forward 1.94 GiB (32%), own_model.py:7 softmax 1.25 GiB"]);
+    has(&out, &["Next: Raise the limit (set_per_process_memory_fraction)", "oom-live stitch 6.09 too much"]);
+    let line = lines(&[&args[..], &["--json"]].concat(), 3).remove(0);
+    assert_eq!((&line["peak_live"], &line["refused"]), (&line["verdict"]["figures"]["live"], &(256 << 20).into()));
+    let owners = lines(&["report", &file, "--json"], 0).remove(0);
+    assert_eq!((&owners["peak_live"], &owners["owners"]["live"]), (&line["peak_live"], &line["peak_live"]));
+    // On a device with room the table has what the verdict says.
+    let line =
+        lines(&["whatif", &file, "--strategy", "stitch", "--quick", "--json", "--device", "sim:h100"], 0).remove(0);
+    for strategy in ["native", "expandable"] {
+        assert_eq!(line[format!("{strategy}_reserved")], line["verdict"]["figures"][strategy]["reserved"]);
+    }
+    assert_eq!(line["peak_reserved"], line["verdict"]["figures"]["stitch"]["reserved"]);
 }

@@ -130,6 +130,18 @@ impl Cuts {
         (0..self.at.len().saturating_sub(1)).max_by_key(peak).unwrap_or(0)
     }
 
+    /// The events of so many iterations from this one on, if there are so many.
+    pub(super) fn events(&self, index: usize, count: usize) -> Option<Range<usize>> {
+        Some(*self.at.get(index)?..*self.at.get(index + count)?)
+    }
+
+    /// How many requests lie between one of these iterations and the same one so many iterations before, if there is that one.
+    pub(super) fn requests_back(&self, blocks: &Blocks, index: usize, count: usize) -> Option<usize> {
+        let events = self.events(index.checked_sub(count)?, count)?;
+        let made = |event: usize| blocks.made.partition_point(|made| *made < event);
+        Some(made(events.end) - made(events.start))
+    }
+
     /// The requests whose size is not the same in all iterations of one shape.
     pub(super) fn varying(&self, blocks: &Blocks) -> usize {
         if self.likeness != Likeness::Shape {

@@ -28,6 +28,9 @@ use seamalloc_plan::{Buffer, Gap, Problem, ProblemError};
 use std::fmt;
 use std::ops::Range;
 
+/// Two iterations are planned where more than this part (1/n) of what is live is replaced before it is freed.
+const FEW_PART: u64 = 1000;
+
 /// Requests and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
@@ -53,7 +56,9 @@ pub struct Iteration {
     pub likeness: Likeness,
     /// How many whole iterations the trace has.
     pub iterations: usize,
-    /// The events of the one that is planned: of those, the one in which most is live.
+    /// How many of them are planned, one after the other: one, or two.
+    pub planned: usize,
+    /// The events of what is planned: of the iteration in which most is live, and of a neighbour where two are planned.
     pub events: Range<usize>,
     /// Requests that are made in it.
     pub requests: Requests,
@@ -61,6 +66,10 @@ pub struct Iteration {
     pub persistent: Requests,
     /// Buffers that are planned and live at the beginning or the end of the iteration.
     pub crossing: Requests,
+    /// Requests that are made before those of the iteration before are freed that they replace, as by optimizers that make
+    /// their state anew: where they are many bytes, two iterations are planned; else the new and the old have a place each
+    /// throughout.
+    pub by_turns: Requests,
     /// Requests whose size is not the same in all iterations, where these have one shape.
     pub varying: usize,
     /// The kinds of steps that were told apart, that of the iterations first; empty where there are no iterations of one
@@ -73,7 +82,8 @@ pub struct Iteration {
 }
 
 impl Iteration {
-    /// Finds the iterations of a trace, and takes the one in which most is live.
+    /// Finds the iterations of a trace, and takes the one in which most is live; that one and its neighbour, where much is made
+    /// before those blocks of the iteration before are freed that it replaces: the new and the old have two places by turns.
     ///
     /// # Errors
     /// More blocks or bytes than are planned.
@@ -81,15 +91,24 @@ impl Iteration {
         let blocks = Blocks::new(trace);
         let cuts = Cuts::new(&blocks, persistent(trace));
         let index = cuts.heaviest(&blocks);
-        let (Some(&from), Some(&to)) = (cuts.at.get(index), cuts.at.get(index + 1)) else {
+        let Some(events) = cuts.events(index, 1) else {
             let problem = Problem::new(trace.name.clone(), Vec::new())?;
             return Ok(Self::new(problem, &cuts, 0..0, 0));
         };
-        let before = index.checked_sub(1).and_then(|before| cuts.at.get(before)).copied();
-        let mut out = Self::new(Problem::default(), &cuts, from..to, cuts.varying(&blocks));
+        let mut out = Self::new(Problem::default(), &cuts, events, cuts.varying(&blocks));
         out.kinds = kinds::of(&blocks, &cuts);
-        out.live = blocks.most(from..to);
-        let buffers = out.buffers(&blocks, &cuts, before);
+        let mut buffers = out.buffers(&blocks, cuts.requests_back(&blocks, index, 1));
+        if out.by_turns.bytes > blocks.most(out.events.clone()) / FEW_PART {
+            let first = if index + 2 < cuts.at.len() { index } else { index.saturating_sub(1) };
+            let by_turns = out.by_turns;
+            if let Some(events) = cuts.events(first, 2) {
+                (out.events, out.planned) = (events, 2);
+                (out.requests, out.persistent, out.crossing) = Default::default();
+                buffers = out.buffers(&blocks, cuts.requests_back(&blocks, first, 2));
+                out.by_turns = by_turns;
+            }
+        }
+        out.live = blocks.most(out.events.clone());
         out.problem = Problem::new(trace.name.clone(), buffers)?;
         Ok(out)
     }
@@ -99,10 +118,12 @@ impl Iteration {
             problem,
             likeness: cuts.likeness,
             iterations: cuts.at.len().saturating_sub(1),
+            planned: 1,
             events,
             requests: Requests::default(),
             persistent: Requests::default(),
             crossing: Requests::default(),
+            by_turns: Requests::default(),
             varying,
             kinds: Vec::new(),
             part: cuts.part,
@@ -110,8 +131,8 @@ impl Iteration {
         }
     }
 
-    /// The buffers of the iteration; `before` is where the one before began, if there is one.
-    fn buffers(&mut self, blocks: &Blocks, cuts: &Cuts, before: Option<usize>) -> Vec<Buffer> {
+    /// The buffers of what is planned; `back` requests ago the same request was made that is made in it, if that is known.
+    fn buffers(&mut self, blocks: &Blocks, back: Option<usize>) -> Vec<Buffer> {
         let (from, to) = (self.events.start, self.events.end);
         let length = (to - from) as i64;
         let moment = |event: usize| event.clamp(from, to) as i64 - from as i64;
@@ -120,9 +141,8 @@ impl Iteration {
         let mut out = Vec::new();
         // The end of what came in, by the block that takes its place.
         let mut comes_in = vec![None; behind - first];
-        let mut alone = Vec::new();
         for block in 0..first {
-            let (made, freed) = (blocks.made[block], blocks.freed[block]);
+            let freed = blocks.freed[block];
             if freed <= from {
                 continue;
             }
@@ -130,42 +150,39 @@ impl Iteration {
                 self.persistent.add(blocks.sizes[block]);
                 continue;
             }
-            // The block that the iteration before made as the same one of its requests.
-            let before = before.filter(|before| *before <= made).map(|before| block - first_of(before));
-            let heir = before.map(|index| first + index).filter(|heir| {
-                let is_alike = cuts.likeness != Likeness::Part || blocks.sizes[*heir] == blocks.sizes[block];
-                *heir < behind && blocks.freed[*heir] > to && is_alike
+            // The block that is made as the same one of its iteration's requests, and crosses the end as this one did.
+            let heir = back.map(|back| block + back).filter(|heir| {
+                let is_inside = (first..behind).contains(heir) && blocks.freed[*heir] > to;
+                is_inside && blocks.sizes[*heir] == blocks.sizes[block]
             });
-            match heir.and_then(|heir| comes_in.get_mut(heir - first)) {
-                Some(place) => *place = Some(block),
-                None => alone.push((block, moment(freed))),
+            match heir {
+                Some(heir) if freed <= blocks.made[heir] => comes_in[heir - first] = Some(moment(freed)),
+                Some(heir) => {
+                    self.by_turns.add(blocks.sizes[block]);
+                    self.crossing.add(blocks.sizes[block]);
+                    comes_in[heir - first] = Some(0);
+                    out.push(Buffer::new(block.to_string(), 0, length, blocks.sizes[block]));
+                }
+                None => {
+                    self.crossing.add(blocks.sizes[block]);
+                    out.push(Buffer::new(block.to_string(), 0, moment(freed), blocks.sizes[block]));
+                }
             }
-        }
-        for (block, upper) in alone {
-            self.crossing.add(blocks.sizes[block]);
-            out.push(Buffer::new(block.to_string(), 0, upper, blocks.sizes[block]));
         }
         for block in first..behind {
             let (size, lower, upper) = (blocks.sizes[block], moment(blocks.made[block]), moment(blocks.freed[block]));
             self.requests.add(size);
-            let Some(other) = comes_in[block - first] else {
-                if blocks.freed[block] > to {
-                    self.crossing.add(size);
-                }
-                out.push(Buffer::new(block.to_string(), lower, upper, size));
-                continue;
-            };
-            let (larger, left) = (size.max(blocks.sizes[other]), moment(blocks.freed[other]));
-            let throughout = |block: usize| Buffer::new(block.to_string(), 0, length, larger);
-            self.crossing.add(larger);
-            if left > lower {
-                // Both are live at a time, so that they take two places by turns.
-                self.crossing.add(larger);
-                out.extend([throughout(block), throughout(other)]);
-            } else {
-                let gap = (left < lower).then_some(Gap { lower: left, upper: lower, window: None });
-                out.push(Buffer { gaps: gap.into_iter().collect(), ..throughout(block) });
+            if blocks.freed[block] > to {
+                self.crossing.add(size);
             }
+            let buffer = Buffer::new(block.to_string(), lower, upper, size);
+            out.push(match comes_in[block - first] {
+                None => buffer,
+                Some(left) => {
+                    let gap = (0 < left && left < lower).then_some(Gap { lower: left, upper: lower, window: None });
+                    Buffer { lower: 0, upper: length, gaps: gap.into_iter().collect(), ..buffer }
+                }
+            });
         }
         out
     }
@@ -279,6 +296,32 @@ mod tests {
         let length = found.events.len() as i64;
         assert_eq!((crossing.0, crossing.1, crossing.2), (0, length, 3), "{buffers:?}");
         assert_eq!(buffers.len(), 4);
+    }
+
+    /// A state of 8 that each step makes anew before it gives back the old one, beside an activation of 5.
+    #[test]
+    fn what_is_made_anew_before_the_old_is_freed_counts_once() {
+        let mut program = Program::new();
+        for step in 0..8_u64 {
+            let id = |index: u64| 1000 * step + index;
+            program.make(id(0), 5);
+            program.make(id(2), 1);
+            program.free(id(2));
+            program.free(id(0));
+            program.make(id(1), 8);
+            if step > 0 {
+                program.free(id(1) - 1000);
+            }
+        }
+        let found = program.iteration();
+        assert_eq!((found.planned, found.live), (2, 16 * ALIGNMENT), "{found:?}");
+        assert_eq!(found.by_turns, Requests { count: 1, bytes: 8 * ALIGNMENT });
+        assert!(shown(&found).iter().any(|buffer| buffer.2 == 8 && buffer.3.is_some()), "{:?}", shown(&found));
+        let load = |at: i64| {
+            let live = |of: &&Shown| of.0 <= at && at < of.1 && of.3.is_none_or(|(from, to)| at < from || to <= at);
+            shown(&found).iter().filter(live).map(|buffer| buffer.2).sum::<u64>()
+        };
+        assert_eq!((0..found.events.len() as i64).map(load).max(), Some(16));
     }
 
     #[test]

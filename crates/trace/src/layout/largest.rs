@@ -144,6 +144,15 @@ fn whole(start: u64, end: u64, unit: u64, from: u64, to: u64) -> (u64, u64) {
     (first, last)
 }
 
+impl LargestRequests {
+    /// Returns the requests, but none of more than these bytes.
+    pub(super) fn at_most(self, most: u64) -> Self {
+        let Self { native, expandable, stitch, split } = self;
+        let [native, expandable, stitch, split] = [native, expandable, stitch, split].map(|bytes| bytes.min(most));
+        Self { native, expandable, stitch, split }
+    }
+}
+
 impl Parts {
     /// Returns the largest requests if the device has `room` bytes beside what is held.
     pub(super) fn largest(&self, room: u64) -> LargestRequests {

@@ -107,10 +107,13 @@ impl LayoutPool {
 
 impl Layout {
     /// Returns the largest request that each allocator could serve at that moment, on a device with so much memory; where that
-    /// is not known, without any new memory of the device.
+    /// is not known, without any new memory of the device. None is larger than what the blocks in use leave of the device.
     #[must_use]
     pub fn largest_requests(&self, capacity: Option<u64>) -> LargestRequests {
-        self.parts.largest(self.room(capacity).unwrap_or(0))
+        // Of a device that has less than is held, some free memory is not there.
+        let in_use = self.held.reserved.saturating_sub(self.held.free).saturating_add(self.private_free);
+        let most = capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(in_use));
+        self.parts.largest(self.room(capacity).unwrap_or(0)).at_most(most)
     }
 
     /// Returns the free bytes that PyTorch's allocator gives back to the driver before it refuses a request.

@@ -77,9 +77,12 @@ fn holes_serve_each_allocator_in_its_own_pieces() {
     assert_eq!(largest(&layout, None), [768, 2280, 2288, 2304]);
     // New memory is joined by all but native, which takes a segment of it.
     assert_eq!(largest(&layout, Some(4096)), [1024, 3300, 3312, 3328]);
+    // A device with less than is held has what the blocks in use leave of it: of 2 GiB, 768 MiB.
+    assert_eq!(largest(&layout, Some(2048)), [768, 1280, 1280, 1280]);
+    assert_eq!(layout.verdict(Some(512 * MIB)).kind, LayoutVerdictKind::TooMuchLive);
     let verdict = layout.verdict(Some(4096 * MIB));
     assert_eq!(verdict.kind, LayoutVerdictKind::Fragmentation);
-    assert_eq!(verdict.headline, "Fragmentation: 2.25 GiB free in 3 holes, the largest 768.00 MiB.");
+    assert_eq!(verdict.headline, "Fragmentation: 2.25 GiB free in 3 holes, the largest 0.75 GiB.");
     assert_eq!(verdict.next, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.");
 }
 

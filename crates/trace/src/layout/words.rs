@@ -4,8 +4,8 @@
 //! is live, whether others hold the memory, whether free memory lies in holes, and whether it is kept apart.
 
 use super::Layout;
+use crate::columns::bytes_beside;
 use crate::verdict::{EXPANDABLE_SETTING, SEAMALLOC_COMMAND};
-use seamalloc::units::format_bytes as bytes;
 use serde_json::{Value, json};
 
 /// Less free memory than this part (1/n) of what is held is no fragmentation.
@@ -91,6 +91,9 @@ impl Layout {
 
     fn kind(&self, capacity: Option<u64>) -> LayoutVerdictKind {
         let held = &self.held;
+        if capacity.is_some_and(|capacity| capacity < held.allocated) {
+            return LayoutVerdictKind::TooMuchLive;
+        }
         let is_little = |bytes: u64, of: u64| bytes < of / LITTLE;
         let (own, others) = self.free_by_stream();
         if is_little(held.free.saturating_add(held.pending), held.reserved) || held.reserved == 0 {
@@ -119,6 +122,11 @@ impl Layout {
         (most, all - most)
     }
 
+    /// Returns a size in the unit of what is held.
+    fn bytes(&self, bytes: u64) -> String {
+        bytes_beside(bytes, self.held.reserved)
+    }
+
     fn public(&self) -> impl Iterator<Item = &super::LayoutPool> {
         self.pools.iter().filter(|pool| pool.pool == seamalloc::PoolId::NONE)
     }
@@ -128,10 +136,17 @@ impl Layout {
     }
 
     fn in_use(&self, kind: LayoutVerdictKind, capacity: Option<u64>) -> (String, String, String) {
-        let [allocated, reserved, free] = [self.held.allocated, self.held.reserved, self.held.free].map(bytes);
+        let [allocated, reserved, free] =
+            [self.held.allocated, self.held.reserved, self.held.free].map(|bytes| self.bytes(bytes));
+        if let Some(capacity) = capacity.filter(|capacity| *capacity < self.held.allocated) {
+            let (by, capacity) = (self.bytes(self.held.allocated - capacity), self.bytes(capacity));
+            let headline = format!("Too much is live: {allocated} are allocated, and the device has {capacity}.");
+            let next = "Reduce the batch size; or recompute, offload or shard activations, weights or optimizer state.";
+            return (headline, format!("{by} too much are allocated: no allocator helps."), next.to_owned());
+        }
         let headline = format!("Not fragmentation: {allocated} of {reserved} held are allocated.");
         if kind == LayoutVerdictKind::Others {
-            let room = bytes(self.room(capacity).unwrap_or(0));
+            let room = self.bytes(self.room(capacity).unwrap_or(0));
             let reasons = format!(
                 "The GPU has {room} beside what is held. If a smaller request was refused, other processes, libraries or the \
                  CUDA context hold that memory, or a limit is set."
@@ -150,7 +165,7 @@ impl Layout {
     }
 
     fn with_memory_left(&self) -> (String, String, String) {
-        let [releasable, pending] = [self.releasable(), self.held.pending].map(bytes);
+        let [releasable, pending] = [self.releasable(), self.held.pending].map(|bytes| self.bytes(bytes));
         let mut left = Vec::new();
         if self.releasable() > 0 {
             let pieces = if self.expandable { "segments or pieces" } else { "segments" };
@@ -168,7 +183,7 @@ impl Layout {
 
     fn on_streams(&self) -> (String, String, String) {
         let (own, others) = self.free_by_stream();
-        let [own, all] = [own, own.saturating_add(others)].map(bytes);
+        let [own, all] = [own, own.saturating_add(others)].map(|bytes| self.bytes(bytes));
         let headline = format!("Streams keep memory apart: of {all} free, one stream has no more than {own}.");
         let reasons =
             "PyTorch serves each stream from its own free memory; seamalloc passes it on, behind waits on the GPU.";
@@ -176,7 +191,7 @@ impl Layout {
     }
 
     fn in_private_pools(&self) -> (String, String, String) {
-        let [private, free] = [self.private_free, self.held.free].map(bytes);
+        let [private, free] = [self.private_free, self.held.free].map(|bytes| self.bytes(bytes));
         let headline = format!("Private pools keep memory apart: {private} of {free} free.");
         let reasons = "The memory of a CUDA graph's pool or a MemPool serves no other request while the pool lives.";
         (headline, reasons.to_owned(), "Give all graphs one pool, and capture the largest first.".to_owned())
@@ -184,11 +199,11 @@ impl Layout {
 
     fn in_holes(&self, kind: LayoutVerdictKind, capacity: Option<u64>) -> (String, String, String) {
         let held = &self.held;
-        let [free, hole] = [held.free, self.largest_public_hole()].map(bytes);
+        let [free, hole] = [held.free, self.largest_public_hole()].map(|bytes| self.bytes(bytes));
         let holes = if held.holes == 1 { "1 hole".to_owned() } else { format!("{} holes", held.holes) };
         let largest = self.largest_requests(capacity);
         let [native, expandable, stitch, split] =
-            [largest.native, largest.expandable, largest.stitch, largest.split].map(bytes);
+            [largest.native, largest.expandable, largest.stitch, largest.split].map(|bytes| self.bytes(bytes));
         let reasons = format!(
             "One request could have {native} with native, {expandable} with expandable segments, {stitch} with seamalloc."
         );

@@ -72,6 +72,8 @@ pub struct Refusal {
     pub size: u64,
     /// Bytes that the device had free.
     pub device_free: u64,
+    /// One more than the index of its stack; 0: it is not known.
+    pub stack: u32,
 }
 
 impl Origins {
@@ -151,11 +153,12 @@ fn origins_of(file: &str, reader: impl BufRead) -> Result<Vec<Origins>, TraceErr
                     let stack = reader.stack(*entry).map_err(too_much)?;
                     reader.memory.push(&mut reader.out.of_block, stack).map_err(too_much)?;
                 }
-                Action::Oom => reader.out.refusals.push(Refusal {
-                    before_block: u32::try_from(reader.out.of_block.len()).unwrap_or(u32::MAX),
-                    size: event.size,
-                    device_free: event.address,
-                }),
+                Action::Oom => {
+                    let stack = reader.stack(*entry).map_err(too_much)?;
+                    let before_block = u32::try_from(reader.out.of_block.len()).unwrap_or(u32::MAX);
+                    let (size, device_free) = (event.size, event.address);
+                    reader.out.refusals.push(Refusal { before_block, size, device_free, stack });
+                }
                 _ => {}
             }
         }
@@ -358,7 +361,7 @@ mod tests {
         // The segment is of device 0, which has no history: of the trace's device nothing is known before it.
         let found = origins_of("t", &*bytes).unwrap();
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].refusals, [Refusal { before_block: 1, size: 50, device_free: 30 }]);
+        assert_eq!(found[0].refusals, [Refusal { before_block: 1, size: 50, device_free: 30, stack: 0 }]);
         let named = |origins: &Origins, block: usize| match origins.of_block[block] {
             0 => Vec::new(),
             stack => origins.stacks[stack as usize - 1]

@@ -14,6 +14,7 @@ mod streams;
 mod watch;
 
 pub use columns::PEAK_EVENT;
+pub(crate) use passes::watched_replay;
 pub use passes::{replay, replay_on_cuda, replay_on_host, replay_on_pinned};
 pub use replayer::Replayer;
 pub use report::{PassReport, ReplayError, ReplayOptions};

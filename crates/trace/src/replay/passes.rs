@@ -3,6 +3,7 @@
 use super::device::{CudaReplayDevice, ReplayDevice};
 use super::replayer::Replayer;
 use super::report::{PassReport, ReplayError, ReplayOptions};
+use super::watch::{Unwatched, Watcher};
 use crate::trace::Trace;
 use seamalloc::driver::Driver;
 use seamalloc::driver::cuda::CudaDriver;
@@ -23,6 +24,16 @@ pub fn replay(
     options: &ReplayOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<PassReport>, ReplayError> {
+    watched_replay(trace, options, &mut Unwatched, progress)
+}
+
+/// Replays `trace` as [`replay`], and tells `watcher` of each operation of all passes.
+pub(crate) fn watched_replay<W: Watcher>(
+    trace: &Trace,
+    options: &ReplayOptions,
+    watcher: &mut W,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
     let sim = Arc::new(SimGpu::new(SimConfig { calls_advance_clock: false, ..options.device.clone() })?);
     sim.set_run_ahead(options.lag);
     let driver: Arc<dyn Driver> = Arc::<SimGpu>::clone(&sim);
@@ -31,7 +42,7 @@ pub fn replay(
         event: 0,
         error,
     })?;
-    passes(&mut Replayer::new(trace, allocator, sim), options.passes, progress)
+    passes(&mut Replayer::new(trace, allocator, sim), options.passes, watcher, progress)
 }
 
 /// Replays `trace` on a real GPU, each of its streams as one made for it. Blocks are neither filled nor used: no work
@@ -100,12 +111,13 @@ fn passes_on(
 ) -> Result<Vec<PassReport>, ReplayError> {
     let failed = |error| ReplayError::Allocator { trace: trace.name.clone(), event: 0, error };
     let allocator = Allocator::new(driver, config).map_err(failed)?;
-    passes(&mut Replayer::on(trace, allocator, device), times, progress)
+    passes(&mut Replayer::on(trace, allocator, device), times, &mut Unwatched, progress)
 }
 
-fn passes(
+fn passes<W: Watcher>(
     replayer: &mut Replayer<'_>,
     times: u32,
+    watcher: &mut W,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<PassReport>, ReplayError> {
     let events = replayer.events() as u64;
@@ -113,7 +125,7 @@ fn passes(
     let mut reports: Vec<PassReport> = Vec::new();
     for pass in 1..=times {
         let done = events * u64::from(pass - 1);
-        let mut report = replayer.pass(pass, &mut |events| progress(done + events as u64, total))?;
+        let mut report = replayer.watched_pass(pass, watcher, &mut |events| progress(done + events as u64, total))?;
         report.held_after = replayer.pause()?;
         reports.push(report);
         if reports.last().is_some_and(|report| report.oom.is_some()) {

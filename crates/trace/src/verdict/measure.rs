@@ -4,19 +4,17 @@
 //! Owns: which moment of a replay counts, and what of the memory held is out of reach at it.
 
 use super::figures::{Figures, Holder, Judgement, Need, OWNERS};
-use super::rules::near;
 use crate::owners::owners;
 use crate::pytorch::Origins;
 use crate::refused::RefusedRequest;
-use crate::replay::{PassReport, ReplayError, ReplayOptions, Replayer, Step, Watcher, simulated};
+use crate::replay::{PassReport, ReplayError, ReplayOptions, Step, Watcher, simulated};
+use crate::summary::fullest;
 use crate::trace::{Trace, TraceEvent};
-use crate::whatif::{DeviceFrom, Recorded};
-use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig, SimGpu};
-use seamalloc::driver::{Driver, StreamId};
+use crate::whatif::{DeviceFrom, Recorded, Replays};
+use seamalloc::driver::StreamId;
 use seamalloc::fragmentation::Owner;
 use seamalloc::{Allocator, Fragmentation, StrategyKind};
 use serde_json::Value;
-use std::sync::Arc;
 
 /// A look at how memory is divided up is taken whenever so much more is held than at the last one: a hundredth part.
 const LOOK_PART: u64 = 100;
@@ -33,9 +31,43 @@ pub fn judged(
     options: &ReplayOptions,
     device_from: DeviceFrom,
 ) -> Result<Judgement, ReplayError> {
-    let rows = origins.map(|origins| owners(trace, origins, libraries, OWNERS).rows).unwrap_or_default();
-    let holders = rows.into_iter().map(|owner| Holder { name: owner.name, bytes: owner.held.bytes });
-    Ok(Judgement::of(figures_of(trace, options, device_from, None, holders.collect())?))
+    Replays::new(trace, options, device_from).judged(origins, libraries)
+}
+
+impl Replays<'_> {
+    /// Returns the verdict on the job, as [`judged`], from replays that are done once.
+    ///
+    /// # Errors
+    /// As [`replay`](crate::replay::replay).
+    pub fn judged(&mut self, origins: Option<&Origins>, libraries: &[String]) -> Result<Judgement, ReplayError> {
+        let trace = self.trace();
+        let rows = origins.map(|origins| owners(trace, origins, libraries, OWNERS).rows).unwrap_or_default();
+        let holders = rows.into_iter().map(|owner| Holder { name: owner.name, bytes: owner.held.bytes });
+        Ok(Judgement::of(self.figures(None, holders.collect())?))
+    }
+
+    /// Returns the figures of the job, as [`figures_of`].
+    fn figures(&mut self, persistent: Option<u64>, owners: Vec<Holder>) -> Result<Figures, ReplayError> {
+        let trace = self.trace();
+        let recorded = Recorded::of(trace);
+        let live = self.job().summary().peak_live;
+        // A refused request that is no part of the most that is live says nothing of it.
+        let refused = RefusedRequest::of(trace).filter(|refused| refused.event == fullest(&self.job().events));
+        Ok(Figures {
+            capacity: self.capacity(),
+            live,
+            refused: refused.map_or(0, |refused| refused.size),
+            persistent,
+            owners,
+            native: self.of(StrategyKind::Caching)?.need,
+            expandable: self.of(StrategyKind::Expandable)?.need,
+            stitch: self.of(StrategyKind::Stitch)?.need,
+            others: self.others(),
+            available: recorded.available,
+            free_beyond_limit: recorded.free_beyond_limit,
+            is_expandable_set: is_expandable_set(trace),
+        })
+    }
 }
 
 /// Returns the figures of a job on the device of `options`, of which `device_from` says how it is known. `owners` are the
@@ -51,75 +83,12 @@ pub fn figures_of(
     persistent: Option<u64>,
     owners: Vec<Holder>,
 ) -> Result<Figures, ReplayError> {
-    let refused = RefusedRequest::of(trace);
-    let made = refused.map(|refused| refused.made_in(trace));
-    let job = made.as_ref().unwrap_or(trace);
-    let recorded = Recorded::of(trace);
-    let is_known = device_from != DeviceFrom::Unknown;
-    let others = recorded.others().filter(|_| device_from == DeviceFrom::Noted);
-    // A CUDA context and libraries stay, so that only the rest of the device counts.
-    let (others, stays) = match others {
-        Some(others) if others < near(options.device.capacity) => (None, others),
-        others => (others, 0),
-    };
-    let of_device = options.device.capacity.saturating_sub(stays);
-    // Where the device is unknown, no allocator is to run out of memory.
-    let capacity = if is_known { of_device } else { MAX_CAPACITY };
-    let device = SimConfig { capacity, calls_advance_clock: false, ..options.device.clone() };
-    let need = |strategy: StrategyKind| {
-        let config = options.config.clone().of_strategy(strategy);
-        need_of(job, &ReplayOptions { config, device: device.clone(), ..options.clone() })
-    };
-    let live = job.summary().peak_live;
-    // A refused request that is no part of the most that is live says nothing of it.
-    let is_at_peak = live > trace.summary().peak_live;
-    Ok(Figures {
-        capacity: is_known.then_some(of_device),
-        live,
-        refused: refused.filter(|_| is_at_peak).map_or(0, |refused| refused.size),
-        persistent,
-        owners,
-        native: need(StrategyKind::Caching)?,
-        expandable: need(StrategyKind::Expandable)?,
-        stitch: need(StrategyKind::Stitch)?,
-        others,
-        available: recorded.available,
-        free_beyond_limit: recorded.free_beyond_limit,
-        is_expandable_set: is_expandable_set(trace),
-    })
-}
-
-/// Replays a job, and looks at the moment at which most is held, or at the refusal.
-fn need_of(job: &Trace, options: &ReplayOptions) -> Result<Need, ReplayError> {
-    let sim = Arc::new(SimGpu::new(options.device.clone())?);
-    sim.set_run_ahead(options.lag);
-    let driver: Arc<dyn Driver> = Arc::<SimGpu>::clone(&sim);
-    let allocator = Allocator::new(driver, options.config.clone()).map_err(|error| ReplayError::Allocator {
-        trace: job.name.clone(),
-        event: 0,
-        error,
-    })?;
-    let mut replayer = Replayer::new(job, allocator, sim);
-    let mut look = Look::default();
-    let mut need = Need::default();
-    for pass in 1..=options.passes {
-        let report = replayer.watched_pass(pass, &mut look, &mut |_| {})?;
-        need.waits = need.waits.saturating_add(report.cpu_syncs);
-        if report.oom.is_some() {
-            return Ok(Need { waits: need.waits, ..refused_need(&report) });
-        }
-        need.reserved = need.reserved.max(Some(report.peak_reserved));
-    }
-    let asking = asking(job, look.event);
-    need.idle = look.memory.free.saturating_add(look.memory.pending);
-    need.elsewhere = free_elsewhere(&look.memory, asking);
-    need.pending = look.memory.pending;
-    Ok(need)
+    Replays::new(trace, options, device_from).figures(persistent, owners)
 }
 
 /// The division of memory shortly before most was held.
 #[derive(Default)]
-struct Look {
+pub(crate) struct Look {
     reserved: u64,
     event: usize,
     memory: Fragmentation,
@@ -137,6 +106,23 @@ impl Watcher for Look {
     }
 
     fn end(&mut self, _: &Allocator) {}
+}
+
+impl Look {
+    /// Returns what an allocator needs: at the moment at which most was held, or at the refusal.
+    pub(crate) fn need(&self, job: &Trace, passes: &[PassReport]) -> Need {
+        let waits = passes.iter().map(|pass| pass.cpu_syncs).fold(0, u64::saturating_add);
+        if let Some(refused) = passes.last().filter(|pass| pass.oom.is_some()) {
+            return Need { waits, ..refused_need(refused) };
+        }
+        Need {
+            reserved: passes.iter().map(|pass| pass.peak_reserved).max(),
+            idle: self.memory.free.saturating_add(self.memory.pending),
+            elsewhere: free_elsewhere(&self.memory, asking(job, self.event)),
+            pending: self.memory.pending,
+            waits,
+        }
+    }
 }
 
 /// The need of an allocator that ran out of memory.

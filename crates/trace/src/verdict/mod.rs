@@ -12,6 +12,7 @@ mod tests;
 mod words;
 
 pub use figures::{EXPANDABLE_SETTING, Figures, Holder, Judgement, Need, OfPyTorch, SEAMALLOC_COMMAND, Verdict};
+pub(crate) use measure::Look;
 pub use measure::{figures_of, judged};
 pub use rules::{APART_PART, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, judge};
 

@@ -2,11 +2,10 @@
 //!
 //! Owns: what of a job grows with its steps, the scaling of a trace, and the search for its factor.
 
+use super::EXPECTED_TRIES;
 use crate::persistent::Persistent;
-use crate::refused::RefusedRequest;
-use crate::replay::{PassReport, ReplayError, ReplayOptions, Spilled, replay};
+use crate::replay::{ReplayError, ReplayOptions, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
-use std::borrow::Cow;
 
 /// Steps are made larger in parts of this: 1%.
 const WHOLE: u64 = 100;
@@ -18,33 +17,33 @@ const EXACT_PART: u64 = 100;
 /// The factor at which the search for larger steps stops.
 pub const MOST_GROWTH: f64 = (MOST / WHOLE) as f64;
 
-/// What a strategy makes of a job, and of the job with larger steps.
+/// What a strategy makes of a job with larger steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Growth {
-    /// The most bytes that the strategy holds of the device; `None` where the job does not run on it.
-    pub(super) reserved: Option<u64>,
-    /// What of it was spilled.
-    pub(super) spilled: Spilled,
     /// See [`super::WhatIf::largest_step`].
     pub(super) largest_step: Option<f64>,
-    /// How many replays the search took.
+    /// How many replays the search took, that of the job as it is among them.
     pub(super) tries: u32,
+}
+
+impl Default for Growth {
+    /// No search: one replay of the job as it is.
+    fn default() -> Self {
+        Self { largest_step: None, tries: 1 }
+    }
 }
 
 /// The part of a job that grows with its steps.
 pub(super) struct Growing<'t> {
-    trace: &'t Trace,
-    /// The job whose steps grow: the trace, with the request that was refused when it was recorded.
-    job: Cow<'t, Trace>,
+    /// The job whose steps grow, with the request that was refused when it was recorded.
+    job: &'t Trace,
     /// Which blocks of the job stay as they are.
     persistent: Persistent,
 }
 
 impl<'t> Growing<'t> {
-    pub(super) fn of(trace: &'t Trace) -> Self {
-        let job = RefusedRequest::of(trace).map_or(Cow::Borrowed(trace), |refused| Cow::Owned(refused.made_in(trace)));
-        let persistent = Persistent::of(&job);
-        Self { trace, job, persistent }
+    pub(super) fn of(job: &'t Trace) -> Self {
+        Self { job, persistent: Persistent::of(job) }
     }
 
     /// The bytes that are taken to stay as they are.
@@ -58,50 +57,36 @@ impl<'t> Growing<'t> {
         frees && self.persistent.blocks.contains(&false)
     }
 
-    /// Replays the job on a device, once: no larger step is sought.
-    pub(super) fn once(
-        &self,
-        options: &ReplayOptions,
-        progress: &mut dyn FnMut(u32, u32),
-    ) -> Result<Growth, ReplayError> {
-        let passes = replay(self.trace, options, &mut |_, _| {})?;
-        progress(1, 1);
-        Ok(Growth { reserved: held(&passes), spilled: Spilled::of_all(&passes), largest_step: None, tries: 1 })
-    }
-
-    /// Replays the job on a device, and again with larger steps, until one runs and one that is a hundredth part larger does
-    /// not. The first to be tried is the one that would just fit if the same part of the memory held were used as in the job.
+    /// Seeks the largest step on a device of which the first replay, of the job as it is, found this: replays the job with
+    /// larger steps, until one runs and one that is a hundredth part larger does not. The first to be tried is the one that
+    /// would just fit if the same part of the memory held were used as in the job.
     pub(super) fn sought(
         &self,
+        reserved: Option<u64>,
         options: &ReplayOptions,
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<Growth, ReplayError> {
-        let mut tries = 0;
+        let mut tries = 1;
         let mut run = |trace: &Trace| {
             let passes = replay(trace, options, &mut |_, _| {})?;
             tries += 1;
-            progress(tries, 8.max(tries));
+            progress(tries, EXPECTED_TRIES.max(tries));
             Ok::<_, ReplayError>(passes)
         };
-        let passes = run(self.trace)?;
-        let (reserved, spilled) = (held(&passes), Spilled::of_all(&passes));
         if !self.grows() {
-            return Ok(Growth { reserved, spilled, largest_step: None, tries });
+            return Ok(Growth::default());
         }
         let capacity = options.device.capacity;
         // In hundredths: `low` runs, or is nothing at all; `high` does not run, or is beyond what is of interest.
-        let runs = match &self.job {
-            Cow::Borrowed(_) => reserved.is_some(),
-            Cow::Owned(job) => held(&run(job)?).is_some(),
-        };
+        let runs = reserved.is_some();
         let mut low = if runs { WHOLE } else { 0 };
         let mut high = self.beyond(capacity).min(if low > 0 { MOST + 1 } else { WHOLE });
-        let used = |reserved: u64| self.trace.summary().peak_live as f64 / reserved.max(1) as f64;
+        let used = |reserved: u64| self.job.summary().peak_live as f64 / reserved.max(1) as f64;
         let usable = (capacity as f64 * reserved.map_or(1.0, used)) as u64;
         let mut next = self.beyond(usable).saturating_sub(1).clamp(low + 1, high.max(low + 2) - 1);
         let mut stride = 1;
         while high > low + (low / EXACT_PART).max(1) {
-            let runs = held(&run(&self.scaled(next))?).is_some();
+            let runs = run(&self.scaled(next))?.last().is_some_and(|pass| pass.oom.is_none());
             if runs {
                 low = next;
             } else {
@@ -114,7 +99,7 @@ impl<'t> Growing<'t> {
             next = next.clamp(low + 1, high.max(low + 2) - 1);
             stride *= 3;
         }
-        Ok(Growth { reserved, spilled, largest_step: (low > 0).then_some(low as f64 / WHOLE as f64), tries })
+        Ok(Growth { largest_step: (low > 0).then_some(low as f64 / WHOLE as f64), tries })
     }
 
     /// A factor, in hundredths, whose live bytes alone are more than the capacity: the least one, but for the rounding of
@@ -160,7 +145,7 @@ impl<'t> Growing<'t> {
             other => other,
         });
         Trace {
-            name: self.trace.name.clone(),
+            name: self.job.name.clone(),
             meta: serde_json::Map::new(),
             streams: self.job.streams.clone(),
             events: events.collect(),
@@ -168,21 +153,18 @@ impl<'t> Growing<'t> {
     }
 }
 
-/// The most bytes held in any pass; `None` where memory ran out.
-fn held(passes: &[PassReport]) -> Option<u64> {
-    let ran = passes.last().is_some_and(|pass| pass.oom.is_none());
-    ran.then(|| passes.iter().map(|pass| pass.peak_reserved).max().unwrap_or(0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::{MIB, job, options, training};
+    use super::super::{DeviceFrom, WhatIf, whatif};
     use super::*;
+    use crate::refused::RefusedRequest;
     use seamalloc::StrategyKind;
     use seamalloc::driver::StreamId;
 
-    fn sought(trace: &Trace, strategy: StrategyKind, capacity: u64) -> Growth {
-        Growing::of(trace).sought(&options(strategy, capacity), &mut |_, _| {}).unwrap()
+    fn sought(trace: &Trace, strategy: StrategyKind, capacity: u64) -> WhatIf {
+        let options = options(strategy, capacity);
+        whatif(trace, &[strategy], &options, DeviceFrom::Asked, &mut |_, _, _| {}).unwrap().remove(0)
     }
 
     #[test]
@@ -232,7 +214,7 @@ mod tests {
             for strategy in StrategyKind::MAIN {
                 let (trace, options) = (training(step), options(strategy, capacity * MIB));
                 let growing = Growing::of(&trace);
-                let found = growing.sought(&options, &mut |_, _| {}).unwrap();
+                let found = sought(&trace, strategy, capacity * MIB);
                 let factor = found.largest_step.unwrap();
                 assert!((least..=most).contains(&factor), "{strategy}: {found:?}");
                 let hundredths = (factor * 100.0).round() as u64;
@@ -266,7 +248,7 @@ mod tests {
     #[test]
     fn a_job_that_does_not_fit_is_told_how_much_smaller_it_must_be() {
         let found = sought(&training(60), StrategyKind::Stitch, 130 * MIB);
-        assert_eq!((found.reserved, found.largest_step), (None, Some(0.5)));
+        assert_eq!((found.peak_reserved, found.largest_step), (None, Some(0.5)));
         let found = sought(&training(60), StrategyKind::Stitch, 90 * MIB);
         assert_eq!(found.largest_step, None, "the weights alone are too much");
     }
@@ -275,17 +257,20 @@ mod tests {
     #[test]
     fn a_refused_request_is_a_part_of_the_step() {
         let mut trace = steps(60, false);
-        let refused = RefusedRequest { event: trace.events.len() - 2, size: 60 * MIB, stream: StreamId::DEFAULT };
+        let refused =
+            RefusedRequest { event: trace.events.len() - 2, size: 60 * MIB, stream: StreamId::DEFAULT, is_made: false };
         trace.meta.insert(RefusedRequest::KEY.to_owned(), refused.to_json());
         let found = sought(&trace, StrategyKind::Stitch, 200 * MIB);
-        assert!(found.reserved.is_some_and(|reserved| reserved <= 200 * MIB), "{found:?}");
+        assert_eq!((found.peak_reserved, found.peak_live, found.refused), (None, 220 * MIB, 60 * MIB), "{found:?}");
         assert!((0.8..0.84).contains(&found.largest_step.unwrap()), "{found:?}");
-        assert_eq!(Growing::of(&trace).persistent(), 100 * MIB);
+        assert_eq!(found.persistent, 100 * MIB);
+        let found = sought(&trace, StrategyKind::Stitch, 300 * MIB);
+        assert!(found.peak_reserved.is_some_and(|reserved| reserved >= 220 * MIB), "{found:?}");
     }
 
     #[test]
     fn a_job_that_frees_nothing_has_no_steps_to_grow() {
         let found = sought(&job(&[(MIB, false)]), StrategyKind::Caching, 90 * MIB);
-        assert_eq!((found.reserved, found.largest_step, found.tries), (Some(2 * MIB), None, 1));
+        assert_eq!((found.peak_reserved, found.largest_step, found.tries), (Some(2 * MIB), None, 1));
     }
 }

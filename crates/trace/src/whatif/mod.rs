@@ -1,26 +1,30 @@
 //! What a recorded job would have held with each strategy, and how much larger its steps could have been, beside PyTorch's
 //! own allocators on the same device.
 //!
-//! Owns: the report and its figures. `growth.rs` finds the largest step, `device.rs` the device.
+//! Owns: the report and its figures. `replays.rs` has the replays that the verdict and the figures are taken from, `growth.rs` finds
+//! the largest step, `device.rs` the device.
 
 mod device;
 mod growth;
+mod replays;
 
 pub use device::{DeviceFrom, device_of};
 pub(crate) use device::{FREE_BEYOND_LIMIT, Recorded};
 pub use growth::MOST_GROWTH;
+pub use replays::Replays;
 
 use crate::columns::{Cell, Column, gib, line, round_to};
+use crate::refused::RefusedRequest;
 use crate::replay::{ReplayError, ReplayOptions, Spilled};
 use crate::trace::Trace;
 use crate::verdict::Judgement;
 use growth::{Growing, Growth};
+use replays::Replayed;
 use seamalloc::StrategyKind;
-use seamalloc::driver::sim::MAX_CAPACITY;
 use serde_json::Value;
 
-/// A job of which the device is unknown is replayed on one with at least so many times the live bytes.
-const PLENTY: u64 = 4;
+/// About so many replays a search takes.
+const EXPECTED_TRIES: u32 = 8;
 
 type Figure = Column<WhatIf>;
 
@@ -33,12 +37,14 @@ pub struct WhatIf {
     pub strategy: StrategyKind,
     /// The device, with its capacity.
     pub device: String,
-    /// The bytes of memory that it has.
-    pub capacity: u64,
+    /// The bytes of it that the allocator can have; `None` if they are unknown.
+    pub capacity: Option<u64>,
     /// How its capacity is known.
     pub device_from: DeviceFrom,
-    /// The most bytes requested and not freed.
+    /// The most bytes requested and not freed; a request that was refused while the job was recorded counts.
     pub peak_live: u64,
+    /// The bytes of the request that was refused while the job was recorded, which is a part of the job; 0 if none was.
+    pub refused: u64,
     /// The most bytes that the strategy holds of the device; `None` where the job does not run on it.
     pub peak_reserved: Option<u64>,
     /// What of it was spilled, in all passes of the job as it was recorded.
@@ -76,12 +82,6 @@ pub struct Baseline {
     pub largest_step: Option<f64>,
 }
 
-impl From<Growth> for Baseline {
-    fn from(found: Growth) -> Self {
-        Self { reserved: found.reserved, largest_step: found.largest_step }
-    }
-}
-
 impl WhatIf {
     /// The part of the memory held that the job uses, at the peaks.
     #[must_use]
@@ -92,7 +92,9 @@ impl WhatIf {
     /// Its figures.
     pub const COLUMNS: &'static [Figure] = &[
         Figure::run("trace", |job| job.trace.as_str().into()).text("trace", |job| job.trace.as_str().into()),
-        Figure::run("strategy", |job| job.strategy.name().into()).text("strategy", |job| job.strategy.name().into()),
+        Figure::run("strategy", |job| job.strategy.name().into())
+            .text("strategy", |job| job.strategy.name().into())
+            .legend("strategy", "caching is native, PyTorch's default; stitch is seamalloc's"),
         Figure::run("device", |job| job.device.as_str().into()),
         Figure::result("device_from", |job| job.device_from.name().into()),
         Figure::result("capacity", |job| job.capacity.into()),
@@ -100,6 +102,7 @@ impl WhatIf {
             .figure("live\nGiB", |job| gib(job.peak_live).into())
             .spare(2)
             .legend("live", "the most bytes requested and not freed: no strategy can do with less"),
+        Figure::result("refused", |job| job.refused.into()),
         Figure::result("peak_reserved", |job| job.peak_reserved.into())
             .figure("reserved\nGiB", |job| {
                 job.peak_reserved.map_or_else(|| Cell::Failed("too much".to_owned()), |held| gib(held).into())
@@ -132,8 +135,8 @@ impl WhatIf {
             .legend(
                 "largest step",
                 "how many times as large all that is not persistent (activations, temporary buffers)\n\
-                 can be on the device, beside weights and optimizer state that stay; x8+: 8 or more.\n\
-                 --device?: the recording does not name its device; --device does",
+                 can be on the device, beside weights and optimizer state that stay;\n\
+                 x8+: 8 or more; --device?: name the device",
             ),
         Figure::result("native_reserved", |job| job.native.reserved.into()),
         Figure::result("native_step", |job| job.native.largest_step.into()),
@@ -213,51 +216,66 @@ fn report(
     sought: bool,
     progress: &mut dyn FnMut(StrategyKind, u32, u32),
 ) -> Result<Vec<WhatIf>, ReplayError> {
-    let growing = Growing::of(trace);
-    let sought = sought && device_from != DeviceFrom::Unknown;
-    let peak_live = trace.summary().peak_live;
-    let mut device = options.device.clone();
-    if device_from == DeviceFrom::Unknown {
-        device.capacity = device.capacity.max(peak_live.saturating_mul(PLENTY)).min(MAX_CAPACITY);
-    }
-    let mut found: Vec<(StrategyKind, Growth)> = Vec::new();
-    let mut grown = |strategy: StrategyKind| {
-        if let Some((_, known)) = found.iter().find(|(kind, _)| *kind == strategy) {
-            return Ok(*known);
+    Replays::new(trace, options, device_from).whatif(strategies, sought, progress)
+}
+
+impl Replays<'_> {
+    /// Returns what each of these strategies makes of the job, as [`whatif`], or where no larger step is to be `sought` as
+    /// [`held`].
+    ///
+    /// # Errors
+    /// As [`replay`](crate::replay::replay).
+    pub fn whatif(
+        &mut self,
+        strategies: &[StrategyKind],
+        sought: bool,
+        progress: &mut dyn FnMut(StrategyKind, u32, u32),
+    ) -> Result<Vec<WhatIf>, ReplayError> {
+        let sought = sought && self.device_from() != DeviceFrom::Unknown;
+        let mut all = vec![StrategyKind::Caching, StrategyKind::Expandable];
+        all.extend(strategies.iter().filter(|kind| !all.contains(kind)).collect::<Vec<_>>());
+        let job = self.job().clone();
+        let growing = Growing::of(&job);
+        let mut grown = Vec::new();
+        for kind in all {
+            let replayed = self.of(kind)?;
+            let mut show = |done, total| progress(kind, done, total);
+            show(1, if sought { EXPECTED_TRIES } else { 1 });
+            let growth = match sought {
+                true => growing.sought(replayed.need.reserved, &self.options(kind), &mut show)?,
+                false => Growth::default(),
+            };
+            grown.push((kind, replayed, growth));
         }
-        let config = options.config.clone().of_strategy(strategy);
-        let options = ReplayOptions { config, device: device.clone(), ..options.clone() };
-        let mut show = |done, total| progress(strategy, done, total);
-        let new = if sought { growing.sought(&options, &mut show)? } else { growing.once(&options, &mut show)? };
-        found.push((strategy, new));
-        Ok::<_, ReplayError>(new)
-    };
-    let native = grown(StrategyKind::Caching)?.into();
-    let expandable = grown(StrategyKind::Expandable)?.into();
-    let mut of = |strategy: StrategyKind| {
-        let Growth { reserved, spilled, largest_step, tries } = grown(strategy)?;
-        Ok(WhatIf {
-            trace: trace.name.clone(),
-            strategy,
-            device: options.device.to_string(),
-            capacity: options.device.capacity,
-            device_from,
-            peak_live,
-            peak_reserved: reserved,
-            spilled,
-            recorded_reserved: recorded_reserved(trace),
-            reserved_before: trace.meta.get("reserved_before").and_then(Value::as_u64).unwrap_or(0),
+        let of = |strategy: StrategyKind| grown.iter().find(|(kind, ..)| *kind == strategy);
+        let baseline = |strategy: StrategyKind| {
+            let known = of(strategy).map(|(_, replayed, growth)| (replayed.need.reserved, growth.largest_step));
+            let (reserved, largest_step) = known.unwrap_or_default();
+            Baseline { reserved, largest_step }
+        };
+        let one = |(strategy, replayed, growth): &(StrategyKind, Replayed, Growth)| WhatIf {
+            trace: job.name.clone(),
+            strategy: *strategy,
+            device: self.device().to_owned(),
+            capacity: self.capacity(),
+            device_from: self.device_from(),
+            peak_live: job.summary().peak_live,
+            refused: RefusedRequest::of(&job).map_or(0, |refused| refused.size),
+            peak_reserved: replayed.need.reserved,
+            spilled: replayed.spilled,
+            recorded_reserved: recorded_reserved(&job),
+            reserved_before: job.meta.get("reserved_before").and_then(Value::as_u64).unwrap_or(0),
             persistent: growing.persistent(),
             grows: growing.grows(),
             sought,
-            largest_step,
-            native,
-            expandable,
-            tries,
+            largest_step: growth.largest_step,
+            native: baseline(StrategyKind::Caching),
+            expandable: baseline(StrategyKind::Expandable),
+            tries: growth.tries,
             verdict: None,
-        })
-    };
-    strategies.iter().map(|strategy| of(*strategy)).collect()
+        };
+        Ok(strategies.iter().filter_map(|strategy| of(*strategy)).map(one).collect())
+    }
 }
 
 /// What the trace knows of PyTorch's peak: a snapshot's own history, or what the recording program noted.
@@ -308,7 +326,7 @@ mod tests {
             let beside = |other: &WhatIf| Baseline { reserved: other.peak_reserved, largest_step: other.largest_step };
             assert_eq!((one.native, one.expandable), (beside(&all[0]), beside(&all[1])), "{one:?}");
             assert_eq!((one.peak_live, one.recorded_reserved, one.grows), (160 * MIB, None, true));
-            assert_eq!((one.capacity, one.sought, one.persistent), (300 * MIB, true, 100 * MIB));
+            assert_eq!((one.capacity, one.sought, one.persistent), (Some(300 * MIB), true, 100 * MIB));
             assert_eq!(one.device, "sim:h200,capacity=300MiB");
         }
     }

@@ -28,8 +28,8 @@ fn peak_live(trace: &Trace, events: std::ops::Range<usize>) -> u64 {
     most
 }
 
-/// The step that is planned is the one with the peak. What is planned and persistent memory are together what is live at most, but that a block that crosses is as large
-/// as the larger of the two that take its place; and each method's plan holds.
+/// The step that is planned is the one with the peak. What is planned and persistent memory are together what is live at most;
+/// and each method's plan holds.
 #[test]
 fn iterations_of_recorded_jobs_are_planned() {
     for (name, iterations) in [("gpt2xl-N", 4), ("opt1.3b-R", 8), ("opt13b-LR", 6), ("llama8b-fsdp2", 2)] {
@@ -42,7 +42,8 @@ fn iterations_of_recorded_jobs_are_planned() {
             let outcome = plan(&iteration.problem, method, &Limits::default(), &mut |_| {}).unwrap();
             outcome.plan.check(&iteration.problem).unwrap();
             let planned = outcome.bound + iteration.persistent.bytes;
-            assert!((live..=live + iteration.crossing.bytes).contains(&planned), "{name}: {planned}, {live}");
+            assert!((live..=live + iteration.by_turns.bytes).contains(&planned), "{name}: {planned}, {live}");
+            assert!(iteration.planned == 1 && iteration.by_turns.bytes <= 512, "{name}: {:?}", iteration.by_turns);
             assert!(outcome.plan.offsets.iter().all(|offset| offset.is_multiple_of(512)), "{name}");
         }
     }
@@ -63,7 +64,8 @@ fn peak_load(problem: &Problem) -> u64 {
     loads.max().unwrap_or(0)
 }
 
-/// The peak load of what is planned, with persistent memory, is no less than the most that is live in the whole job.
+/// The peak load of what is planned, with persistent memory, is the most that is live in the steps that are planned, and no less
+/// than the most of the whole job. An optimizer that makes its state anew has two steps planned, in which no block counts twice.
 #[test]
 fn no_bound_is_below_the_live_peak() {
     let files = std::fs::read_dir(format!("{}/tests/data/snapshots", env!("CARGO_MANIFEST_DIR"))).unwrap();
@@ -74,6 +76,9 @@ fn no_bound_is_below_the_live_peak() {
         let iteration = Iteration::of(&trace).unwrap();
         let bound = peak_load(&iteration.problem) + iteration.persistent.bytes;
         let live = trace.summary().peak_live;
+        let most = peak_live(&trace, iteration.events.clone());
+        assert!(bound == most || iteration.planned == 1 && bound <= most + most / 1000, "{}: {bound}", trace.name);
+        assert_eq!(iteration.planned == 2, trace.name == "optimizer-loop", "{}: {:?}", trace.name, iteration.by_turns);
         assert!(bound >= live && iteration.live >= live, "{}: {bound}, {live}, {}", trace.name, iteration.live);
         assert!(persistent(&trace) <= live, "{}", trace.name);
     }

@@ -89,12 +89,17 @@ def _row(url: str, name: str, lines: list[Row]) -> Row:
         **{key: any_line[key] for key in ("device", "device_from", "capacity", "peak_live")},
         **{key: any_line[key] for key in ("recorded_reserved", "reserved_before", "grows", "sought")},
         "strategies": {
-            strategy: {"reserved": held, "free": None if held is None else capacity - held, "largest_step": step}
+            strategy: {"reserved": held, "free": _free(held, capacity), "largest_step": step}
             for strategy, (held, step) in figures.items()
         },
         "verdict": any_line.get("verdict"),
         "outlier": [],
     }
+
+
+def _free(held: int | None, capacity: int | None) -> int | None:
+    """The memory that is left; None where the rank does not run, or its device is unknown."""
+    return None if held is None or capacity is None else capacity - held
 
 
 def _held(row: Row, strategy: str) -> int | None:
@@ -190,9 +195,9 @@ def _strategy(rows: list[Row], strategy: str, deciders: dict[str, Row | None]) -
 
 def _pressure(row: Row, strategy: str) -> tuple[float, float]:
     """The least is the rank that decides: by its largest step; where there is none, by the part of its device that is
-    free."""
-    free = row["strategies"][strategy]["free"]
-    part = -1.0 if free is None else free / row["capacity"]
+    free; of unknown devices by what it holds."""
+    held, free = _held(row, strategy), row["strategies"][strategy]["free"]
+    part = -1.0 if held is None else 1 / (1 + held) if free is None else free / row["capacity"]
     step = _step(row, strategy)
     return (float("inf") if step is None else step, part)
 

@@ -68,6 +68,9 @@ def _deciding(decides: dict[str, Any]) -> str:
         more = f" (nor do {others} more)" if others else ""
         return f"{decides['name']} does not run on {decides['device']}{more}"
     near = f" (and {others} within 1%)" if others else ""
+    if decides["capacity"] is None:
+        held = in_units(decides["reserved"])
+        return f"{decides['name']} decides the batch size{near}: it holds most, {held}; its device is unknown (--device)"
     by = (
         f"its steps can be {times(decides['largest_step'])}"
         if decides["largest_step"] is not None

@@ -1,0 +1,42 @@
+//! The bytes in memory: an allocator writes marks of its own, and looks whether they are still there.
+//!
+//! Owns: the contract of [`Contents`]. Guard mode fills and reads; memory that is
+//! exchanged for other memory is copied; memory that sleeps is read, and written when it wakes.
+
+use crate::error::DriverResult;
+use crate::ids::StreamId;
+
+/// The bytes in the device's memory.
+pub trait Contents {
+    /// `cuMemsetD8Async`: sets `size` bytes from `address` on to `value`, after all work given to `stream` so far. The CPU
+    /// does not wait. In a stream that is being captured, it becomes a part of the graph and does nothing before.
+    ///
+    /// pre: the range is memory of this device that it may use, and `size` is not 0.
+    /// pre: the handle is that of a live stream (unchecked, as for [`Events`](super::Events)).
+    fn fill(&self, address: u64, size: u64, value: u8, stream: StreamId) -> DriverResult<()>;
+
+    /// `cuMemcpyDtoHAsync` on a stream of the driver's own: copies memory to the CPU, which waits for the copy, and for no
+    /// other work.
+    ///
+    /// pre: the range is memory of this device that it may use, and not empty.
+    /// pre: no work writes the range meanwhile (unchecked).
+    /// pre: no capture forbids the call.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> DriverResult<()>;
+
+    /// `cuMemcpyHtoDAsync` on a stream of the driver's own: copies bytes of the CPU to memory. The CPU waits for the copy, and
+    /// for no other work.
+    ///
+    /// pre: the range is memory of this device that it may use, and not empty.
+    /// pre: no work uses the range meanwhile (unchecked).
+    /// pre: no capture forbids the call.
+    fn write(&self, address: u64, bytes: &[u8]) -> DriverResult<()>;
+
+    /// `cuMemcpyAsync` on a stream of the driver's own: copies `size` bytes to other memory of the device, or to or from memory of
+    /// the machine that is mapped for it. The CPU waits for the copy, and for no other work.
+    ///
+    /// pre: both ranges are memory of this device that it may use; they are whole words of 8 bytes, not empty, and share no
+    /// physical memory.
+    /// pre: no work writes the first meanwhile, or uses the second (unchecked).
+    /// pre: no capture forbids the call.
+    fn copy(&self, from: u64, to: u64, size: u64) -> DriverResult<()>;
+}

@@ -1,0 +1,50 @@
+//! The contract between an allocator and a GPU driver: one small trait for each purpose, and [`Driver`] for all of them.
+//!
+//! ```text
+//! device.rs            Driver: every trait below, and the calls for the device as a whole
+//! virtual_memory.rs    VirtualMemory: address space, physical memory, and mappings of one at the other
+//! plain_memory.rs      PlainMemory: memory that has its address from the start
+//! memory_pools.rs      MemoryPools: memory that is allocated and freed in the order of streams
+//! events.rs            Events: markers in streams, and waits for them
+//! streams.rs           Streams: which stream a handle names, and the wait for one
+//! stream_capture.rs    StreamCapture: what captures forbid, and how a thread makes such a call nevertheless
+//! contents.rs          Contents: the bytes in memory, for guard mode
+//! page_locked.rs       PageLocked: memory of the host that is copied from and to at the speed of the link
+//! peer_access.rs       PeerAccess: other devices of the process
+//! process_sharing.rs   ProcessSharing: other processes
+//! ```
+//!
+//! The rules of all calls:
+//!
+//! - Sizes, offsets and addresses are bytes.
+//! - Every call may fail. A call that fails has changed nothing, except that a call which a stream capture forbids
+//!   invalidates that capture.
+//! - Each call has the contract of the CUDA call of the same name, and of its measured behaviour. An implementation
+//!   refuses what CUDA refuses, with the same [`Status`](crate::Status).
+//! - A line `pre:` is the caller's duty. A driver refuses the call if it can tell that the line is broken. A line
+//!   with "unchecked" cannot be checked: on a real GPU the context may be lost, or results may be wrong.
+
+mod contents;
+mod device;
+mod events;
+mod memory_pools;
+mod page_locked;
+mod peer_access;
+mod plain_memory;
+mod process_sharing;
+mod stream_capture;
+mod streams;
+mod virtual_memory;
+
+pub use contents::Contents;
+pub use device::{DeviceProperties, Driver, MemoryInfo};
+pub use events::Events;
+pub use memory_pools::{MemoryPools, PoolAttribute};
+pub use page_locked::PageLocked;
+pub use peer_access::PeerAccess;
+pub use plain_memory::PlainMemory;
+pub use process_sharing::{Exported, IpcMemory, ProcessSharing, WeakExported};
+pub use stream_capture::in_relaxed_capture_mode;
+pub use stream_capture::{CaptureMode, StreamCapture};
+pub use streams::Streams;
+pub use virtual_memory::VirtualMemory;

@@ -1,0 +1,27 @@
+//! Streams: which stream a handle names, and the wait for one.
+//!
+//! Owns: the contract of [`Streams`].
+
+use crate::error::DriverResult;
+use crate::ids::StreamId;
+
+/// Which stream a handle names, and the wait for one. The program makes the streams; an allocator makes none.
+///
+/// pre, for the calls that reach the driver: the handle is that of a live stream (unchecked where the driver was told to
+/// trust them, see [`CudaDriver`](crate::cuda::CudaDriver)).
+pub trait Streams {
+    /// Returns the handle by which the driver knows `stream`, if it has several. Makes no driver call. Refuses handles
+    /// that do not name one particular stream: [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE).
+    fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId>;
+
+    /// `cuStreamGetId`: returns a number that no other stream of the process ever has, unlike handles, which are used
+    /// again. Returns `None` if the driver does not tell, and for the default stream, which is never destroyed.
+    ///
+    /// pre: `stream` is not being captured.
+    fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>>;
+
+    /// `cuStreamSynchronize`: the CPU waits for all work given to `stream`.
+    ///
+    /// pre: `stream` is not being captured, and no capture forbids the call.
+    fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()>;
+}

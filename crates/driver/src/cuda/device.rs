@@ -1,0 +1,209 @@
+//! One open GPU: the state and helpers behind the methods of the driver's traits.
+//!
+//! Owns: which events and handles are live, and the errors and statistics of its calls. It adds one rule to the
+//! driver's own: an event, a handle or a stream that this device did not create, or that is gone, never reaches
+//! libcuda, which would follow it as a pointer. For streams of other libraries, the program must vouch (streams.rs).
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::access::Access;
+use super::api::CudaApi;
+use super::context::{ContextError, PrimaryContext};
+use super::error::MissingEntryPoint;
+use super::ffi::{CUdevice, CUevent};
+use super::host_pages::HostPages;
+use super::locked_buffer::LockedBuffer;
+use super::place::Place;
+use crate::call_counters::CallCounters;
+use crate::{
+    Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, HostBuffer, MemoryPool, Status, StreamId,
+    WeakExported,
+};
+
+/// An NVIDIA GPU.
+///
+/// Uses the device's primary context, as the CUDA runtime and frameworks do. A calling thread needs no current context
+/// and keeps the one it has. Dropping it releases the context, but not what was not destroyed, released or freed
+/// before.
+///
+/// It accepts the default stream and streams of [`Self::create_stream`], until they are destroyed. libcuda follows a
+/// stream's handle as a pointer, which cannot be checked. So handles of other libraries are refused with
+/// [`Status::INVALID_HANDLE`] until the program vouches for them by [`Self::trust_streams`].
+#[derive(Debug)]
+pub struct CudaDriver {
+    pub(super) api: CudaApi,
+    pub(super) device: CUdevice,
+    pub(super) context: PrimaryContext,
+    pub(super) properties: DeviceProperties,
+    /// Memory of a GPU is created exportable wherever possible: on an H200 this took no longer.
+    pub(super) place: Place,
+    /// The machine's node on which memory for the device is created, if the device can use any: the nearest.
+    pub(super) host_node: Option<c_int>,
+    pub(super) access: Access,
+    pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
+    /// The live handles, and their exports, which are open while somebody else has them.
+    pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
+    /// Live page-locked memory of the host.
+    pub(super) buffers: Mutex<FxHashMap<HostBuffer, Arc<Mutex<LockedBuffer>>>>,
+    /// The system's pages, which become page-locked memory.
+    pub(super) host_pages: HostPages,
+    /// Cleared if the driver, or this system, turns out not to have pages of the system page-locked.
+    pub(super) registers_pages: AtomicBool,
+    /// The live pools of stream-ordered memory.
+    pub(super) pools: Mutex<FxHashSet<MemoryPool>>,
+    /// The streams that were made here.
+    pub(super) streams: Mutex<FxHashSet<StreamId>>,
+    /// The stream that memory is copied on, once some was.
+    pub(super) own_stream: Mutex<Option<StreamId>>,
+    /// Whether the program vouches for all other streams.
+    pub(super) trusts_streams: AtomicBool,
+    /// Cleared if the driver turns out not to number streams.
+    pub(super) tells_streams_apart: AtomicBool,
+    pub(super) calls: CallCounters,
+}
+
+/// A `CUevent` that is destroyed when no call uses it any more.
+#[derive(Debug)]
+pub(super) struct LiveEvent(pub(super) EventId);
+
+impl CudaDriver {
+    /// Returns libcuda, for its version and its names of errors.
+    #[must_use]
+    pub fn api(&self) -> &CudaApi {
+        &self.api
+    }
+
+    /// Returns the maker's name of the device, `NVIDIA H200`; empty if the driver does not tell.
+    #[must_use]
+    pub fn model(&self) -> String {
+        let mut bytes = [0_u8; 256];
+        let size = c_int::try_from(bytes.len() - 1).unwrap_or(0);
+        // SAFETY: the driver writes at most `size` bytes, which the buffer has.
+        let answer = unsafe { self.api.device_get_name(bytes.as_mut_ptr().cast(), size, self.device) };
+        if answer != Ok(Status::SUCCESS) {
+            return String::new();
+        }
+        let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    /// Makes one counted call with the context current. Returns the driver's status.
+    pub(super) fn ask(
+        &self,
+        call: Call,
+        arguments: impl Fn() -> String,
+        issue: impl FnOnce(&CudaApi) -> Result<Status, MissingEntryPoint>,
+    ) -> DriverResult<Status> {
+        let start = Instant::now();
+        let answer = self.context.while_current(&self.api, || issue(&self.api));
+        self.calls.add(call, start);
+        answer.map_err(|error| match error {
+            ContextError::Missing(missing) => DriverError::new(call, Status::NOT_FOUND, missing.to_string()),
+            ContextError::Refused(status) => {
+                DriverError::new(call, status, format!("{}; cuCtxPushCurrent was refused", arguments()))
+            }
+        })
+    }
+
+    /// [`Self::ask`] for a call that must succeed.
+    pub(super) fn demand(
+        &self,
+        call: Call,
+        arguments: impl Fn() -> String,
+        issue: impl FnOnce(&CudaApi) -> Result<Status, MissingEntryPoint>,
+    ) -> DriverResult<()> {
+        match self.ask(call, &arguments, issue)? {
+            Status::SUCCESS => Ok(()),
+            status => Err(self.refusal(call, status, arguments())),
+        }
+    }
+
+    pub(super) fn refusal(&self, call: Call, status: Status, mut detail: String) -> DriverError {
+        if status.name().is_none() {
+            detail = format!("{}; {detail}", self.api.error_name(status));
+        }
+        DriverError::new(call, status, detail)
+    }
+
+    /// [`Self::ask`] with an event that cannot be destroyed meanwhile.
+    pub(super) fn ask_event(
+        &self,
+        call: Call,
+        event: EventId,
+        issue: impl FnOnce(&CudaApi, CUevent) -> Result<Status, MissingEntryPoint>,
+    ) -> DriverResult<Status> {
+        let Some(live) = self.events.lock().get(&event).cloned() else {
+            return Err(unknown_event(call, event));
+        };
+        let answer = self.ask(call, || event_text(event), |api| issue(api, raw_event(live.0)));
+        // The last user of the event destroys it, since another thread may have asked for that during the call.
+        if let Some(last) = Arc::into_inner(live)
+            && let Err(error) = self.destroy(&last)
+        {
+            tracing::warn!(%error, "an event was not destroyed");
+        }
+        answer
+    }
+
+    pub(super) fn demand_event(
+        &self,
+        call: Call,
+        event: EventId,
+        issue: impl FnOnce(&CudaApi, CUevent) -> Result<Status, MissingEntryPoint>,
+    ) -> DriverResult<()> {
+        match self.ask_event(call, event, issue)? {
+            Status::SUCCESS => Ok(()),
+            status => Err(self.refusal(call, status, event_text(event))),
+        }
+    }
+
+    pub(super) fn destroy(&self, event: &LiveEvent) -> DriverResult<()> {
+        // SAFETY: the event came from cuEventCreate, it is out of the table, and no other call holds it.
+        self.demand(Call::EventDestroy, || event_text(event.0), |api| unsafe { api.event_destroy(raw_event(event.0)) })
+    }
+}
+
+impl Drop for CudaDriver {
+    fn drop(&mut self) {
+        if let Some(stream) = self.own_stream.get_mut().take()
+            && let Err(error) = self.destroy_stream(stream)
+        {
+            tracing::warn!(%error, "a stream for copies was not destroyed");
+        }
+        self.access.release(&self.api);
+        self.context.release(&self.api);
+    }
+}
+
+pub(super) fn raw_event(event: EventId) -> CUevent {
+    ptr::with_exposed_provenance_mut(event.0 as usize)
+}
+
+pub(super) fn unknown_event(call: Call, event: EventId) -> DriverError {
+    let detail = format!("{} is not one of this device, or was destroyed", event_text(event));
+    DriverError::new(call, Status::INVALID_HANDLE, detail)
+}
+
+pub(super) fn event_text(event: EventId) -> String {
+    format!("event {:#x}", event.0)
+}
+
+pub(super) fn unknown_handle(call: Call, handle: Handle) -> DriverError {
+    let detail = format!("{} is not one of this device, or was released", handle_text(handle));
+    DriverError::new(call, Status::INVALID_VALUE, detail)
+}
+
+pub(super) fn handle_text(handle: Handle) -> String {
+    format!("handle {:#x}", handle.0)
+}
+
+pub(super) fn stream_text(stream: StreamId) -> String {
+    format!("stream {stream}")
+}

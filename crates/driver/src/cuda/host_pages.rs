@@ -1,0 +1,219 @@
+//! Memory of the system that is to be page-locked: pages of this process, each of which is there.
+//!
+//! Owns: `mmap`, `madvise` and `munmap` for it, and what is done where the system refuses one of them. `registration.rs` has the
+//! driver lock the pages.
+//!
+//! ```text
+//! mmap       |.....[=================]...|   2 MiB more than asked for
+//! munmap           [=================]       from a multiple of 2 MiB on
+//! madvise          not for children, in huge pages, and every page made
+//! ```
+//! On an H100's machine a GiB takes 0.13 to 0.18 s in huge pages and 0.26 to 0.29 in small ones. Several threads make huge pages no faster
+//! than one: docs/measurements/2026-11-25-page-locking.
+
+use std::ffi::c_void;
+use std::fs;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::machine::memory;
+
+/// Bytes of a huge page where pages have 4 KiB.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// A multiple of every size that Linux has for small pages: 4, 16 or 64 KiB.
+const PAGE: usize = 64 << 10;
+
+/// The smallest page of any machine.
+const SMALLEST_PAGE: usize = 4 << 10;
+
+/// Bytes of the machine that are left to others: less than that, and a program that touches its memory meanwhile would have the
+/// system end a process.
+const SPARE: u64 = 256 << 20;
+
+/// Says whether the machine has huge pages for those who ask: `always [madvise] never`.
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// What is asked of the system. Tests ask another one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct System {
+    /// Takes addresses with pages that can be written.
+    pub(super) map: fn(usize) -> rustix::io::Result<*mut c_void>,
+    pub(super) advise: unsafe fn(*mut c_void, usize, Advice) -> rustix::io::Result<()>,
+    pub(super) unmap: unsafe fn(*mut c_void, usize) -> rustix::io::Result<()>,
+    /// Whether huge pages are not switched off.
+    pub(super) has_huge_pages: fn() -> bool,
+    /// The bytes that programs could still take.
+    pub(super) available: fn() -> Option<u64>,
+}
+
+impl Default for System {
+    fn default() -> Self {
+        Self {
+            map,
+            advise: madvise,
+            unmap: munmap,
+            has_huge_pages: || !fs::read_to_string(HUGE_PAGES).is_ok_and(|text| text.contains("[never]")),
+            available: || Some(memory()?.free),
+        }
+    }
+}
+
+fn map(size: usize) -> rustix::io::Result<*mut c_void> {
+    // SAFETY: without MAP_FIXED, the kernel finds addresses at which nothing lies.
+    unsafe { mmap_anonymous(ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
+}
+
+/// Pages that nothing else of this process uses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pages {
+    address: usize,
+    mapped: usize,
+}
+
+impl Pages {
+    pub(super) fn pointer(self) -> *mut c_void {
+        ptr::with_exposed_provenance_mut(self.address)
+    }
+}
+
+/// Why there are no pages. Of those that there were nothing is left.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum NoPages {
+    #[error("the machine has no more than {available} bytes left")]
+    Short { available: u64 },
+    #[error("{call}: {error}")]
+    Refused { call: &'static str, error: Errno },
+    #[error("madvise(MADV_DONTFORK): {0}, so a child of this process would have the pages too")]
+    Inherited(Errno),
+}
+
+impl NoPages {
+    /// Returns whether the host has too little memory, or addresses.
+    pub(super) fn is_out_of_memory(self) -> bool {
+        matches!(self, Self::Short { .. } | Self::Refused { error: Errno::NOMEM, .. })
+    }
+
+    /// Returns whether the next ones would be refused too.
+    pub(super) fn is_for_good(self) -> bool {
+        matches!(self, Self::Inherited(_))
+    }
+}
+
+/// The system's pages, and what was found that it does without. That is told once.
+#[derive(Debug, Default)]
+pub(super) struct HostPages {
+    pub(super) system: System,
+    told_of_small_pages: AtomicBool,
+    told_of_touching: AtomicBool,
+}
+
+impl HostPages {
+    /// Returns why `size` bytes of the host are too many, if they are, whoever takes them. The system overcommits: where too little
+    /// is left it does not refuse pages, but ends a process.
+    pub(super) fn has_room(&self, size: usize) -> Result<(), NoPages> {
+        match (self.system.available)() {
+            Some(available) if available < (size as u64).saturating_add(SPARE) => Err(NoPages::Short { available }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes pages for `size` bytes, which hold zeros.
+    pub(super) fn take(&self, size: usize) -> Result<Pages, NoPages> {
+        let pages = self.map(size)?;
+        match self.make(pages, size) {
+            Ok(()) => Ok(pages),
+            Err(error) => {
+                self.give_back(pages);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives pages back, which are not page-locked.
+    pub(super) fn give_back(&self, pages: Pages) {
+        self.unmap(pages.address, pages.mapped).unwrap_or_else(|error| {
+            // There are too many ranges of addresses. What lies there goes back all the same.
+            // SAFETY: nobody uses the pages any more.
+            let emptied = unsafe { (self.system.advise)(pages.pointer(), pages.mapped, Advice::LinuxDontNeed) };
+            tracing::warn!(%error, bytes = pages.mapped, ?emptied, "addresses of page-locked memory stay taken");
+        });
+    }
+
+    /// Takes addresses.
+    fn map(&self, size: usize) -> Result<Pages, NoPages> {
+        let refused = |call| move |error| NoPages::Refused { call, error };
+        let alignment = if size < HUGE_PAGE { PAGE } else { HUGE_PAGE };
+        let mapped = size.checked_next_multiple_of(PAGE).ok_or(Errno::NOMEM).map_err(refused("mmap"))?;
+        let whole = mapped.checked_add(alignment).ok_or(Errno::NOMEM).map_err(refused("mmap"))?;
+        let start = (self.system.map)(whole).map_err(refused("mmap"))?.expose_provenance();
+        let before = start.next_multiple_of(alignment) - start;
+        let pages = Pages { address: start + before, mapped };
+        // Of addresses that were given back another thread may have some already: where there are too many ranges for the kernel,
+        // only those go that are still there.
+        if let Err(error) = self.unmap(pages.address + mapped, alignment - before) {
+            self.give_back(Pages { address: start, mapped: whole });
+            return Err(refused("munmap")(error));
+        }
+        if let Err(error) = self.unmap(start, before) {
+            self.give_back(Pages { address: start, mapped: before + mapped });
+            return Err(refused("munmap")(error));
+        }
+        Ok(pages)
+    }
+
+    fn unmap(&self, address: usize, size: usize) -> rustix::io::Result<()> {
+        if size == 0 {
+            return Ok(());
+        }
+        // SAFETY: these addresses came from mmap, were not given back, and nobody uses what lies there.
+        unsafe { (self.system.unmap)(ptr::with_exposed_provenance_mut(address), size) }
+    }
+
+    /// Has every page of addresses made, as the driver needs them.
+    fn make(&self, pages: Pages, size: usize) -> Result<(), NoPages> {
+        // A child would get a copy of each locked page, for which a fork takes 0.6 s a GiB; before Linux 5.9 a write of this process
+        // would leave the device the old page. No child can use CUDA, so it needs none.
+        self.advise(pages, pages.mapped, Advice::LinuxDontFork).map_err(NoPages::Inherited)?;
+        if size >= HUGE_PAGE {
+            let asked = self.advise(pages, pages.mapped, Advice::LinuxHugepage);
+            if (asked.is_err() || !(self.system.has_huge_pages)()) && is_first(&self.told_of_small_pages) {
+                let refused = asked.err().map(tracing::field::display);
+                tracing::warn!(refused, "this system has no huge pages ({HUGE_PAGES}): page-locking takes longer");
+            }
+        }
+        match self.advise(pages, size, Advice::LinuxPopulateWrite) {
+            Ok(()) => Ok(()),
+            // Linux before 5.14, and systems that only look like it.
+            Err(error @ (Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)) => {
+                if is_first(&self.told_of_touching) {
+                    tracing::info!(%error, "this system populates no pages: each one is touched before it is page-locked");
+                }
+                touch(pages, size);
+                Ok(())
+            }
+            Err(error) => Err(NoPages::Refused { call: "madvise(MADV_POPULATE_WRITE)", error }),
+        }
+    }
+
+    fn advise(&self, pages: Pages, size: usize, advice: Advice) -> rustix::io::Result<()> {
+        // SAFETY: the pages are mapped, nobody else knows them, and no advice given here takes them away.
+        retry_on_intr(|| unsafe { (self.system.advise)(pages.pointer(), size, advice) })
+    }
+}
+
+/// Writes to every page.
+fn touch(pages: Pages, size: usize) {
+    for offset in (0..size).step_by(SMALLEST_PAGE) {
+        let at = pages.pointer().cast::<u8>().wrapping_add(offset);
+        // SAFETY: the byte is one of the pages, which can be written and which nobody else knows.
+        unsafe { at.write_volatile(0) };
+    }
+}
+
+fn is_first(told: &AtomicBool) -> bool {
+    !told.swap(true, Ordering::Relaxed)
+}

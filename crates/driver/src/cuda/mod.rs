@@ -1,0 +1,57 @@
+//! The real driver: libcuda, which is loaded at run time, and not needed to build or link.
+//!
+//! ```text
+//! calls.rs            the driver's traits: which entry point serves which call
+//! streams.rs          which streams are accepted, and streams made for programs that have none
+//! contents.rs         the bytes in memory: fills, and copies to the CPU
+//! peer_access.rs      other devices' access to its memory       access.rs   the peers, and the ranges with access
+//! reopening.rs        their access to what is mapped already
+//! process_sharing.rs  memory that processes share
+//! memory_pools.rs     stream-ordered memory: pools, and what is allocated of them
+//! open.rs             opening a GPU: what it and its driver can do
+//! page_locked.rs      page-locked memory of the host, and its copies
+//! registration.rs     how it is had: pages of the system (host_pages.rs) that the driver locks, or the driver's memory
+//! place.rs            where its memory lies: on the GPU, or page-locked in the machine
+//! query.rs            queries of a device that need no context
+//! device.rs           CudaDriver: one open GPU, its live events and handles
+//! context.rs          its context, current during a call
+//! api.rs              CudaApi: libcuda's entry points, each one optional
+//! error.rs            errors before a device is open
+//! ffi.rs              CUDA's types and constants as plain integers
+//! fake_libcuda/       a libcuda for tests on machines without a GPU
+//! ```
+//!
+//! Owns: every call of libcuda. All `unsafe` code for it is in this folder. It does not know blocks or pools.
+
+#![allow(unsafe_code)]
+
+mod access;
+mod api;
+mod calls;
+mod contents;
+mod context;
+mod device;
+mod error;
+#[cfg(any(test, feature = "fake_libcuda"))]
+#[doc(hidden)]
+pub mod fake_libcuda;
+mod ffi;
+#[cfg_attr(not(target_os = "linux"), path = "no_host_pages.rs")]
+mod host_pages;
+mod locked_buffer;
+mod memory_pools;
+mod open;
+mod page_locked;
+mod peer_access;
+mod place;
+mod process_sharing;
+mod query;
+mod registration;
+mod reopening;
+mod streams;
+#[cfg(test)]
+mod tests;
+
+pub use api::{CudaApi, CudaVersion};
+pub use device::CudaDriver;
+pub use error::{CudaLoadError, CudaOpenError, MissingEntryPoint};

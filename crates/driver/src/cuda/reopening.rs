@@ -1,0 +1,92 @@
+//! Access of one more device to memory that is mapped already.
+//!
+//! Owns: the way around a rule of the driver. Memory that network cards may use (`gpuDirectRDMACapable`) and that is mapped at two
+//! addresses refuses access of further devices with `CUDA_ERROR_INVALID_VALUE` once the first of the two was unmapped, until it is mapped at
+//! one address more, for a moment (docs/measurements/2026-11-25-two-gpus). Exchanges leave it so, and views that came before the home address.
+//!
+//! ```text
+//! first     |chunk|  unmapped
+//! second    |chunk|  in use: no other device gets access ...
+//! third     |chunk|  ... until this mapping is made, which goes at once
+//! ```
+
+use std::ffi::c_void;
+use std::ptr;
+
+use super::api::CudaApi;
+use super::calls::range_text;
+use super::device::CudaDriver;
+use super::ffi::MemAccessDesc;
+use crate::span::Span;
+use crate::{Call, DriverError, DriverResult, Status};
+
+impl CudaDriver {
+    /// Gives the devices of a list access to a mapped range. The error comes with the address up to which they have it.
+    pub(super) fn open_range(&self, range: Span, list: &[MemAccessDesc]) -> Result<(), (u64, DriverError)> {
+        let Err(error) = self.open_to(range, list) else { return Ok(()) };
+        if error.status != Status::INVALID_VALUE {
+            return Err((range.start, error));
+        }
+        let mut at = range.start;
+        while at < range.end() {
+            let Some(mapping) = self.mapping_at(at, range.end()) else { return Err((at, error)) };
+            let opened =
+                self.open_to(mapping, list).or_else(|refused| self.open_while_elsewhere(mapping, list, refused));
+            opened.map_err(|error| (at, error))?;
+            at = mapping.end();
+        }
+        Ok(())
+    }
+
+    fn open_to(&self, range: Span, list: &[MemAccessDesc]) -> DriverResult<()> {
+        let last = list.last().map_or(0, |last| last.location.id);
+        let text = || format!("{} for device {last} too", range_text(range.start, range.size));
+        self.issue_access(range.start, range.size, list, text)
+    }
+
+    /// Returns the one mapping that begins at an address, and ends in the range; `None` if the driver knows none.
+    fn mapping_at(&self, address: u64, end: u64) -> Option<Span> {
+        let (mut start, mut bytes) = (0, 0);
+        // SAFETY: both pointers are to live integers.
+        let issue = |api: &CudaApi| unsafe { api.mem_get_address_range(&mut start, &mut bytes, address) };
+        self.demand(Call::EnablePeer, || format!("the mapping at {address:#x}"), issue).ok()?;
+        let mapping = Span::new(start, bytes as u64);
+        (start == address && bytes > 0 && mapping.end() <= end).then_some(mapping)
+    }
+
+    /// Maps the memory of a mapping at one address more, gives access, and unmaps it there. `refused` is what was answered without.
+    fn open_while_elsewhere(&self, mapping: Span, list: &[MemAccessDesc], refused: DriverError) -> DriverResult<()> {
+        let text = || range_text(mapping.start, mapping.size);
+        let Ok(bytes) = usize::try_from(mapping.size) else { return Err(refused) };
+        let at = ptr::with_exposed_provenance_mut::<c_void>(mapping.start as usize);
+        let (mut handle, mut place) = (0, 0);
+        // SAFETY: the pointer is to a live integer; the driver checks the address.
+        self.demand(Call::EnablePeer, text, |api| unsafe { api.mem_retain_allocation_handle(&mut handle, at) })?;
+        // SAFETY: as above.
+        let reserve = |api: &CudaApi| unsafe { api.mem_address_reserve(&mut place, bytes, 0, 0, 0) };
+        let opened = self.demand(Call::Reserve, text, reserve).and_then(|()| {
+            // SAFETY: the handle is retained, and the addresses are reserved.
+            let mapped = self.demand(Call::Map, text, |api| unsafe { api.mem_map(place, bytes, 0, handle, 0) });
+            let opened = mapped.and_then(|()| {
+                let opened = self.open_to(mapping, list);
+                // SAFETY: nobody knows these addresses.
+                let unmapped = self.demand(Call::Unmap, text, |api| unsafe { api.mem_unmap(place, bytes) });
+                told(unmapped);
+                opened
+            });
+            // SAFETY: nothing is mapped at the addresses, or else the driver refuses.
+            told(self.demand(Call::AddressFree, text, |api| unsafe { api.mem_address_free(place, bytes) }));
+            opened
+        });
+        // SAFETY: the handle was retained here.
+        told(self.demand(Call::Release, text, |api| unsafe { api.mem_release(handle) }));
+        opened
+    }
+}
+
+/// Logs that something of a mapping for a moment stays.
+fn told(result: DriverResult<()>) {
+    if let Err(error) = result {
+        tracing::error!(%error, "memory that was mapped once more for a peer's access is held there still");
+    }
+}

@@ -1,0 +1,152 @@
+//! Collections of the host that grow only where the host has memory. `Vec::push` and its like end the process there.
+//!
+//! Owns: the ways to grow one and to say that it did not grow. A change first makes room in all tables that it will write
+//! (`try_reserve`), and then writes them: within that room nothing fails.
+//! docs/decisions/0036-host-memory.md has the rules.
+
+use std::alloc::{Layout, alloc_zeroed};
+use std::collections::{HashMap, TryReserveError};
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+
+/// The result of a step for which the host may have too little memory.
+pub type Grown<T> = std::result::Result<T, TryReserveError>;
+
+/// A list whose next element may find no memory.
+pub trait TryPush<T> {
+    /// Appends an element, or changes nothing.
+    fn try_push(&mut self, value: T) -> Grown<()>;
+}
+
+impl<T> TryPush<T> for Vec<T> {
+    fn try_push(&mut self, value: T) -> Grown<()> {
+        self.try_reserve(1)?;
+        self.push(value);
+        Ok(())
+    }
+}
+
+/// An iterator whose elements become a list, if the host has memory for it.
+pub trait TryCollect: Iterator + Sized {
+    /// Returns the elements as a list.
+    fn try_to_vec(self) -> Grown<Vec<Self::Item>> {
+        let mut out = Vec::new();
+        out.try_reserve_exact(self.size_hint().0)?;
+        for item in self {
+            out.try_push(item)?;
+        }
+        Ok(out)
+    }
+}
+
+impl<I: Iterator> TryCollect for I {}
+
+/// Returns a list of `len` equal elements.
+pub fn filled<T: Clone>(value: T, len: usize) -> Grown<Vec<T>> {
+    let mut out = Vec::new();
+    out.try_reserve_exact(len)?;
+    out.resize(len, value);
+    Ok(out)
+}
+
+/// A number that is 0 where all its bits are.
+pub trait Number: Copy + From<u8> {}
+
+impl Number for u8 {}
+impl Number for u32 {}
+impl Number for u64 {}
+
+/// Returns so many zeros. The kernel gives large tables as zeros, page by page where they are used: nothing is written here.
+#[allow(unsafe_code)]
+pub fn zeros<T: Number>(len: usize) -> Grown<Vec<T>> {
+    let Some(layout) = Layout::array::<T>(len).ok().filter(|layout| layout.size() > 0) else {
+        return filled(T::from(0), len);
+    };
+    // SAFETY: the layout has a size.
+    let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
+    if start.is_null() {
+        // The error for it is made by a list alone.
+        return filled(T::from(0), len);
+    }
+    // SAFETY: the global allocator gave so many numbers for this layout, and all of them are zeros.
+    Ok(unsafe { Vec::from_raw_parts(start, len, len) })
+}
+
+/// Returns an empty list with room for `capacity` elements.
+pub fn with_room<T>(capacity: usize) -> Grown<Vec<T>> {
+    let mut out = Vec::new();
+    out.try_reserve_exact(capacity)?;
+    Ok(out)
+}
+
+/// Inserts an entry, or changes nothing. Returns the value before.
+pub fn try_insert<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>, key: K, value: V) -> Grown<Option<V>> {
+    map.try_reserve(1)?;
+    Ok(map.insert(key, value))
+}
+
+/// Returns a value in a box, as an array of one: a box of the value itself cannot be asked for in a way that may fail. Returns
+/// `None` if the host has no memory; then the value is dropped.
+pub fn boxed<T>(value: T) -> Option<Box<[T; 1]>> {
+    let mut one = with_room(1).ok()?;
+    one.push(value);
+    // Its room is that of one value, so it becomes an array where it lies.
+    one.try_into().ok()
+}
+
+/// Returns a copy of a text.
+pub fn copy_of(text: &str) -> Grown<String> {
+    let mut out = String::new();
+    out.try_reserve_exact(text.len())?;
+    out.push_str(text);
+    Ok(out)
+}
+
+/// Returns a text for an error: as much of it as the host has memory for.
+pub fn text(arguments: fmt::Arguments<'_>) -> String {
+    write(arguments).text
+}
+
+/// Returns a text, whole.
+pub fn try_text(arguments: fmt::Arguments<'_>) -> Grown<String> {
+    let Text { text, failed } = write(arguments);
+    failed.map_or(Ok(text), Err)
+}
+
+fn write(arguments: fmt::Arguments<'_>) -> Text {
+    let mut out = Text { text: String::new(), failed: None };
+    // If it fails, `failed` says so.
+    let _ = fmt::write(&mut out, arguments);
+    out
+}
+
+struct Text {
+    text: String,
+    failed: Option<TryReserveError>,
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        if let Err(error) = self.text.try_reserve(part.len()) {
+            self.failed = Some(error);
+            return Err(fmt::Error);
+        }
+        self.text.push_str(part);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_any_host_has_is_an_error_and_changes_nothing() {
+        assert!(filled(0u64, usize::MAX / 8).is_err() && with_room::<u64>(usize::MAX / 8).is_err());
+        assert!((0..usize::MAX).try_to_vec().is_err());
+        assert_eq!((0..3).filter(|at| at % 2 == 0).try_to_vec(), Ok(vec![0, 2]));
+        assert_eq!((filled(7, 2), copy_of("ab")), (Ok(vec![7; 2]), Ok("ab".to_owned())));
+        assert_eq!(boxed(3), Some(Box::new([3])));
+        assert_eq!(text(format_args!("{} of {}", 1, "two")), "1 of two");
+    }
+}

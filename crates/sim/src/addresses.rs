@@ -1,0 +1,92 @@
+//! Where the simulated GPU has its addresses: the lowest for reservations, and for `malloc` where the real driver was seen to
+//! place it.
+//!
+//! Owns: which addresses are used next. What lies there is noted in the bookkeeping.
+
+use crate::bookkeeping::{Addresses, Answer, GRANULARITY, refuse};
+use seamalloc_driver::Status;
+
+/// The address space of reservations, in bytes: on an H200 a reservation of 64 TiB succeeds and one of 100 TiB does
+/// not. (Smaller ones reach 126 TiB in all; no allocator should need that.)
+pub(super) const ADDRESS_SPACE: u64 = 64 << 40;
+/// Where reservations begin. It is a round number, so that addresses in a report are readable.
+const RESERVE_BASE: u64 = ADDRESS_SPACE;
+/// Where the memory of `malloc` begins: separate from reservations and below them, as on a real GPU.
+const MALLOC_BASE: u64 = 16 << 40;
+
+/// All addresses of a device.
+#[derive(Debug)]
+pub(super) struct AddressSpace {
+    reservations: Addresses,
+    mallocs: MallocAddresses,
+}
+
+impl AddressSpace {
+    pub(super) fn new() -> Self {
+        Self {
+            reservations: Addresses::new(RESERVE_BASE, ADDRESS_SPACE),
+            mallocs: MallocAddresses::new(MALLOC_BASE, RESERVE_BASE),
+        }
+    }
+
+    pub(super) fn reserve(&mut self, size: u64, alignment: u64) -> Answer<u64> {
+        self.reservations.allocate(size, alignment).ok_or_else(|| {
+            refuse(Status::OUT_OF_MEMORY, format!("no {size} bytes of address space aligned to {alignment} are left"))
+        })
+    }
+
+    pub(super) fn address_free(&mut self, address: u64, size: u64) {
+        self.reservations.release(address, size);
+    }
+
+    /// Returns addresses for `malloc`. There is nothing behind them.
+    pub(super) fn malloc(&mut self, size: u64) -> Answer<(u64, ())> {
+        let none = || refuse(Status::OUT_OF_MEMORY, format!("no addresses are left for {size} bytes of `malloc`"));
+        Ok((self.mallocs.allocate(size, GRANULARITY).ok_or_else(none)?, ()))
+    }
+
+    pub(super) fn free(&mut self, address: u64, size: u64) {
+        self.mallocs.release(address, size);
+    }
+}
+
+/// The addresses of `malloc`, placed as the real driver was seen to place them (PyTorch snapshots, H200, driver 580):
+/// in the lowest hole that fits, or else in a new stretch of whole 32 MiB below all earlier ones, whose rest becomes a
+/// hole.
+///
+/// ```text
+///   new stretches <- | 150 MiB, 10 free | 20, 2, 2, 8 free | 58 MiB, 6 free |
+/// ```
+#[derive(Debug)]
+pub(super) struct MallocAddresses {
+    holes: Addresses,
+    base: u64,
+    lowest: u64,
+}
+
+/// New stretches are multiples of this, in bytes.
+const STRETCH: u64 = 32 << 20;
+
+impl MallocAddresses {
+    /// Makes the region between `base` and `end`, a multiple of 32 MiB.
+    pub(super) fn new(base: u64, end: u64) -> Self {
+        Self { holes: Addresses::new(end, 0), base, lowest: end }
+    }
+
+    pub(super) fn allocate(&mut self, size: u64, alignment: u64) -> Option<u64> {
+        if let Some(address) = self.holes.allocate(size, alignment) {
+            return Some(address);
+        }
+        let stretch = size.checked_next_multiple_of(STRETCH)?;
+        let address = self.lowest.checked_sub(stretch).filter(|address| *address >= self.base)?;
+        self.lowest = address;
+        if stretch > size {
+            self.holes.release(address + size, stretch - size);
+        }
+        Some(address)
+    }
+
+    pub(super) fn release(&mut self, address: u64, size: u64) {
+        self.holes.release(address, size);
+    }
+}

@@ -1,0 +1,94 @@
+//! Page-locked memory of the host: which buffers there are, and of which a copy may be under way.
+//!
+//! Owns: the checks of calls that name a buffer. What a buffer holds is the driver's.
+
+use rustc_hash::FxHashMap;
+
+use super::refusal::{Answer, refuse};
+use seamalloc_driver::{HostBuffer, Status};
+
+/// The buffers of a device, each with what the driver keeps for it.
+#[derive(Debug)]
+pub(crate) struct HostBuffers<T> {
+    buffers: FxHashMap<HostBuffer, Buffer<T>>,
+    made: u64,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Buffer<T> {
+    size: u64,
+    /// Whether a copy of it was given that nobody has waited for.
+    busy: bool,
+    of: T,
+}
+
+impl<T> HostBuffers<T> {
+    pub(crate) fn new() -> Self {
+        Self { buffers: FxHashMap::default(), made: 0 }
+    }
+
+    /// Returns how many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.buffers.len()
+    }
+
+    /// Makes a buffer. `make` gets its number.
+    pub(crate) fn add(&mut self, size: u64, make: impl FnOnce(u64) -> Answer<T>) -> Answer<HostBuffer> {
+        if size == 0 {
+            return Err(refuse(Status::INVALID_VALUE, "0 bytes".to_owned()));
+        }
+        let of = make(self.made + 1)?;
+        self.made += 1;
+        let buffer = HostBuffer(self.made);
+        self.buffers.insert(buffer, Buffer { size, busy: false, of });
+        Ok(buffer)
+    }
+
+    /// Removes a buffer. Returns its bytes, and what was kept for it.
+    pub(crate) fn remove(&mut self, buffer: HostBuffer) -> Answer<(u64, T)> {
+        self.buffers.remove(&buffer).map(|gone| (gone.size, gone.of)).ok_or_else(|| unknown(buffer))
+    }
+
+    /// Returns what is kept for a buffer, of which a copy begins that has so many bytes from an offset on.
+    pub(crate) fn copying(&mut self, buffer: HostBuffer, offset: u64, size: u64) -> Answer<&mut T> {
+        let entry = self.part(buffer, offset, size)?;
+        entry.busy = true;
+        Ok(&mut entry.of)
+    }
+
+    /// Notes that all copies of a buffer have ended. Returns what is kept for it.
+    pub(crate) fn waited(&mut self, buffer: HostBuffer) -> Answer<&mut T> {
+        let entry = self.buffers.get_mut(&buffer).ok_or_else(|| unknown(buffer))?;
+        entry.busy = false;
+        Ok(&mut entry.of)
+    }
+
+    /// Returns what is kept for a buffer of which no copy is under way, and which has these bytes.
+    pub(crate) fn bytes(&mut self, buffer: HostBuffer, offset: u64, size: u64) -> Answer<&mut T> {
+        let entry = self.part(buffer, offset, size)?;
+        if entry.busy {
+            return Err(refuse(Status::NOT_READY, format!("buffer {:#x}: nobody waited for its copies", buffer.0)));
+        }
+        Ok(&mut entry.of)
+    }
+
+    /// Refuses a part that is empty or not inside of a buffer.
+    pub(crate) fn check(&self, buffer: HostBuffer, offset: u64, size: u64) -> Answer<()> {
+        let entry = self.buffers.get(&buffer).ok_or_else(|| unknown(buffer))?;
+        if size > 0 && offset.checked_add(size).is_some_and(|end| end <= entry.size) {
+            return Ok(());
+        }
+        let detail = format!("{size} bytes from {offset} on, of a buffer of {}", entry.size);
+        Err(refuse(Status::INVALID_VALUE, detail))
+    }
+
+    fn part(&mut self, buffer: HostBuffer, offset: u64, size: u64) -> Answer<&mut Buffer<T>> {
+        self.check(buffer, offset, size)?;
+        self.buffers.get_mut(&buffer).ok_or_else(|| unknown(buffer))
+    }
+}
+
+fn unknown(buffer: HostBuffer) -> super::refusal::Refusal {
+    refuse(Status::INVALID_VALUE, format!("buffer {:#x} is not one of this device, or was freed", buffer.0))
+}

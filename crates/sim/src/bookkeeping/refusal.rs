@@ -1,0 +1,26 @@
+//! Why a part of a device refuses a call.
+//!
+//! Owns: the status and the text, until the call is added and they become an error.
+
+use seamalloc_driver::{Call, DriverError, Status};
+
+/// Why a call is refused.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: Status,
+    detail: String,
+}
+
+/// The answer of a part of the device to a call.
+pub(crate) type Answer<T> = Result<T, Refusal>;
+
+pub(crate) fn refuse(status: Status, detail: String) -> Refusal {
+    Refusal { status, detail }
+}
+
+impl Refusal {
+    /// Returns the error of the call that is refused.
+    pub(crate) fn into_error(self, call: Call) -> DriverError {
+        DriverError::new(call, self.status, self.detail)
+    }
+}

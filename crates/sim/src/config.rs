@@ -1,0 +1,262 @@
+//! Which GPU to simulate, and its text form: `sim:h200,capacity=80GiB`.
+//!
+//! Owns: [`SimConfig`], its text form and its errors. It makes no device.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::cost::Profile;
+use crate::bookkeeping::GRANULARITY;
+use seamalloc_driver::nearest::{near, nearest};
+use seamalloc_driver::units::{ParseBytesError, format_bytes_exactly, parse_bytes, parse_bytes_with_unit};
+
+/// The beginning of every specification.
+const PREFIX: &str = "sim";
+/// The name of the first part, in errors.
+const PROFILE: &str = "profile";
+/// The most memory that a simulated GPU can have, in bytes (16 TiB): a quarter of its address space, since allocators
+/// reserve several times a device's memory in addresses.
+pub const MAX_CAPACITY: u64 = 16 << 40;
+/// The keys that a specification may have.
+const KEYS: [&str; 3] = ["capacity", "vmm", "host"];
+/// Bytes of the machine's memory that a device may use, unless the specification says how many: what a server with eight GPUs
+/// and 2 TiB has for each.
+const HOST_CAPACITY: u64 = 256 << 30;
+
+/// The specification of a simulated GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimConfig {
+    /// The card: its name and what its driver's calls cost.
+    pub profile: Profile,
+    /// Physical memory in bytes. It may be more than the card has.
+    pub capacity: u64,
+    /// Whether it has virtual memory management. Some vGPUs and virtual machines have none: then those calls are refused.
+    pub virtual_memory: bool,
+    /// The machine's memory that the device may use, in bytes
+    /// ([`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host)).
+    pub host_capacity: u64,
+    /// Whether the clock advances by the cost of each call. `false` if the clock counts something else, such as the
+    /// operations of a replay; a wait still advances it, but is then not counted as time.
+    pub calls_advance_clock: bool,
+}
+
+impl SimConfig {
+    /// Specifies the card with all of its memory.
+    #[must_use]
+    pub fn new(profile: Profile) -> Self {
+        let capacity = profile.memory();
+        Self { profile, capacity, virtual_memory: true, host_capacity: HOST_CAPACITY, calls_advance_clock: true }
+    }
+
+    /// Reads `sim`, `sim:h200`, `sim:h200,capacity=80GiB`, `sim:capacity=80GiB` or `sim:h200,host=64GiB`. The default profile is the
+    /// H200, the default capacity all memory of the card, and the default of the machine's memory 256 GiB. `vmm=no` is a device
+    /// without virtual memory management, `vmm=yes` one with it, as all are by default.
+    ///
+    /// # Errors
+    /// [`SimConfigError`]; an unknown profile or key names the nearest known one.
+    pub fn parse(spec: &str) -> Result<Self, SimConfigError> {
+        let mut config = Self::default();
+        let parts = match spec.trim().split_once(':') {
+            None if spec.trim() == PREFIX => return Ok(config),
+            Some((PREFIX, parts)) => parts,
+            _ => return Err(SimConfigError::NotSim { spec: spec.to_owned(), hint: hint(spec.trim()) }),
+        };
+        for (at, part) in parts.split(',').map(str::trim).enumerate() {
+            match part.split_once('=') {
+                Some((key, value)) if key.trim() == "capacity" => config.capacity = parse_bytes(value)?,
+                Some((key, value)) if key.trim() == "vmm" => {
+                    config.virtual_memory = match value.trim() {
+                        "yes" => true,
+                        "no" => false,
+                        found => return Err(SimConfigError::Switch { found: found.to_owned() }),
+                    };
+                }
+                Some((key, value)) if key.trim() == "host" => config.host_capacity = parse_bytes(value)?,
+                Some((key, _)) => return Err(unknown("key", key.trim(), &KEYS)),
+                None if at == 0 => {
+                    let names = Profile::ALL.map(Profile::name);
+                    let profile = Profile::named(part).ok_or_else(|| unknown(PROFILE, part, &names))?;
+                    config = Self::new(profile);
+                }
+                None => return Err(unknown("key", part, &KEYS)),
+            }
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Refuses a capacity without a single chunk, or with more bytes than there are addresses.
+    pub(super) fn check(&self) -> Result<(), SimConfigError> {
+        if !(GRANULARITY..=MAX_CAPACITY).contains(&self.capacity) {
+            return Err(SimConfigError::Capacity { capacity: self.capacity });
+        }
+        Ok(())
+    }
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self::new(Profile::H200)
+    }
+}
+
+impl FromStr for SimConfig {
+    type Err = SimConfigError;
+
+    fn from_str(spec: &str) -> Result<Self, Self::Err> {
+        Self::parse(spec)
+    }
+}
+
+impl fmt::Display for SimConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}:{}", self.profile.name())?;
+        if self.capacity != self.profile.memory() {
+            write!(f, ",capacity={}", format_bytes_exactly(self.capacity))?;
+        }
+        if !self.virtual_memory {
+            f.write_str(",vmm=no")?;
+        }
+        if self.host_capacity != HOST_CAPACITY {
+            write!(f, ",host={}", format_bytes_exactly(self.host_capacity))?;
+        }
+        Ok(())
+    }
+}
+
+/// A specification of which no GPU can be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SimConfigError {
+    /// The text is no specification of a simulated GPU.
+    #[error(
+        "`{spec}` is not a simulated GPU; {hint}expected `sim:PROFILE` or `sim:PROFILE,capacity=SIZE`, such as \
+         `sim:h200,capacity=24GiB`. Profiles: {}",
+        Profile::ALL.map(Profile::name).join(", ")
+    )]
+    NotSim {
+        /// The text as given.
+        spec: String,
+        /// What may have been meant, as a question with a blank behind it; empty if nothing is like it.
+        hint: String,
+    },
+    /// A profile or key that does not exist.
+    #[error(
+        "the simulated GPU has no {what} `{found}`; did you mean `{nearest}`? Known: {known}{}",
+        if *what == PROFILE { "; of any other GPU say the memory: `sim:h200,capacity=24GiB`" } else { "" }
+    )]
+    Unknown {
+        /// `profile` or `key`.
+        what: &'static str,
+        /// The name as given.
+        found: String,
+        /// The known name that is most similar.
+        nearest: &'static str,
+        /// All known names.
+        known: String,
+    },
+    /// Whether the device has virtual memory is neither `yes` nor `no`.
+    #[error("vmm: `{found}`; expected `yes` or `no`")]
+    Switch {
+        /// The value as given.
+        found: String,
+    },
+    /// The capacity is not a size.
+    #[error("capacity: {0}")]
+    Bytes(#[from] ParseBytesError),
+    /// The capacity has no room for a single chunk, or is more than can be addressed.
+    #[error(
+        "a capacity of {capacity} bytes cannot be simulated; expected {GRANULARITY} (2MiB) to {MAX_CAPACITY} (16TiB)"
+    )]
+    Capacity {
+        /// The capacity in bytes.
+        capacity: u64,
+    },
+}
+
+/// Returns a question where a text is a profile or a size without what belongs before it.
+fn hint(spec: &str) -> String {
+    let meant = match near(spec, Profile::ALL.map(Profile::name)) {
+        Some(profile) => format!("{PREFIX}:{profile}"),
+        None if parse_bytes_with_unit(spec).is_ok() => format!("{PREFIX}:h200,capacity={spec}"),
+        None => return String::new(),
+    };
+    format!("did you mean `{meant}`? ")
+}
+
+fn unknown(what: &'static str, found: &str, known: &[&'static str]) -> SimConfigError {
+    let is_size = what != PROFILE && parse_bytes_with_unit(found).is_ok();
+    let nearest = if is_size { KEYS[0] } else { nearest(found, known.iter().copied()) };
+    SimConfigError::Unknown { what, found: found.to_owned(), nearest, known: known.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes() {
+        for (spec, written) in [
+            ("sim", "sim:h200"),
+            ("sim:h200", "sim:h200"),
+            (" sim:h200 , capacity = 80GiB ", "sim:h200,capacity=80GiB"),
+            ("sim:host=64GiB,capacity=80GiB", "sim:h200,capacity=80GiB,host=64GiB"),
+            ("sim:h200,host=0", "sim:h200,host=0B"),
+            ("sim:capacity=1.5g", "sim:h200,capacity=1536MiB"),
+            ("sim:h200,capacity=150109880320", "sim:h200"),
+            ("sim:a100-80gb", "sim:a100-80gb"),
+            ("sim:h100,capacity=2TiB", "sim:h100,capacity=2TiB"),
+            ("sim:h200,capacity=80000000001", "sim:h200,capacity=80000000001B"),
+            ("sim:a100-80gb, vmm = no", "sim:a100-80gb,vmm=no"),
+            ("sim:vmm=no,capacity=2GiB", "sim:h200,capacity=2GiB,vmm=no"),
+            ("sim:h200,vmm=yes", "sim:h200"),
+        ] {
+            let config = SimConfig::parse(spec).unwrap();
+            assert_eq!(config.to_string(), written, "{spec}");
+            assert_eq!(written.parse(), Ok(config), "{spec}");
+        }
+    }
+
+    #[test]
+    fn names_the_nearest_of_what_is_unknown() {
+        for (spec, expected) in [
+            ("sim:h20", "h200"),
+            ("sim:H200", "h200"),
+            ("sim:a100", "a100-80gb"),
+            ("sim:h10", "h100"),
+            ("sim:h200,capacty=1GiB", "capacity"),
+            ("sim:h200,vm=no", "vmm"),
+            ("sim:h200,lag=3", "vmm"),
+            ("sim:h200,h100", "host"),
+            ("sim:rtx4090,24GiB", "capacity"),
+        ] {
+            match SimConfig::parse(spec) {
+                Err(SimConfigError::Unknown { nearest, .. }) => assert_eq!(nearest, expected, "{spec}"),
+                other => panic!("{spec}: {other:?}"),
+            }
+        }
+        let text = SimConfig::parse("sim:h20").unwrap_err().to_string();
+        assert!(text.contains("did you mean `h200`?") && text.contains("a100-80gb"), "{text}");
+        assert!(text.ends_with("of any other GPU say the memory: `sim:h200,capacity=24GiB`"), "{text}");
+        for (spec, meant) in [("rtx4090", "sim:rtx4090"), ("H100", "sim:h100"), ("24GiB", "sim:h200,capacity=24GiB")] {
+            let text = SimConfig::parse(spec).unwrap_err().to_string();
+            assert!(text.contains(&format!("did you mean `{meant}`?")) && text.contains("l40s"), "{text}");
+        }
+        let text = SimConfig::parse("mps").unwrap_err().to_string();
+        assert!(!text.contains("did you mean") && text.contains("`sim:h200,capacity=24GiB`"), "{text}");
+    }
+
+    #[test]
+    fn refuses_what_is_no_device() {
+        for spec in ["", "cuda:0", "simulated", "SIM:h200"] {
+            assert!(matches!(SimConfig::parse(spec), Err(SimConfigError::NotSim { .. })), "{spec}");
+        }
+        assert!(matches!(SimConfig::parse("sim:"), Err(SimConfigError::Unknown { .. })));
+        assert!(matches!(SimConfig::parse("sim:h200,capacity=lots"), Err(SimConfigError::Bytes(_))));
+        assert_eq!(SimConfig::parse("sim:vmm=maybe").unwrap_err().to_string(), "vmm: `maybe`; expected `yes` or `no`");
+        for spec in ["sim:capacity=0", "sim:capacity=2097151"] {
+            assert!(matches!(SimConfig::parse(spec), Err(SimConfigError::Capacity { .. })), "{spec}");
+        }
+        assert!(SimConfig::parse("sim:capacity=2MiB").is_ok());
+    }
+}

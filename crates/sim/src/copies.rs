@@ -1,0 +1,20 @@
+//! The engine that copies between a simulated GPU and page-locked memory of the host.
+//!
+//! Owns: which buffers there are, and when each copy ends. `page_locked.rs` has the calls.
+
+use crate::bookkeeping::HostBuffers;
+
+/// The buffers, and the engine.
+#[derive(Debug)]
+pub(super) struct Copies {
+    /// When the last copy of each ends.
+    pub(super) buffers: HostBuffers<u64>,
+    /// When the last of all ends.
+    pub(super) ends: u64,
+}
+
+impl Copies {
+    pub(super) fn new() -> Self {
+        Self { buffers: HostBuffers::new(), ends: 0 }
+    }
+}

@@ -1,0 +1,124 @@
+//! What lies at an address of this process: reserved addresses without memory, and files mapped there.
+//!
+//! Owns: `mmap`, `munmap` and `mprotect`. Addresses that were reserved stay taken until they are given back: where memory is
+//! unmapped, a reservation without access comes in its place in the same call, so that no other `mmap` of the process can
+//! get in between.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr;
+
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+
+use crate::bookkeeping::{Answer, GRANULARITY, Refusal, refuse};
+use seamalloc_driver::Status;
+
+/// A part of a file that can be mapped.
+#[derive(Clone, Copy)]
+pub(super) struct FilePart<'a> {
+    pub(super) file: BorrowedFd<'a>,
+    pub(super) offset: u64,
+}
+
+/// Addresses of this process that nothing else has. Every function below that changes what lies at an address is given
+/// a part of such a range.
+///
+/// No Rust reference ever leads there: words.rs goes through atomics, and whoever follows an address as a pointer
+/// vouches for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reserved {
+    address: u64,
+    size: u64,
+}
+
+/// Reserves addresses. Returns them.
+pub(super) fn reserve(size: u64, alignment: u64) -> Answer<Reserved> {
+    let whole = size.checked_add(alignment).ok_or_else(|| none_left(size, "more than there are"))?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: without MAP_FIXED, the kernel finds addresses at which nothing lies.
+    let start = unsafe { mmap_anonymous(ptr::null_mut(), length(whole)?, ProtFlags::empty(), flags) };
+    let start = start.map_err(|error| none_left(size, error))?.expose_provenance() as u64;
+    let address = start.next_multiple_of(alignment);
+    let reserved = Reserved { address, size };
+    let (before, after) = (address - start, whole - size - (address - start));
+    // Where there are too many ranges for the kernel, all that is still there goes: that makes none more.
+    let trimmed = Reserved { address: address + size, size: after }.give_back();
+    trimmed.or_else(|refusal| Reserved { address: start, size: whole }.give_back().and(Err(refusal)))?;
+    let trimmed = Reserved { address: start, size: before }.give_back();
+    trimmed.or_else(|refusal| Reserved { address: start, size: before + size }.give_back().and(Err(refusal)))?;
+    Ok(reserved)
+}
+
+impl Reserved {
+    /// Names addresses that the bookkeeping has as reserved, or as part of a reservation.
+    pub(super) fn known(address: u64, size: u64) -> Self {
+        Self { address, size }
+    }
+
+    pub(super) fn address(self) -> u64 {
+        self.address
+    }
+
+    /// Gives the addresses back, and whatever is mapped there.
+    pub(super) fn give_back(self) -> Answer<()> {
+        if self.size == 0 {
+            return Ok(());
+        }
+        // SAFETY: the addresses are this device's, by reserve, and no reference leads there.
+        let done = unsafe { munmap(ptr::with_exposed_provenance_mut(self.address as usize), length(self.size)?) };
+        done.map_err(|error| failed("munmap", error))
+    }
+
+    /// Maps a part of a file, which other mappings of it see too.
+    pub(super) fn map(self, part: FilePart<'_>, access: bool) -> Answer<()> {
+        let protection = if access { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::empty() };
+        let (at, flags) = (ptr::with_exposed_provenance_mut(self.address as usize), MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: what lies at the addresses is this device's, by reserve, and no reference leads there.
+        let done = unsafe { mmap(at, length(self.size)?, protection, flags, part.file.as_fd(), part.offset) };
+        done.map(drop).map_err(|error| failed("mmap", error))
+    }
+
+    /// Takes away what is mapped. The addresses stay reserved.
+    pub(super) fn unmap(self) -> Answer<()> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let at = ptr::with_exposed_provenance_mut(self.address as usize);
+        // SAFETY: as for map.
+        let done = unsafe { mmap_anonymous(at, length(self.size)?, ProtFlags::empty(), flags) };
+        done.map(drop).map_err(|error| failed("mmap", error))
+    }
+
+    /// Lets the process read and write what is mapped.
+    pub(super) fn open(self) -> Answer<()> {
+        let at = ptr::with_exposed_provenance_mut(self.address as usize);
+        // SAFETY: as for map; more access breaks nobody's promise.
+        let done = unsafe { mprotect(at, length(self.size)?, MprotectFlags::READ | MprotectFlags::WRITE) };
+        done.map_err(|error| failed("mprotect", error))
+    }
+}
+
+/// Reserves addresses and maps a part of a file there, for use at once.
+pub(super) fn map_anywhere(part: FilePart<'_>, size: u64) -> Answer<Reserved> {
+    let reserved = reserve(size, GRANULARITY)?;
+    if let Err(refusal) = reserved.map(part, true) {
+        reserved.give_back()?;
+        return Err(refusal);
+    }
+    Ok(reserved)
+}
+
+fn length(size: u64) -> Answer<usize> {
+    usize::try_from(size).map_err(|_| none_left(size, "more than there are"))
+}
+
+fn none_left(size: u64, why: impl std::fmt::Display) -> Refusal {
+    refuse(Status::OUT_OF_MEMORY, format!("{size} bytes of address space: {why}"))
+}
+
+/// The kernel's answer as a device's: it has a limit on ranges of addresses (`vm.max_map_count`), and a process may have one
+/// on bytes of them.
+pub(super) fn failed(what: &str, error: rustix::io::Errno) -> Refusal {
+    let full = matches!(
+        error,
+        rustix::io::Errno::NOMEM | rustix::io::Errno::NOSPC | rustix::io::Errno::MFILE | rustix::io::Errno::NFILE
+    );
+    refuse(if full { Status::OUT_OF_MEMORY } else { Status::UNKNOWN }, format!("{what}: {error}"))
+}

@@ -1,0 +1,249 @@
+//! What one stream has been given, in the order in which it was given.
+//!
+//! Owns: one lane, and how far it can go on before it has to wait. A stream that is made anew with an old handle gets a new
+//! lane, and the old one goes on to its end.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::work::HostWork;
+use crate::bookkeeping::Range;
+use seamalloc_driver::StreamId;
+
+/// The number of a lane, which no other lane of the device has had.
+pub(super) type LaneNumber = u64;
+
+/// Held work, which ends when it is told to.
+#[derive(Debug)]
+pub(super) struct Gate {
+    pub(super) lane: LaneNumber,
+    /// Gates of one lane open in this order.
+    pub(super) number: u64,
+    open: AtomicBool,
+}
+
+impl Gate {
+    pub(super) fn new(lane: LaneNumber, number: u64) -> Self {
+        Self { lane, number, open: AtomicBool::new(false) }
+    }
+
+    pub(super) fn open(&self) {
+        self.open.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+}
+
+/// A mark in a lane, which has passed once all before it is done.
+#[derive(Debug, Default)]
+pub(super) struct Mark {
+    passed: AtomicBool,
+    /// Held work without whose end it does not pass.
+    pub(super) gates: Vec<Arc<Gate>>,
+    /// Lanes that go on once it has passed.
+    waiting: Mutex<Vec<LaneNumber>>,
+}
+
+impl Mark {
+    pub(super) fn passed() -> Self {
+        Self { passed: AtomicBool::new(true), ..Self::default() }
+    }
+
+    pub(super) fn has_passed(&self) -> bool {
+        self.passed.load(Ordering::Acquire)
+    }
+}
+
+/// One thing that a stream was given.
+#[derive(Debug)]
+enum Item {
+    /// So many bytes of it are done.
+    Work(Arc<HostWork>, u64),
+    /// A pause that has begun.
+    Until(Instant),
+    Mark(Arc<Mark>),
+    WaitFor(Arc<Mark>),
+    Hold(Arc<Gate>),
+}
+
+/// What a lane does next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// A step of its work.
+    Step,
+    /// It goes on at this time.
+    Sleep(Instant),
+    /// It goes on when something else has happened.
+    Blocked,
+    /// It has nothing to do.
+    Rest,
+}
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) stream: StreamId,
+    items: VecDeque<Item>,
+    /// Held work of any lane that must end before all that it was given so far is done.
+    gates: Vec<Arc<Gate>>,
+    /// Held work of its own that has not ended, oldest first.
+    held: VecDeque<Arc<Gate>>,
+    next_hold: u64,
+    /// Whether it stands among those that have work to do, or a thread carries a step of it out.
+    pub(super) is_listed: bool,
+    /// When a pause ends that somebody looks after.
+    pub(super) pause: Option<Instant>,
+    /// Whether its stream was destroyed.
+    pub(super) has_ended: bool,
+}
+
+impl Lane {
+    pub(super) fn new(stream: StreamId) -> Self {
+        Self {
+            stream,
+            items: VecDeque::new(),
+            gates: Vec::new(),
+            held: VecDeque::new(),
+            next_hold: 0,
+            is_listed: false,
+            pause: None,
+            has_ended: false,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Returns how much it has been given that is not done.
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Returns whether it goes on without anybody's word.
+    pub(super) fn goes_on(&mut self) -> bool {
+        self.gates.retain(|gate| !gate.is_open());
+        self.gates.is_empty()
+    }
+
+    pub(super) fn give(&mut self, work: Arc<HostWork>) {
+        self.items.push_back(Item::Work(work, 0));
+    }
+
+    /// Marks the end of what it has been given so far.
+    pub(super) fn mark(&mut self) -> Arc<Mark> {
+        if self.is_done() {
+            return Arc::new(Mark::passed());
+        }
+        self.goes_on();
+        let mark = Arc::new(Mark { gates: self.gates.clone(), ..Mark::default() });
+        self.items.push_back(Item::Mark(Arc::clone(&mark)));
+        mark
+    }
+
+    /// Lets what it is given from now on wait for a mark.
+    pub(super) fn wait_for(&mut self, mark: &Arc<Mark>) {
+        self.goes_on();
+        for gate in mark.gates.iter().filter(|gate| !gate.is_open()) {
+            if !self.gates.iter().any(|known| Arc::ptr_eq(known, gate)) {
+                self.gates.push(Arc::clone(gate));
+            }
+        }
+        self.items.push_back(Item::WaitFor(Arc::clone(mark)));
+    }
+
+    /// Gives it work that lasts until it is told to end. Returns its number.
+    pub(super) fn hold(&mut self, lane: LaneNumber) -> u64 {
+        let number = self.next_hold;
+        self.next_hold += 1;
+        let gate = Arc::new(Gate::new(lane, number));
+        self.goes_on();
+        // Earlier ones of this lane open before this one does.
+        self.gates.retain(|earlier| earlier.lane != lane);
+        self.gates.push(Arc::clone(&gate));
+        self.held.push_back(Arc::clone(&gate));
+        self.items.push_back(Item::Hold(gate));
+        number
+    }
+
+    /// Returns the number of the oldest held work.
+    pub(super) fn oldest_hold(&self) -> Option<u64> {
+        self.held.front().map(|gate| gate.number)
+    }
+
+    /// Returns whether held work has not ended.
+    pub(super) fn is_held(&self, number: u64) -> bool {
+        self.held.iter().any(|gate| gate.number == number)
+    }
+
+    /// Ends held work up to and including `number`. Returns whether there was any.
+    pub(super) fn finish(&mut self, number: u64) -> bool {
+        let ended = self.held.partition_point(|gate| gate.number <= number);
+        self.held.drain(..ended).for_each(|gate| gate.open());
+        ended > 0
+    }
+
+    /// Returns the work whose next step is due, and how many bytes of it are done.
+    pub(super) fn due(&self) -> Option<(Arc<HostWork>, u64)> {
+        match self.items.front() {
+            Some(Item::Work(work, done)) => Some((Arc::clone(work), *done)),
+            _ => None,
+        }
+    }
+
+    /// A step of its work is done.
+    pub(super) fn stepped(&mut self, done: Option<u64>) {
+        match (self.items.front_mut(), done) {
+            (Some(Item::Work(_, so_far)), Some(bytes)) => *so_far = bytes,
+            _ => drop(self.items.pop_front()),
+        }
+    }
+
+    /// Goes on as far as it can without work. Hands over the lanes that can go on by that.
+    pub(super) fn advance(&mut self, own: LaneNumber, now: Instant, freed: &mut Vec<LaneNumber>) -> Next {
+        loop {
+            match self.items.front_mut() {
+                None => return Next::Rest,
+                Some(Item::Work(work, _)) => match **work {
+                    HostWork::Pause { ns } => {
+                        let end = now.checked_add(Duration::from_nanos(ns)).unwrap_or(now);
+                        if let Some(front) = self.items.front_mut() {
+                            *front = Item::Until(end);
+                        }
+                        continue;
+                    }
+                    HostWork::Use { .. } => {}
+                    _ => return Next::Step,
+                },
+                Some(Item::Until(end)) if *end > now => return Next::Sleep(*end),
+                Some(Item::WaitFor(mark)) if !mark.has_passed() => {
+                    let mut waiting = mark.waiting.lock();
+                    if !waiting.contains(&own) {
+                        waiting.push(own);
+                    }
+                    return Next::Blocked;
+                }
+                Some(Item::Hold(gate)) if !gate.is_open() => return Next::Blocked,
+                Some(Item::Mark(mark)) => {
+                    mark.passed.store(true, Ordering::Release);
+                    freed.append(&mut mark.waiting.lock());
+                }
+                Some(Item::Until(_) | Item::WaitFor(_) | Item::Hold(_)) => {}
+            }
+            self.items.pop_front();
+        }
+    }
+
+    /// Returns the first part of `range` that each of its unfinished works uses.
+    pub(super) fn in_use(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
+        self.items.iter().filter_map(move |item| match item {
+            Item::Work(work, _) => work.ranges().find_map(|used| used.overlap(range)),
+            _ => None,
+        })
+    }
+}

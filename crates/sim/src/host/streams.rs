@@ -1,0 +1,314 @@
+//! The streams of a host device: which lane each handle names, which lane goes on when, and events.
+//!
+//! Owns: all lanes, behind one lock, and the CPU's waits for them. It does not know memory.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustc_hash::FxHashMap;
+
+use super::lane::{Lane, LaneNumber, Mark, Next};
+use super::work::HostWork;
+use crate::bookkeeping::{Answer, Range, Refusal, refuse};
+use seamalloc_driver::{EventId, Status, StreamId};
+
+/// So much may wait in a stream; then the CPU waits: an H200's driver does so, about.
+const MOST_WAITING: usize = 1_024;
+/// Handles of streams that are made here; programs have small numbers of their own.
+const FIRST_MADE: u64 = 1 << 40;
+
+/// Work of a stream that lasts until it is told to end, made by [`HostDriver::hold`](super::HostDriver::hold).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HostHold {
+    lane: LaneNumber,
+    number: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Event {
+    /// Where it was recorded; at once complete if it never was.
+    mark: Arc<Mark>,
+    pub(super) is_recorded: bool,
+    /// The captured stream in which it was last recorded, if any.
+    pub(super) captured: Option<StreamId>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    lanes: FxHashMap<LaneNumber, Lane>,
+    /// The lane of each handle; none if its stream was destroyed.
+    handles: FxHashMap<StreamId, Option<LaneNumber>>,
+    next_lane: LaneNumber,
+    next_handle: u64,
+    events: FxHashMap<u64, Event>,
+    next_event: u64,
+    /// Lanes of which a step is due.
+    due: VecDeque<LaneNumber>,
+    /// When lanes go on that pause.
+    pauses: BinaryHeap<Reverse<(Instant, LaneNumber)>>,
+    idle_waits: u64,
+    /// State of the generator by which the next lane is drawn.
+    drawn: u64,
+    /// How many lanes have a step that no resting thread was told of.
+    new_steps: usize,
+    /// Whether a pause has begun that no resting thread was told of.
+    new_pause: bool,
+    /// Whether a lane has gone on that the CPU may wait for.
+    advanced: bool,
+    /// Whether the threads end.
+    pub(super) ends: bool,
+}
+
+impl Streams {
+    fn lane_of(&mut self, stream: StreamId) -> Answer<(LaneNumber, &mut Lane)> {
+        let next = &mut self.next_lane;
+        let number = *self.handles.entry(stream).or_insert_with(|| {
+            *next += 1;
+            Some(*next)
+        });
+        let gone = || refuse(Status::INVALID_CONTEXT, format!("stream {stream} was destroyed"));
+        let number = number.ok_or_else(gone)?;
+        Ok((number, self.lanes.entry(number).or_insert_with(|| Lane::new(stream))))
+    }
+
+    /// Refuses the handle of a destroyed stream.
+    pub(super) fn check_stream(&self, stream: StreamId) -> Answer<()> {
+        match self.handles.get(&stream) {
+            Some(None) => Err(refuse(Status::INVALID_CONTEXT, format!("stream {stream} was destroyed"))),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn number_of(&mut self, stream: StreamId) -> Answer<u64> {
+        self.lane_of(stream).map(|(number, _)| number)
+    }
+
+    pub(super) fn make(&mut self) -> StreamId {
+        self.next_handle += 1;
+        StreamId(FIRST_MADE + self.next_handle)
+    }
+
+    /// Destroys a stream. What it was given is still carried out.
+    pub(super) fn destroy(&mut self, stream: StreamId) {
+        if let Some(number) = self.handles.insert(stream, None).flatten()
+            && let Some(lane) = self.lanes.get_mut(&number)
+        {
+            lane.has_ended = true;
+            if lane.is_done() {
+                self.lanes.remove(&number);
+            }
+        }
+    }
+
+    /// Gives the handle to another stream.
+    pub(super) fn replace(&mut self, stream: StreamId) {
+        self.destroy(stream);
+        self.handles.remove(&stream);
+    }
+
+    /// Returns whether a stream can be given work before some of what it has is done.
+    pub(super) fn is_full(&mut self, stream: StreamId) -> Answer<bool> {
+        let (_, lane) = self.lane_of(stream)?;
+        Ok(lane.len() >= MOST_WAITING && lane.goes_on())
+    }
+
+    pub(super) fn give(&mut self, stream: StreamId, work: Arc<HostWork>) -> Answer<()> {
+        let (number, lane) = self.lane_of(stream)?;
+        lane.give(work);
+        self.settle(number);
+        Ok(())
+    }
+
+    pub(super) fn hold(&mut self, stream: StreamId) -> Answer<HostHold> {
+        let (lane, entry) = self.lane_of(stream)?;
+        let number = entry.hold(lane);
+        Ok(HostHold { lane, number })
+    }
+
+    /// Ends the oldest held work of a stream.
+    pub(super) fn finish(&mut self, stream: StreamId) -> bool {
+        let number = self.handles.get(&stream).copied().flatten();
+        let oldest = number.and_then(|lane| Some((lane, self.lanes.get(&lane)?.oldest_hold()?)));
+        oldest.is_some_and(|(lane, number)| self.finish_hold(HostHold { lane, number }))
+    }
+
+    /// Ends held work, and what was held before it in its stream.
+    pub(super) fn finish_hold(&mut self, HostHold { lane, number }: HostHold) -> bool {
+        let ended = self.lanes.get_mut(&lane).is_some_and(|entry| entry.finish(number));
+        if ended {
+            self.settle(lane);
+        }
+        ended
+    }
+
+    pub(super) fn is_held(&self, HostHold { lane, number }: HostHold) -> bool {
+        self.lanes.get(&lane).is_some_and(|lane| lane.is_held(number))
+    }
+
+    /// Lets a lane, and all that wait for it, go on as far as they can.
+    fn settle(&mut self, first: LaneNumber) {
+        let mut left = vec![first];
+        while let Some(number) = left.pop() {
+            let Some(lane) = self.lanes.get_mut(&number).filter(|lane| !lane.is_listed) else { continue };
+            let before = lane.len();
+            let next = lane.advance(number, Instant::now(), &mut left);
+            self.advanced |= lane.len() < before;
+            match next {
+                Next::Step => {
+                    lane.is_listed = true;
+                    self.due.push_back(number);
+                    self.new_steps += 1;
+                }
+                Next::Sleep(until) if lane.pause != Some(until) => {
+                    lane.pause = Some(until);
+                    self.pauses.push(Reverse((until, number)));
+                    self.new_pause = true;
+                }
+                Next::Rest if lane.has_ended => drop(self.lanes.remove(&number)),
+                Next::Rest | Next::Blocked | Next::Sleep(_) => {}
+            }
+        }
+    }
+
+    /// Returns a step that is due, of a lane that is drawn among those that have one.
+    pub(super) fn next_step(&mut self) -> Option<(LaneNumber, StreamId, Arc<HostWork>, u64)> {
+        let now = Instant::now();
+        while let Some(Reverse((until, _))) = self.pauses.peek()
+            && *until <= now
+        {
+            if let Some(Reverse((_, number))) = self.pauses.pop() {
+                self.settle(number);
+            }
+        }
+        // splitmix64: any order is one that a GPU might take, and another one each time finds more.
+        self.drawn = self.drawn.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let drawn = (self.drawn ^ (self.drawn >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 31;
+        let at = usize::try_from(drawn).unwrap_or(0).checked_rem(self.due.len())?;
+        let number = self.due.swap_remove_back(at)?;
+        let lane = self.lanes.get(&number)?;
+        let (work, done) = lane.due()?;
+        Some((number, lane.stream, work, done))
+    }
+
+    /// Returns when the next pause ends.
+    pub(super) fn next_pause(&self) -> Option<Instant> {
+        self.pauses.peek().map(|Reverse((until, _))| *until)
+    }
+
+    /// Returns how many lanes have a step that resting threads were not told of.
+    pub(super) fn take_new_steps(&mut self) -> usize {
+        std::mem::take(&mut self.new_steps)
+    }
+
+    /// Returns whether a pause has begun that resting threads were not told of.
+    pub(super) fn take_new_pause(&mut self) -> bool {
+        std::mem::take(&mut self.new_pause)
+    }
+
+    /// Returns whether any lane has gone on since the last call, so that a wait of the CPU may be over.
+    pub(super) fn take_advanced(&mut self) -> bool {
+        std::mem::take(&mut self.advanced)
+    }
+
+    /// A step was carried out: of its work so many bytes are done, or all.
+    pub(super) fn stepped(&mut self, number: LaneNumber, done: Option<u64>) {
+        if let Some(lane) = self.lanes.get_mut(&number) {
+            lane.is_listed = false;
+            lane.stepped(done);
+            self.advanced |= done.is_none();
+            self.settle(number);
+        }
+    }
+
+    /// Marks the end of what a stream was given so far.
+    pub(super) fn mark(&mut self, stream: StreamId) -> Answer<Arc<Mark>> {
+        self.lane_of(stream).map(|(_, lane)| lane.mark())
+    }
+
+    /// Marks the end of what any stream was given so far, destroyed ones too.
+    pub(super) fn mark_all(&mut self) -> Vec<Arc<Mark>> {
+        self.lanes.values_mut().filter(|lane| !lane.is_done()).map(Lane::mark).collect()
+    }
+
+    /// Ends the held work that marks depend on, since otherwise a wait for them would never end.
+    pub(super) fn let_pass(&mut self, marks: &[Arc<Mark>]) {
+        for gate in marks.iter().flat_map(|mark| &mark.gates) {
+            self.finish_hold(HostHold { lane: gate.lane, number: gate.number });
+        }
+    }
+
+    pub(super) fn stream_wait(&mut self, stream: StreamId, event: EventId) -> Answer<()> {
+        let mark = Arc::clone(&self.event(event)?.mark);
+        let (number, lane) = self.lane_of(stream)?;
+        if mark.has_passed() {
+            self.idle_waits += 1;
+            return Ok(());
+        }
+        lane.wait_for(&mark);
+        self.settle(number);
+        Ok(())
+    }
+
+    pub(super) fn idle_waits(&self) -> u64 {
+        self.idle_waits
+    }
+
+    pub(super) fn event_create(&mut self) -> EventId {
+        self.next_event += 1;
+        let event = Event { mark: Arc::new(Mark::passed()), is_recorded: false, captured: None };
+        self.events.insert(self.next_event, event);
+        EventId(self.next_event)
+    }
+
+    pub(super) fn event_destroy(&mut self, event: EventId) -> Answer<()> {
+        self.events.remove(&event.0).map(drop).ok_or_else(|| unknown(event))
+    }
+
+    pub(super) fn event(&self, event: EventId) -> Answer<&Event> {
+        self.events.get(&event.0).ok_or_else(|| unknown(event))
+    }
+
+    /// Returns the mark of the last record.
+    pub(super) fn mark_of(&self, event: EventId) -> Answer<Arc<Mark>> {
+        self.event(event).map(|event| Arc::clone(&event.mark))
+    }
+
+    /// Records the event, or, unless `runs`, only notes that it was in a capture.
+    pub(super) fn event_record(&mut self, event: EventId, stream: StreamId, runs: bool) -> Answer<()> {
+        self.event(event)?;
+        let mark = if runs { Some(self.mark(stream)?) } else { None };
+        let recorded = self.events.get_mut(&event.0).ok_or_else(|| unknown(event))?;
+        recorded.is_recorded = true;
+        recorded.captured = (!runs).then_some(stream);
+        if let Some(mark) = mark {
+            recorded.mark = mark;
+        }
+        Ok(())
+    }
+
+    pub(super) fn events(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Returns the parts of `range` that unfinished work may still use: the first one for each.
+    pub(super) fn in_use(&self, range: Range) -> Vec<(Range, StreamId)> {
+        let all = self.lanes.values().flat_map(|lane| lane.in_use(range).map(|used| (used, lane.stream)));
+        let mut found: Vec<_> = all.collect();
+        found.sort_unstable_by_key(|(used, id)| (*id, used.address, used.size));
+        found
+    }
+
+    /// Forgets all that has not been carried out, and lets the threads end.
+    pub(super) fn end(&mut self) {
+        self.ends = true;
+        self.due.clear();
+        self.pauses.clear();
+        self.lanes.clear();
+    }
+}
+
+fn unknown(event: EventId) -> Refusal {
+    refuse(Status::INVALID_HANDLE, format!("event {:#x} does not exist or was destroyed", event.0))
+}

@@ -1,0 +1,195 @@
+//! What a stream can be given: kernels that fill, look at or copy words, and pauses.
+//!
+//! Owns: the kinds of work, and how a step of it is carried out. A step is short, so that streams interleave and nobody
+//! waits long for the memory's lock. Before each step it is looked up again whether the memory is there: work that was given
+//! memory which is unmapped meanwhile is a fault, as on a GPU, and not the end of the process.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::chunk::HostMemory;
+use super::words::{self, WORD};
+use crate::bookkeeping::{Answer, Fault, Range, refuse};
+use seamalloc_driver::Status;
+use seamalloc_driver::StreamId;
+
+/// Bytes of a step.
+const STEP: u64 = 256 << 10;
+/// Words that pass through the CPU's cache at a time.
+const BATCH: usize = 512;
+
+/// Writes words into the slice, which are those of a range from this one on.
+pub type MakeWords = dyn Fn(u64, &mut [u64]) + Send + Sync;
+/// Looks at words, which are those of a range from this one on.
+pub type LookAtWords = dyn Fn(u64, &[u64]) + Send + Sync;
+
+/// Work for a stream of a [`HostDriver`](super::HostDriver). It reads and writes whole words of 8 bytes, as relaxed atomics:
+/// addresses and sizes are multiples of 8, but for [`Self::Set`] and [`Self::Use`].
+#[derive(Clone)]
+pub enum HostWork {
+    /// Writes a range. The function is asked for some hundred words at a time, in their order.
+    Fill {
+        /// What is written.
+        to: Range,
+        /// Makes the words.
+        words: Arc<MakeWords>,
+    },
+    /// Reads a range. The function is shown some hundred words at a time, in their order.
+    Look {
+        /// What is read.
+        at: Range,
+        /// Looks at the words.
+        see: Arc<LookAtWords>,
+    },
+    /// Copies a range to another address. The two do not overlap.
+    Copy {
+        /// What is read.
+        from: Range,
+        /// The first address that is written.
+        to: u64,
+    },
+    /// Sets every byte of a range, of any address and size.
+    Set {
+        /// What is written.
+        to: Range,
+        /// What each byte becomes.
+        value: u8,
+    },
+    /// Uses a range without a look at its words, until the stream has come to it: memory that is unmapped before is a fault.
+    Use {
+        /// What is used.
+        range: Range,
+    },
+    /// Does nothing for this many nanoseconds.
+    Pause {
+        /// How long.
+        ns: u64,
+    },
+}
+
+/// How far a step has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// So many bytes are done.
+    Bytes(u64),
+    Done,
+}
+
+impl HostWork {
+    /// Returns what it reads and writes.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = Range> {
+        let (first, second) = match *self {
+            Self::Fill { to: range, .. }
+            | Self::Look { at: range, .. }
+            | Self::Set { to: range, .. }
+            | Self::Use { range } => (Some(range), None),
+            Self::Copy { from, to } => (Some(from), Some(Range { address: to, size: from.size })),
+            Self::Pause { .. } => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
+    /// Refuses ranges that are not words, where words are read or written.
+    pub(super) fn check_words(&self) -> Answer<()> {
+        if matches!(self, Self::Set { .. } | Self::Use { .. }) {
+            return Ok(());
+        }
+        let not_words = |range: &Range| !range.address.is_multiple_of(WORD) || !range.size.is_multiple_of(WORD);
+        match self.ranges().find(not_words) {
+            Some(range) => Err(refuse(Status::INVALID_VALUE, format!("{range}: not whole words of {WORD} bytes"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Carries out a step, from `done` bytes on, under the memory's lock.
+    pub(super) fn step(&self, done: u64, memory: &HostMemory, stream: StreamId) -> Result<Progress, Fault> {
+        let whole = self.ranges().next().map_or(0, |range| range.size);
+        let step = (whole - done.min(whole)).min(STEP);
+        for range in self.ranges() {
+            memory.check_use(Range { address: range.address + done, size: step }, stream)?;
+        }
+        let mut buffer = [0; BATCH];
+        let (mut at, end) = (done, done + step);
+        if let Self::Set { to, value } = *self {
+            // SAFETY: it was just looked up that the step's range is mapped with access, and the caller has the lock without
+            // which nothing is unmapped.
+            unsafe { words::set_bytes(to.address + at, step, value) };
+            at = end;
+        }
+        while at < end {
+            let count = ((end - at) / WORD).min(BATCH as u64);
+            let Some(batch) = buffer.get_mut(..count as usize) else { break };
+            self.batch(at, batch);
+            at += count * WORD;
+        }
+        Ok(if end >= whole { Progress::Done } else { Progress::Bytes(end) })
+    }
+
+    /// Carries out a part of a step.
+    fn batch(&self, at: u64, batch: &mut [u64]) {
+        let from = |address: u64, batch: &mut [u64]| {
+            // SAFETY: the caller has looked up that the step's range is mapped with access, and has the lock without which
+            // nothing is unmapped. Addresses and sizes are whole words, by check_words.
+            unsafe { words::read(address + at, batch) }
+        };
+        let to = |address: u64, batch: &[u64]| {
+            // SAFETY: as above.
+            unsafe { words::write(address + at, batch) }
+        };
+        match self {
+            Self::Fill { to: range, words } => {
+                words(at / WORD, batch);
+                to(range.address, batch);
+            }
+            Self::Look { at: range, see } => {
+                from(range.address, batch);
+                see(at / WORD, batch);
+            }
+            Self::Copy { from: range, to: address } => {
+                from(range.address, batch);
+                to(*address, batch);
+            }
+            Self::Set { .. } | Self::Use { .. } | Self::Pause { .. } => {}
+        }
+    }
+}
+
+/// Copies bytes, under the memory's lock. Refuses addresses that the device may not use.
+pub(super) fn read_bytes(memory: &HostMemory, address: u64, bytes: &mut [u8]) -> Answer<()> {
+    memory.check_usable(Range { address, size: bytes.len() as u64 }, StreamId::DEFAULT)?;
+    // SAFETY: the range is mapped with access, as was just looked up, and the lock keeps it so.
+    unsafe { words::read_bytes(address, bytes) };
+    Ok(())
+}
+
+/// Sets bytes, under the memory's lock. Refuses addresses that the device may not use.
+pub(super) fn write_bytes(memory: &HostMemory, address: u64, bytes: &[u8]) -> Answer<()> {
+    memory.check_usable(Range { address, size: bytes.len() as u64 }, StreamId::DEFAULT)?;
+    // SAFETY: the range is mapped with access, as was just looked up, and the lock keeps it so.
+    unsafe { words::write_bytes(address, bytes) };
+    Ok(())
+}
+
+/// Copies words, under the memory's lock. Refuses addresses that the device may not use.
+pub(super) fn copy_words(memory: &HostMemory, from: Range, to: u64) -> Answer<()> {
+    memory.check_copy(from, Range { address: to, size: from.size })?;
+    let (copy, mut done) = (HostWork::Copy { from, to }, 0);
+    let unusable = |fault: Fault| refuse(Status::INVALID_VALUE, fault.to_string());
+    while let Progress::Bytes(so_far) = copy.step(done, memory, StreamId::DEFAULT).map_err(unusable)? {
+        done = so_far;
+    }
+    Ok(())
+}
+
+impl fmt::Debug for HostWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fill { to, .. } => write!(f, "fill of {to}"),
+            Self::Look { at, .. } => write!(f, "look at {at}"),
+            Self::Copy { from, to } => write!(f, "copy of {from} to {to:#x}"),
+            Self::Set { to, value } => write!(f, "set of {to} to {value:#04x}"),
+            Self::Use { range } => write!(f, "use of {range}"),
+            Self::Pause { ns } => write!(f, "pause of {ns} ns"),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The simulated GPU: bookkeeping and a cost model behind the [`Driver`](seamalloc_driver::Driver) trait, for
+//! machines without a GPU, for replays and for tests. Its addresses have no real memory.
+//!
+//! ```text
+//! gpu.rs               SimGpu: its use by programs, and how a call is checked, charged and counted
+//! calls.rs             the driver's traits: which part serves which call
+//! process_sharing.rs   the same for memory that processes share
+//! state.rs             all mutable state, behind one lock; failures that were asked for
+//! streams.rs           the clock, streams and events            completion.rs      when work completes
+//! contents.rs          the bytes that were filled               addresses.rs      where addresses lie
+//! shared_memory.rs     how memory is named in a descriptor      peers.rs          other devices
+//! pool_calls.rs        calls of stream-ordered memory        pool.rs           one pool: what it holds, and reuse
+//! memory_pools.rs      which pools there are
+//! config.rs            SimConfig: which GPU to simulate         cost.rs           what each call costs
+//! ```
+//!
+//! The rules of memory and captures are in `bookkeeping/`. [`host`] has the machine's own memory behind the same calls, by the same rules.
+//! Programs have all of it as `seamalloc::driver::sim` and `seamalloc::driver::host`.
+//!
+//! It refuses what the real driver refuses, with the same status. In addition it reports, without refusing, what a real
+//! GPU may punish later: memory that is used where none is mapped or that the allocator has filled with marks of its own,
+//! memory that is unmapped while in use ([`Fault`]), and resources still held at the end ([`Leaks`]). Where an H200's driver was seen to accept more than CUDA's documentation allows,
+//! it follows the documentation: ranges of `unmap` and `set_access` may have no gap, and no call crosses the end of a
+//! reservation. Streams are independent of each other; the default stream waits for no other.
+
+#![deny(unsafe_code)]
+
+mod addresses;
+mod bookkeeping;
+mod calls;
+mod completion;
+mod config;
+mod contents;
+mod copies;
+mod cost;
+mod gpu;
+#[cfg_attr(not(all(target_os = "linux", target_pointer_width = "64")), path = "no_host.rs")]
+pub mod host;
+mod memory_pools;
+mod page_locked;
+mod peers;
+mod pool;
+mod pool_calls;
+mod process_sharing;
+mod shared_memory;
+mod state;
+mod streams;
+#[cfg(test)]
+mod tests;
+
+pub use bookkeeping::{Fault, Leaks, Piece, Range};
+pub use config::{MAX_CAPACITY, SimConfig, SimConfigError};
+pub use cost::Profile;
+pub use gpu::SimGpu;
+pub use seamalloc_driver::CaptureMode;
+pub use streams::Hold;

@@ -1,0 +1,53 @@
+//! The host's memory where it cannot be had: on other systems than 64-bit Linux. What names it compiles, and is told so when
+//! it opens a device.
+
+#[path = "host/config.rs"]
+mod config;
+
+pub use crate::bookkeeping::{Fault, Leaks, Piece, Range};
+pub use config::{HostConfig, HostConfigError};
+
+use seamalloc_driver::Driver;
+use seamalloc_driver::ForwardingDriver;
+use seamalloc_driver::StreamId;
+
+/// A device whose memory is the machine's. There is none on this system.
+#[derive(Debug)]
+pub enum HostDriver {}
+
+/// Held work of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HostHold {}
+
+impl HostDriver {
+    /// # Errors
+    /// [`HostConfigError::System`], always.
+    pub fn new(_: HostConfig) -> Result<Self, HostConfigError> {
+        Err(HostConfigError::System { reason: "this is not a 64-bit Linux".to_owned() })
+    }
+
+    /// Gives a stream work that lasts until it is told to end.
+    ///
+    /// # Errors
+    /// None: there is no device.
+    pub fn hold(&self, _: StreamId) -> seamalloc_driver::DriverResult<HostHold> {
+        match *self {}
+    }
+
+    /// Ends held work.
+    pub fn finish_hold(&self, _: HostHold) -> bool {
+        match *self {}
+    }
+
+    /// Returns how many waits of streams were for an event that was complete.
+    #[must_use]
+    pub fn idle_waits(&self) -> u64 {
+        match *self {}
+    }
+}
+
+impl ForwardingDriver for HostDriver {
+    fn inner(&self) -> &dyn Driver {
+        match *self {}
+    }
+}

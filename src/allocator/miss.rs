@@ -1,0 +1,59 @@
+//! The way of a request that no free block fits: a list of steps.
+//!
+//! Owns: which steps there are, and their order. Each step returns the block that it finds, and knows none of the others. What a step
+//! learns for later ones is in [`Search`].
+
+use super::borrowing::borrow;
+use super::core::{Allocator, Core};
+use super::pending::{own_means, wait};
+use super::prepared::{Order, Prepared};
+use super::pressure::call_back;
+use super::search::Search;
+use crate::error::Result;
+use crate::ids::BlockId;
+use parking_lot::MutexGuard;
+
+/// A step of a miss. Returns a block for the request, or `None` if there is none by its means.
+type Step = fn(&mut Search<'_, '_>) -> Result<Option<BlockId>>;
+
+/// The steps, first to last: memory that other streams have passed; the program's callbacks; what the strategy finds by cheap means, and
+/// by all means unless the request is to wait; pending memory, which is waited for; the memory of other processes.
+const STEPS: [Step; 5] = [complete_frees, call_back, own_means, wait, borrow];
+
+/// Serves a request that no free block fits, or refuses it. Memory that others need goes back then.
+#[cold]
+pub(super) fn serve(
+    allocator: &Allocator,
+    core: &mut MutexGuard<'_, Core>,
+    order: &Order,
+    prepared: Prepared,
+) -> Result<u64> {
+    core.features.fallback.no_addresses = false;
+    core.heap.note_miss(prepared.request.pool);
+    let served = Search::new(allocator, core, order, prepared).serve();
+    if core.config.headroom > 0 {
+        core.yield_at_miss();
+    }
+    served
+}
+
+impl Search<'_, '_> {
+    fn serve(&mut self) -> Result<u64> {
+        for step in STEPS {
+            if let Some(id) = step(self)? {
+                return self.core.hand_out(id, &self.prepared);
+            }
+        }
+        Err(self.core.out_of_memory(&self.prepared.request, self.refused))
+    }
+}
+
+/// Frees blocks that other streams have passed, if this was not done before the request, as it is for a private pool.
+fn complete_frees(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
+    let core = &mut **search.core;
+    if search.prepared.private.is_some() || core.rules.polls_first || core.streams.recorded.waiting() == 0 {
+        return Ok(None);
+    }
+    core.poll()?;
+    core.fit_usable(&search.prepared)
+}

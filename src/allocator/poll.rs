@@ -1,0 +1,52 @@
+//! What comes before a request that is no plain hit: memory that is missing at its addresses comes back, and frees that other streams have
+//! passed are completed.
+
+use super::core::Core;
+use crate::error::Result;
+use crate::strategy::Goal;
+
+impl Core {
+    /// Frees blocks that other streams have passed, unless a capture forbids the queries.
+    pub(super) fn poll(&mut self) -> Result<()> {
+        if self.capturing() {
+            return Ok(());
+        }
+        if self.streams.recorded.waiting() == 0 {
+            // The last of them may have passed since, on a wait.
+            return if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) };
+        }
+        let polled = self.timed(|_, context| context.poll_recorded());
+        if self.heap.gives_back() {
+            self.release_unkept();
+        }
+        if self.heap.spilled() > 0 {
+            self.drop_spilled()?;
+        }
+        self.end_sleep_of_released();
+        polled
+    }
+
+    /// Returns whether the next request should query the events of other streams, even if it is a hit.
+    pub(super) fn poll_due(&self) -> bool {
+        let recorded = &self.streams.recorded;
+        recorded.is_due() || (self.rules.polls_first && recorded.waiting() > 0)
+    }
+
+    /// Gives segments back to the driver that the layout keeps for nobody. What cannot be given back now stays free, and goes
+    /// with the next one.
+    #[cold]
+    pub(super) fn release_unkept(&mut self) {
+        self.heap.forget_given_back();
+        if self.capturing() {
+            return;
+        }
+        if let Err(error) = self.timed(|strategy, context| strategy.release(context, Goal::Unkept)) {
+            tracing::warn!(%error, "a free segment could not be given back; it is kept");
+        }
+    }
+
+    /// Brings memory back that is missing at its addresses.
+    pub(super) fn make_whole(&mut self) -> Result<()> {
+        Ok(if self.rollback.is_whole() { Ok(()) } else { self.timed(|_, context| context.retry_rollback()) }?)
+    }
+}

@@ -1,0 +1,125 @@
+//! A request that looks for memory: what each step of a miss may do with it.
+//!
+//! Owns: how a strategy is asked, and how a request is tried again. `miss.rs` has the steps.
+
+use super::core::{Allocator, Core};
+use super::prepared::{Order, Prepared};
+use crate::backing::{AllocatorContext, Miss, Served, reclaim_private_pools};
+use crate::error::Result;
+use crate::heap::{Request, ViewUsage};
+use crate::ids::BlockId;
+use crate::strategy::{AnyStrategy, Means, serve_own_segments};
+use parking_lot::MutexGuard;
+
+/// The result of a question: a block, or how much views would have taken with one that the bounds forbade.
+pub(super) type Found = std::result::Result<BlockId, Option<ViewUsage>>;
+
+/// A request that no free block fits, and what its steps have learnt.
+pub(super) struct Search<'a, 'guard> {
+    pub(super) allocator: &'a Allocator,
+    /// Some steps give the lock back for a while.
+    pub(super) core: &'a mut MutexGuard<'guard, Core>,
+    pub(super) order: &'a Order,
+    pub(super) prepared: Prepared,
+    /// How much views would have taken at the last question, if their bounds forbade it.
+    pub(super) refused: Option<ViewUsage>,
+    /// Bytes by which memory can grow, if the request is to wait for pending memory.
+    pub(super) room: Option<u64>,
+}
+
+impl<'a, 'guard> Search<'a, 'guard> {
+    pub(super) fn new(
+        allocator: &'a Allocator,
+        core: &'a mut MutexGuard<'guard, Core>,
+        order: &'a Order,
+        prepared: Prepared,
+    ) -> Self {
+        Self { allocator, core, order, prepared, refused: None, room: None }
+    }
+
+    /// Makes the request anew, after a while without the lock.
+    pub(super) fn prepare_again(&mut self) -> Result<()> {
+        self.prepared = self.core.prepare_again(self.order)?;
+        Ok(())
+    }
+
+    /// Makes the request anew, and returns the block that fits it once frees that have passed are complete.
+    pub(super) fn fit_again(&mut self) -> Result<Option<BlockId>> {
+        self.prepare_again()?;
+        self.core.poll()?;
+        self.core.fit_usable(&self.prepared)
+    }
+
+    /// Tries the request again.
+    pub(super) fn retry(&mut self, means: Means) -> Result<Option<BlockId>> {
+        match self.fit_again()? {
+            None => self.ask(means),
+            found => Ok(found),
+        }
+    }
+
+    /// Asks the strategy for a block.
+    pub(super) fn ask(&mut self, means: Means) -> Result<Option<BlockId>> {
+        let found = self.core.ask_strategy(&self.prepared, means)?;
+        Ok(self.note(found))
+    }
+
+    /// Notes why there is no block. Returns the block.
+    pub(super) fn note(&mut self, found: Found) -> Option<BlockId> {
+        match found {
+            Ok(id) => Some(id),
+            Err(refused) => {
+                self.refused = refused;
+                None
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Returns the block that the strategy finds, or the reason why there is too little memory.
+    pub(super) fn ask_strategy(&mut self, prepared: &Prepared, means: Means) -> Result<Found> {
+        if means == Means::All {
+            self.drain_guard();
+        }
+        let request = &prepared.request;
+        self.ask(|strategy, context| {
+            if context.heap().is_segmented(request.pool) {
+                return serve_own_segments(&mut **strategy, context, request, means);
+            }
+            let first = if means == Means::All { Means::Cheap } else { means };
+            match strategy.serve(context, request, first) {
+                Err(Miss::OutOfMemory { .. }) if means == Means::All => serve_by_all(strategy, context, request),
+                found => found,
+            }
+        })
+    }
+
+    /// Returns the block that a step of the strategy finds.
+    pub(super) fn ask(
+        &mut self,
+        mut step: impl FnMut(&mut AnyStrategy, &mut AllocatorContext<'_>) -> Served,
+    ) -> Result<Found> {
+        // What is found can be handed out then.
+        self.heap.reserve_live()?;
+        let mut served = self.timed(&mut step);
+        if matches!(served, Err(Miss::OutOfMemory { .. })) && self.takes_plain_memory() {
+            served = self.timed(step);
+        }
+        match served {
+            Ok(id) => Ok(Ok(id)),
+            Err(Miss::OutOfMemory { refused }) => Ok(Err(refused)),
+            Err(Miss::Failed(error)) => Err(error),
+        }
+    }
+}
+
+/// Serves a request for which cheap means found too little.
+pub(super) fn serve_by_all(
+    strategy: &mut AnyStrategy,
+    context: &mut AllocatorContext<'_>,
+    request: &Request,
+) -> Served {
+    reclaim_private_pools(context).map_err(Miss::Failed)?;
+    strategy.serve(context, request, Means::All)
+}

@@ -1,0 +1,34 @@
+//! A request that takes the slow path: of a private pool, in guard mode, or for a part of an allocation that grows.
+
+use super::core::{Allocator, Core};
+use super::miss;
+use super::prepared::{Order, Prepared};
+use crate::error::Result;
+use crate::ids::PoolId;
+use parking_lot::MutexGuard;
+
+impl Allocator {
+    /// Serves a request of no private pool, as [`Self::allocate`] does without guard mode.
+    pub(super) fn serve_public(&self, guard: &mut MutexGuard<'_, Core>, order: &Order) -> Result<u64> {
+        let prepared = guard.prepare(order)?;
+        self.serve_prepared(guard, order, prepared)
+    }
+
+    /// Serves a request of a private pool. It differs from any other in what it may take, and in what is noted of it.
+    pub(super) fn serve_private(&self, guard: &mut MutexGuard<'_, Core>, order: &Order, owner: PoolId) -> Result<u64> {
+        let prepared = guard.private_request(order, owner)?;
+        self.serve_prepared(guard, order, prepared)
+    }
+
+    #[inline]
+    pub(super) fn serve_prepared(
+        &self,
+        guard: &mut MutexGuard<'_, Core>,
+        order: &Order,
+        prepared: Prepared,
+    ) -> Result<u64> {
+        let Some(id) = guard.fit(&prepared).some() else { return miss::serve(self, guard, order, prepared) };
+        guard.make_usable(id, &prepared.request)?;
+        guard.hand_out(id, &prepared)
+    }
+}

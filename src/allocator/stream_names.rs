@@ -1,0 +1,47 @@
+//! Streams within a request and a free: registered at their first request, and named as users of a block.
+
+use super::core::Core;
+use crate::error::{Error, Result};
+use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+
+impl Core {
+    /// Notes that another stream than its own uses a block. Returns whether that was not known.
+    pub(super) fn name_stream(&mut self, id: BlockId, stream: StreamId) -> Result<bool> {
+        self.heap.used_now(id);
+        if !self.config.paddle_stream_safe() {
+            return Ok(self.streams.recorded.record_use(&mut self.heap, id, stream)?);
+        }
+        let capturing = self.capturing();
+        self.timed(|_, context| {
+            let (streams, on) = context.on_streams();
+            streams.recorded.record_use_now(on.heap, on.driver, id, stream, capturing)
+        })
+    }
+
+    /// Registers the stream of a request, which has no pools yet or whose handle has ended. Returns the pool that
+    /// serves it.
+    #[cold]
+    pub(super) fn register_stream(&mut self, stream: StreamId, size: u64) -> Result<(PoolIndex, Class)> {
+        let canonical = self.driver.canonical_stream(stream)?;
+        if canonical == StreamId::DEFAULT {
+            self.heap.alias_default(stream)?;
+        } else {
+            let number = self.number_of(canonical)?;
+            self.heap.register_stream(canonical, number)?;
+        }
+        let found = self.heap.pool_for(canonical, size);
+        found.ok_or(Error::Internal("a registered stream has no pool"))
+    }
+
+    /// Asks for the number of a stream. A captured stream has none to tell, and it is unknown whether another capture would
+    /// allow the query.
+    pub(super) fn number_of(&mut self, stream: StreamId) -> Result<Option<u64>> {
+        if self.capturing() {
+            return Ok(None);
+        }
+        Ok(self.timed(|_, context| match context.driver().is_capturing(stream)? {
+            true => Ok(None),
+            false => context.driver().stream_number(stream),
+        })?)
+    }
+}

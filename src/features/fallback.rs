@@ -1,0 +1,13 @@
+//! Another strategy is in the place of one that the device cannot have.
+//!
+//! Owns: which one was wanted, and whether the driver refuses addresses.
+
+use crate::config::StrategyKind;
+
+#[derive(Default)]
+pub(crate) struct Fallback {
+    /// The strategy that the device cannot have, in whose place the present one is.
+    pub(crate) instead_of: Option<StrategyKind>,
+    /// Whether the driver has refused addresses since the last miss began.
+    pub(crate) no_addresses: bool,
+}

@@ -1,0 +1,57 @@
+//! When an allocator with a headroom looks at the device.
+//!
+//! Owns: the pause between two looks.
+
+/// Between two looks, in nanoseconds of the device's clock: a look costs 3.4 us on an H200.
+const PAUSE: u64 = 10_000_000;
+/// A look is due after so many misses too, whatever the clock says. A miss costs the driver some 20 us where it maps anything.
+const MISSES: u64 = 256;
+/// The most by which both are stretched while looks find nothing to give.
+const LONGEST: u64 = 64;
+
+/// When the device was last looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Looks {
+    at_ns: u64,
+    /// Misses since then.
+    misses: u64,
+    /// By how much the pause is stretched; 0 before the first look.
+    stretch: u64,
+}
+
+impl Looks {
+    /// Counts a miss. Returns whether a look is due.
+    pub(crate) fn due(&mut self, now_ns: u64) -> bool {
+        self.misses += 1;
+        let waited = now_ns.saturating_sub(self.at_ns);
+        waited >= PAUSE.saturating_mul(self.stretch) || self.misses > MISSES.saturating_mul(self.stretch)
+    }
+
+    /// Notes a look, and whether it was in vain: the device is short, and nothing went back.
+    pub(crate) fn done(&mut self, now_ns: u64, in_vain: bool) {
+        let stretch = if in_vain { self.stretch.saturating_mul(2).min(LONGEST) } else { 1 };
+        *self = Self { at_ns: now_ns, misses: 0, stretch: stretch.max(1) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_keep_their_distance_and_stretch_it_while_they_are_in_vain() {
+        let mut looks = Looks::default();
+        assert!(looks.due(0), "the first miss looks");
+        looks.done(0, false);
+        assert!(!looks.due(PAUSE - 1) && looks.due(PAUSE));
+        looks.done(PAUSE, true);
+        assert!(!looks.due(3 * PAUSE - 1) && looks.due(3 * PAUSE));
+        (0..20).for_each(|_| looks.done(0, true));
+        assert!(!looks.due(LONGEST * PAUSE - 1) && looks.due(LONGEST * PAUSE));
+        looks.done(0, false);
+        assert_eq!((1..=2 * MISSES).find(|_| looks.due(0)), Some(MISSES + 1), "without a clock misses count");
+        // A clock that goes back makes none due.
+        looks.done(PAUSE, false);
+        assert!(!looks.due(0));
+    }
+}

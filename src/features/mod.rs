@@ -1,0 +1,60 @@
+//! What an allocator can do beside handing out memory and taking it back: each feature with its state.
+//!
+//! Owns: the features of an allocator. Programs reach them by the operations in `allocator/`, which calls them at named points: before
+//! a request, on a miss, after a hand-out, on a free, and where memory is released.
+
+pub(crate) mod fallback;
+pub(crate) mod growing;
+pub(crate) mod guard;
+pub(crate) mod headroom;
+pub(crate) mod lending;
+pub(crate) mod own_memory;
+pub(crate) mod pressure;
+pub(crate) mod sharing;
+pub(crate) mod sleep;
+pub(crate) mod spill;
+
+use crate::config::{Config, StrategyKind};
+use crate::strategy::Rules;
+use fallback::Fallback;
+use growing::Growths;
+use guard::Guard;
+use headroom::Looks;
+use lending::Borrowing;
+use own_memory::OwnMemory;
+use sharing::Sharing;
+use spill::Spilling;
+
+/// The features of an allocator.
+pub(crate) struct Features {
+    /// Guard mode, if it is on.
+    pub(crate) guard: Option<Box<Guard>>,
+    pub(crate) growing: Growths,
+    /// When the device was last looked at for the sake of others, with a headroom.
+    pub(crate) headroom: Looks,
+    pub(crate) lending: Borrowing,
+    pub(crate) sharing: Sharing,
+    pub(crate) spill: Spilling,
+    pub(crate) own_memory: OwnMemory,
+    pub(crate) fallback: Fallback,
+}
+
+impl Features {
+    /// Those of an allocator with these options, which may have another strategy than was wanted.
+    pub(crate) fn new(config: &Config, rules: &Rules, instead_of: Option<StrategyKind>) -> Self {
+        Self {
+            guard: Guard::new(&config.guard),
+            growing: Growths::default(),
+            headroom: Looks::default(),
+            lending: Borrowing::default(),
+            sharing: Sharing::default(),
+            spill: Spilling::default(),
+            own_memory: OwnMemory::new(config, rules),
+            fallback: Fallback { instead_of, no_addresses: false },
+        }
+    }
+    /// Returns whether a feature has work at every request.
+    pub(crate) fn have_work(&self) -> bool {
+        self.guard.is_some()
+    }
+}

@@ -1,0 +1,55 @@
+//! The callbacks that are told when a tag sleeps and wakes.
+//!
+//! Owns: the list of them, and the call of one. They are called without the allocator's lock, which this file does not know.
+
+use crate::fallible::{Grown, TryCollect, TryPush};
+use crate::features::pressure::CallbackId;
+use crate::report::sleep::SleepNotice;
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+pub(crate) type Callback = Arc<dyn Fn(&SleepNotice) -> bool + Send + Sync>;
+
+#[derive(Default)]
+struct State {
+    callbacks: Vec<(CallbackId, Callback)>,
+    next: u64,
+}
+
+/// The callbacks of one allocator.
+#[derive(Default)]
+pub(crate) struct SleepCallbacks(Mutex<State>);
+
+impl SleepCallbacks {
+    pub(crate) fn add(&self, callback: Callback) -> Grown<CallbackId> {
+        let mut state = self.0.lock();
+        let id = CallbackId::from_number(state.next);
+        state.callbacks.try_push((id, callback))?;
+        state.next += 1;
+        Ok(id)
+    }
+
+    pub(crate) fn remove(&self, id: CallbackId) -> bool {
+        let mut state = self.0.lock();
+        let at = state.callbacks.iter().position(|(of, _)| *of == id);
+        let removed = at.map(|at| state.callbacks.remove(at));
+        // The callback belongs to the program, and dropping what it owns may call anything.
+        drop(state);
+        removed.is_some()
+    }
+
+    /// Returns all, in the order in which they were added.
+    pub(crate) fn all(&self) -> Grown<Vec<Callback>> {
+        self.0.lock().callbacks.iter().map(|(_, callback)| Arc::clone(callback)).try_to_vec()
+    }
+}
+
+/// Calls the program. One that panics does not agree.
+pub(crate) fn call(callback: &Callback, notice: &SleepNotice) -> bool {
+    catch_unwind(AssertUnwindSafe(|| callback(notice))).unwrap_or_else(|panic| {
+        tracing::error!(stage = ?notice.stage, "a callback for sleep panicked");
+        drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
+        false
+    })
+}

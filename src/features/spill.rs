@@ -1,0 +1,38 @@
+//! Live memory lies in the machine's memory.
+//!
+//! Owns: by which policy it is chosen, and how it comes back.
+
+use crate::backing::{AllocatorContext, unspill};
+use crate::config::{ColdestFirst, SpillPolicy};
+use crate::error::Result;
+use crate::ids::ChunkId;
+use crate::strategy::{AnyStrategy, Goal};
+
+pub(crate) struct Spilling {
+    pub(crate) policy: Box<dyn SpillPolicy>,
+}
+
+impl Default for Spilling {
+    fn default() -> Self {
+        Self { policy: Box::new(ColdestFirst) }
+    }
+}
+
+/// Lets spilled memory come back, or only these chunks, after a wait for the device. Where there are fewer than `room` bytes for it, free
+/// memory is given back. Returns the bytes that came back.
+pub(crate) fn bring_back(
+    strategy: &mut AnyStrategy,
+    context: &mut AllocatorContext<'_>,
+    only: Option<&[ChunkId]>,
+    room: u64,
+) -> Result<u64> {
+    context.wait_for_all()?;
+    // What was freed and waited for a stream is free now.
+    context.poll_recorded()?;
+    let missing = context.missing(room);
+    if missing > 0 {
+        let down_to = context.heap().reserved().saturating_sub(missing);
+        strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
+    }
+    unspill(context, only, 0)
+}

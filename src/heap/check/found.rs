@@ -1,0 +1,39 @@
+//! What a walk over the heap finds: its sums, or a broken rule.
+
+use crate::heap::block::{Block, State};
+
+/// The broken rule and its place, if any.
+pub(in crate::heap) type Checked = std::result::Result<(), String>;
+
+/// The sums of the walk over the blocks.
+#[derive(Default)]
+pub(super) struct Found {
+    /// By class.
+    pub(super) live: [u64; 2],
+    pub(super) live_bytes: [u64; 2],
+    pub(super) pending_bytes: [u64; 2],
+    /// Bytes held from the driver, by the class that they are counted for.
+    pub(super) held: [u64; 2],
+    pub(super) blocks: usize,
+    /// Bytes in pieces of stitched blocks, and in the stitched blocks themselves.
+    pub(super) pieces: u64,
+    pub(super) stitched: u64,
+    pub(super) stitched_blocks: u32,
+    /// Bytes of blocks at home.
+    pub(super) at_home: u64,
+}
+
+impl Found {
+    /// Adds a block that is handed out or pending.
+    pub(super) fn add_used(&mut self, block: &Block) {
+        let class = block.pool.class() as usize;
+        match block.state {
+            State::Allocated => {
+                self.live[class] += 1;
+                self.live_bytes[class] += block.size;
+            }
+            State::Pending => self.pending_bytes[class] += block.size,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! A request for a free block, and the rules by which it finds one.
+//!
+//! Owns: [`FitRules`], the rules of a strategy as plain data, so that the hot path makes no dynamic call.
+
+use super::layout::Placement;
+use crate::config::rounding::MIN_BLOCK;
+use crate::ids::{Class, PoolIndex, ViewId};
+
+/// How a request finds its block, and how the rest of the block is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FitRules {
+    /// Whether a block at the growing edge of an expandable segment is compared by its size and the address space
+    /// behind it.
+    pub(crate) growing_edge: bool,
+    /// Requests smaller than this may not take a block of at least this size; larger requests take such a block whole.
+    pub(crate) max_split_size: u64,
+    /// By how much a block may exceed a request of at least `max_split_size`.
+    pub(crate) max_non_split_rounding: u64,
+    /// The smallest rest that becomes a block of its own, by [`Class`].
+    pub(crate) min_rest: [u64; 2],
+    /// Requests of at least this size are not split from a larger block.
+    pub(crate) no_split_from: u64,
+    /// Whether the ages of free blocks matter.
+    pub(crate) count_ages: bool,
+    /// Whether a large request that its own pool cannot serve may take idle memory.
+    pub(crate) takes_idle: bool,
+    /// Where in its block a request lies.
+    pub(crate) placement: Placement,
+}
+
+impl FitRules {
+    /// The smallest block that fits serves a request, wherever it lies, and all of its rest becomes a block.
+    pub(crate) const BEST: Self = Self {
+        growing_edge: false,
+        max_split_size: u64::MAX,
+        max_non_split_rounding: u64::MAX,
+        min_rest: [MIN_BLOCK; 2],
+        no_split_from: u64::MAX,
+        count_ages: false,
+        takes_idle: false,
+        placement: Placement::Front,
+    };
+
+    /// Only a block of the request's very size serves it: one that is a byte larger is refused.
+    pub(crate) const EXACT: Self = Self { max_split_size: 0, max_non_split_rounding: 1, ..Self::BEST };
+}
+
+/// A request on its way to a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// Bytes, rounded.
+    pub(crate) size: u64,
+    /// Bytes as the program asked for.
+    pub(crate) requested: u64,
+    pub(crate) pool: PoolIndex,
+    pub(crate) class: Class,
+    /// The view behind whose last part the bytes are to lie, in whole chunks; [`ViewId::NONE`] if they may lie anywhere.
+    pub(crate) extends: ViewId,
+}

@@ -1,0 +1,50 @@
+//! The bytes of a block become free.
+
+use super::block::{Block, Kind, State};
+use super::tables::Heap;
+use crate::ids::BlockId;
+
+impl Heap {
+    /// Frees the bytes of a block: it merges with its neighbours and enters the index. Returns the block that remains,
+    /// how many were merged into it, and their bytes.
+    #[inline]
+    pub(super) fn free_bytes(&mut self, id: BlockId) -> (BlockId, u64, u64) {
+        if self.rules.adopts_idle && self.blocks[id].kind == Kind::Home {
+            self.adopt_idle(id);
+        }
+        self.blocks[id].state = State::Free;
+        let merged = self.merge_free(id);
+        self.insert_freed(merged.0);
+        merged
+    }
+
+    /// Puts a block that has just become free into the index of its pool.
+    #[inline]
+    pub(super) fn insert_freed(&mut self, id: BlockId) {
+        let Block { pool, kind, .. } = self.blocks[id];
+        self.blocks[id].freed_at = if kind == Kind::Home {
+            // Both pools of a stream share the epochs of the large one.
+            let stream = &mut self.pools[pool.large()];
+            stream.freed_in_epoch = true;
+            stream.epoch
+        } else {
+            self.searches[pool.class() as usize]
+        };
+        self.insert_free(id);
+    }
+
+    /// Moves idle ranges beside a block that is about to become free into its pool, so that they merge with it.
+    pub(super) fn adopt_idle(&mut self, id: BlockId) {
+        let Block { prev, next, pool, .. } = self.blocks[id];
+        if pool.is_small() {
+            return;
+        }
+        for beside in [prev, next] {
+            let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.idle;
+            // A private pool does not take memory that it did not ask for, because it keeps all that it gets.
+            if idle && !self.is_private(pool) {
+                self.hand_over(beside, pool);
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The events that were recorded when streams were named for blocks.
+//!
+//! Owns: the table of them. `named_at_once.rs` records them.
+
+use crate::ids::{BlockId, EventId, StreamId};
+use rustc_hash::FxHashMap;
+
+/// Events of live and held blocks, recorded when their streams were named. What is dropped of them can be used again.
+#[derive(Debug, Default)]
+pub(super) struct NamedEvents(pub(super) FxHashMap<BlockId, Vec<(StreamId, EventId)>>);
+
+impl NamedEvents {
+    /// Returns the event that was recorded when the stream was named for a live or held block.
+    pub(super) fn event_of(&self, id: BlockId, stream: StreamId) -> Option<EventId> {
+        self.0.get(&id)?.iter().find(|(of, _)| *of == stream).map(|(_, event)| *event)
+    }
+
+    /// Forgets the event of a stream for a block, which can be used again.
+    pub(super) fn drop_event(&mut self, id: BlockId, stream: StreamId, idle: &mut Vec<EventId>) {
+        let Some(events) = self.0.get_mut(&id) else { return };
+        if let Some(at) = events.iter().position(|(of, _)| *of == stream) {
+            let (_, event) = events.swap_remove(at);
+            idle.push(event);
+        }
+        if events.is_empty() {
+            self.0.remove(&id);
+        }
+    }
+
+    /// Forgets the events of a stream that has ended.
+    pub(super) fn drop_events_of(&mut self, stream: StreamId, idle: &mut Vec<EventId>) {
+        self.0.retain(|_, events| {
+            events.retain(|(of, event)| {
+                if *of == stream {
+                    idle.push(*event);
+                }
+                *of != stream
+            });
+            !events.is_empty()
+        });
+    }
+
+    /// Forgets all events of a block.
+    pub(super) fn drop_events_of_block(&mut self, id: BlockId, idle: &mut Vec<EventId>) {
+        let events = self.0.remove(&id).unwrap_or_default();
+        idle.extend(events.into_iter().map(|(_, event)| event));
+    }
+}
