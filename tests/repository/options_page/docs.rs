@@ -35,10 +35,12 @@ impl Source {
     /// The documentation of the variants of an enum, in their order.
     pub(crate) fn variants(&self, owner: &str) -> Vec<String> {
         let found = self.items.iter().find_map(|item| match item {
-            syn::Item::Enum(found) if found.ident == owner => Some(&found.variants),
+            syn::Item::Enum(found) if found.ident == owner => {
+                Some(found.variants.iter().map(|one| text_of(&one.attrs)).collect())
+            }
             _ => None,
         });
-        found.unwrap_or_else(|| panic!("no enum {owner}")).iter().map(|one| text_of(&one.attrs)).collect()
+        found.unwrap_or_else(|| panic!("no enum {owner}"))
     }
 }
 
