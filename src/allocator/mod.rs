@@ -22,7 +22,7 @@
 //! | headroom | free memory goes back where others need the device's |
 //! | idle | memory goes back while nobody uses the allocator |
 //! | streams | `record_stream`, streams that end, and streams of others |
-//! | private_pool, own_segments, checkpoint | CUDA graphs and `MemPool` |
+//! | private_pool, pool_end, own_segments, checkpoint | CUDA graphs and `MemPool` |
 //! | report | statistics, snapshots, observers |
 //! | guarded, watch | guard mode: what programs ask and say, and its steps in an allocation and a free |
 //! | peers, shared_memory | other devices, other processes |
