@@ -339,12 +339,6 @@ impl StrategyContext<'_> {
                     || streams.take_recorded(&mut on, request, (missing, until, true))?)))
     }
 
-    /// Returns whether the request could have memory that recorded streams use, behind waits for any of these uses.
-    pub(crate) fn has_recorded(&mut self, request: &Request) -> Result<bool, Error> {
-        let (streams, on) = self.on_streams();
-        streams.has_recorded(&on, request)
-    }
-
     /// Frees memory for the request's pool that recorded streams still use, behind waits: a block that serves the request, or several
     /// of about `missing` bytes. Returns whether there was any.
     pub(crate) fn take_recorded(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {

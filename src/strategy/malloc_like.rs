@@ -47,6 +47,13 @@ pub(super) trait MallocLike: Send {
         malloc_segment(context, request.pool, size)
     }
 
+    /// Takes new memory for the request, if the fraction allows a whole segment, as PyTorch counts it, whatever an
+    /// expandable segment would map. The limit in bytes counts the bytes that are really taken, and is checked there.
+    fn grow_within_limit(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+        context.require(Increase::segment(self.counted(context.config, request)))?;
+        self.grow(context, request)
+    }
+
     /// Gives back unused segments that are older than the average, without waiting for the GPU.
     fn collect_garbage(&mut self, _context: &mut StrategyContext<'_>) -> MissResult<()> {
         Ok(())
