@@ -1,24 +1,33 @@
 //! The steps of PyTorch's allocator when no free block fits, in its order: collect garbage, take new memory, give back
 //! just enough and try again, give back everything and try again. One step more looks at the free blocks again.
 //!
-//! Owns: the order, which PyTorch's strategies share (`malloc` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
+//! Owns: the order, which makes a strategy of every [`MallocLike`] (`malloc` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
-use super::contract::{Goal, Means};
+use super::contract::{Goal, Means, Rules, Strategy};
 use super::malloc_like::MallocLike;
 use crate::backing::{InTurn, Miss, Served, StrategyContext};
-use crate::config::Increase;
-use crate::heap::{FitRules, Request};
+use crate::config::{Config, Increase};
+use crate::error::Result;
+use crate::heap::{FitRules, Layout, Request};
 
-/// Serves a miss as PyTorch does.
-pub(super) fn serve<S: MallocLike>(
-    strategy: &mut S,
-    context: &mut StrategyContext<'_>,
-    request: &Request,
-    means: Means,
-) -> Served {
-    match means {
-        Means::AsMapped | Means::Cheap | Means::Passed => grow(strategy, context, request),
-        Means::All => reclaim_and_grow(strategy, context, request),
+impl<T: MallocLike> Strategy for T {
+    fn rules(&self, config: &Config) -> Rules {
+        Rules::streams_apart(self.fit(config), T::FREE_USED_BY)
+    }
+
+    fn layout(&self, config: &Config, total: u64) -> Layout {
+        self.divided(config, total)
+    }
+
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
+        match means {
+            Means::AsMapped | Means::Cheap | Means::Passed => grow(self, context, request),
+            Means::All => reclaim_and_grow(self, context, request),
+        }
+    }
+
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        self.reclaim(context, goal)
     }
 }
 

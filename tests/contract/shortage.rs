@@ -91,6 +91,8 @@ pub(crate) fn live_memory_that_is_too_much_is_said_so_and_how_much(Subject { kin
     let Advice::AskLess { missing, at_most } = advised(&report, |_| true) else { panic!("{report}") };
     assert_eq!((report.advice.len(), missing, at_most), (1, 40 * MIB, 80 * MIB), "{report}");
     assert!(report.to_string().contains("40.00 MiB less that is live"), "{report}");
+    // 240 of 200 MiB, of which 10 are to stay free.
+    assert!(report.to_string().contains("With 50.00 MiB less, 5% stay free"), "{report}");
     // A smaller request would be met, and the next one refused.
     assert!(!report.to_string().contains("could be met now"), "{report}");
     assert!(report.to_string().contains("Too much is live: what is in use"), "{report}");

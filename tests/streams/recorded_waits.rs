@@ -76,6 +76,27 @@ fn the_newest_buffers_are_not_waited_for() {
     assert_eq!(stats.waits.grown_bytes, 2 * SIZE);
 }
 
+/// As two ranks do that each begin a send, free its memory, and then allocate for a receive that lets the other's send end.
+#[test]
+fn a_message_of_a_fifth_of_live_memory_does_not_wait_for_that_of_its_own_round() {
+    let (gpu, allocator) = on("");
+    let size = 256 * MIB;
+    allocator.allocate(4 * size, OTHER).unwrap();
+    for _ in 0..MANY {
+        for stream in [OWN, USER] {
+            let address = allocator.allocate(size, stream).unwrap();
+            if stream == USER {
+                // The send of this round is not awaited, but for those before it.
+                assert!(busy_ns(&gpu, USER) + KERNEL_NS / 2 <= busy_ns(&gpu, OWN));
+            }
+            gpu.launch(stream, &[Range { address, size }], KERNEL_NS).unwrap();
+            allocator.free(address).unwrap();
+        }
+    }
+    assert_eq!(allocator.reserved(), 6 * size, "one message more than is live");
+    assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
+}
+
 /// Rather than a refusal, a wait for any work.
 #[test]
 fn where_memory_cannot_grow_new_work_is_waited_for() {

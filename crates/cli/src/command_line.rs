@@ -54,8 +54,8 @@ const AFTER_HELP: &str = "\
 `seamalloc SUBCOMMAND --help` explains a subcommand.\n\
 The Python package has two more: `python -m seamalloc run` runs a program with this allocator, \
 `python -m seamalloc fleet` shows what each rank of a job holds.\n\
-Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory, \
-4 some of several inputs are broken, and the others were processed.\n\
+Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory \
+(whatif, report: no run that the verdict advises), 4 some of several inputs are broken, and the others were processed.\n\
 Set SEAMALLOC_LOG=debug to see what the allocator logs.";
 
 const SNAPSHOTS: &str = "\

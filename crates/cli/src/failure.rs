@@ -75,6 +75,8 @@ pub(crate) enum Failure {
     Differ(usize, usize),
     #[error("{} did not have enough memory", if *.1 == 1 { "the run".to_owned() } else { format!("{} of {} runs", .0, .1) })]
     OutOfMemory(usize, usize),
+    #[error("{0} of {1} jobs need more memory than they have, with every allocator that was tried")]
+    DoesNotRun(usize, usize),
     #[error("{0} of {1} inputs could not be processed{rest}", rest = if .0 < .1 { "; the others were" } else { "" })]
     Broken(usize, usize),
     #[cfg(unix)]
@@ -132,7 +134,7 @@ impl Failure {
             Self::Usage(_) => USAGE,
             Self::Plan { error: PlanError::Capacity { .. }, .. } => 3,
             Self::Plan { .. } => 1,
-            Self::OutOfMemory(..) | Self::Capacity(..) => 3,
+            Self::OutOfMemory(..) | Self::DoesNotRun(..) | Self::Capacity(..) => 3,
             Self::Broken(broken, of) if broken < of => 4,
             Self::Broken(..) => 1,
             #[cfg(unix)]

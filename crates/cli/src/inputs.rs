@@ -74,7 +74,9 @@ impl Inputs {
         }
         match ran {
             Ok(()) => {}
-            Err(failure @ (Failure::OutOfMemory(..) | Failure::Capacity(..))) => output::complain(&failure),
+            Err(failure @ (Failure::OutOfMemory(..) | Failure::DoesNotRun(..) | Failure::Capacity(..))) => {
+                output::complain(&failure)
+            }
             failure => return failure,
         }
         Err(Failure::Broken(self.broken.min(self.of), self.of))

@@ -11,7 +11,7 @@ use crate::{output, source, verdict};
 use seamalloc::StrategyKind;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::units::format_bytes;
-use seamalloc_page::{Course, Job, course, fleet_html, html, layout_html};
+use seamalloc_page::{Job, course, fleet_html, html, layout_html};
 use seamalloc_trace::Trace;
 use seamalloc_trace::cliff::cliff;
 use seamalloc_trace::owners::owners;
@@ -50,13 +50,15 @@ pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
     args.output.as_deref().map_or(Ok(()), check_writable)?;
     let mut output = Output::new(color, None)?;
     let mut jobs = Vec::new();
-    let (mut runs, mut failed) = (0, 0);
+    let (mut judged, mut failed) = (0, 0);
     inputs.each(&loaded, |(trace, origins)| {
         let (device, from) = device_for(run, trace);
         let any = ReplayOptions::new(run.conf.clone(), device.clone());
         let options = run.runs_on(&device).into_iter().next().unwrap_or(any);
         let mut replays = Replays::new(trace, &options, from);
         let verdict = replays.judged(origins.as_ref(), &args.library)?;
+        judged += 1;
+        failed += usize::from(!verdict.runs());
         if run.json {
             output::print(&in_json(trace, origins.as_ref(), &verdict, &args.library).to_string())?;
         } else {
@@ -67,8 +69,6 @@ pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
         }
         let mut job = job(args, trace, device, &mut replays)?;
         (job.origins, job.verdict) = (origins.clone(), Some(verdict));
-        runs += job.courses.len();
-        failed += job.courses.iter().filter(|course| is_out_of_memory(course)).count();
         jobs.push(job);
         Ok(())
     })?;
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
         )),
         None => {}
     }
-    inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
+    inputs.finish(if failed > 0 { Err(Failure::DoesNotRun(failed, judged)) } else { Ok(()) })
 }
 
 /// Writes the page. `quiet`: standard output is for other programs.
@@ -198,10 +198,6 @@ fn mapped(args: &ReportArgs, trace: &Trace, each: &[ReplayOptions]) -> Vec<Strat
         return all().collect();
     }
     all().find(|kind| *kind == StrategyKind::default()).or_else(|| all().next()).into_iter().collect()
-}
-
-fn is_out_of_memory(course: &Course) -> bool {
-    course.passes.iter().any(|pass| pass.oom.is_some())
 }
 
 /// How the command was called.

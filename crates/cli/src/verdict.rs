@@ -6,10 +6,15 @@ use seamalloc_trace::verdict::{Judgement, SEAMALLOC_COMMAND};
 
 /// Prints the verdict on a job: a line each for the verdict and the next step, and the reasons between them.
 pub(crate) fn show(output: &mut Output, job: &str, verdict: &Judgement) -> Result<(), Failure> {
-    // A command in a sentence is copied: no line ends within it, nor within what stands before it in the environment.
+    output.text(&format!("{job}: {}", unbroken(&verdict.headline())))?;
+    output.text(&unbroken(&verdict.reasons()))?;
+    output.text(&format!("Next: {}", unbroken(&verdict.next_step())))
+}
+
+/// Returns text in which no line ends before a unit, nor within a command, which is copied, nor within what stands before it in the
+/// environment.
+fn unbroken(text: &str) -> String {
     let command = format!(" {SEAMALLOC_COMMAND}");
-    let next = verdict.next_step().replace(&command, &without_breaks(&command));
-    output.text(&format!("{job}: {}", verdict.headline()))?;
-    output.text(&verdict.reasons())?;
-    output.text(&format!("Next: {next}"))
+    let whole = [" KiB", " MiB", " GiB", " TiB", &command];
+    whole.iter().fold(text.to_owned(), |text, part| text.replace(part, &without_breaks(part)))
 }

@@ -26,7 +26,7 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
     let mut output = Output::new(color, args.run.svg.as_deref())?;
     let mut table = Table::new(WhatIf::COLUMNS);
     let (mut verdicts, mut sentences) = (Vec::new(), Vec::new());
-    let (mut runs, mut failed) = (0, 0);
+    let mut failed = 0;
     inputs.each(&loaded, |(trace, origins)| {
         let (device, from) = match args.run.device() {
             Device::Sim(device) if args.run.device.is_some() => (device, DeviceFrom::Asked),
@@ -52,14 +52,13 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
         let verdict = replays.judged(origins.as_ref(), &[])?;
         for (index, report) in found.iter_mut().enumerate() {
             report.verdict = Some(verdict.clone());
-            runs += 1;
-            failed += usize::from(report.peak_reserved.is_none());
             if args.run.json {
                 output::print(&report.to_json().to_string())?;
             } else {
                 table.add(report, usize::from(index > 0));
             }
         }
+        failed += usize::from(!verdict.runs());
         verdicts.push((&trace.name, verdict));
         sentences.extend(sentences_of(&found));
         Ok(())
@@ -80,7 +79,7 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
     }
     layouts.print(&mut output, args.run.device.as_ref(), args.run.json, &[])?;
     output.finish()?;
-    inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
+    inputs.finish(if failed > 0 { Err(Failure::DoesNotRun(failed, verdicts.len())) } else { Ok(()) })
 }
 
 /// What a job would have gained over PyTorch's allocators: by `stitch`, or by the other strategy that was asked for.

@@ -175,7 +175,7 @@ const fn costs_of_h200(name: &'static str, memory: u64) -> Data {
 }
 
 static H200: Data = costs_of_h200("h200", 150_109_880_320);
-static H100: Data = costs_of_h200("h100", 80 * GIB);
+static H100: Data = costs_of_h200("h100", 85_017_493_504);
 static A100_80GB: Data = costs_of_h200("a100-80gb", 80 * GIB);
 static A100_40GB: Data = costs_of_h200("a100-40gb", 40 * GIB);
 static L40S: Data = costs_of_h200("l40s", 48 * GIB);
@@ -185,7 +185,7 @@ static B200: Data = costs_of_h200("b200", 180 * GIB);
 impl Profile {
     /// NVIDIA H200: 139.8 GiB as its driver reports them, and costs measured on it.
     pub const H200: Self = Self(&H200);
-    /// The nominal capacity of an H100, 80 GiB, with the costs measured on an H200.
+    /// NVIDIA H100 with nominally 80 GB: 79.18 GiB as its driver reports them, with the costs measured on an H200.
     pub const H100: Self = Self(&H100);
     /// The nominal capacity of the larger A100, 80 GiB, with the costs measured on an H200.
     pub const A100_80GB: Self = Self(&A100_80GB);

@@ -6,4 +6,4 @@ mod report;
 
 pub use crate::config::Limit;
 pub use cause::{Advice, Cause};
-pub use report::{OutOfMemory, OutOfMemoryReport};
+pub use report::{NEAR_PERCENT, OutOfMemory, OutOfMemoryReport};

@@ -15,9 +15,9 @@ use std::ops::Deref;
 /// The most other streams that the text names; the figures have all of them.
 const STREAMS_NAMED: usize = 4;
 
-/// Where less of the memory than this part, in percent, stays free, nearly too much is live. Others who hold less than this
-/// part of a device are a CUDA context and libraries, which stay.
-const NEAR_PERCENT: u64 = 5;
+/// Where less of the memory than this part, in percent, stays free, a job is near its limit: holes and rounding take 0.5 to 4.8% beyond
+/// live memory, and a CUDA context and libraries 1 GiB or so. Others who hold less than this part of a device are these, which stay.
+pub const NEAR_PERCENT: u64 = 5;
 
 /// The state of memory when a request was refused. All sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -150,6 +150,7 @@ impl OutOfMemory {
                     None | Some(Advice::AskLess { .. } | Advice::FreeDevice { .. }) => {
                         format!("Too much is live: {} No allocator helps.", figures("what"))
                     }
+                    Some(Advice::RaiseLimit { .. }) => format!("A limit is too low: {}", figures("what")),
                     Some(_) => figures("What"),
                 }
             }
@@ -234,14 +235,18 @@ impl OutOfMemory {
         self.limit.unwrap_or(u64::MAX).min(self.reserved.saturating_add(left))
     }
 
-    /// Returns by how many bytes less must be live for a part of the memory to stay free ([`NEAR_PERCENT`]), if memory is
-    /// fragmented and no other change helps: a smaller request would be served, and the next one refused.
+    /// Returns by how many bytes less must be live for a part of the memory to stay free, if memory is fragmented and no other change
+    /// helps: a smaller request would be served, and the next one refused.
     fn nearly_too_much(&self) -> Option<u64> {
         let is_fragmented = matches!(self.cause, Cause::OneRange | Cause::PartsOfChunks | Cause::ViewBounds);
         let is_alone = matches!(self.advice[..], [Advice::AskLess { missing: 0, .. }]);
+        Some(self.beyond_enough()).filter(|less| *less > 0 && is_fragmented && is_alone)
+    }
+
+    /// Returns by how many bytes less must be live for a part of the memory to stay free ([`NEAR_PERCENT`]).
+    fn beyond_enough(&self) -> u64 {
         let most = self.most_held();
-        let enough = most.saturating_sub(near(most));
-        self.demand().checked_sub(enough).filter(|less| *less > 0 && is_fragmented && is_alone)
+        self.demand().saturating_sub(most.saturating_sub(near(most)))
     }
 
     /// Returns in words how much is free where; empty if nothing is free.
@@ -303,6 +308,12 @@ impl OutOfMemory {
             out.push_str(one_of);
             out.push_str(&advice.join("; "));
             out.push('.');
+        }
+        if let ([Advice::AskLess { missing, .. }], Cause::TooLittle) = (&self.advice[..], self.cause)
+            && *missing > 0
+        {
+            let less = format_bytes(self.beyond_enough());
+            out.push_str(&format!(" With {less} less, {NEAR_PERCENT}% stay free, which rounding and holes may take."));
         }
         out
     }
@@ -387,6 +398,7 @@ impl fmt::Display for OutOfMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Limit;
     use crate::error::Error;
     use crate::ids::PoolId;
     use crate::report::fragmentation::PoolMemory;
@@ -493,6 +505,15 @@ mod tests {
         assert!(!text.contains("a smaller request"), "{text}");
         report.allocated = 30 << 30;
         assert!(report.to_string().contains("a smaller request: up to 23.00 MiB could be met now"), "{report}");
+    }
+
+    #[test]
+    fn a_limit_that_refused_is_named_first() {
+        let to = 3 << 30;
+        let advice = vec![Advice::RaiseLimit { limit: Limit::Bytes, to, total: 8 << 30 }];
+        let report = OutOfMemory { cause: Cause::TooLittle, advice, limit: Some(2 << 30), ..OutOfMemory::default() };
+        let text = report.explanation();
+        assert!(text.starts_with("A limit is too low: what is in use") && text.contains("memory_limit:3GiB"), "{text}");
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use syn::parse::ParseStream;
 
 /// The files of `src/config` that have values of options, parsed.
 pub(crate) struct Source {
@@ -12,7 +11,7 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn read() -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config");
-        let items = ["choices.rs", "names.rs", "strategy_kind.rs"].into_iter().flat_map(|file| {
+        let items = ["choices.rs", "names.rs"].into_iter().flat_map(|file| {
             let text = fs::read_to_string(folder.join(file)).unwrap();
             syn::parse_file(&text).unwrap().items
         });
@@ -39,34 +38,29 @@ impl Source {
             syn::Item::Enum(found) if found.ident == owner => {
                 Some(found.variants.iter().map(|one| text_of(&one.attrs)).collect())
             }
-            syn::Item::Macro(found) if owner == "StrategyKind" && found.mac.path.is_ident("kinds") => {
-                Some(found.mac.parse_body_with(kinds).unwrap())
-            }
             _ => None,
         });
         found.unwrap_or_else(|| panic!("no enum {owner}"))
     }
 }
 
-/// The documentation of the strategies in the table of their names: in each family, `Kind = "name",`.
-fn kinds(table: ParseStream<'_>) -> syn::Result<Vec<String>> {
-    let mut texts = Vec::new();
-    while !table.is_empty() {
-        let (count, family);
-        syn::Attribute::parse_outer(table)?;
-        table.parse::<syn::Ident>()?;
-        syn::bracketed!(count in table);
-        count.parse::<syn::LitInt>()?;
-        syn::braced!(family in table);
-        while !family.is_empty() {
-            texts.push(text_of(&syn::Attribute::parse_outer(&family)?));
-            family.parse::<syn::Ident>()?;
-            family.parse::<syn::Token![=]>()?;
-            family.parse::<syn::LitStr>()?;
-            family.parse::<syn::Token![,]>()?;
+/// The documentation of the strategies in their order, from the table in `src/config/strategy_kind.rs`.
+pub(crate) fn strategies() -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config/strategy_kind.rs");
+    let text = fs::read_to_string(path).unwrap();
+    let (_, table) = text.split_once("\nkinds! {").unwrap();
+    let (mut texts, mut lines) = (Vec::new(), Vec::new());
+    for line in table.lines().map(str::trim).take_while(|line| !line.starts_with("impl")) {
+        if let Some(doc) = line.strip_prefix("///") {
+            lines.push(doc);
+        } else if line.ends_with("\",") {
+            texts.push(text_of_lines(&std::mem::take(&mut lines)));
+        } else if line.ends_with('{') {
+            // What stands before is said of the family.
+            lines.clear();
         }
     }
-    Ok(texts)
+    texts
 }
 
 /// The documentation in attributes, as [`text_of_lines`].

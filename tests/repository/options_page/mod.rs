@@ -105,12 +105,9 @@ fn values(row: &Row, source: &Source) -> Vec<(String, String)> {
     };
     match row.name {
         "strategy" => {
-            let mut listed: Vec<(String, String)> =
-                StrategyKind::ALL.map(|kind| (kind.to_string(), String::new())).to_vec();
-            for ((_, text), found) in listed.iter_mut().zip(source.variants("StrategyKind")) {
-                *text = found;
-            }
-            listed
+            let texts = docs::strategies();
+            assert_eq!(texts.len(), StrategyKind::ALL.len(), "a strategy has no text");
+            StrategyKind::ALL.into_iter().map(|kind| kind.to_string()).zip(texts).collect()
         }
         "sharing" => of("StreamSharing", StreamSharing::ALL.map(StreamSharing::name).to_vec()),
         "split" => of("Split", Split::ALL.map(Split::name).to_vec()),

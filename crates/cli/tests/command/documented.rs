@@ -10,7 +10,8 @@ use super::length::is_long;
 use super::{Folder, run, seamalloc, snapshot, stdout};
 use documents::{command_lines, pages};
 use seamalloc_trace::verdict::{
-    APART_PART, EXPANDABLE_SETTING, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, OfPyTorch, SEAMALLOC_COMMAND, Verdict,
+    APART_PART, CONTEXT_BYTES, Choice, EXPANDABLE_SETTING, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, SEAMALLOC_COMMAND,
+    Verdict,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -216,6 +217,7 @@ fn the_rules_of_a_verdict_are_those_of_the_page() {
         ("FEW_BYTES", format!("{} MiB", FEW_BYTES >> 20)),
         ("NEAR_PERCENT", NEAR_PERCENT.to_string()),
         ("APART_PART", APART_PART.to_string()),
+        ("CONTEXT_BYTES", format!("{} MiB", CONTEXT_BYTES >> 20)),
     ];
     let rows = verdict_rows(&thresholds.each_ref().map(|(name, _)| *name));
     let found: Vec<_> = rows.iter().map(|cells| (cells[0].as_str(), cells[1].clone())).collect();
@@ -224,7 +226,8 @@ fn the_rules_of_a_verdict_are_those_of_the_page() {
     let verdicts = [
         Verdict::TooMuchLive { by: 1 },
         Verdict::Others { missing: 1 },
-        Verdict::PyTorchIsEnough { allocator: OfPyTorch::Native, has_room: true },
+        Verdict::Limit { to: 1 },
+        Verdict::PyTorchIsEnough { allocator: Choice::Native, has_room: true },
         Verdict::Streams { apart: 1, is_saved: true },
         Verdict::SeamallocHelps { saves: None, waits: 0 },
     ];
@@ -232,9 +235,13 @@ fn the_rules_of_a_verdict_are_those_of_the_page() {
     let kinds: Vec<_> = rows.iter().map(|cells| cells[1].as_str()).collect();
     assert_eq!(kinds, verdicts.map(Verdict::kind));
     // The same figures stand in the rules.
-    let rule = |question: usize| rows[question - 1][2].as_str();
-    assert!(rule(3).contains(&format!("{NEAR_PERCENT}% of the device")), "{}", rule(3));
-    assert!(rule(4).contains(&format!("1 byte in {APART_PART} ")), "{}", rule(4));
+    let rule = |kind: &str| rows.iter().find(|cells| cells[1] == kind).unwrap()[2].as_str();
+    assert!(
+        rule("pytorch_is_enough").contains(&format!("{NEAR_PERCENT}% of the device")),
+        "{}",
+        rule("pytorch_is_enough")
+    );
+    assert!(rule("streams").contains(&format!("1 byte in {APART_PART} ")), "{}", rule("streams"));
     let page = fs::read_to_string(root().join("docs/why.md")).unwrap();
     assert!(page.contains(&format!("*Notably less* is {FEW_PERCENT}% and {} MiB.", FEW_BYTES >> 20)));
     assert!(page.contains(SEAMALLOC_COMMAND) && page.contains(EXPANDABLE_SETTING));

@@ -1,5 +1,7 @@
 //! The values of a verdict: the figures that it follows from, and its kinds.
 
+use crate::whatif::DeviceFrom;
+
 /// The next step towards PyTorch's expandable segments.
 pub const EXPANDABLE_SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
 /// The most owners that a verdict names.
@@ -7,11 +9,20 @@ pub(super) const OWNERS: usize = 3;
 /// The command that runs a program with seamalloc.
 pub const SEAMALLOC_COMMAND: &str = "python -m seamalloc run train.py";
 
+/// The memory of the device that a CUDA context is taken to hold, which every process on it has. PyTorch's took 0.7 GiB on an H100 with
+/// cuBLAS and cuDNN loaded, of which the context itself is about half a GiB.
+pub const CONTEXT_BYTES: u64 = 512 << 20;
+
 /// The figures that a verdict follows from. Sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// The memory of the device that PyTorch can have; `None` if it is unknown.
+    /// The memory that the job has: that of the device, or less if PyTorch could have less of it when a request was refused; `None` if
+    /// it is unknown.
     pub capacity: Option<u64>,
+    /// The memory of the device, if it is known.
+    pub device: Option<u64>,
+    /// How the memory of the device is known; `None` is as unknown.
+    pub device_from: Option<DeviceFrom>,
     /// The most bytes requested and not freed; a request that was refused while the job was recorded counts.
     pub live: u64,
     /// The largest request that was refused while the job was recorded; 0 if none was.
@@ -20,20 +31,52 @@ pub struct Figures {
     pub persistent: Option<u64>,
     /// The lines of the program that hold most at the peak, the largest first.
     pub owners: Vec<Holder>,
-    /// PyTorch's native allocator.
+    /// PyTorch's native allocator on this memory, or where none of the three runs the job on it, on the device as it is named.
     pub native: Need,
     /// PyTorch's expandable segments.
     pub expandable: Need,
     /// seamalloc's `stitch`.
     pub stitch: Need,
-    /// Bytes of the device that other processes and libraries held when the job was recorded; `None` if it is unknown.
-    pub others: Option<u64>,
-    /// The memory that PyTorch could have when a request was refused while the job was recorded.
+    /// The figures of a search, where none of the three runs the job.
+    pub shortage: Option<Shortage>,
+    /// The memory that PyTorch could have when a request was refused while the job was recorded; where a limit refused it, what was
+    /// held.
     pub available: Option<u64>,
     /// The free memory of the device at that moment, where not the device but a limit of PyTorch's refused it.
     pub free_beyond_limit: Option<u64>,
     /// Whether the job was recorded with expandable segments.
     pub is_expandable_set: bool,
+    /// The options of the replays that differ from the defaults.
+    pub options: Options,
+}
+
+/// Options of the replays, as text; empty if all are the defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Those that PyTorch's allocators have too.
+    pub pytorch: String,
+    /// All of them.
+    pub seamalloc: String,
+}
+
+/// The figures of a search, where none of PyTorch's allocators and `stitch` runs the job on the memory that it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// Whether one of the three runs the job on the device, of which PyTorch could have less.
+    pub runs_on_device: bool,
+    /// The allocator to take where memory is short, by what each holds where it is plenty.
+    pub choice: Choice,
+    /// What native, expandable segments and `stitch` hold on that device, or else where memory is plenty.
+    pub enough: [Option<u64>; 3],
+    /// The least memory on which that allocator runs the job, to 2 MiB; 0 if there is none.
+    pub needs: u64,
+    /// Options with which seamalloc runs the job all the same.
+    pub remedy: Option<String>,
+    /// The percentage by which all that is not persistent must be smaller, for `choice` to run the job; `None` if nothing that is not
+    /// persistent fits.
+    pub smaller: Option<u64>,
+    /// Options with which seamalloc runs the job by spilling.
+    pub spill: Option<String>,
 }
 
 /// A line of the program that holds memory.
@@ -69,13 +112,15 @@ impl Need {
     }
 }
 
-/// An allocator of PyTorch's.
+/// An allocator that a verdict recommends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OfPyTorch {
-    /// The native one, PyTorch's default.
+pub enum Choice {
+    /// PyTorch's native one, its default.
     Native,
-    /// Expandable segments.
+    /// PyTorch's expandable segments.
     Expandable,
+    /// seamalloc's `stitch`.
+    Seamalloc,
 }
 
 /// The verdict on a job: the first of the five questions of `docs/why.md` that fits. Sizes are bytes.
@@ -91,10 +136,15 @@ pub enum Verdict {
         /// Bytes that must become free.
         missing: u64,
     },
-    /// Question 3: an allocator of PyTorch's serves the job, and seamalloc would save too little to matter.
+    /// Question 2: a limit keeps what is missing from PyTorch, and the device has it.
+    Limit {
+        /// The least limit under which the job runs.
+        to: u64,
+    },
+    /// Question 3: an allocator of PyTorch's serves the job, and leaves room or is beaten by no other.
     PyTorchIsEnough {
-        /// The allocator: native, unless expandable segments hold notably less.
-        allocator: OfPyTorch,
+        /// The allocator: native or expandable segments.
+        allocator: Choice,
         /// Whether the device is known, and this allocator leaves room on it.
         has_room: bool,
     },
@@ -105,11 +155,11 @@ pub enum Verdict {
         /// Whether seamalloc saves it. Memory that is freed and still in use serves nobody under any allocator.
         is_saved: bool,
     },
-    /// Question 5: seamalloc runs the job where PyTorch's allocators do not, or holds notably less.
+    /// Question 5: seamalloc runs the job where PyTorch's allocators do not, holds notably less, or does not wait for memory.
     SeamallocHelps {
-        /// Bytes that it holds less than the better of PyTorch's; `None` if neither runs the job.
+        /// Bytes that it holds less than the one of PyTorch's that holds less; `None` if neither runs the job.
         saves: Option<u64>,
-        /// Waits of the CPU with the better of PyTorch's that seamalloc does without.
+        /// Waits of the CPU for memory with that one of PyTorch's that seamalloc does without.
         waits: u64,
     },
 }
@@ -121,6 +171,7 @@ impl Verdict {
         match self {
             Self::TooMuchLive { .. } => "too_much_live",
             Self::Others { .. } => "others",
+            Self::Limit { .. } => "limit",
             Self::PyTorchIsEnough { .. } => "pytorch_is_enough",
             Self::Streams { .. } => "streams",
             Self::SeamallocHelps { .. } => "seamalloc_helps",

@@ -5,6 +5,7 @@
 
 use super::figures::{Figures, Holder, Judgement, Need, OWNERS};
 use crate::owners::owners;
+use crate::persistent::persistent;
 use crate::pytorch::Origins;
 use crate::refused::RefusedRequest;
 use crate::replay::{PassReport, ReplayError, ReplayOptions, Step, Watcher, simulated};
@@ -13,7 +14,7 @@ use crate::trace::{Trace, TraceEvent};
 use crate::whatif::{DeviceFrom, Recorded, Replays};
 use seamalloc::driver::StreamId;
 use seamalloc::fragmentation::Owner;
-use seamalloc::{Allocator, Fragmentation, StrategyKind};
+use seamalloc::{Allocator, Fragmentation};
 use serde_json::Value;
 
 /// A look at how memory is divided up is taken whenever so much more is held than at the last one: a hundredth part.
@@ -43,36 +44,55 @@ impl Replays<'_> {
         let trace = self.trace();
         let rows = origins.map(|origins| owners(trace, origins, libraries, OWNERS).rows).unwrap_or_default();
         let holders = rows.into_iter().map(|owner| Holder { name: owner.name, bytes: owner.held.bytes });
-        Ok(Judgement::of(self.figures(None, holders.collect())?))
+        Ok(Judgement::of(self.figures(holders.collect())?))
     }
 
     /// Returns the figures of the job, as [`figures_of`].
-    fn figures(&mut self, persistent: Option<u64>, owners: Vec<Holder>) -> Result<Figures, ReplayError> {
+    fn figures(&mut self, owners: Vec<Holder>) -> Result<Figures, ReplayError> {
         let trace = self.trace();
         let recorded = Recorded::of(trace);
-        let live = self.job().summary().peak_live;
+        // What was held and free at the refusal is what PyTorch could have of the device.
+        let device = match (self.device_from(), recorded.free_beyond_limit) {
+            (DeviceFrom::Refusal, Some(free)) => self.capacity().map(|held| held.saturating_add(free)),
+            _ => self.capacity(),
+        };
+        let room = device.map(|device| recorded.available.map_or(device, |had| had.min(device)));
+        let room = room.into_iter().chain(self.limit()).min();
+        let of_room = match room.filter(|room| Some(*room) != self.capacity() || self.limit().is_some()) {
+            Some(room) => self.on(room).three()?,
+            None => self.three()?,
+        };
         // A refused request that is no part of the most that is live says nothing of it.
         let refused = RefusedRequest::of(trace).filter(|refused| refused.event == fullest(&self.job().events));
-        Ok(Figures {
-            capacity: self.capacity(),
-            live,
+        let persistent = Some(persistent(self.job())).filter(|bytes| *bytes > 0);
+        let [native, expandable, stitch] = of_room;
+        let mut figures = Figures {
+            capacity: room,
+            device,
+            device_from: Some(self.device_from()),
+            live: self.job().summary().peak_live,
             refused: refused.map_or(0, |refused| refused.size),
             persistent,
             owners,
-            native: self.of(StrategyKind::Caching)?.need,
-            expandable: self.of(StrategyKind::Expandable)?.need,
-            stitch: self.of(StrategyKind::Stitch)?.need,
-            others: self.others(),
+            native,
+            expandable,
+            stitch,
+            shortage: None,
             available: recorded.available,
             free_beyond_limit: recorded.free_beyond_limit,
             is_expandable_set: is_expandable_set(trace),
-        })
+            options: self.options_in_words(),
+        };
+        if figures.recommended().is_none() {
+            self.seek(&mut figures)?;
+        }
+        Ok(figures)
     }
 }
 
 /// Returns the figures of a job on the device of `options`, of which `device_from` says how it is known. `owners` are the
-/// lines of the program that hold most at the peak, `persistent` the bytes that no step frees. The job is replayed with
-/// three strategies.
+/// lines of the program that hold most at the peak. The job is replayed with three strategies, and again and again where none of
+/// them runs it.
 ///
 /// # Errors
 /// As [`replay`](crate::replay::replay).
@@ -80,10 +100,9 @@ pub fn figures_of(
     trace: &Trace,
     options: &ReplayOptions,
     device_from: DeviceFrom,
-    persistent: Option<u64>,
     owners: Vec<Holder>,
 ) -> Result<Figures, ReplayError> {
-    Replays::new(trace, options, device_from).figures(persistent, owners)
+    Replays::new(trace, options, device_from).figures(owners)
 }
 
 /// The division of memory shortly before most was held.

@@ -2,21 +2,27 @@
 //! one next step.
 //!
 //! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their thresholds,
-//! `words.rs` the sentences, `measure.rs` the figures of a trace.
+//! `words.rs` the sentences, `measure.rs` the figures of a trace, `shortage.rs` those of a job that nothing runs.
 
 mod figures;
 mod measure;
 mod rules;
+mod shortage;
 #[cfg(test)]
 mod tests;
 mod words;
 
-pub use figures::{EXPANDABLE_SETTING, Figures, Holder, Judgement, Need, OfPyTorch, SEAMALLOC_COMMAND, Verdict};
+pub use figures::{
+    CONTEXT_BYTES, Choice, EXPANDABLE_SETTING, Figures, Holder, Judgement, Need, Options, SEAMALLOC_COMMAND, Shortage,
+    Verdict,
+};
 pub(crate) use measure::Look;
 pub use measure::{figures_of, judged};
 pub use rules::{APART_PART, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, judge};
 
+use crate::whatif::DeviceFrom;
 use serde_json::{Value, json};
+
 impl Judgement {
     /// Returns the verdict on these figures.
     #[must_use]
@@ -42,6 +48,18 @@ impl Judgement {
         words::next_step(self)
     }
 
+    /// Returns whether the job runs on the device as it is stated, with the allocator that is recommended.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        let is_stated = matches!(self.figures.device_from, Some(DeviceFrom::Asked | DeviceFrom::Noted));
+        match self.verdict {
+            Verdict::TooMuchLive { .. } => false,
+            // The device has the memory that PyTorch could not have.
+            Verdict::Others { .. } | Verdict::Limit { .. } => is_stated,
+            Verdict::PyTorchIsEnough { .. } | Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => true,
+        }
+    }
+
     /// Returns the headline, the reasons and the next step, a line each.
     #[must_use]
     pub fn text(&self) -> String {
@@ -51,7 +69,7 @@ impl Judgement {
     /// Returns the value under the key `verdict` in lines of JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let Figures { capacity, live, refused, persistent, owners, others, .. } = &self.figures;
+        let Figures { capacity, device, live, refused, persistent, owners, shortage, .. } = &self.figures;
         let need = |need: &Need| {
             json!({
                 "reserved": need.reserved,
@@ -67,8 +85,10 @@ impl Judgement {
             "text": self.headline(),
             "reasons": self.reasons(),
             "next": self.next_step(),
+            "runs": self.runs(),
             "figures": {
                 "capacity": capacity,
+                "device": device,
                 "live": live,
                 "refused": refused,
                 "persistent": persistent,
@@ -76,7 +96,9 @@ impl Judgement {
                 "native": need(&self.figures.native),
                 "expandable": need(&self.figures.expandable),
                 "stitch": need(&self.figures.stitch),
-                "others": others,
+                "needs": shortage.as_ref().map(|shortage| shortage.needs),
+                "smaller_percent": shortage.as_ref().and_then(|shortage| shortage.smaller),
+                "others": self.figures.others(),
                 "available": self.figures.available,
                 "free_beyond_limit": self.figures.free_beyond_limit,
                 "expandable_set": self.figures.is_expandable_set,

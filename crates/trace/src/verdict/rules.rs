@@ -2,85 +2,86 @@
 //!
 //! Owns: when each [`Verdict`] is true. `docs/why.md` has the same rules in words, and a test compares the thresholds.
 
-use super::figures::{Figures, Need, OfPyTorch, Verdict};
+use super::figures::{CONTEXT_BYTES, Choice, Figures, Need, Shortage, Verdict};
 use std::cmp::Ordering;
+
+/// A job with less of the device left than this part, in percent, is near its limit: the same part as in the refusals of a running
+/// program.
+pub use seamalloc::out_of_memory::NEAR_PERCENT;
 
 /// A difference below this part of what is held, in percent, is nothing to act on: a replay agrees with what PyTorch held
 /// within half a percent, and a batch size is changed by more.
 pub const FEW_PERCENT: u64 = 3;
 /// A difference below so many bytes is nothing to act on either: a CUDA context takes more.
 pub const FEW_BYTES: u64 = 256 << 20;
-/// A job with less of the device left than this part, in percent, is near its limit: the CUDA context and libraries, which
-/// are not the allocator's, take 1 GiB or so of it.
-pub const NEAR_PERCENT: u64 = 5;
 /// Streams are the reason where they keep at least one part in this many of the difference.
 pub const APART_PART: u64 = 2;
 
 /// The rules, in the order of the questions of `docs/why.md`: the first that is true is the verdict.
 const RULES: [fn(&Figures) -> Option<Verdict>; 6] =
-    [too_much_live, others, pytorch_has_room, streams, seamalloc_helps, nothing_to_gain];
+    [too_much_live, kept_from_it, pytorch_has_room, streams, seamalloc_helps, nothing_to_gain];
 
 /// Returns the verdict on a job.
 #[must_use]
 pub fn judge(figures: &Figures) -> Verdict {
-    // Where no allocator runs the job, although less is live than the device has, the rest is what rounding takes.
     RULES.iter().find_map(|rule| rule(figures)).unwrap_or(Verdict::TooMuchLive { by: 0 })
 }
 
-/// 1. More is live than the device has, and no allocator runs the job.
+/// 1. No allocator runs the job, on all of the device neither.
 fn too_much_live(figures: &Figures) -> Option<Verdict> {
-    let by = figures.live.checked_sub(figures.capacity?).filter(|by| *by > 0)?;
-    let runs = figures.needs().any(|need| need.reserved.is_some());
-    (!runs).then_some(Verdict::TooMuchLive { by })
+    let is_served = |shortage: &Shortage| shortage.runs_on_device || shortage.remedy.is_some();
+    let is_short = figures.recommended().is_none() && !figures.shortage.as_ref().is_some_and(is_served);
+    is_short.then(|| Verdict::TooMuchLive { by: figures.live.saturating_sub(figures.capacity.unwrap_or(u64::MAX)) })
 }
 
-/// 2. The allocator that holds least fits on the device, but not beside what others hold of it.
-fn others(figures: &Figures) -> Option<Verdict> {
-    let (capacity, others) = (figures.capacity?, figures.others?);
-    let least = figures.needs().filter_map(|need| need.reserved).min()?;
-    let missing = least.saturating_sub(capacity.saturating_sub(others));
-    (missing > 0).then_some(Verdict::Others { missing })
+/// 2. An allocator runs the job on the device, and none in what PyTorch could have of it: a limit or others keep the rest.
+fn kept_from_it(figures: &Figures) -> Option<Verdict> {
+    let shortage = figures.shortage.as_ref().filter(|shortage| shortage.runs_on_device)?;
+    let missing = shortage.needs.saturating_sub(figures.capacity?);
+    Some(match figures.free_beyond_limit {
+        Some(_) => Verdict::Limit { to: shortage.needs },
+        None => Verdict::Others { missing },
+    })
 }
 
-/// 3. An allocator of PyTorch's runs the job without waits for memory, and leaves room on the device.
+/// 3. The recommended allocator is one of PyTorch's, and leaves room on the device.
 fn pytorch_has_room(figures: &Figures) -> Option<Verdict> {
-    let (allocator, reserved) = figures.best_of_pytorch()?;
-    let capacity = figures.capacity?;
-    let left = capacity.saturating_sub(reserved);
-    let has_room = left >= near(capacity) && figures.need(allocator).waits == 0;
-    has_room.then_some(Verdict::PyTorchIsEnough { allocator, has_room })
+    let allocator = figures.recommended().filter(|choice| *choice != Choice::Seamalloc)?;
+    figures.has_room(allocator).then_some(Verdict::PyTorchIsEnough { allocator, has_room: true })
 }
 
 /// 4. Streams keep apart at least half of what the job holds beyond seamalloc's need, or beyond what is live.
 fn streams(figures: &Figures) -> Option<Verdict> {
     let is_most = |apart: u64, of: u64| apart > 0 && apart.saturating_mul(APART_PART) >= of;
-    let Some((allocator, reserved)) = figures.best_of_pytorch() else {
-        let refused = figures.expandable;
-        let is_reason = figures.stitch.reserved.is_some() && is_most(refused.apart(), refused.idle);
-        return is_reason.then(|| Verdict::Streams { apart: refused.apart(), is_saved: true });
+    let (choice, own) = (figures.recommended()?, figures.stitch.reserved);
+    let (need, of) = match (choice, figures.best_of_pytorch()) {
+        (Choice::Seamalloc, Some((best, reserved))) => (figures.need(best), saving(reserved, own)?),
+        // Neither of PyTorch's runs it: the refusal tells.
+        (Choice::Seamalloc, None) => (&figures.expandable, figures.expandable.idle),
+        _ => (figures.need(choice), saving(figures.need(choice).reserved?, Some(figures.live))?),
     };
-    let need = figures.need(allocator);
-    if let Some(saves) = saving(reserved, figures.stitch.reserved) {
-        return is_most(need.apart(), saves).then(|| Verdict::Streams { apart: need.apart(), is_saved: true });
-    }
-    let unused = saving(reserved, Some(figures.live))?;
-    is_most(need.apart(), unused).then(|| Verdict::Streams { apart: need.apart(), is_saved: false })
+    let (apart, is_saved) = (need.apart(), choice == Choice::Seamalloc);
+    is_most(apart, of).then_some(Verdict::Streams { apart, is_saved })
 }
 
-/// 5. seamalloc alone runs the job, holds notably less than the better of PyTorch's allocators, or does without its waits.
+/// 5. seamalloc is the recommended allocator, or runs the job with options that the others do not have.
 fn seamalloc_helps(figures: &Figures) -> Option<Verdict> {
-    let own = figures.stitch.reserved?;
-    let Some((allocator, reserved)) = figures.best_of_pytorch() else {
-        return Some(Verdict::SeamallocHelps { saves: None, waits: 0 });
+    let own = match figures.recommended() {
+        Some(Choice::Seamalloc) => figures.stitch,
+        None if figures.shortage.as_ref()?.remedy.is_some() => {
+            return Some(Verdict::SeamallocHelps { saves: None, waits: 0 });
+        }
+        _ => return None,
     };
-    let waits = if figures.stitch.waits == 0 { figures.need(allocator).waits } else { 0 };
-    let saves = saving(reserved, Some(own));
-    (saves.is_some() || waits > 0).then(|| Verdict::SeamallocHelps { saves: Some(reserved.saturating_sub(own)), waits })
+    let best = figures.best_of_pytorch();
+    let saves = best.map(|(_, reserved)| reserved.saturating_sub(own.reserved.unwrap_or(0)));
+    let waits = best.map_or(0, |(best, _)| figures.need(best).waits.saturating_sub(own.waits));
+    Some(Verdict::SeamallocHelps { saves, waits })
 }
 
 /// 3. PyTorch's allocators run the job, and seamalloc saves too little to matter.
 fn nothing_to_gain(figures: &Figures) -> Option<Verdict> {
-    figures.best_of_pytorch().map(|(allocator, _)| Verdict::PyTorchIsEnough { allocator, has_room: false })
+    figures.recommended().map(|allocator| Verdict::PyTorchIsEnough { allocator, has_room: false })
 }
 
 /// Returns by how much `own` is less than `reserved`, if that is enough to matter.
@@ -100,30 +101,68 @@ fn percent(bytes: u64, percent: u64) -> u64 {
 }
 
 impl Figures {
-    fn needs(&self) -> impl Iterator<Item = &Need> {
-        [&self.native, &self.expandable, &self.stitch].into_iter()
-    }
-
-    /// Returns the need of an allocator of PyTorch's.
-    pub(super) fn need(&self, allocator: OfPyTorch) -> &Need {
-        match allocator {
-            OfPyTorch::Native => &self.native,
-            OfPyTorch::Expandable => &self.expandable,
+    /// Returns the three allocators, the one that takes least effort first: the one that the job was recorded with.
+    pub(super) fn by_effort(&self) -> [Choice; 3] {
+        match self.is_expandable_set {
+            true => [Choice::Expandable, Choice::Native, Choice::Seamalloc],
+            false => [Choice::Native, Choice::Expandable, Choice::Seamalloc],
         }
     }
 
-    /// Returns the allocator of PyTorch's to take, with what it holds: native, unless only expandable segments run the job,
-    /// or wait less often, or hold less where native holds notably more than another.
-    pub(super) fn best_of_pytorch(&self) -> Option<(OfPyTorch, u64)> {
-        let expandable = self.expandable.reserved.map(|reserved| (OfPyTorch::Expandable, reserved));
-        let Some(native) = self.native.reserved else { return expandable };
-        let is_wasteful =
-            || [self.expandable.reserved, self.stitch.reserved].map(|own| saving(native, own)) != [None; 2];
-        let is_better = |(_, reserved): &(OfPyTorch, u64)| match self.native.waits.cmp(&self.expandable.waits) {
-            Ordering::Less => false,
-            Ordering::Equal => *reserved < native && is_wasteful(),
-            Ordering::Greater => true,
+    /// Returns the need of an allocator.
+    pub(super) fn need(&self, choice: Choice) -> &Need {
+        match choice {
+            Choice::Native => &self.native,
+            Choice::Expandable => &self.expandable,
+            Choice::Seamalloc => &self.stitch,
+        }
+    }
+
+    /// Returns the allocator to take: the first, by effort, that leaves room on the device, or that none behind it beats. On a smaller
+    /// device it is never one of less effort. `None` if none of the three runs the job.
+    #[must_use]
+    pub fn recommended(&self) -> Option<Choice> {
+        let order = self.by_effort();
+        let is_enough = |at: usize, choice: Choice| {
+            let mut behind = order.iter().skip(at + 1);
+            self.need(choice).reserved.is_some()
+                && (self.has_room(choice) || !behind.any(|other| self.beats(*other, choice)))
         };
-        expandable.filter(is_better).or(Some((OfPyTorch::Native, native)))
+        order.into_iter().enumerate().find(|(at, choice)| is_enough(*at, *choice)).map(|(_, choice)| choice)
+    }
+
+    /// Returns whether an allocator runs the job without waits for memory, and leaves a part of the device free.
+    pub(super) fn has_room(&self, choice: Choice) -> bool {
+        let need = self.need(choice);
+        let left = self.capacity.zip(need.reserved).map(|(capacity, reserved)| capacity.saturating_sub(reserved));
+        need.waits == 0 && left.zip(self.capacity).is_some_and(|(left, capacity)| left >= near(capacity))
+    }
+
+    /// Returns whether `other` runs the job better: with fewer waits for memory (seamalloc: with none), or as many, holding notably
+    /// less.
+    fn beats(&self, other: Choice, choice: Choice) -> bool {
+        let (other, need, is_ours) = (self.need(other), self.need(choice), other == Choice::Seamalloc);
+        let (Some(own), Some(reserved)) = (other.reserved, need.reserved) else { return other.reserved.is_some() };
+        match other.waits.cmp(&need.waits) {
+            Ordering::Less if !is_ours || other.waits == 0 => true,
+            Ordering::Less | Ordering::Equal => saving(reserved, Some(own)).is_some(),
+            Ordering::Greater => false,
+        }
+    }
+
+    /// Returns the allocator of PyTorch's that seamalloc is compared with, and what it holds: the one that holds less of those that
+    /// hold more than seamalloc; if none does, the one that holds less, or waits less.
+    pub(super) fn best_of_pytorch(&self) -> Option<(Choice, u64)> {
+        let own = self.stitch.reserved.unwrap_or(0);
+        let both = [Choice::Native, Choice::Expandable].map(|choice| Some((choice, self.need(choice).reserved?)));
+        let better = |(choice, held): &(Choice, u64)| (*held <= own, *held, self.need(*choice).waits);
+        both.into_iter().flatten().min_by_key(better)
+    }
+
+    /// Returns the bytes of the device that others held when a request was refused: without what PyTorch could have, and without a
+    /// CUDA context of its own.
+    pub(super) fn others(&self) -> Option<u64> {
+        let known = self.device.zip(self.available).filter(|_| self.free_beyond_limit.is_none());
+        known.map(|(device, available)| device.saturating_sub(available).saturating_sub(CONTEXT_BYTES))
     }
 }

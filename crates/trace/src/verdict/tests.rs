@@ -1,6 +1,7 @@
 //! The rules by figures that are set by hand, and the words of all verdicts.
 
 use super::*;
+use crate::whatif::DeviceFrom;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -21,23 +22,54 @@ fn job<T: Into<Option<u64>>>(capacity: impl Into<Option<u64>>, [native, expandab
     }
 }
 
-fn enough(allocator: OfPyTorch, has_room: bool) -> Verdict {
+fn enough(allocator: Choice, has_room: bool) -> Verdict {
     Verdict::PyTorchIsEnough { allocator, has_room }
+}
+
+/// A job that none of the three runs on so many MiB, with what a search found.
+fn short(capacity: u64, shortage: Shortage) -> Figures {
+    Figures { shortage: Some(shortage), ..job(capacity, [None::<u64>; 3]) }
+}
+
+/// A search that found expandable segments to need 10,400 MiB, and a batch that is 15% smaller to run.
+fn found() -> Shortage {
+    Shortage {
+        runs_on_device: false,
+        choice: Choice::Expandable,
+        enough: [14_000, 10_500, 10_400].map(|mib| Some(mib * MIB)),
+        needs: 10_400 * MIB,
+        remedy: None,
+        smaller: Some(15),
+        spill: Some("spill:host=2GiB".to_owned()),
+    }
+}
+
+/// PyTorch could have 10,000 MiB of a device of 40,000.
+fn kept(from: DeviceFrom, device: u64) -> Figures {
+    let shortage = Shortage { runs_on_device: true, ..found() };
+    let device = Some(device * MIB);
+    Figures { available: Some(10_000 * MIB), device, device_from: Some(from), ..short(10_000, shortage) }
 }
 
 #[test]
 fn the_first_question_that_fits_is_the_verdict() {
-    use OfPyTorch::{Expandable, Native};
+    use Choice::{Expandable, Native};
     let none: [Option<u64>; 3] = [None; 3];
     // 1. Too much is live; and nearly too much.
     assert_eq!(judge(&job(9_000, none)), Verdict::TooMuchLive { by: 1_000 * MIB });
     assert_eq!(judge(&job(10_000, none)), Verdict::TooMuchLive { by: 0 });
+    assert_eq!(judge(&short(9_000, found())), Verdict::TooMuchLive { by: 1_000 * MIB });
     // What spills has a part of what is live elsewhere.
     assert_eq!(judge(&job(9_000, [None, None, Some(9_000)])), Verdict::SeamallocHelps { saves: None, waits: 0 });
-    // 2. Others.
-    let beside = |others: u64| Figures { others: Some(others * MIB), ..job(40_000, [14_000, 10_500, 10_400]) };
-    assert_eq!(judge(&beside(29_700)), Verdict::Others { missing: 100 * MIB });
-    assert_eq!(judge(&beside(29_600)), enough(Expandable, true));
+    // Chunks that are split serve what nothing else does.
+    let remedy = Some("split:last_resort".to_owned());
+    let splits = short(10_000, Shortage { remedy, ..found() });
+    assert_eq!(judge(&splits), Verdict::SeamallocHelps { saves: None, waits: 0 });
+    // 2. Others, or a limit.
+    let others = kept(DeviceFrom::Noted, 40_000);
+    assert_eq!(judge(&others), Verdict::Others { missing: 400 * MIB });
+    let limited = Figures { free_beyond_limit: Some(30_000 * MIB), ..others };
+    assert_eq!(judge(&limited), Verdict::Limit { to: 10_400 * MIB });
     // 3. PyTorch's, with 5% of the device to spare.
     assert_eq!(judge(&job(20_000, [19_000, 19_000, 10_100])), enough(Native, true));
     assert_eq!(judge(&job(20_000, [19_001, 19_001, 10_100])).kind(), "seamalloc_helps");
@@ -62,15 +94,48 @@ fn the_first_question_that_fits_is_the_verdict() {
     assert_eq!(judge(&job(11_000, [Some(10_900), None, None])), enough(Native, false));
 }
 
+/// The smaller the device, the more effort: no allocator is recommended on a device that one of less effort is not on a larger one.
+#[test]
+fn a_smaller_device_never_takes_less_effort() {
+    let sizes = [10_050, 10_300, 10_600, 11_500, 14_000];
+    for native in sizes {
+        for expandable in sizes {
+            for stitch in sizes {
+                let held = [native, expandable, stitch];
+                // What does not fit does not run.
+                let on = |capacity: u64| job(capacity, held.map(|held| Some(held).filter(|held| *held <= capacity)));
+                let recommended = (10_000..20_000).rev().step_by(37).map_while(|capacity| on(capacity).recommended());
+                let efforts: Vec<_> = recommended.map(|choice| choice as u8).collect();
+                assert!(efforts.is_sorted(), "{held:?}: {efforts:?}");
+                assert_eq!(efforts.first(), Some(&0), "{held:?}: with plenty, the allocator that the job has");
+            }
+        }
+    }
+}
+
 #[test]
 fn an_allocator_that_waits_for_memory_is_not_enough() {
     let mut figures = job(20_000, [15_000, 15_000, 15_000]);
     figures.native.waits = 7;
-    assert_eq!(judge(&figures), enough(OfPyTorch::Expandable, true));
+    assert_eq!(judge(&figures), enough(Choice::Expandable, true));
     figures.expandable.waits = 3;
     assert_eq!(judge(&figures), Verdict::SeamallocHelps { saves: Some(0), waits: 3 });
     figures.stitch.waits = 1;
-    assert_eq!(judge(&figures), enough(OfPyTorch::Expandable, false), "seamalloc waits too");
+    assert_eq!(judge(&figures), enough(Choice::Expandable, false), "seamalloc waits too");
+}
+
+/// Native holds less and waits; expandable segments hold more and do not. One that holds less than seamalloc is not compared.
+#[test]
+fn what_is_saved_is_saved_over_the_one_that_holds_less() {
+    let mut figures = job(11_000, [10_800, 10_900, 10_100]);
+    figures.native.waits = 7;
+    let found = Judgement::of(figures);
+    assert_eq!(found.verdict, Verdict::SeamallocHelps { saves: Some(700 * MIB), waits: 7 });
+    let headline = "seamalloc helps: it holds 700.00 MiB less than native, and never waits for memory.";
+    assert_eq!(found.headline(), headline);
+    let mut figures = job(11_000, [10_050, 10_900, 10_100]);
+    figures.native.waits = 7;
+    assert_eq!(judge(&figures), Verdict::SeamallocHelps { saves: Some(800 * MIB), waits: 0 });
 }
 
 #[test]
@@ -85,7 +150,7 @@ fn streams_are_named_where_they_keep_apart_half_of_the_difference() {
     figures.native.pending = 700 * MIB;
     assert_eq!(judge(&figures), Verdict::Streams { apart: 700 * MIB, is_saved: false });
     figures.capacity = Some(20 * GIB);
-    assert_eq!(judge(&figures), enough(OfPyTorch::Native, true));
+    assert_eq!(judge(&figures), enough(Choice::Native, true));
     // Neither of PyTorch's runs it: the refusal tells.
     let mut figures = job(10_500, [None, None, Some(10_300)]);
     (figures.expandable.idle, figures.expandable.elsewhere) = (400 * MIB, 300 * MIB);
@@ -102,28 +167,39 @@ fn all() -> Vec<Judgement> {
         figures.native.waits = u64::MAX;
         figures
     };
+    let huge = Shortage { smaller: None, ..found() };
     let mut figures = vec![
         job(9_000, none),
         job(10_000, none),
-        Figures { others: Some(29_700 * MIB), ..job(40_000, [14_000, 10_500, 10_400]) },
+        short(9_000, found()),
+        short(9_000, huge.clone()),
+        short(10_000, Shortage { remedy: Some("split:last_resort".to_owned()), ..found() }),
+        kept(DeviceFrom::Noted, 40_000),
+        kept(DeviceFrom::Asked, 40_000),
+        kept(DeviceFrom::Asked, 10_700),
+        Figures { free_beyond_limit: Some(30_000 * MIB), ..kept(DeviceFrom::Asked, 40_000) },
         job(20_000, [14_000, 10_200, 10_100]),
         job(20_000, [None, Some(10_200), Some(10_100)]),
         job(20_000, [10_200, 10_200, 10_200]),
+        Figures { is_expandable_set: true, ..job(20_000, [14_000, 10_200, 10_100]) },
+        Figures { is_expandable_set: true, ..job(10_500, [10_450, 10_400, 10_400]) },
+        Figures { is_expandable_set: true, ..job(11_000, [10_200, 10_800, 10_200]) },
         job(None, [14_000, 10_200, 10_100]),
         job(10_500, [None, None, Some(10_100)]),
         job(11_000, [None, Some(10_900), Some(10_100)]),
         waiting(job(20_000, [15_000, 15_000, 15_000])),
-        Figures { available: Some(9_000 * MIB), ..job(9_000, none) },
-        Figures { available: Some(9_000 * MIB), free_beyond_limit: Some(GIB), ..job(9_000, none) },
+        waiting(job(11_000, [10_800, 10_900, 10_100])),
+        Figures { available: Some(9_000 * MIB), ..short(9_000, found()) },
         Figures { live: most * MIB, available: Some(most * MIB - 1), ..job(None, none) },
     ];
+    let largest = figures.len() - 1;
     let mut apart = job(None, [14_000, 14_000, 10_200]);
     apart.native.elsewhere = 3_000 * MIB;
     figures.push(apart.clone());
     apart.stitch = apart.native;
     apart.native.pending = 3_000 * MIB;
     figures.push(apart);
-    let last = Figures { capacity: Some(most * MIB - 1), ..figures[12].clone() };
+    let last = Figures { capacity: Some(most * MIB - 1), ..figures[largest].clone() };
     figures.push(last);
     figures.into_iter().map(Judgement::of).collect()
 }
@@ -133,7 +209,7 @@ fn every_verdict_is_a_line_with_reasons_and_one_step() {
     let mut kinds: Vec<_> = all().iter().map(|found| found.verdict.kind()).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    assert_eq!(kinds, ["others", "pytorch_is_enough", "seamalloc_helps", "streams", "too_much_live"]);
+    assert_eq!(kinds, ["limit", "others", "pytorch_is_enough", "seamalloc_helps", "streams", "too_much_live"]);
     for found in all() {
         let (headline, reasons, next) = (found.headline(), found.reasons(), found.next_step());
         assert!(headline.chars().count() <= 100, "{headline}");
@@ -150,29 +226,107 @@ fn too_much_live_names_the_owners_and_how_much_less_would_do() {
     let owner = |name: &str, mib: u64| Holder { name: name.to_owned(), bytes: mib * MIB };
     let owners = [("a.py:1 f", 5_000), ("b.py:2 g", 2_500), ("c.py:3 h", 1_000), ("d.py:4 i", 10)];
     let owners = owners.map(|(name, mib)| owner(name, mib)).to_vec();
-    let figures = Figures { owners, persistent: Some(2_000 * MIB), ..job(9_000, [None::<u64>; 3]) };
-    let found = Judgement::of(figures.clone());
-    assert_eq!(found.headline(), "Too much is live: 9.77 GiB of 8.79 GiB. No allocator helps.");
+    let figures = Figures { owners, persistent: Some(2_000 * MIB), ..short(9_000, found()) };
+    let judged = Judgement::of(figures.clone());
+    assert_eq!(judged.headline(), "Too much is live: 9.77 GiB of 8.79 GiB. No allocator helps.");
     assert_eq!(
-        found.reasons(),
+        judged.reasons(),
         "At most 9.77 GiB are live, 1.95 GiB of it persistent (weights, optimizer state), 1000.00 MiB more than the \
-         device has. The largest owners: a.py:1 f 4.88 GiB (50%), b.py:2 g 2.44 GiB (25%), c.py:3 h 1000.00 MiB (10%)."
+         device has. Where memory is plenty it holds 13.67 GiB with native, 10.25 GiB with expandable segments, 10.16 GiB \
+         with seamalloc, and needs 10.16 GiB with expandable segments, rounding and holes included. The largest owners: \
+         a.py:1 f 4.88 GiB (50%), b.py:2 g 2.44 GiB (25%), c.py:3 h 1000.00 MiB (10%)."
     );
-    // 1,000 of the 8,000 MiB that are not persistent.
-    assert!(found.next_step().starts_with("Reduce the batch size by at least 13%; "), "{}", found.next_step());
+    assert_eq!(
+        judged.next_step(),
+        "Reduce the batch size by at least 15%, and set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; or recompute or \
+         offload activations; or let seamalloc spill: SEAMALLOC_CONF=spill:host=2GiB python -m seamalloc run train.py."
+    );
+    assert!(!judged.runs());
+    // Not even the smallest batch fits beside the weights; or nothing is known to be weights.
+    let shortage = Some(Shortage { smaller: None, ..found() });
+    let found = Judgement::of(Figures { shortage, ..figures.clone() });
+    assert!(found.next_step().starts_with("Shard or offload weights"), "{}", found.next_step());
+    let found = Judgement::of(Figures { persistent: None, ..found.figures });
     assert!(
-        found.next_step().contains("SEAMALLOC_CONF=spill:host=1GiB python -m seamalloc run"),
+        found.next_step().starts_with("Reduce the batch size, until 1.37 GiB less are live"),
         "{}",
         found.next_step()
     );
-    let found = Judgement::of(Figures { persistent: Some(9_500 * MIB), ..figures });
-    assert!(found.next_step().starts_with("Shard or offload weights"), "{}", found.next_step());
+}
+
+#[test]
+fn where_no_allocator_runs_it_that_is_said_of_those_that_were_tried() {
+    let found = Judgement::of(short(10_100, found()));
+    assert_eq!(found.headline(), "Nearly too much is live: 9.77 GiB of 9.86 GiB. No allocator tried runs it.");
+    let all = "runs out of memory on 9.86 GiB with native, expandable segments and seamalloc";
+    assert!(found.reasons().contains(all), "{}", found.reasons());
+}
+
+#[test]
+fn options_that_run_the_job_are_part_of_the_step() {
+    let step = |figures: Figures| Judgement::of(figures).next_step();
+    let options =
+        Options { pytorch: "max_split_size_mb:128".into(), seamalloc: "max_split_size_mb:128,sharing:wait".into() };
+    let with = |figures: Figures| Figures { options: options.clone(), ..figures };
+    let ours = "SEAMALLOC_CONF=max_split_size_mb:128,sharing:wait python -m seamalloc run train.py.";
+    assert_eq!(step(with(job(10_500, [None, None, Some(10_100)]))), format!("Run it with seamalloc: {ours}"));
+    let set = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,max_split_size_mb:128.";
+    assert_eq!(step(with(job(12_000, [None, Some(10_200), Some(10_100)]))), format!("Set {set}"));
+    assert_eq!(step(with(job(20_000, [11_000; 3]))), "Set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128.");
+    let remedy = Some("split:last_resort".to_owned());
+    let splits = with(short(10_000, Shortage { remedy, ..found() }));
+    assert_eq!(
+        Judgement::of(splits.clone()).headline(),
+        "seamalloc helps: with split:last_resort it runs the job on 9.77 GiB, PyTorch's allocators do not."
+    );
+    assert_eq!(
+        step(splits),
+        "If one thread launches all work, run it with seamalloc: \
+         SEAMALLOC_CONF=max_split_size_mb:128,sharing:wait,split:last_resort python -m seamalloc run train.py."
+    );
+}
+
+#[test]
+fn what_is_kept_from_the_job_is_told_with_its_size() {
+    // 40,000 less 10,000 and the 512 of its own context.
+    let found = Judgement::of(kept(DeviceFrom::Noted, 40_000));
+    assert_eq!(found.headline(), "Others hold the memory: 28.80 GiB of 39.06 GiB; 400.00 MiB are missing.");
+    assert_eq!(
+        found.next_step(),
+        "Find the others with `nvidia-smi`, and end or limit them, until PyTorch can have 10.16 GiB, and set \
+         PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    );
+    assert!(found.runs() && found.reasons().contains("takes about 512.00 MiB"), "{}", found.reasons());
+    // Whoever asks may ask about another device.
+    let found = Judgement::of(kept(DeviceFrom::Asked, 40_000));
+    assert!(found.headline().starts_with("Others hold the memory, if this is its GPU: "), "{}", found.headline());
+    // A context and libraries stay.
+    let found = Judgement::of(kept(DeviceFrom::Asked, 10_700));
+    assert_eq!(found.headline(), "Libraries and the CUDA context leave 9.77 GiB of 10.45 GiB; 400.00 MiB are missing.");
+    assert!(found.next_step().starts_with("Reduce the batch size by at least 15%, and set"), "{}", found.next_step());
+    let limited = |from| Figures { free_beyond_limit: Some(30_000 * MIB), ..kept(from, 40_000) };
+    let found = Judgement::of(limited(DeviceFrom::Asked));
+    assert_eq!(
+        found.headline(),
+        "A limit is too low: at least 9.77 GiB may be held under it, and 10.16 GiB are needed."
+    );
+    assert_eq!(
+        found.next_step(),
+        "Raise the limit to 10.16 GiB or more (set_per_process_memory_fraction), and set \
+         PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    );
+    assert!(found.runs() && !Judgement::of(limited(DeviceFrom::Refusal)).runs());
 }
 
 #[test]
 fn a_setting_that_the_job_has_is_kept() {
-    let figures = job(20_000, [14_000, 10_200, 10_100]);
-    assert_eq!(Judgement::of(figures.clone()).next_step(), format!("Set {EXPANDABLE_SETTING}."));
-    let found = Judgement::of(Figures { is_expandable_set: true, ..figures });
-    assert!(found.next_step().starts_with("Keep "), "{}", found.next_step());
+    let step = |figures: &Figures| Judgement::of(figures.clone()).next_step();
+    let mut figures = job(12_000, [14_000, 10_200, 10_100]);
+    figures.native.reserved = None;
+    assert_eq!(step(&figures), format!("Set {EXPANDABLE_SETTING}."));
+    figures.is_expandable_set = true;
+    assert!(step(&figures).starts_with("Keep "), "{}", step(&figures));
+    // Native holds notably less, which is rare.
+    let figures = Figures { is_expandable_set: true, ..job(11_000, [10_200, 10_800, 10_200]) };
+    assert_eq!(step(&figures), format!("Run it without {EXPANDABLE_SETTING}."));
 }

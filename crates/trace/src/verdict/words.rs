@@ -2,72 +2,90 @@
 //!
 //! Owns: the words. The refusal of a running program (`seamalloc::out_of_memory`) uses the same ones for the same causes.
 
-use super::figures::{EXPANDABLE_SETTING, Figures, Judgement, Need, OWNERS, OfPyTorch, SEAMALLOC_COMMAND, Verdict};
-use super::rules::{FEW_PERCENT, saving};
+use super::figures::{
+    CONTEXT_BYTES, Choice, EXPANDABLE_SETTING, Figures, Judgement, Need, OWNERS, SEAMALLOC_COMMAND, Shortage, Verdict,
+};
+use super::rules::{FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, near, saving};
+use crate::whatif::DeviceFrom;
 use seamalloc::units::format_bytes as bytes;
 
-/// Bytes of a GiB.
-const GIB: u64 = 1 << 30;
-/// Examples of devices, for a job whose device is unknown.
-const DEVICES: &str =
-    "--device sim:rtx4090 (24 GiB), sim:a100-40gb, sim:l40s (48), sim:h100 (80), sim:h200,capacity=44GiB";
+/// The variable that has PyTorch's options.
+const SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=";
+/// How a device is named, for a job whose device is unknown.
+const DEVICES: &str = "--device sim:rtx4090 (24 GiB); of any other GPU say the memory: --device sim:h200,capacity=44GiB";
 
 /// The verdict in at most 100 characters.
 pub(super) fn headline(found: &Judgement) -> String {
     let figures = &found.figures;
-    let device = bytes(figures.capacity.unwrap_or(0));
+    let (live, room) = (bytes(figures.live), bytes(figures.capacity.unwrap_or(0)));
     match found.verdict {
         Verdict::TooMuchLive { by: 0 } => {
-            format!("Nearly too much is live: {} of {device}. No allocator helps.", bytes(figures.live))
+            format!("Nearly too much is live: {live} of {room}. No allocator tried runs it.")
         }
         Verdict::TooMuchLive { .. } if figures.is_of_refusal() => {
-            let live = bytes(figures.live);
-            format!("Too much is live: {live} of the {device} that PyTorch could have. No allocator helps.")
+            format!("Too much is live: {live} of the {room} that PyTorch could have. No allocator helps.")
         }
-        Verdict::TooMuchLive { .. } => {
-            format!("Too much is live: {} of {device}. No allocator helps.", bytes(figures.live))
+        Verdict::TooMuchLive { .. } => format!("Too much is live: {live} of {room}. No allocator helps."),
+        Verdict::Others { missing } if figures.is_little_elsewhere() => {
+            let (device, missing) = (bytes(figures.device.unwrap_or(0)), bytes(missing));
+            format!("Libraries and the CUDA context leave {room} of {device}; {missing} are missing.")
         }
         Verdict::Others { missing } => {
-            let others = bytes(figures.others.unwrap_or(0));
-            format!("Others hold the memory: {others} of {device}; {} are missing.", bytes(missing))
+            let condition = if figures.device_from == Some(DeviceFrom::Noted) { "" } else { ", if this is its GPU" };
+            let (others, device) = (bytes(figures.others().unwrap_or(0)), bytes(figures.device.unwrap_or(0)));
+            format!("Others hold the memory{condition}: {others} of {device}; {} are missing.", bytes(missing))
         }
-        Verdict::PyTorchIsEnough { allocator, .. } => enough(figures, allocator),
+        Verdict::Limit { to } => {
+            format!("A limit is too low: at least {room} may be held under it, and {} are needed.", bytes(to))
+        }
+        Verdict::PyTorchIsEnough { allocator, has_room } => enough(figures, allocator, has_room),
         Verdict::Streams { apart, is_saved } => {
             let whose = if is_saved { "seamalloc shares it" } else { "no allocator can reuse it yet" };
             format!("Streams keep memory apart: {}, and {whose}.", bytes(apart))
         }
         Verdict::SeamallocHelps { saves: None, .. } => {
-            format!("seamalloc helps: it runs the job on {device}, PyTorch's allocators do not.")
+            let with = figures.remedy().map_or_else(String::new, |options| format!("with {options} "));
+            format!("seamalloc helps: {with}it runs the job on {room}, PyTorch's allocators do not.")
         }
         Verdict::SeamallocHelps { saves: Some(saves), waits } => {
-            let other = figures.best_of_pytorch().map_or("native", |(allocator, _)| name(allocator));
-            match waits {
-                0 => format!("seamalloc helps: it holds {} less than {other}.", bytes(saves)),
-                waits => format!("seamalloc helps: it never waits for memory, {other} {}.", times(waits)),
+            let other = figures.best_of_pytorch().map_or("native", |(best, _)| name(best));
+            match (saves, waits) {
+                (0, waits) => format!("seamalloc helps: it never waits for memory, {other} {}.", times(waits)),
+                (saves, 0) => format!("seamalloc helps: it holds {} less than {other}.", bytes(saves)),
+                (saves, _) => {
+                    let waits = if figures.stitch.waits == 0 { "never waits for memory" } else { "waits less" };
+                    format!("seamalloc helps: it holds {} less than {other}, and {waits}.", bytes(saves))
+                }
             }
         }
     }
 }
 
 /// The headline where an allocator of PyTorch's is enough.
-fn enough(figures: &Figures, allocator: OfPyTorch) -> String {
-    let Figures { native, expandable, .. } = figures;
-    match (allocator, native.reserved, expandable.reserved) {
-        (OfPyTorch::Expandable, Some(_), _) if native.waits > expandable.waits => {
-            format!("PyTorch's expandable segments are enough: native waits for memory {}.", times(native.waits))
+fn enough(figures: &Figures, allocator: Choice, has_room: bool) -> String {
+    let [first, ..] = figures.by_effort();
+    let (own, other) = (figures.need(allocator), figures.need(first));
+    let held = own.reserved.unwrap_or(0);
+    let who = match allocator {
+        Choice::Native => "PyTorch's native allocator is",
+        _ => "PyTorch's expandable segments are",
+    };
+    match other.reserved {
+        _ if allocator == first && has_room => {
+            let capacity = figures.capacity.unwrap_or(0);
+            let (left, of) = (bytes(capacity.saturating_sub(held)), bytes(capacity));
+            format!("Nothing to do: with {}, {left} of {of} stay free.", name(allocator))
         }
-        (OfPyTorch::Expandable, Some(held), Some(less)) => {
-            let saves = bytes(held.saturating_sub(less));
-            format!("PyTorch's expandable segments are enough: they hold {saves} less than native.")
+        _ if allocator == first && figures.is_least(allocator) => {
+            format!("{who} enough: no other holds {} and {FEW_PERCENT}% less.", bytes(FEW_BYTES))
         }
-        (OfPyTorch::Expandable, ..) => {
-            "PyTorch's expandable segments are enough: they run the job, native does not.".to_owned()
+        _ if allocator == first => format!("{who} enough: no other runs it with fewer waits for memory."),
+        None => format!("{who} enough: the job runs, and with {} it does not.", name(first)),
+        Some(_) if other.waits > own.waits => {
+            format!("{who} enough: {} waits for memory {}.", name(first), times(other.waits))
         }
-        (OfPyTorch::Native, ..) if saving(native.reserved.unwrap_or(0), figures.stitch.reserved).is_some() => {
-            "PyTorch's native allocator is enough: it leaves room on the device.".to_owned()
-        }
-        (OfPyTorch::Native, ..) => {
-            format!("PyTorch's native allocator is enough: no other holds {FEW_PERCENT}% less.")
+        Some(more) => {
+            format!("{who} enough: they hold {} less than {}.", bytes(more.saturating_sub(held)), name(first))
         }
     }
 }
@@ -78,35 +96,29 @@ pub(super) fn reasons(found: &Judgement) -> String {
     let mut said = Vec::new();
     match found.verdict {
         Verdict::TooMuchLive { by } => {
+            let room = if figures.is_of_refusal() { "PyTorch could have when it ran out" } else { "the device has" };
             said.push(match by {
-                0 => format!("{}. With what rounding takes, no allocator fits it in.", demand(figures)),
-                by if figures.is_of_refusal() => {
-                    format!("{}, {} more than PyTorch could have when it ran out.", demand(figures), bytes(by))
-                }
-                by => format!("{}, {} more than the device has.", demand(figures), bytes(by)),
+                0 => format!("{}. The job {}.", demand(figures), needs(figures)),
+                by => format!("{}, {} more than {room}.", demand(figures), bytes(by)),
             });
-            if figures.is_of_refusal() {
-                said.push(match figures.free_beyond_limit {
-                    Some(free) => format!("A limit refused the request: the device had {} free.", bytes(free)),
-                    None => "If the GPU has more, others held the rest: see `nvidia-smi`.".to_owned(),
-                });
-            }
+            said.extend(figures.shortage.as_ref().map(|shortage| with_enough(figures, shortage)));
             said.extend(owners(figures));
         }
-        Verdict::Others { .. } => said.push(format!(
-            "{}. The job {}, and others hold {} of the device (other processes, libraries, CUDA contexts).",
-            demand(figures),
-            needs(figures),
-            bytes(figures.others.unwrap_or(0)),
-        )),
+        Verdict::Others { .. } | Verdict::Limit { .. } => {
+            let all = [Choice::Native, Choice::Expandable, Choice::Seamalloc].map(name);
+            let room = bytes(figures.capacity.unwrap_or(0));
+            said.push(format!("{}. On {room} the job runs out of memory with {}.", demand(figures), listed(&all)));
+            said.extend(figures.shortage.as_ref().map(|shortage| with_enough(figures, shortage)));
+        }
         Verdict::PyTorchIsEnough { allocator, has_room } => {
             said.push(format!("{}. The job {}.", demand(figures), needs(figures)));
             said.push(beyond(figures, allocator, has_room));
         }
         Verdict::Streams { is_saved, .. } => {
-            let need = figures.best_of_pytorch().map_or(figures.expandable, |(of, _)| *figures.need(of));
+            let best = figures.best_of_pytorch().map_or(Choice::Expandable, |(best, _)| best);
+            let need = if is_saved { best } else { figures.recommended().unwrap_or(best) };
             said.push(format!("{}. The job {}.", demand(figures), needs(figures)));
-            let apart = kept_apart(&need);
+            let apart = kept_apart(figures.need(need));
             said.push(if is_saved {
                 format!("PyTorch's allocators keep {apart}; seamalloc passes it on behind waits on the GPU.")
             } else {
@@ -115,13 +127,17 @@ pub(super) fn reasons(found: &Judgement) -> String {
         }
         Verdict::SeamallocHelps { .. } => {
             said.push(format!("{}. The job {}.", demand(figures), needs(figures)));
+            said.extend(room_left(figures));
         }
     }
-    said.extend(recorded_elsewhere(figures));
+    said.extend(recorded(found));
     if figures.capacity.is_none() {
-        said.push("The recording does not say how much memory its GPU has.".to_owned());
-        if matches!(found.verdict, Verdict::PyTorchIsEnough { allocator: OfPyTorch::Expandable, .. }) {
-            said.push(format!("The setting is {EXPANDABLE_SETTING}."));
+        said.push(format!(
+            "The recording does not say how much memory its GPU has. This is the verdict where memory is short; where \
+             native leaves {NEAR_PERCENT}% of it free, nothing is to do."
+        ));
+        if matches!(found.verdict, Verdict::PyTorchIsEnough { allocator: Choice::Expandable, .. }) {
+            said.push(format!("The setting is {}.", setting(figures)));
         }
     }
     said.join(" ")
@@ -142,21 +158,42 @@ fn demand(figures: &Figures) -> String {
     }
 }
 
-/// The memory that PyTorch could have while the job was recorded, where that is less than the device has.
-fn recorded_elsewhere(figures: &Figures) -> Option<String> {
-    let (capacity, available) = (figures.capacity?, figures.available?);
-    let others = capacity.checked_sub(available).filter(|others| *others > 0 && figures.others.is_none())?;
-    let why = match figures.free_beyond_limit {
-        Some(_) => "a limit kept the rest from it".to_owned(),
-        None => format!("if that was on this device, others held {} (see `nvidia-smi`)", bytes(others)),
-    };
-    Some(format!("PyTorch could have {} when it ran out: {why}.", bytes(available)))
+/// The memory that PyTorch could have when a request was refused, where that is less than the device has or all that is known.
+fn recorded(found: &Judgement) -> Option<String> {
+    let figures = &found.figures;
+    let had = bytes(figures.available.filter(|_| figures.is_of_refusal())?);
+    Some(match (figures.free_beyond_limit, found.verdict) {
+        (Some(free), _) => {
+            format!("PyTorch held {had} when a limit refused the request, and its GPU had {} free.", bytes(free))
+        }
+        (None, Verdict::Others { .. }) => {
+            let [device, others] = [figures.device, figures.others()].map(|size| bytes(size.unwrap_or(0)));
+            let condition = match figures.device_from {
+                Some(DeviceFrom::Noted) => "",
+                _ => ", if this is the GPU that it was recorded on; on another one of this size the job runs",
+            };
+            format!(
+                "PyTorch could have {had} of the {device} when it ran out: its CUDA context takes about {}, and others \
+                 (processes, libraries) held {others}{condition}.",
+                bytes(CONTEXT_BYTES)
+            )
+        }
+        (None, _) => {
+            format!(
+                "PyTorch could have {had} when it ran out. If the GPU has more, others held the rest: see `nvidia-smi`."
+            )
+        }
+    })
 }
 
-/// The needs under each allocator: `needs 6.05 GiB with native, 5.50 GiB with expandable segments, …`.
+/// The memory that each allocator holds: `holds 6.05 GiB with native, 5.50 GiB with expandable segments, …`.
 fn needs(figures: &Figures) -> String {
-    let Figures { native, expandable, stitch, .. } = figures;
-    let each = [("native", native), ("expandable segments", expandable), ("seamalloc", stitch)];
+    let Figures { native, expandable, stitch, options, .. } = figures;
+    let ours = match &*options.seamalloc {
+        "" => "seamalloc".to_owned(),
+        options => format!("seamalloc ({options})"),
+    };
+    let each = [(name(Choice::Native), native), (name(Choice::Expandable), expandable), (&*ours, stitch)];
     let (mut held, mut refused) = (Vec::new(), Vec::new());
     for (name, need) in each {
         match need.reserved {
@@ -168,32 +205,62 @@ fn needs(figures: &Figures) -> String {
         }
     }
     let device = figures.capacity.map_or_else(String::new, |capacity| format!(" on {}", bytes(capacity)));
-    let refused = match refused[..] {
+    let refused = match &refused[..] {
         [] => String::new(),
-        _ => format!("runs out of memory{device} with {}", refused.join(" and ")),
+        names => format!("runs out of memory{device} with {}", listed(names)),
     };
     match (held.is_empty(), refused.is_empty()) {
         (true, _) => refused,
-        (false, true) => format!("needs {}", held.join(", ")),
-        (false, false) => format!("needs {}, and {refused}", held.join(", ")),
+        (false, true) => format!("holds {}", held.join(", ")),
+        (false, false) => format!("holds {}, and {refused}", held.join(", ")),
     }
 }
 
+/// The memory that the job holds where it has enough, and the least that the allocator to take needs.
+fn with_enough(figures: &Figures, shortage: &Shortage) -> String {
+    let order = [Choice::Native, Choice::Expandable, Choice::Seamalloc];
+    let held = order.into_iter().zip(shortage.enough);
+    let held: Vec<_> = held.filter_map(|(by, held)| Some(format!("{} with {}", bytes(held?), name(by)))).collect();
+    let place = match figures.device.filter(|_| shortage.runs_on_device) {
+        Some(device) => format!("On {}", bytes(device)),
+        None => "Where memory is plenty".to_owned(),
+    };
+    let least = match shortage.needs {
+        0 => String::new(),
+        needs => format!(", and needs {} with {}, rounding and holes included", bytes(needs), name(shortage.choice)),
+    };
+    format!("{place} it holds {}{least}.", held.join(", "))
+}
+
 /// The gain of seamalloc beyond an allocator of PyTorch's that is enough.
-fn beyond(figures: &Figures, allocator: OfPyTorch, has_room: bool) -> String {
-    let need = figures.need(allocator);
-    let reserved = need.reserved.unwrap_or(0);
+fn beyond(figures: &Figures, allocator: Choice, has_room: bool) -> String {
+    let reserved = figures.need(allocator).reserved.unwrap_or(0);
     let more = match figures.stitch.reserved {
-        Some(own) if own < reserved => format!("seamalloc would save {} more", bytes(reserved - own)),
-        Some(_) => "seamalloc would save nothing more".to_owned(),
+        Some(own) if own < reserved => format!("seamalloc would hold {} less", bytes(reserved - own)),
+        Some(_) => "seamalloc would hold no less".to_owned(),
         None => "seamalloc would not run the job".to_owned(),
     };
-    let left = figures.capacity.map(|capacity| bytes(capacity.saturating_sub(reserved)));
-    match left {
-        Some(left) if has_room => format!("{left} of the device stay free; {more}."),
-        Some(left) => format!("Only {left} of the device stay free, but {more}."),
+    match figures.capacity {
+        Some(capacity) if has_room => {
+            let (left, enough) = (bytes(capacity.saturating_sub(reserved)), bytes(near(capacity)));
+            format!("{left} of the device stay free, and {enough} ({NEAR_PERCENT}%) are enough; {more}.")
+        }
+        Some(capacity) => {
+            format!("Only {} of the device stay free, but {more}.", bytes(capacity.saturating_sub(reserved)))
+        }
         None => format!("{more}."),
     }
+}
+
+/// The memory that PyTorch's allocators leave free on the device, where that is too little.
+fn room_left(figures: &Figures) -> Option<String> {
+    let (best, reserved) = figures.best_of_pytorch()?;
+    let capacity = figures.capacity?;
+    let (left, enough) = (bytes(capacity.saturating_sub(reserved)), bytes(near(capacity)));
+    Some(format!(
+        "With {} {left} of the device stay free; {enough} ({NEAR_PERCENT}%) without waits for memory would be enough.",
+        name(best)
+    ))
 }
 
 /// The largest owners, with their shares.
@@ -221,50 +288,120 @@ pub(super) fn next_step(found: &Judgement) -> String {
     let figures = &found.figures;
     match found.verdict {
         Verdict::TooMuchLive { by } => less(figures, by),
+        Verdict::Limit { to } => {
+            let choice = figures.shortage.as_ref().map_or(Choice::Native, |shortage| shortage.choice);
+            let to = bytes(to);
+            format!("Raise the limit to {to} or more (set_per_process_memory_fraction){}.", with(figures, choice))
+        }
+        Verdict::Others { .. } => others(figures),
         _ if figures.capacity.is_none() => format!("Name the GPU for a verdict on it: {DEVICES}."),
-        Verdict::Others { .. } => {
-            "Find the others with `nvidia-smi`, and end them or give each process a limit (memory_limit).".to_owned()
-        }
-        Verdict::PyTorchIsEnough { allocator: OfPyTorch::Expandable, .. } if figures.is_expandable_set => {
-            format!("Keep {EXPANDABLE_SETTING}, which the job was recorded with.")
-        }
-        Verdict::PyTorchIsEnough { allocator: OfPyTorch::Expandable, .. } => format!("Set {EXPANDABLE_SETTING}."),
-        Verdict::PyTorchIsEnough { has_room: true, .. } => "Keep PyTorch's allocator as it is.".to_owned(),
-        Verdict::PyTorchIsEnough { .. } => {
-            "Keep PyTorch's allocator; a smaller batch leaves room where num_alloc_retries rises.".to_owned()
-        }
+        Verdict::PyTorchIsEnough { allocator, has_room } => pytorch(figures, allocator, has_room),
         Verdict::Streams { is_saved: false, .. } => {
             "Free on the stream that used the memory last: TORCH_NCCL_AVOID_RECORD_STREAMS=1, no record_stream."
                 .to_owned()
         }
-        Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => {
-            format!("Run it with seamalloc: {SEAMALLOC_COMMAND}.")
+        Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => match figures.remedy() {
+            Some(remedy) if remedy.contains("split:") => format!(
+                "If one thread launches all work, run it with seamalloc: {}.",
+                command(&joined(&figures.options.seamalloc, remedy))
+            ),
+            Some(remedy) => format!("Run it with seamalloc: {}.", command(&joined(&figures.options.seamalloc, remedy))),
+            None => format!("Run it with seamalloc: {}.", command(&figures.options.seamalloc)),
+        },
+    }
+}
+
+/// The next step where an allocator of PyTorch's is enough.
+fn pytorch(figures: &Figures, allocator: Choice, has_room: bool) -> String {
+    match allocator {
+        Choice::Native if figures.is_expandable_set => format!("Run it without {EXPANDABLE_SETTING}."),
+        Choice::Native if !figures.options.pytorch.is_empty() => format!("Set {SETTING}{}.", figures.options.pytorch),
+        Choice::Native if has_room => "Keep PyTorch's allocator as it is.".to_owned(),
+        Choice::Native => {
+            "Keep PyTorch's allocator; a smaller batch leaves room where num_alloc_retries rises.".to_owned()
         }
+        _ if figures.is_expandable_set => format!("Keep {}, which the job was recorded with.", setting(figures)),
+        _ => format!("Set {}.", setting(figures)),
+    }
+}
+
+/// The next step where others hold what is missing.
+fn others(figures: &Figures) -> String {
+    let Some(shortage) = &figures.shortage else { return String::new() };
+    let with = with(figures, shortage.choice);
+    match shortage.smaller {
+        Some(percent) if figures.is_little_elsewhere() => {
+            format!("Reduce the batch size by at least {percent}%{with}.")
+        }
+        _ => format!(
+            "Find the others with `nvidia-smi`, and end or limit them, until PyTorch can have {}{with}.",
+            bytes(shortage.needs)
+        ),
     }
 }
 
 /// The next step where too much is live.
 fn less(figures: &Figures, by: u64) -> String {
-    let persistent = figures.persistent.unwrap_or(0);
-    if figures.capacity.is_some_and(|capacity| persistent > capacity) {
-        return "Shard or offload weights and optimizer state (FSDP, CPU offload): they alone exceed the device."
-            .to_owned();
-    }
-    if figures.is_of_refusal() && figures.free_beyond_limit.is_some() {
-        return "Raise the limit (set_per_process_memory_fraction), or reduce the batch size.".to_owned();
-    }
-    let spill = format!("spill:host={}GiB", by.div_ceil(GIB).max(1));
-    let batch = match figures.live.saturating_sub(persistent) {
-        _ if by == 0 => "Reduce the batch size a little".to_owned(),
-        rest if persistent > 0 && rest > 0 => {
-            let part = (u128::from(by) * 100).div_ceil(u128::from(rest));
-            format!("Reduce the batch size by at least {part}%")
-        }
-        _ => format!("Reduce the batch size, until {} less are live", bytes(by)),
+    let Some(shortage) = &figures.shortage else {
+        return format!("Reduce the batch size, until {} less are live.", bytes(by.max(1)));
     };
-    format!(
-        "{batch}; or recompute or offload activations; or let seamalloc spill: SEAMALLOC_CONF={spill} {SEAMALLOC_COMMAND}."
-    )
+    let with = with(figures, shortage.choice);
+    let first = match (shortage.smaller, figures.persistent) {
+        (Some(percent), _) => format!("Reduce the batch size by at least {percent}%{with}"),
+        (None, Some(persistent)) if persistent > 0 => {
+            return format!(
+                "Shard or offload weights and optimizer state (FSDP, CPU offload): their {} alone are too much.",
+                bytes(persistent)
+            );
+        }
+        (None, _) => {
+            let less = bytes(shortage.needs.saturating_sub(figures.capacity.unwrap_or(0)));
+            format!("Reduce the batch size, until {less} less are live{with}")
+        }
+    };
+    let spill = shortage
+        .spill
+        .as_ref()
+        .map(|options| format!("; or let seamalloc spill: {}", command(&joined(&figures.options.seamalloc, options))));
+    format!("{first}; or recompute or offload activations{}.", spill.unwrap_or_default())
+}
+
+/// The part of a step that names the allocator with which it is enough; empty for the one that the job has.
+fn with(figures: &Figures, choice: Choice) -> String {
+    match choice {
+        Choice::Native => String::new(),
+        Choice::Expandable if figures.is_expandable_set => String::new(),
+        Choice::Expandable => format!(", and set {}", setting(figures)),
+        Choice::Seamalloc => format!(", and run it with seamalloc: {}", command(&figures.options.seamalloc)),
+    }
+}
+
+/// The setting of expandable segments, with the options of the replays that PyTorch has too.
+fn setting(figures: &Figures) -> String {
+    joined(EXPANDABLE_SETTING, &figures.options.pytorch)
+}
+
+/// The command that runs a program with seamalloc and these options.
+fn command(options: &str) -> String {
+    if options.is_empty() {
+        SEAMALLOC_COMMAND.to_owned()
+    } else {
+        format!("SEAMALLOC_CONF={options} {SEAMALLOC_COMMAND}")
+    }
+}
+
+/// Options beside others.
+fn joined(options: &str, more: &str) -> String {
+    let both = [options, more].map(str::trim);
+    both.into_iter().filter(|options| !options.is_empty()).collect::<Vec<_>>().join(",")
+}
+
+/// Names as a list: a, b and c.
+fn listed(names: &[&str]) -> String {
+    match names {
+        [most @ .., last] if !most.is_empty() => format!("{} and {last}", most.join(", ")),
+        names => names.concat(),
+    }
 }
 
 /// How often, in words.
@@ -282,12 +419,29 @@ impl Figures {
     fn is_of_refusal(&self) -> bool {
         self.capacity.is_some() && self.capacity == self.available
     }
+
+    /// Returns the options with which seamalloc runs the job where it does not with those of the replays.
+    fn remedy(&self) -> Option<&str> {
+        self.shortage.as_ref()?.remedy.as_deref()
+    }
+
+    /// Returns whether no other allocator holds notably less.
+    fn is_least(&self, choice: Choice) -> bool {
+        let held = self.need(choice).reserved.unwrap_or(0);
+        self.by_effort().iter().all(|other| saving(held, self.need(*other).reserved).is_none())
+    }
+
+    /// Returns whether others hold no more of the device than libraries and a CUDA context do, which do not end.
+    fn is_little_elsewhere(&self) -> bool {
+        self.others().zip(self.device).is_some_and(|(others, device)| others < near(device))
+    }
 }
 
 /// The name in a sentence.
-fn name(allocator: OfPyTorch) -> &'static str {
-    match allocator {
-        OfPyTorch::Native => "native",
-        OfPyTorch::Expandable => "expandable segments",
+fn name(choice: Choice) -> &'static str {
+    match choice {
+        Choice::Native => "native",
+        Choice::Expandable => "expandable segments",
+        Choice::Seamalloc => "seamalloc",
     }
 }

@@ -19,9 +19,9 @@ pub const MOST_GROWTH: f64 = (MOST / WHOLE) as f64;
 
 /// What a strategy makes of a job with larger steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Growth {
+pub(crate) struct Growth {
     /// See [`super::WhatIf::largest_step`].
-    pub(super) largest_step: Option<f64>,
+    pub(crate) largest_step: Option<f64>,
     /// How many replays the search took, that of the job as it is among them.
     pub(super) tries: u32,
 }
@@ -34,7 +34,7 @@ impl Default for Growth {
 }
 
 /// The part of a job that grows with its steps.
-pub(super) struct Growing<'t> {
+pub(crate) struct Growing<'t> {
     /// The job whose steps grow, with the request that was refused when it was recorded.
     job: &'t Trace,
     /// Which blocks of the job stay as they are.
@@ -42,7 +42,7 @@ pub(super) struct Growing<'t> {
 }
 
 impl<'t> Growing<'t> {
-    pub(super) fn of(job: &'t Trace) -> Self {
+    pub(crate) fn of(job: &'t Trace) -> Self {
         Self { job, persistent: Persistent::of(job) }
     }
 
@@ -60,7 +60,7 @@ impl<'t> Growing<'t> {
     /// Seeks the largest step on a device of which the first replay, of the job as it is, found this: replays the job with
     /// larger steps, until one runs and one that is a hundredth part larger does not. The first to be tried is the one that
     /// would just fit if the same part of the memory held were used as in the job.
-    pub(super) fn sought(
+    pub(crate) fn sought(
         &self,
         reserved: Option<u64>,
         options: &ReplayOptions,

@@ -10,6 +10,7 @@ mod replays;
 
 pub use device::{DeviceFrom, device_of};
 pub(crate) use device::{FREE_BEYOND_LIMIT, Recorded};
+pub(crate) use growth::Growing;
 pub use growth::MOST_GROWTH;
 pub use replays::Replays;
 
@@ -18,7 +19,7 @@ use crate::refused::RefusedRequest;
 use crate::replay::{ReplayError, ReplayOptions, Spilled};
 use crate::trace::Trace;
 use crate::verdict::Judgement;
-use growth::{Growing, Growth};
+use growth::Growth;
 use replays::Replayed;
 use seamalloc::StrategyKind;
 use serde_json::Value;

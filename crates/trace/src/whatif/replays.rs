@@ -5,11 +5,11 @@
 
 use super::{DeviceFrom, Recorded};
 use crate::refused::RefusedRequest;
-use crate::replay::{ReplayError, ReplayOptions, Spilled, watched_replay};
+use crate::replay::{ReplayError, ReplayOptions, Spilled, replay, watched_replay};
 use crate::trace::Trace;
 use crate::verdict::{Look, NEAR_PERCENT, Need};
-use seamalloc::StrategyKind;
 use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
+use seamalloc::{Config, StrategyKind};
 use std::borrow::Cow;
 
 /// A job of which the device is unknown is replayed on one with at least so many times the live bytes.
@@ -24,7 +24,6 @@ pub struct Replays<'t> {
     /// The device's name, with its capacity.
     device: String,
     device_from: DeviceFrom,
-    others: Option<u64>,
     known: Vec<(StrategyKind, Replayed)>,
 }
 
@@ -52,8 +51,7 @@ impl<'t> Replays<'t> {
         let name = device.to_string();
         let job = RefusedRequest::job(trace);
         if device_from == DeviceFrom::Unknown {
-            let plenty = job.summary().peak_live.saturating_mul(PLENTY);
-            device.capacity = device.capacity.max(plenty).min(MAX_CAPACITY);
+            device.capacity = device.capacity.max(plenty_for(&job));
         }
         Self {
             trace,
@@ -61,7 +59,6 @@ impl<'t> Replays<'t> {
             options: ReplayOptions { device, ..options.clone() },
             device: name,
             device_from,
-            others: if stays.is_some() { None } else { others },
             known: Vec::new(),
         }
     }
@@ -91,9 +88,42 @@ impl<'t> Replays<'t> {
         self.device_from
     }
 
-    /// What others held of the device when the job was recorded, where that is more than a CUDA context takes.
-    pub(crate) fn others(&self) -> Option<u64> {
-        self.others
+    /// The most memory that the options let an allocator have; `None` if they do not limit it.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        let (config, all) = (&self.options.config, self.options.device.capacity);
+        let part = config.memory_fraction.map(|fraction| (all as f64 * fraction) as u64);
+        let shared = (config.headroom > 0).then(|| all.saturating_sub(config.headroom));
+        part.into_iter().chain(config.memory_limit).chain(shared).min()
+    }
+
+    /// The same job on a device with so much memory, all of it for the allocator.
+    pub(crate) fn on(&self, capacity: u64) -> Self {
+        let config = Config { memory_fraction: None, memory_limit: None, headroom: 0, ..self.options.config.clone() };
+        let device = SimConfig { capacity, ..self.options.device.clone() };
+        Self {
+            trace: self.trace,
+            job: self.job.clone(),
+            options: ReplayOptions { config, device, ..self.options.clone() },
+            device: self.device.clone(),
+            device_from: self.device_from,
+            known: Vec::new(),
+        }
+    }
+
+    /// The same job where no strategy runs out of memory.
+    pub(crate) fn on_plenty(&self) -> Self {
+        self.on(plenty_for(&self.job))
+    }
+
+    /// The strategies that are known to run the job.
+    pub(crate) fn known_to_run(&self) -> impl Iterator<Item = StrategyKind> {
+        self.known.iter().filter(|(_, known)| known.need.reserved.is_some()).map(|(kind, _)| *kind)
+    }
+
+    /// Returns whether the job runs with these options.
+    pub(crate) fn runs(&self, config: Config) -> Result<bool, ReplayError> {
+        let passes = replay(&self.job, &ReplayOptions { config, ..self.options.clone() }, &mut |_, _| {})?;
+        Ok(passes.last().is_some_and(|pass| pass.oom.is_none()))
     }
 
     /// The options of a strategy's replays.
@@ -112,4 +142,9 @@ impl<'t> Replays<'t> {
         self.known.push((strategy, new));
         Ok(new)
     }
+}
+
+/// Returns memory that no strategy uses up on a job.
+fn plenty_for(job: &Trace) -> u64 {
+    job.summary().peak_live.saturating_mul(PLENTY).clamp(1 << 30, MAX_CAPACITY)
 }

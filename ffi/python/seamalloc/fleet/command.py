@@ -242,9 +242,8 @@ def _write_page(judged: dict[str, Any], output: str) -> None:
 
 def _code(judged: dict[str, Any]) -> int:
     """The exit code: what is worst comes first."""
-    job = judged["job"]
     if not judged["ranks"]:
         return BROKEN
     if judged["broken"]:
         return SOME_BROKEN
-    return OUT_OF_MEMORY if any(of["runs"] < job["ranks"] for of in job["strategies"].values()) else 0
+    return 0 if all(row["verdict"]["runs"] for row in judged["ranks"]) else OUT_OF_MEMORY

@@ -20,7 +20,7 @@ from .rank import Found, Row
 from .words import BASELINES, EXPANDABLE, NATIVE, sentences
 
 # Verdicts of `whatif` by what they ask of a job: what no allocator can serve comes first.
-VERDICTS = ("too_much_live", "others", "streams", "seamalloc_helps", "pytorch_is_enough")
+VERDICTS = ("too_much_live", "limit", "others", "streams", "seamalloc_helps", "pytorch_is_enough")
 # Ranks whose figures differ by no more than this part are near each other.
 NEAR = 0.01
 
