@@ -1,7 +1,7 @@
 // The table of the options: for each its field with the default, its name in text, the syntax of its value, and its row of docs/options.md.
 //
-// To add an option, add a field with its rows here, and use the field. `options.rs` includes this file, and `row.rs` makes of it the structs,
-// their defaults, the reading, the printing and the checks. The test `options_page` makes docs/options.md of it.
+// To add an option, add a field with its rows here, and use the field. `options.rs` includes this file; the macro in `row.rs` makes the structs,
+// their defaults, the reading, the printing and the checks from it. The test `options_page` makes docs/options.md from it.
 //
 // `@section` begins a section of the page. A field stands as in a struct, with its default. Below it stand the options that set it:
 // `"name": syntax`, then where needed

@@ -208,6 +208,20 @@ fn defaults_are_typed_as_they_are_told() {
     }
 }
 
+/// Each option alone, and all at once.
+#[test]
+fn every_option_is_printed_and_read_back() {
+    // A segment as large as its example excludes the example of `max_split_size_mb`.
+    let examples = rows().filter(|row| row.name != "large_segment_size_mb").map(typed);
+    let all = examples.collect::<Vec<_>>().join(",");
+    for text in rows().map(typed).chain([all, String::new()]) {
+        let config = Config::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let printed = config.to_string();
+        assert_eq!(Config::parse(&printed).as_ref(), Ok(&config), "{text}: {printed}");
+        assert_eq!(printed.is_empty(), text.is_empty(), "{text}: {printed}");
+    }
+}
+
 /// The row's example, with what it needs beside it.
 fn typed(row: &Row) -> String {
     format!("{}{}:{}", row.beside, row.name, row.example)
