@@ -161,7 +161,7 @@ fn help_names_the_simulated_devices() {
         let text = stdout(&command, 0).split_whitespace().collect::<Vec<_>>().join(" ");
         has(
             &text,
-            &["h200 (139 GiB)", "h100 (80 GiB)", "a100-40gb (40 GiB)", "l40s", "rtx4090", "b200", "costs of an H200"],
+            &["h200 (139 GiB)", "h100 (79 GiB)", "a100-40gb (40 GiB)", "l40s", "rtx4090", "b200", "costs of an H200"],
         );
     }
     for device in ["sim:h100", "sim:a100-80gb", "sim:a100-40gb", "sim:l40s", "sim:rtx4090", "sim:b200"] {

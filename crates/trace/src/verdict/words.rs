@@ -12,7 +12,8 @@ use seamalloc::units::format_bytes as bytes;
 /// The variable that has PyTorch's options.
 const SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=";
 /// How a device is named, for a job whose device is unknown.
-const DEVICES: &str = "--device sim:rtx4090 (24 GiB); of any other GPU say the memory: --device sim:h200,capacity=44GiB";
+const DEVICES: &str =
+    "--device sim:rtx4090 (24 GiB); of any other GPU say the memory: --device sim:h200,capacity=44GiB";
 
 /// The verdict in at most 100 characters.
 pub(super) fn headline(found: &Judgement) -> String {
