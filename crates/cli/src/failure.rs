@@ -75,7 +75,10 @@ pub(crate) enum Failure {
     Differ(usize, usize),
     #[error("{} did not have enough memory", if *.1 == 1 { "the run".to_owned() } else { format!("{} of {} runs", .0, .1) })]
     OutOfMemory(usize, usize),
-    #[error("{0} of {1} jobs need more memory than they have, with every allocator that was tried")]
+    #[error(
+        "{} with every allocator that was tried",
+        if *.1 == 1 { "the job needs more memory than it has,".to_owned() } else { format!("{} of {} jobs need more memory than they have,", .0, .1) }
+    )]
     DoesNotRun(usize, usize),
     #[error("{0} of {1} inputs could not be processed{rest}", rest = if .0 < .1 { "; the others were" } else { "" })]
     Broken(usize, usize),

@@ -6,7 +6,7 @@ use crate::inputs::Inputs;
 use crate::layout::Layouts;
 use crate::output;
 use seamalloc::nearest::near;
-use seamalloc_trace::pytorch::{Origins, read_origins};
+use seamalloc_trace::pytorch::{Origins, read_with_origins};
 use seamalloc_trace::workload::{self, Scale, Workload};
 use seamalloc_trace::{Trace, TraceError, make_refused, read_path, recorded};
 use std::io::ErrorKind;
@@ -29,15 +29,9 @@ pub(crate) fn load_with_origins(
 ) -> Result<(Vec<Loaded>, Inputs), Failure> {
     must_be_given(paths)?;
     Inputs::read(paths, |path| {
-        let traces = layouts.or(path, load(path, generate))?;
-        let origins = if path.exists() && !traces.is_empty() { read_origins(path)? } else { Vec::new() };
-        let mut origins = origins.into_iter().map(Some);
-        let with_refused = |mut trace| {
-            let mut origins = origins.next().flatten();
-            make_refused(&mut trace, origins.as_mut());
-            (trace, origins)
-        };
-        Ok(traces.into_iter().map(with_refused).collect())
+        let mut traces = layouts.or(path, load_by(path, generate, read_with_origins, |trace| (trace, None)))?;
+        traces.iter_mut().for_each(|(trace, origins)| make_refused(trace, origins.as_mut()));
+        Ok(traces)
     })
 }
 
@@ -56,7 +50,17 @@ pub(crate) fn must_be_given(paths: &[PathBuf]) -> Result<(), Failure> {
 
 /// The traces of a file, or the recorded jobs and generated workloads of that name or group. A file wins.
 pub(crate) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Trace>, Failure> {
-    match read_path(path) {
+    load_by(path, generate, read_path, |trace| trace)
+}
+
+/// As [`load`], of what `read` makes of a file, and `of` of a trace without one.
+fn load_by<T>(
+    path: &Path,
+    generate: GenerateArgs,
+    read: impl FnOnce(&Path) -> Result<Vec<T>, TraceError>,
+    of: impl Fn(Trace) -> T,
+) -> Result<Vec<T>, Failure> {
+    match read(path) {
         Err(TraceError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
             let name = path.to_string_lossy();
             let named: Vec<_> = entries().into_iter().filter(|entry| entry.is_called(&name)).collect();
@@ -64,7 +68,7 @@ pub(crate) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Trace>, Fa
                 return Err(Failure::NoSuchTrace { path: path.to_owned(), nearest: suggestion(&name) });
             }
             tell_of_twin(&name);
-            named.into_iter().map(|entry| entry.trace(generate)).collect()
+            named.into_iter().map(|entry| Ok(of(entry.trace(generate)?))).collect()
         }
         Err(TraceError::Io { source, .. }) => Err(Failure::Read { path: path.to_owned(), error: source }),
         traces => Ok(traces?),

@@ -153,8 +153,7 @@ fn assumption(any: &WhatIf) -> String {
     };
     format!(
         " Taken to grow with the step are activations and temporary buffers, and, to be careful, gradients and the \
-         optimizer's temporary buffers; {stays}. Predicted so for four real jobs, a step was at most 16% too small, and with native once \
-         14% too large."
+         optimizer's temporary buffers; {stays}. For four real jobs this was at most 16% too small, and with native once 14% too large."
     )
 }
 

@@ -1,8 +1,7 @@
 //! The request that was refused while a job was recorded.
 //!
-//! Owns: its place in a trace's description, and the trace in which it is made.
+//! Owns: its place in a trace's description, and the trace in which it is made. `make_refused.rs` makes it.
 
-use crate::pytorch::Origins;
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 use serde_json::{Value, json};
@@ -17,24 +16,8 @@ pub(crate) struct RefusedRequest {
     pub(crate) size: u64,
     /// The stream, as the driver's handle.
     pub(crate) stream: StreamId,
-    /// Whether the trace has the request among its events: [`make_refused`] has put it there.
+    /// Whether the trace has the request among its events: [`make_refused`](crate::make_refused) has put it there.
     pub(crate) is_made: bool,
-}
-
-/// Makes the request that was refused while a job was recorded a part of the trace, as if it had been served where it was
-/// refused and its block freed at once; `origins` has its stack then. Does nothing where there is none, or where that was done.
-pub fn make_refused(trace: &mut Trace, origins: Option<&mut Origins>) {
-    let Some(refused) = RefusedRequest::of(trace).filter(|refused| !refused.is_made) else { return };
-    *trace = refused.made_in(trace);
-    if let Some(origins) = origins {
-        let new = refused.block_of(trace);
-        let refusals = origins.refusals.iter().filter(|refusal| refusal.before_block as usize == new);
-        let stack = refusals.filter(|refusal| refusal.size == refused.size).map(|refusal| refusal.stack).next();
-        origins.of_block.insert(new.min(origins.of_block.len()), stack.unwrap_or(0));
-        for later in origins.refusals.iter_mut().filter(|refusal| refusal.before_block as usize > new) {
-            later.before_block = later.before_block.saturating_add(1);
-        }
-    }
 }
 
 impl RefusedRequest {
@@ -65,7 +48,7 @@ impl RefusedRequest {
     }
 
     /// Returns the number of the request's block in the trace in which it is made.
-    fn block_of(self, trace: &Trace) -> usize {
+    pub(crate) fn block_of(self, trace: &Trace) -> usize {
         let before = trace.events.iter().take(self.event);
         before.filter(|event| matches!(event, TraceEvent::Alloc { .. })).count()
     }
@@ -101,7 +84,8 @@ impl RefusedRequest {
 mod tests {
     use super::*;
     use crate::builder::check;
-    use crate::pytorch::Refusal;
+    use crate::make_refused;
+    use crate::pytorch::{Origins, Refusal};
 
     fn alloc(size: u64) -> TraceEvent {
         TraceEvent::Alloc { size, stream: 0 }

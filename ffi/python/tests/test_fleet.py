@@ -146,6 +146,14 @@ class Job(unittest.TestCase):
         self.assertEqual(job["devices"], {"sim:h200,capacity=1KiB": 2, "sim:small": 2})
         self.assertIsNone(job["strategies"]["stitch"]["largest_step"])
 
+    def test_is_decided_by_what_is_held_where_the_device_is_unknown(self):
+        unknown = {"sought": False, "step": None, "native_step": None, "expandable_step": None}
+        unknown |= {"capacity": None, "device_from": "unknown"}
+        job = judge([found(0, **unknown), found(1, **unknown, reserved=300), found(2, **unknown)], "1")["job"]
+        decides = job["strategies"]["stitch"]["decides"]
+        self.assertEqual((decides["name"], decides["free"], decides["as_near"]), ("rank-1", None, 0))
+        self.assertIn("rank-1 decides the batch size: it holds most, 300 B; its device is unknown (--device)", str(job["sentences"]))
+
     def test_counts_what_is_saved_where_both_run(self):
         ranks = [
             found(0),

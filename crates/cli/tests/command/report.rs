@@ -102,7 +102,7 @@ fn a_run_without_enough_memory_has_its_page_too() {
     let device = "sim:h200,capacity=120MiB";
     let ended = run(&["report", &file, "--device", device, "--strategy", "caching,stitch", "-o", &page], 3);
     let errors = String::from_utf8(ended.get_output().stderr.clone()).unwrap();
-    has(&errors, &["1 of 1 jobs need more memory than they have, with every allocator that was tried"]);
+    has(&errors, &["the job needs more memory than it has, with every allocator that was tried"]);
     assert!(folder.content().contains(&"page.html".to_owned()));
 }
 

@@ -85,7 +85,7 @@ fn what_is_gained_is_said_over_pytorch_on_the_same_device() {
             "sim:h200,capacity=200MiB",
             "job on sim:h200,capacity=200MiB: native x2.00, expandable x2.00, stitch x2.00: the same largest step as expandable's, within 1%; holds as much as \
              native, 10.00 MiB less than expandable. Taken to grow with the step are activations and temporary buffers, and, \
-             to be careful, gradients and the optimizer's temporary buffers; 100.00 MiB of weights and optimizer state stay. Predicted so for four real jobs",
+             to be careful, gradients and the optimizer's temporary buffers; 100.00 MiB of weights and optimizer state stay. For four real jobs this was at most 16% too small",
         ),
         (
             "sim:h200,capacity=130MiB",

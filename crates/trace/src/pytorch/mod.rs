@@ -17,7 +17,7 @@ mod unpickle;
 mod write;
 
 pub use contents::PyTorchSnapshot;
-pub use origins::{Frame, HeldOrigins, Origins, Refusal, read_held_origins, read_origins};
+pub use origins::{Frame, HeldOrigins, Origins, Refusal, read_held_origins, read_origins, read_with_origins};
 pub use read::read_snapshot;
 pub(crate) use read::{PICKLE_MAGIC, read_snapshot_named};
 pub use write::{write_flight_pickle, write_snapshot_json, write_snapshot_pickle};

@@ -10,6 +10,8 @@ use super::unpickle::unpickle;
 use crate::error::TraceError;
 use crate::history::earlier_addresses;
 use crate::memory::{Memory, SeededMap, list_bytes};
+use crate::read::{read_path, stem};
+use crate::trace::Trace;
 use crate::unpack::{BUFFER, MAX_WHOLE, Opened, read_to_limit};
 use rapidhash::fast::RandomState;
 use seamalloc::observer::{Action, Event};
@@ -118,8 +120,33 @@ fn unpacked_pickle(file: &str, opened: Opened<impl BufRead>) -> Result<Option<(V
     is_pickle.then(|| read_to_limit(file, opened.content, MAX_WHOLE)).transpose()
 }
 
+/// Reads every trace of a file as [`read_path`](crate::read_path) does, and what a pickle says of its origins.
+///
+/// # Errors
+/// As [`read_path`](crate::read_path).
+pub fn read_with_origins(path: &Path) -> Result<Vec<(Trace, Option<Origins>)>, TraceError> {
+    let (file, opened) = open(path)?;
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let whole = whole_pickle(&file, opened)?;
+    let (traces, origins) = whole.map(|whole| of_whole(&file, stem(&name), whole)).transpose()?.unwrap_or_default();
+    if traces.is_empty() {
+        return Ok(read_path(path)?.into_iter().map(|trace| (trace, None)).collect());
+    }
+    let mut origins = origins.into_iter();
+    Ok(traces.into_iter().map(|trace| (trace, origins.next())).collect())
+}
+
 fn origins_of(file: &str, reader: impl BufRead) -> Result<Vec<Origins>, TraceError> {
-    let Some((whole, mut memory)) = whole_pickle(file, reader)? else { return Ok(Vec::new()) };
+    let whole = whole_pickle(file, reader)?;
+    Ok(whole.map(|whole| of_whole(file, file, whole)).transpose()?.unwrap_or_default().1)
+}
+
+/// Returns the traces of a pickle, named after `name`, and their origins.
+fn of_whole(
+    file: &str,
+    name: &str,
+    (whole, mut memory): (Vec<u8>, Memory),
+) -> Result<(Vec<Trace>, Vec<Origins>), TraceError> {
     let too_much = |error| TraceError::memory(file, error);
     let pickle = unpickle(file, &whole, &mut memory)?;
     let raw = of_pickle(file, &pickle, &mut memory)?;
@@ -128,7 +155,7 @@ fn origins_of(file: &str, reader: impl BufRead) -> Result<Vec<Origins>, TraceErr
     memory.charge(copied).map_err(too_much)?;
     let mut reader = Reader::new(&pickle, memory);
     let held = reader.stacks_of_blocks(file)?;
-    let snapshot = assemble(file, file, raw, reader.memory)?;
+    let snapshot = assemble(file, name, raw, reader.memory)?;
     let mut found = Vec::new();
     for (device, history) in histories.iter().enumerate() {
         let is_use =
@@ -165,7 +192,7 @@ fn origins_of(file: &str, reader: impl BufRead) -> Result<Vec<Origins>, TraceErr
         reader.memory.charge(reader.out.heap_bytes()).map_err(too_much)?;
         found.push(reader.out.clone());
     }
-    Ok(found)
+    Ok((snapshot.traces, found))
 }
 
 /// The stacks of the blocks that are allocated on one device, of a snapshot's segments.

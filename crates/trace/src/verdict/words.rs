@@ -11,9 +11,9 @@ use seamalloc::units::format_bytes as bytes;
 
 /// The variable that has PyTorch's options.
 const SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=";
-/// Examples of devices, for a job whose device is unknown.
+/// How a device is named, for a job whose device is unknown.
 const DEVICES: &str =
-    "--device sim:rtx4090 (24 GiB), sim:a100-40gb, sim:l40s (48), sim:h100 (79), sim:h200,capacity=44GiB";
+    "--device sim:rtx4090 (24 GiB); of any other GPU say the memory: --device sim:h200,capacity=44GiB";
 
 /// The verdict in at most 100 characters.
 pub(super) fn headline(found: &Judgement) -> String {
@@ -50,13 +50,9 @@ pub(super) fn headline(found: &Judgement) -> String {
         }
         Verdict::SeamallocHelps { saves: Some(saves), waits } => {
             let other = figures.best_of_pytorch().map_or("native", |(best, _)| name(best));
-            let is_notable =
-                figures.best_of_pytorch().and_then(|(_, held)| saving(held, figures.stitch.reserved)).is_some();
             match (saves, waits) {
+                (0, waits) => format!("seamalloc helps: it never waits for memory, {other} {}.", times(waits)),
                 (saves, 0) => format!("seamalloc helps: it holds {} less than {other}.", bytes(saves)),
-                (_, waits) if !is_notable => {
-                    format!("seamalloc helps: it never waits for memory, {other} {}.", times(waits))
-                }
                 (saves, _) => {
                     let waits = if figures.stitch.waits == 0 { "never waits for memory" } else { "waits less" };
                     format!("seamalloc helps: it holds {} less than {other}, and {waits}.", bytes(saves))

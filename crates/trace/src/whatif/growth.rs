@@ -2,10 +2,12 @@
 //!
 //! Owns: what of a job grows with its steps, the scaling of a trace, and the search for its factor.
 
-use super::EXPECTED_TRIES;
 use crate::persistent::Persistent;
 use crate::replay::{ReplayError, ReplayOptions, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
+
+/// About so many replays a search takes.
+pub(super) const EXPECTED_TRIES: u32 = 8;
 
 /// Steps are made larger in parts of this: 1%.
 const WHOLE: u64 = 100;

@@ -1,7 +1,7 @@
 //! Who holds the memory of real programs' snapshots, beside a count of its own by `data/snapshots/count.py`.
 
 use seamalloc_trace::owners::owners;
-use seamalloc_trace::pytorch::{Frame, read_origins};
+use seamalloc_trace::pytorch::{Frame, read_origins, read_with_origins};
 use seamalloc_trace::{TraceError, read_path};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -28,6 +28,10 @@ fn owners_are_those_of_an_independent_count() {
         };
         let origins = read_origins(&path).unwrap();
         assert_eq!((traces.len(), origins.len()), (counts.len(), counts.len()), "{}", path.display());
+        if !traces.is_empty() {
+            let both = traces.iter().cloned().zip(origins.iter().cloned().map(Some));
+            assert_eq!(read_with_origins(&path).unwrap(), both.collect::<Vec<_>>(), "{}", path.display());
+        }
         for ((trace, origins), count) in traces.iter().zip(&origins).zip(&counts) {
             let found = owners(trace, origins, &[], usize::MAX);
             let row = |of: &seamalloc_trace::owners::Owner| {
