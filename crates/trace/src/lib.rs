@@ -78,10 +78,11 @@ pub use fragmentation::{FRAGMENTATION_COLUMNS, fragmentation_json};
 pub use layout::Layout;
 pub use memory::MemoryError;
 pub use persistent::persistent;
-pub use pytorch::{PyTorchSnapshot, read_snapshot, write_flight_pickle, write_snapshot_json, write_snapshot_pickle};
+pub use pytorch::{
+    PyTorchSnapshot, make_refused, read_snapshot, write_flight_pickle, write_snapshot_json, write_snapshot_pickle,
+};
 pub use read::{read_bytes, read_path};
 pub use recorder::Recorder;
-pub use refused::make_refused;
 pub use rmm::read_rmm;
 pub use seamalloc::flight::TimedEvent;
 pub use summary::Summary;

@@ -2,7 +2,6 @@
 //!
 //! Owns: its place in a trace's description, and the trace in which it is made.
 
-use crate::pytorch::Origins;
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 use serde_json::{Value, json};
@@ -17,24 +16,8 @@ pub(crate) struct RefusedRequest {
     pub(crate) size: u64,
     /// The stream, as the driver's handle.
     pub(crate) stream: StreamId,
-    /// Whether the trace has the request among its events: [`make_refused`] has put it there.
+    /// Whether the trace has the request among its events: [`make_refused`](crate::make_refused) has put it there.
     pub(crate) is_made: bool,
-}
-
-/// Makes the request that was refused while a job was recorded a part of the trace, as if it had been served where it was
-/// refused and its block freed at once; `origins` has its stack then. Does nothing where there is none, or where that was done.
-pub fn make_refused(trace: &mut Trace, origins: Option<&mut Origins>) {
-    let Some(refused) = RefusedRequest::of(trace).filter(|refused| !refused.is_made) else { return };
-    *trace = refused.made_in(trace);
-    if let Some(origins) = origins {
-        let new = refused.block_of(trace);
-        let refusals = origins.refusals.iter().filter(|refusal| refusal.before_block as usize == new);
-        let stack = refusals.filter(|refusal| refusal.size == refused.size).map(|refusal| refusal.stack).next();
-        origins.of_block.insert(new.min(origins.of_block.len()), stack.unwrap_or(0));
-        for later in origins.refusals.iter_mut().filter(|refusal| refusal.before_block as usize > new) {
-            later.before_block = later.before_block.saturating_add(1);
-        }
-    }
 }
 
 impl RefusedRequest {
@@ -65,7 +48,7 @@ impl RefusedRequest {
     }
 
     /// Returns the number of the request's block in the trace in which it is made.
-    fn block_of(self, trace: &Trace) -> usize {
+    pub(crate) fn block_of(self, trace: &Trace) -> usize {
         let before = trace.events.iter().take(self.event);
         before.filter(|event| matches!(event, TraceEvent::Alloc { .. })).count()
     }
@@ -101,7 +84,6 @@ impl RefusedRequest {
 mod tests {
     use super::*;
     use crate::builder::check;
-    use crate::pytorch::Refusal;
 
     fn alloc(size: u64) -> TraceEvent {
         TraceEvent::Alloc { size, stream: 0 }
@@ -122,24 +104,6 @@ mod tests {
         assert_eq!(made.events[4..7], [vec![TraceEvent::Alloc { size: 50, stream: 1 }], freed(2).into()].concat());
         assert_eq!(made.events[7..], [vec![alloc(9)], freed(3).into(), freed(1).into()].concat());
         assert_eq!(made.summary().peak_live, 57);
-    }
-
-    #[test]
-    fn a_request_is_made_once_and_has_its_stack() {
-        let refused = RefusedRequest { event: 3, size: 50, stream: StreamId(0), is_made: false };
-        let mut trace = Trace { streams: vec![StreamId(0)], ..Trace::default() };
-        trace.events = [vec![alloc(5)], freed(0).into(), vec![alloc(7)]].concat();
-        trace.meta.insert(RefusedRequest::KEY.to_owned(), refused.to_json());
-        let refusal = |before_block, size, stack| Refusal { before_block, size, device_free: 0, stack };
-        let refusals = vec![refusal(1, 60, 8), refusal(1, 50, 9), refusal(2, 1, 7)];
-        let mut origins = Origins { of_block: vec![1, 2], refusals, ..Origins::default() };
-        assert_eq!(RefusedRequest::job(&trace).events.len(), 7);
-        for _ in 0..2 {
-            make_refused(&mut trace, Some(&mut origins));
-            assert_eq!((origins.of_block.as_slice(), origins.refusals[2].before_block), (&[1, 9, 2][..], 3));
-            assert_eq!((RefusedRequest::job(&trace).as_ref(), trace.events.len()), (&trace, 7));
-        }
-        assert_eq!(RefusedRequest::of(&trace), Some(RefusedRequest { is_made: true, ..refused }));
     }
 
     #[test]

@@ -1,24 +1,18 @@
 //! The figures of a trace for a verdict: the job through each allocator, with the request that was refused when it was
 //! recorded.
 //!
-//! Owns: which moment of a replay counts, and what of the memory held is out of reach at it.
+//! Owns: the memory on which the job is replayed, and what the recording says of it.
 
-use super::figures::{Figures, Holder, Judgement, Need, OWNERS};
+use super::figures::{Figures, Holder, Judgement, OWNERS};
 use crate::owners::owners;
 use crate::persistent::persistent;
 use crate::pytorch::Origins;
 use crate::refused::RefusedRequest;
-use crate::replay::{PassReport, ReplayError, ReplayOptions, Step, Watcher, simulated};
+use crate::replay::{ReplayError, ReplayOptions};
 use crate::summary::fullest;
-use crate::trace::{Trace, TraceEvent};
+use crate::trace::Trace;
 use crate::whatif::{DeviceFrom, Recorded, Replays};
-use seamalloc::driver::StreamId;
-use seamalloc::fragmentation::Owner;
-use seamalloc::{Allocator, Fragmentation};
 use serde_json::Value;
-
-/// A look at how memory is divided up is taken whenever so much more is held than at the last one: a hundredth part.
-const LOOK_PART: u64 = 100;
 
 /// Returns the verdict on a job on the device of `options`, of which `device_from` says how it is known. `origins` are the
 /// stacks of its requests, where the recording has them; files whose paths contain one of `libraries` are not the user's.
@@ -103,75 +97,6 @@ pub fn figures_of(
     owners: Vec<Holder>,
 ) -> Result<Figures, ReplayError> {
     Replays::new(trace, options, device_from).figures(owners)
-}
-
-/// The division of memory shortly before most was held.
-#[derive(Default)]
-pub(crate) struct Look {
-    reserved: u64,
-    event: usize,
-    memory: Fragmentation,
-}
-
-impl Watcher for Look {
-    fn step(&mut self, step: &Step<'_>) {
-        if !matches!(step.what, TraceEvent::Alloc { .. }) {
-            return;
-        }
-        let reserved = step.allocator.reserved();
-        if reserved > self.reserved.saturating_add(self.reserved / LOOK_PART) {
-            (self.reserved, self.event, self.memory) = (reserved, step.event, step.allocator.fragmentation());
-        }
-    }
-
-    fn end(&mut self, _: &Allocator) {}
-}
-
-impl Look {
-    /// Returns what an allocator needs: at the moment at which most was held, or at the refusal.
-    pub(crate) fn need(&self, job: &Trace, passes: &[PassReport]) -> Need {
-        let waits = passes.iter().map(|pass| pass.cpu_syncs).fold(0, u64::saturating_add);
-        if let Some(refused) = passes.last().filter(|pass| pass.oom.is_some()) {
-            return Need { waits, ..refused_need(refused) };
-        }
-        Need {
-            reserved: passes.iter().map(|pass| pass.peak_reserved).max(),
-            idle: self.memory.free.saturating_add(self.memory.pending),
-            elsewhere: free_elsewhere(&self.memory, asking(job, self.event)),
-            pending: self.memory.pending,
-            waits,
-        }
-    }
-}
-
-/// The need of an allocator that ran out of memory.
-fn refused_need(report: &PassReport) -> Need {
-    let Some((_, report)) = &report.oom else { return Need::default() };
-    Need {
-        idle: report.unallocated().saturating_add(report.pending),
-        elsewhere: free_elsewhere(&report.memory, report.stream),
-        pending: report.pending,
-        ..Need::default()
-    }
-}
-
-/// The stream of the last request up to an event.
-fn asking(trace: &Trace, event: usize) -> StreamId {
-    let before = trace.events.iter().take(event.saturating_add(1)).rev();
-    let last = before.copied().find_map(|event| match event {
-        TraceEvent::Alloc { stream, .. } => Some(stream as usize),
-        _ => None,
-    });
-    last.and_then(|stream| simulated(&trace.streams).get(stream).copied()).unwrap_or(StreamId::DEFAULT)
-}
-
-/// Free bytes of other streams than the one that asks, without those among small blocks.
-fn free_elsewhere(memory: &Fragmentation, asking: StreamId) -> u64 {
-    let others = memory.pools.iter().filter(|pool| match pool.owner {
-        Owner::Stream(stream) => stream != asking && !pool.small,
-        _ => false,
-    });
-    others.map(|pool| pool.free).sum()
 }
 
 /// Returns whether the settings of a snapshot switch expandable segments on.

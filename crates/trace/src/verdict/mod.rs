@@ -2,9 +2,10 @@
 //! one next step.
 //!
 //! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their thresholds,
-//! `words.rs` the sentences, `measure.rs` the figures of a trace, `shortage.rs` those of a job that nothing runs.
+//! `words.rs` the sentences, `measure.rs` the figures of a trace, `look.rs` the need of an allocator, `shortage.rs` those of a job that nothing runs.
 
 mod figures;
+mod look;
 mod measure;
 mod rules;
 mod shortage;
@@ -16,7 +17,7 @@ pub use figures::{
     CONTEXT_BYTES, Choice, EXPANDABLE_SETTING, Figures, Holder, Judgement, Need, Options, SEAMALLOC_COMMAND, Shortage,
     Verdict,
 };
-pub(crate) use measure::Look;
+pub(crate) use look::Look;
 pub use measure::{figures_of, judged};
 pub use rules::{APART_PART, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, judge};
 

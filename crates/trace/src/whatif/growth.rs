@@ -2,7 +2,6 @@
 //!
 //! Owns: what of a job grows with its steps, the scaling of a trace, and the search for its factor.
 
-use super::EXPECTED_TRIES;
 use crate::persistent::Persistent;
 use crate::replay::{ReplayError, ReplayOptions, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
@@ -13,6 +12,9 @@ const WHOLE: u64 = 100;
 const MOST: u64 = 8 * WHOLE;
 /// The factor that is found is this part below one that does not run, or a hundredth below it.
 const EXACT_PART: u64 = 100;
+
+/// About so many replays a search takes.
+pub(super) const EXPECTED_TRIES: u32 = 8;
 
 /// The factor at which the search for larger steps stops.
 pub const MOST_GROWTH: f64 = (MOST / WHOLE) as f64;

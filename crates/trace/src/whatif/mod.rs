@@ -19,13 +19,10 @@ use crate::refused::RefusedRequest;
 use crate::replay::{ReplayError, ReplayOptions, Spilled};
 use crate::trace::Trace;
 use crate::verdict::Judgement;
-use growth::Growth;
+use growth::{EXPECTED_TRIES, Growth};
 use replays::Replayed;
 use seamalloc::StrategyKind;
 use serde_json::Value;
-
-/// About so many replays a search takes.
-const EXPECTED_TRIES: u32 = 8;
 
 type Figure = Column<WhatIf>;
 
