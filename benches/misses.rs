@@ -61,9 +61,13 @@ fn stitched(c: &mut Criterion) {
     for chunks in CHUNKS.into_iter().filter(|chunks| *chunks > 1) {
         let allocator = allocator_on(&device.driver());
         let live = comb(&allocator, chunks);
-        let before = allocator.reserved();
+        let before = allocator.reports().reserved();
         let address = allocate(&allocator, chunks);
-        assert_eq!((allocator.stats().views_built, allocator.reserved()), (1, before), "one view, and no new memory");
+        assert_eq!(
+            (allocator.stats().views_built, allocator.reports().reserved()),
+            (1, before),
+            "one view, and no new memory"
+        );
         live.into_iter().chain([address]).for_each(|address| allocator.free(address).expect("it is live"));
         drop(allocator);
         group.throughput(Throughput::Elements(chunks));

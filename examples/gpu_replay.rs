@@ -57,7 +57,7 @@ fn replay(driver: Arc<dyn Driver>, kind: StrategyKind, trace: &Trace) -> Result<
     let held_before = driver.memory_info()?;
     let allocator = Allocator::new(Arc::clone(&driver), Config::with_strategy(kind))?;
     for pass in 1..=PASSES {
-        allocator.reset_peak_stats();
+        allocator.reports().reset_peaks();
         let before = driver.call_stats();
         let mut addresses: Vec<u64> = Vec::new();
         let mut ops = 0u64;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! One line of JSON for each way:
-//! - `reserved`: `Allocator::growing`, on a device with nothing else;
+//! - `reserved`: `Growing::new`, on a device with nothing else;
 //! - `stitched`: the same, through what every other block of 100 MiB left free, as after a model has gone;
 //! - `shrunk and grown`: back to a tenth and up again, where chunks are still mapped;
 //! - `doubling`: `cuMemAlloc` of twice the size and a copy, whenever it is full, up to where both copies fit;
@@ -81,7 +81,7 @@ impl Program {
         self.allocator.free(self.allocator.allocate(MIB, STREAM)?)?;
         self.allocator.empty_cache()?;
         let mut right = true;
-        let mut cache = self.allocator.growing(self.size, STREAM)?;
+        let mut cache = Growing::new(&self.allocator, self.size, STREAM)?;
         right &= self.grow("reserved", &mut cache, 0, 0)?;
         cache.shrink(self.size / 10 / TOKEN * TOKEN)?;
         let from = cache.len() / TOKEN;
@@ -102,7 +102,7 @@ impl Program {
         let count = (self.size / 2 / BLOCK).max(1);
         let blocks = (0..2 * count).map(|_| self.allocator.allocate(BLOCK, STREAM)).collect::<Result<Vec<u64>, _>>()?;
         blocks.iter().step_by(2).try_for_each(|address| self.allocator.free(*address))?;
-        let mut cache = self.allocator.growing(self.size, STREAM)?;
+        let mut cache = Growing::new(&self.allocator, self.size, STREAM)?;
         let right = self.grow("stitched", &mut cache, count * BLOCK, 0)?;
         drop(cache);
         blocks.iter().skip(1).step_by(2).try_for_each(|address| self.allocator.free(*address))?;
@@ -112,7 +112,7 @@ impl Program {
     /// Grows a cache by tokens from one on, and reads all of it. `others` are live bytes beside it.
     fn grow(&self, way: &str, cache: &mut Growing<&Allocator>, others: u64, from: u64) -> Result<bool, Error> {
         let address = cache.address();
-        self.allocator.reset_peak_stats();
+        self.allocator.reports().reset_peaks();
         let (mut us, mut words, mut lowest) = (Vec::new(), blank(), 1.0_f64);
         let (calls, tokens) = (self.driver().call_stats(), self.size / TOKEN);
         let began = Instant::now();
@@ -138,7 +138,7 @@ impl Program {
         let driver: serde_json::Map<_, _> =
             made().map(|(call, stat)| (call.name().to_owned(), stat.count.into())).collect();
         let driver_ns = made().map(|(_, stat)| stat.total_ns).sum::<u64>();
-        let right = wrong == 0 && cache.address() == address && self.allocator.check().is_ok();
+        let right = wrong == 0 && cache.address() == address && self.allocator.reports().check().is_ok();
         let copied = if calls.get(seamalloc::driver::Call::Copy).count == 0 { 0 } else { self.size };
         println!(
             "{}",

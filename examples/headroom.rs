@@ -118,9 +118,9 @@ fn program(allocator: &Allocator, lasts: Duration) -> Outcome<Program> {
         }
         done.refused += 1;
         done.phases += 1;
-        done.most_held = done.most_held.max(allocator.reserved());
+        done.most_held = done.most_held.max(allocator.reports().reserved());
         free_down_to(allocator, &mut random, &mut live, 0)?;
-        let part = allocator.memory_info()?.total / 3;
+        let part = allocator.driver().memory_info()?.total / 3;
         for _ in 0..REQUESTS {
             free_down_to(allocator, &mut random, &mut live, part)?;
             match request(allocator, &mut random)? {

@@ -76,7 +76,7 @@ pub enum Error {
         /// What was wrong, in words.
         detail: String,
     },
-    /// The private pool sleeps: [`Allocator::wake`](crate::Allocator::wake) it before memory of it is asked for, or shared.
+    /// The private pool sleeps: [`Tags::wake`](crate::operations::Tags::wake) it before memory of it is asked for, or shared.
     #[error("private pool {pool} sleeps: its memory was given back; wake it first")]
     PoolAsleep {
         /// The pool.

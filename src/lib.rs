@@ -44,6 +44,7 @@ pub mod resource;
 mod strategy;
 mod streams;
 
+pub use allocator::operations;
 pub use allocator::{Allocator, CallbackId, Extent, IdleRelease, Lender};
 pub use config::{
     Advice, ClassicOptions, ColdestFirst, Config, ConfigError, GuardOptions, PaddleFlags, SpillCandidate, SpillPolicy,
@@ -60,7 +61,7 @@ pub use owned::{CudaBlock, CudaBlockError};
 pub use report::flight::Flight;
 pub use report::fragmentation::Fragmentation;
 pub use report::guard::{Explanation, Finding, GuardStats};
-pub use report::lending::{Lending, Lent, Shortage, Spare};
+pub use report::lending::{LendableBytes, Lending, Lent, Shortage};
 pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
 pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;

@@ -140,7 +140,7 @@ impl Program {
             driver_ms: stats.stalls.total_ns / 1_000_000,
             streams: self.newest(),
             pools: self.pools_made,
-            pools_known: self.allocator.private_pools().len(),
+            pools_known: self.allocator.pools().ids().len(),
             shortages: self.shortages,
             failures: self.failures,
             reservations: device.reservations,
@@ -163,7 +163,7 @@ impl Program {
     /// # Errors
     /// What is broken.
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
-        self.allocator.check()?;
+        self.allocator.reports().check()?;
         let [is, counted] = [self.gpu.leaks().bytes, self.allocator.stats().reserved_bytes.all.current];
         if is != counted {
             return Err(format!("{is} bytes are held of the device, {counted} counted"));
@@ -221,12 +221,12 @@ impl Program {
     /// A pool is made, and the oldest released. Its blocks stay live.
     fn change_pools(&mut self) {
         let _at = At::work(Part::Allocator);
-        self.pools.push_back(self.allocator.create_pool());
+        self.pools.push_back(self.allocator.pools().create());
         self.pools_made += 1;
         if self.pools.len() > POOLS
             && let Some(oldest) = self.pools.pop_front()
         {
-            self.allocator.release_pool(oldest).expect("it has one use");
+            self.allocator.pools().release(oldest).expect("it has one use");
         }
     }
 
@@ -235,7 +235,7 @@ impl Program {
         let newest = self.newest();
         let oldest = handle(newest - STREAMS);
         if newest.is_multiple_of(2) {
-            let forgotten = self.working(|allocator| allocator.forget_stream(oldest));
+            let forgotten = self.working(|allocator| allocator.streams().forget(oldest));
             self.done(forgotten);
         }
         let _at = At::work(Part::Driver);
@@ -283,7 +283,7 @@ impl Program {
             _ => None,
         };
         if let Some(limit) = limit {
-            let set = self.working(|allocator| allocator.set_memory_limit(limit));
+            let set = self.working(|allocator| allocator.limits().set_bytes(limit));
             self.done(set);
         }
         if self.phase() == 2 {
@@ -323,7 +323,7 @@ impl Program {
         // Of few requests, since a pool's free memory serves no others.
         let pool = if self.random.below(64) == 0 { self.pools.back().copied() } else { None };
         let allocated = self.working(|allocator| match pool {
-            Some(pool) => allocator.allocate_in(pool, size, stream),
+            Some(pool) => allocator.pools().allocate(pool, size, stream),
             None => allocator.allocate(size, stream),
         });
         let short = matches!(allocated, Err(Refusal::Shortage));
@@ -356,7 +356,7 @@ impl Program {
         let (how, stream) = (self.random.below(16), self.stream());
         let freed = self.working(|allocator| match how {
             0 => allocator.free_on(address, stream),
-            1 => allocator.free_under(address, stream),
+            1 => allocator.free_with_current_stream(address, stream),
             _ => allocator.free(address),
         });
         if self.done(freed).is_some() {

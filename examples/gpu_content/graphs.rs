@@ -95,10 +95,10 @@ impl Program {
             return Ok(false);
         }
         let size = self.graph_size();
-        let allocated = self.shared.allocator.allocate_in(id, size, stream);
+        let allocated = self.shared.allocator.pools().allocate(id, size, stream);
         let Some(words) = self.obtained(allocated)? else { return Ok(false) };
         let input = Kept { words, tag: self.shared.tag() };
-        self.shared.allocator.begin_allocate_to_pool(id, Route::stream(stream).capturing())?;
+        self.shared.allocator.pools().begin(id, Route::stream(stream).capturing())?;
         let mode = MODES[self.random.below(3) as usize];
         self.shared.gpu.begin_capture(stream, mode)?;
         let steps_left = 4 + self.random.below(16);
@@ -111,7 +111,7 @@ impl Program {
     fn new_pool(&mut self, stream: StreamId) -> Outcome<usize> {
         let last = self.driver.event_create()?;
         self.driver.event_record(last, stream)?;
-        let id = self.shared.allocator.create_pool();
+        let id = self.shared.allocator.pools().create();
         self.graphs.pools.push(Pool { id, last, graphs: Vec::new() });
         Ok(self.graphs.pools.len() - 1)
     }
@@ -177,7 +177,7 @@ impl Program {
         let Some(Capture { pool: at, input, mut blocks, checks, .. }) = self.graphs.capture.take() else {
             return Ok(());
         };
-        self.shared.allocator.end_allocate_to_pool(self.graphs.pools[at].id)?;
+        self.shared.allocator.pools().end(self.graphs.pools[at].id)?;
         self.shared.capturing.store(false, Ordering::Release);
         if self.shared.sabotage == Some(Sabotage::FreedOutputs) {
             blocks.iter().try_for_each(|output| self.shared.allocator.free(output.words.address))?;
@@ -259,7 +259,7 @@ impl Program {
         let released = self.graphs.pools[at].graphs.is_empty().then(|| self.graphs.pools.swap_remove(at));
         // In either order: what a graph may still use waits for the device, and live blocks go on as any other.
         let releases_first = self.random.below(2) == 0;
-        let release = |pool: &Pool| self.shared.allocator.release_pool(pool.id);
+        let release = |pool: &Pool| self.shared.allocator.pools().release(pool.id);
         if releases_first {
             released.as_ref().map_or(Ok(()), release)?;
         }
@@ -281,7 +281,7 @@ impl Program {
         while let Some(pool) = self.graphs.pools.last() {
             let last = self.graphs.pools.len() - 1;
             if pool.graphs.is_empty() {
-                self.shared.allocator.release_pool(pool.id)?;
+                self.shared.allocator.pools().release(pool.id)?;
                 self.driver.event_destroy(pool.last)?;
                 self.graphs.pools.pop();
             } else {

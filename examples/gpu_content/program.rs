@@ -124,7 +124,7 @@ impl Program {
     /// A program on these streams that holds up to `most_live` bytes.
     pub(crate) fn new(shared: Arc<Shared>, streams: Vec<StreamId>, most_live: u64, seed: u64) -> Outcome<Self> {
         let driver = shared.gpu.driver();
-        let (event, pool) = (driver.event_create()?, shared.allocator.create_pool());
+        let (event, pool) = (driver.event_create()?, shared.allocator.pools().create());
         let (tally, graphs, blocks) = Default::default();
         Ok(Self {
             shared,
@@ -157,8 +157,8 @@ impl Program {
             930..980 => self.use_graphs(),
             980..986 => self.begin_capture(),
             996 => {
-                self.shared.allocator.release_pool(self.pool)?;
-                self.pool = self.shared.allocator.create_pool();
+                self.shared.allocator.pools().release(self.pool)?;
+                self.pool = self.shared.allocator.pools().create();
                 Ok(())
             }
             // After a mistake memory may be unmapped in use, which ends a run before a word is found wrong.
@@ -178,7 +178,7 @@ impl Program {
         while !self.blocks.is_empty() {
             self.free_at(0)?;
         }
-        self.shared.allocator.release_pool(self.pool)?;
+        self.shared.allocator.pools().release(self.pool)?;
         self.driver.event_destroy(self.event)?;
         Ok(self.tally)
     }
@@ -267,7 +267,7 @@ impl Program {
             Err(error) => return Err(error.into()),
         };
         self.tally.allocations += 1;
-        Ok(Some(Words { address, count: self.shared.allocator.size_of(address)? / WORD }))
+        Ok(Some(Words { address, count: self.shared.allocator.reports().size_of(address)? / WORD }))
     }
 
     fn allocate(&mut self) -> Outcome<()> {
@@ -291,7 +291,7 @@ impl Program {
         let allocated = self.operate(|allocator| {
             // A shortage is an answer.
             let allocated = match is_private {
-                true => allocator.allocate_in(pool, size, stream),
+                true => allocator.pools().allocate(pool, size, stream),
                 false => allocator.allocate(size, stream),
             };
             match allocated {

@@ -104,8 +104,8 @@ pub(crate) fn run(gpu: &Arc<dyn Gpu>, plan: &Plan) -> Outcome<Report> {
     let findings = gpu.findings()?;
     let stats = shared.allocator.stats();
     shared.allocator.empty_cache()?;
-    shared.allocator.check()?;
-    Ok(Report { tally, findings, stats, left: shared.allocator.reserved() })
+    shared.allocator.reports().check()?;
+    Ok(Report { tally, findings, stats, left: shared.allocator.reports().reserved() })
 }
 
 fn program(shared: &Arc<Shared>, plan: &Plan, number: u64) -> Outcome<Program> {
@@ -133,7 +133,7 @@ fn one_thread(mut program: Program, plan: &Plan, start: Instant, ends: &AtomicBo
             ends.store(true, Ordering::Relaxed);
         }
         if operation % CHECK == 0 {
-            shared.allocator.check()?;
+            shared.allocator.reports().check()?;
         }
     }
     program.finish()

@@ -126,7 +126,7 @@ pub extern "C" fn seam_free_under(allocator: AllocatorId, address: *mut c_void, 
             // The CPU would have it at once.
             return free_on(&instance, address, stream);
         }
-        Ok(instance.allocator.free_under(address.addr() as u64, boundary::stream(stream)?)?)
+        Ok(instance.allocator.free_with_current_stream(address.addr() as u64, boundary::stream(stream)?)?)
     })
 }
 
@@ -149,7 +149,7 @@ pub extern "C" fn seam_record_stream(allocator: AllocatorId, address: *mut c_voi
 /// `seam_record_stream`. The same handle later means a new stream. Refused while a stream is being captured.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_forget_stream(allocator: AllocatorId, stream: Stream) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.forget_stream(boundary::stream(stream)?)?))
+    call(|| Ok(borrow(allocator)?.allocator.streams().forget(boundary::stream(stream)?)?))
 }
 
 /// Says that `stream` belongs to someone who may destroy it without a word. From now on only calls that name it, which they must
@@ -158,19 +158,19 @@ pub extern "C" fn seam_forget_stream(allocator: AllocatorId, stream: Stream) -> 
 /// for the device. `seam_forget_stream` ends that.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_set_borrowed(allocator: AllocatorId, stream: Stream) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.set_borrowed(boundary::stream(stream)?)?))
+    call(|| Ok(borrow(allocator)?.allocator.streams().mark_external(boundary::stream(stream)?)?))
 }
 
 /// Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_enable_peer_access(allocator: AllocatorId, ordinal: u32) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.enable_peer_access(ordinal)?))
+    call(|| Ok(borrow(allocator)?.allocator.sharing().enable_peer_access(ordinal)?))
 }
 
 /// How many bytes may be used of the allocation that starts at `address`: rounding included, but in guard mode.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_void, size: *mut usize) -> Status {
-    let look = || Ok(borrow(allocator)?.allocator.size_of(address.addr() as u64)? as usize);
+    let look = || Ok(borrow(allocator)?.allocator.reports().size_of(address.addr() as u64)? as usize);
     // SAFETY: as for every function (see the header).
     unsafe { out_param(size, 0, "size", look) }
 }
@@ -197,21 +197,21 @@ pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_keep_headroom(allocator: AllocatorId, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { optional_out(given, 0, || Ok(borrow(allocator)?.allocator.keep_headroom()?)) }
+    unsafe { optional_out(given, 0, || Ok(borrow(allocator)?.allocator.lending().enforce_headroom()?)) }
 }
 
 /// Limits the physical bytes that the allocator may hold at any moment; `SEAM_NO_LIMIT` lifts the limit. Free memory
 /// beyond it is given back at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_set_memory_limit(allocator: AllocatorId, bytes: u64) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.set_memory_limit((bytes != NO_LIMIT).then_some(bytes))?))
+    call(|| Ok(borrow(allocator)?.allocator.limits().set_bytes((bytes != NO_LIMIT).then_some(bytes))?))
 }
 
 /// Limits what the allocator may hold to a part (0 to 1) of the device's memory, counted as PyTorch counts it; 1 lifts
 /// the limit.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_set_memory_fraction(allocator: AllocatorId, fraction: f64) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.set_memory_fraction(fraction)?))
+    call(|| Ok(borrow(allocator)?.allocator.limits().set_fraction(fraction)?))
 }
 
 /// The part of the device's memory that the allocator may hold at most, as `seam_set_memory_fraction` or the options have set
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn seam_get_memory_fraction(allocator: AllocatorId, fracti
 /// one is broken.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_check(allocator: AllocatorId) -> Status {
-    call(|| borrow(allocator)?.allocator.check().map_err(|broken| Failure::new(Status::Internal, broken)))
+    call(|| borrow(allocator)?.allocator.reports().check().map_err(|broken| Failure::new(Status::Internal, broken)))
 }
 
 /// A request for which there is too little memory, as a callback is told of it. Bytes.
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn seam_on_memory_pressure(
             // SAFETY: the caller promised that it may be called like this until it is removed.
             unsafe { callback(&raw const pressure, user.get()) }
         };
-        Ok(borrow(allocator)?.allocator.on_memory_pressure(callback).number())
+        Ok(borrow(allocator)?.allocator.limits().on_pressure(callback).number())
     };
     // SAFETY: as for every function (see the header).
     unsafe { optional_out(id, 0, add) }
@@ -287,5 +287,5 @@ pub unsafe extern "C" fn seam_on_memory_pressure(
 /// Removes a callback. Another thread may still be in it. `SEAM_STATUS_INVALID_ARGUMENT` if there is none of that number.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_remove_memory_callback(allocator: AllocatorId, id: u64) -> Status {
-    removed(allocator, id, Allocator::remove_memory_callback)
+    removed(allocator, id, |allocator, id| allocator.limits().remove_callback(id))
 }

@@ -5,7 +5,6 @@ use crate::boundary::{self, call, out_param};
 use crate::ids::{AllocatorId, Pool, Stream};
 use crate::registry::borrow;
 use crate::status::Status;
-use seamalloc::Allocator;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -23,7 +22,7 @@ pub unsafe extern "C" fn seam_reserve(
     let reserve = || {
         let instance = borrow(allocator)?;
         let stream = boundary::stream(stream)?;
-        instance.served_at(instance.allocator.reserve(capacity as u64, stream))
+        instance.served_at(instance.allocator.growing().reserve(capacity as u64, stream))
     };
     // SAFETY: as for every function (see the header).
     unsafe { out_param(address, ptr::null_mut(), "address", reserve) }
@@ -41,7 +40,7 @@ pub unsafe extern "C" fn seam_pool_reserve(
     let reserve = || {
         let instance = borrow(allocator)?;
         let stream = boundary::stream(stream)?;
-        instance.served_at(instance.allocator.reserve_in(pool.id(), capacity as u64, stream))
+        instance.served_at(instance.allocator.growing().reserve_in(pool.id(), capacity as u64, stream))
     };
     // SAFETY: as for every function (see the header).
     unsafe { out_param(address, ptr::null_mut(), "address", reserve) }
@@ -52,21 +51,21 @@ pub unsafe extern "C" fn seam_pool_reserve(
 /// called. `SEAM_STATUS_OUT_OF_MEMORY` and `SEAM_STATUS_BEYOND_CAPACITY` leave it as it was.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_grow(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
-    resized(allocator, address, size, Allocator::grow)
+    resized(allocator, address, size, |allocator, address, size| allocator.growing().grow(address, size))
 }
 
 /// Gives back memory behind the first `size` bytes of an allocation of `seam_reserve`, as `seam_free` does, in whole chunks. The
 /// rest keeps its address and contents; a larger size than it has changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_shrink(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
-    resized(allocator, address, size, Allocator::shrink)
+    resized(allocator, address, size, |allocator, address, size| allocator.growing().shrink(address, size))
 }
 
 /// Grows or shrinks an allocation of `seam_reserve` to `size` bytes: what TensorRT asks of `IGpuAllocator::reallocate` for memory
 /// that it allocated as `kRESIZABLE`.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_resize(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
-    resized(allocator, address, size, Allocator::resize)
+    resized(allocator, address, size, |allocator, address, size| allocator.growing().resize(address, size))
 }
 
 /// How much of an allocation of `seam_reserve` is in use, as last asked for (`len`), has memory (`mapped`), and is reserved
@@ -80,7 +79,7 @@ pub unsafe extern "C" fn seam_extent(
     capacity: *mut usize,
 ) -> Status {
     call(|| {
-        let extent = borrow(allocator)?.allocator.extent(address.addr() as u64)?;
+        let extent = borrow(allocator)?.allocator.growing().extent(address.addr() as u64)?;
         for (place, bytes) in [(len, extent.len), (mapped, extent.mapped), (capacity, extent.capacity)] {
             // SAFETY: as for every function (see the header).
             if let Some(place) = unsafe { place.as_mut() } {

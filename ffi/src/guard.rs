@@ -21,7 +21,7 @@ pub unsafe extern "C" fn seam_explain(
     length: *mut usize,
 ) -> Status {
     let look = || {
-        let found = borrow(allocator)?.allocator.explain(address.addr() as u64);
+        let found = borrow(allocator)?.allocator.guard().explain(address.addr() as u64);
         Ok(found.map_or_else(String::new, |found| found.to_string()))
     };
     // SAFETY: as for every function (see the header).
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn seam_findings_json(
     length: *mut usize,
 ) -> Status {
     let look = || {
-        let found: Vec<Value> = borrow(allocator)?.allocator.findings().iter().map(finding).collect();
+        let found: Vec<Value> = borrow(allocator)?.allocator.guard().findings().iter().map(finding).collect();
         Ok(Value::from(found).to_string())
     };
     // SAFETY: as for every function (see the header).
@@ -63,7 +63,7 @@ fn finding(finding: &Finding) -> Value {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_check_guards(allocator: AllocatorId, findings: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { optional_out(findings, 0, || Ok(borrow(allocator)?.allocator.check_guards()?)) }
+    unsafe { optional_out(findings, 0, || Ok(borrow(allocator)?.allocator.guard().check()?)) }
 }
 
 /// Says that the work which was given to `stream` last uses the allocations in which these `count` addresses lie. Guard mode
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn seam_note_uses(
         // SAFETY: as for every function (see the header): there are so many.
         let addresses = unsafe { slice::from_raw_parts(addresses, count) };
         let addresses: Vec<u64> = addresses.iter().map(|address| address.addr() as u64).collect();
-        Ok(borrow(allocator)?.allocator.note_uses(&addresses, boundary::stream(stream)?)?)
+        Ok(borrow(allocator)?.allocator.guard().record_access(&addresses, boundary::stream(stream)?)?)
     })
 }
 
@@ -94,13 +94,13 @@ pub unsafe extern "C" fn seam_note_uses(
 /// forgets the earlier record.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_note_event(allocator: AllocatorId, event: u64, stream: Stream) -> Status {
-    noted(allocator, stream, |instance, stream| instance.note_event(event, stream))
+    noted(allocator, stream, |instance, stream| instance.guard().record_event(event, stream))
 }
 
 /// Says that the program lets later work of `stream` wait for an event of `seam_note_event`.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_note_wait(allocator: AllocatorId, stream: Stream, event: u64) -> Status {
-    noted(allocator, stream, |instance, stream| instance.note_wait(stream, event))
+    noted(allocator, stream, |instance, stream| instance.guard().record_wait(stream, event))
 }
 
 fn noted(

@@ -46,7 +46,7 @@ pub extern "C" fn seamalloc_empty_cache() {
 /// For `set_memory_fraction_fn`: as `seam_set_memory_fraction`.
 #[unsafe(no_mangle)]
 pub extern "C" fn seamalloc_set_memory_fraction(fraction: f64, device: c_int) {
-    hook(device, || Ok(plugged(device)?.1.allocator.set_memory_fraction(fraction)?));
+    hook(device, || Ok(plugged(device)?.1.allocator.limits().set_fraction(fraction)?));
 }
 
 /// For `set_begin_allocate_to_pool`: all requests for the device go to the private pool, in every thread, as if a stream
@@ -57,9 +57,9 @@ pub extern "C" fn seamalloc_begin_pool(device: c_int, first: u64, second: u64, f
     let _ = filter;
     hook(device, || {
         let (allocator, pool) = (&plugged(device)?.1.allocator, Pool { first, second }.id());
-        allocator.open_pool(pool)?;
-        if let Err(error) = allocator.begin_allocate_to_pool(pool, Route::when(|_| true).capturing()) {
-            allocator.release_pool(pool)?;
+        allocator.pools().open(pool)?;
+        if let Err(error) = allocator.pools().begin(pool, Route::when(|_| true).capturing()) {
+            allocator.pools().release(pool)?;
             return Err(error.into());
         }
         Ok(())
@@ -69,11 +69,11 @@ pub extern "C" fn seamalloc_begin_pool(device: c_int, first: u64, second: u64, f
 /// For `set_end_allocate_to_pool_fn`: ends what `seamalloc_begin_pool` began.
 #[unsafe(no_mangle)]
 pub extern "C" fn seamalloc_end_pool(device: c_int, first: u64, second: u64) {
-    hook(device, || Ok(plugged(device)?.1.allocator.end_allocate_to_pool(Pool { first, second }.id())?));
+    hook(device, || Ok(plugged(device)?.1.allocator.pools().end(Pool { first, second }.id())?));
 }
 
 /// For `set_release_pool`: ends one use of the private pool, as `seam_pool_release`.
 #[unsafe(no_mangle)]
 pub extern "C" fn seamalloc_release_pool(device: c_int, first: u64, second: u64) {
-    hook(device, || Ok(plugged(device)?.1.allocator.release_pool(Pool { first, second }.id())?));
+    hook(device, || Ok(plugged(device)?.1.allocator.pools().release(Pool { first, second }.id())?));
 }

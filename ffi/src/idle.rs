@@ -47,7 +47,7 @@ fn watch(id: AllocatorId, after_s: Option<u64>, between: Duration, pending: Dura
             thread::sleep(between);
             let Ok(instance) = registry::borrow(id) else { return };
             let allocator = &instance.allocator;
-            let looked = allocator.warn_of_pending_waits(pending).and_then(|_| match &mut idle {
+            let looked = allocator.streams().warn_of_pending_waits(pending).and_then(|_| match &mut idle {
                 Some(idle) => idle.tick(allocator, start.elapsed()),
                 None => Ok(0),
             });
@@ -85,10 +85,10 @@ mod tests {
             let instance = registry::borrow(id).unwrap();
             let addresses = [1, 2].map(|stream| instance.allocator.allocate(4 << 20, StreamId(stream)).unwrap());
             addresses.iter().for_each(|address| instance.allocator.free(*address).unwrap());
-            assert_eq!(instance.allocator.reserved(), 8 << 20);
+            assert_eq!(instance.allocator.reports().reserved(), 8 << 20);
         }
         let begin = Instant::now();
-        while registry::borrow(id).unwrap().allocator.reserved() > 0 {
+        while registry::borrow(id).unwrap().allocator.reports().reserved() > 0 {
             assert!(begin.elapsed() < Duration::from_secs(60), "nothing went back");
             thread::sleep(Duration::from_millis(20));
         }

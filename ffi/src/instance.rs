@@ -65,7 +65,7 @@ impl Instance {
             0 => None,
             max_entries => {
                 let (reader, observer) = Recorder::new(max_entries);
-                drop(allocator.observe(Some(observer)));
+                drop(allocator.reports().set_observer(Some(observer)));
                 Some(reader)
             }
         };

@@ -27,7 +27,7 @@ pub(crate) fn take_part(id: AllocatorId) {
     }
     match Membership::start(terms, Handle(id)) {
         Ok(membership) => {
-            instance.allocator.set_lender(Some(membership.lender()));
+            instance.allocator.lending().set_lender(Some(membership.lender()));
             *instance.membership.lock() = Some(membership);
         }
         Err(error) => tracing::warn!(%error, "the option broker is without effect"),

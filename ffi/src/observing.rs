@@ -17,11 +17,11 @@ pub extern "C" fn seam_observe(allocator: AllocatorId, observer: ObserverCallbac
         let mut known = instance.callback.lock();
         let user = User::new(user);
         let added = match observer {
-            Some(function) => Some(instance.allocator.add_observer(Box::new(Callback { function, user }))?),
+            Some(function) => Some(instance.allocator.reports().add_observer(Box::new(Callback { function, user }))?),
             None => None,
         };
         if let Some(before) = std::mem::replace(&mut *known, added) {
-            drop(instance.allocator.remove_observer(before));
+            drop(instance.allocator.reports().remove_observer(before));
         }
         Ok(())
     })

@@ -209,7 +209,7 @@ fn variable(name: &str) -> Outcome<Option<String>> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged_owner(address: *const c_void, device: *mut c_int) -> Status {
     let address = address.addr() as u64;
-    let owns = |slot: &Device| slot.opened.get().is_some_and(|plugged| plugged.1.allocator.owns(address));
+    let owns = |slot: &Device| slot.opened.get().is_some_and(|plugged| plugged.1.allocator.reports().owns(address));
     let find = || Ok(DEVICES.iter().position(owns).and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1));
     // SAFETY: as for every function (see the header).
     unsafe { out_param(device, -1, "device", find) }

@@ -22,7 +22,7 @@ pub type PoolFilter = Option<unsafe extern "C" fn(stream: Stream, user: *mut c_v
 /// addresses that it handed out stay mapped until nobody uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_create(allocator: AllocatorId, pool: *mut Pool) -> Status {
-    let create = || match borrow(allocator)?.allocator.create_pool() {
+    let create = || match borrow(allocator)?.allocator.pools().create() {
         seamalloc::PoolId::NONE => Err(seamalloc::Error::HostMemory.into()),
         pool => Ok(pool.into()),
     };
@@ -33,13 +33,13 @@ pub unsafe extern "C" fn seam_pool_create(allocator: AllocatorId, pool: *mut Poo
 /// Uses the private pool of that name once more, or makes it: for programs that name pools themselves, as PyTorch does.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_open(allocator: AllocatorId, pool: Pool) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.open_pool(pool.id())?))
+    call(|| Ok(borrow(allocator)?.allocator.pools().open(pool.id())?))
 }
 
 /// Uses a private pool once more.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_retain(allocator: AllocatorId, pool: Pool) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.retain_pool(pool.id())?))
+    call(|| Ok(borrow(allocator)?.allocator.pools().retain(pool.id())?))
 }
 
 /// Ends one use of a private pool. With the last one its memory goes back to all; what a graph may use, once the device
@@ -47,7 +47,7 @@ pub extern "C" fn seam_pool_retain(allocator: AllocatorId, pool: Pool) -> Status
 /// afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_release(allocator: AllocatorId, pool: Pool) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.release_pool(pool.id())?))
+    call(|| Ok(borrow(allocator)?.allocator.pools().release(pool.id())?))
 }
 
 /// As `seam_malloc`, from a private pool, whatever is routed where. `seam_free` takes it back.
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn seam_pool_malloc(
     let allocate = || {
         let stream = self::stream(stream)?;
         let instance = borrow(allocator)?;
-        instance.served_at(instance.allocator.allocate_in(pool.id(), size as u64, stream))
+        instance.served_at(instance.allocator.pools().allocate(pool.id(), size as u64, stream))
     };
     // SAFETY: as for every function (see the header).
     unsafe { out_param(address, ptr::null_mut(), "address", allocate) }
@@ -124,14 +124,14 @@ pub extern "C" fn seam_pool_begin_filter(
 
 fn begin(allocator: AllocatorId, pool: Pool, route: Route, flags: u32) -> Outcome<()> {
     let route = if has_flag(flags, POOL_CAPTURING, "SEAM_POOL_CAPTURING")? { route.capturing() } else { route };
-    Ok(borrow(allocator)?.allocator.begin_allocate_to_pool(pool.id(), route)?)
+    Ok(borrow(allocator)?.allocator.pools().begin(pool.id(), route)?)
 }
 
 /// Ends what `seam_pool_begin_*` began. A pool may have routes of several threads at once: then it is the last one of the calling
 /// thread, or else the last one of `seam_pool_begin_other_threads`.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.end_allocate_to_pool(pool.id())?))
+    call(|| Ok(borrow(allocator)?.allocator.pools().end(pool.id())?))
 }
 
 /// What a private pool holds.
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn seam_pool_blocks(
     count: *mut usize,
 ) -> Status {
     call(|| {
-        let live = borrow(allocator)?.allocator.pool_blocks(pool.id())?;
+        let live = borrow(allocator)?.allocator.pools().blocks(pool.id())?;
         // SAFETY: as for every function (see the header).
         if let Some(count) = unsafe { count.as_mut() } {
             *count = live.len();
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn seam_pool_restore(
         let blocks = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(blocks, count) } };
         let live = |block: &PoolBlock| Live { address: block.address, size: block.size, requested: block.requested };
         let blocks: Vec<_> = blocks.iter().map(live).collect();
-        Ok(borrow(allocator)?.allocator.restore_pool(pool.id(), &blocks)?)
+        Ok(borrow(allocator)?.allocator.pools().restore(pool.id(), &blocks)?)
     })
 }
 
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn seam_pool_restore(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_get_stats(allocator: AllocatorId, pool: Pool, stats: *mut PoolStats) -> Status {
     let look = || {
-        let found = borrow(allocator)?.allocator.pool_stats(pool.id())?;
+        let found = borrow(allocator)?.allocator.pools().stats(pool.id())?;
         let Figures { uses, allocations, allocated_bytes, active_bytes, reserved_bytes, asleep_bytes, .. } = found;
         let (routed, captured) = (found.routed.into(), found.captured.into());
         Ok(PoolStats {

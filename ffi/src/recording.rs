@@ -24,7 +24,7 @@ pub unsafe extern "C" fn seam_snapshot(allocator: AllocatorId, path: *const c_ch
         let path = unsafe { file(path) }?;
         let instance = borrow(allocator)?;
         let recorder = instance.recorder.lock().clone();
-        let snapshot = Snapshot { device: instance.ordinal, ..instance.allocator.snapshot() };
+        let snapshot = Snapshot { device: instance.ordinal, ..instance.allocator.reports().snapshot() };
         let history = recorder.map(|recorder| recorder.history()).unwrap_or_default();
         Ok(write_snapshot_path(&snapshot, &history, path)?)
     })
@@ -40,7 +40,7 @@ pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) 
         let mut recorder = instance.recorder.lock();
         let (reader, observer) = Recorder::new(max_entries);
         *recorder = Some(reader);
-        drop(instance.allocator.observe(Some(observer)));
+        drop(instance.allocator.reports().set_observer(Some(observer)));
         Ok(())
     })
 }
@@ -62,7 +62,7 @@ pub extern "C" fn seam_record_stop(allocator: AllocatorId) -> Status {
         let instance = borrow(allocator)?;
         let mut recorder = instance.recorder.lock();
         *recorder = None;
-        drop(instance.allocator.observe(None));
+        drop(instance.allocator.reports().set_observer(None));
         Ok(())
     })
 }
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const 
             recorder.ok_or_else(|| Failure::argument("nothing is recorded: call seam_record_start first"))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         // Before the history, which then knows of every block that the snapshot has and that was freed since.
-        let held = instance.allocator.snapshot();
+        let held = instance.allocator.reports().snapshot();
         Ok(write_path(&recorder.to_trace(&name, Some(&held))?, path)?)
     })
 }

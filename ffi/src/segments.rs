@@ -70,7 +70,7 @@ pub extern "C" fn seam_visit_segments(allocator: AllocatorId, visitor: SegmentVi
     call(|| {
         let visitor = visitor.ok_or_else(|| Failure::argument("visitor is NULL"))?;
         let user = User::new(user);
-        for held in borrow(allocator)?.allocator.snapshot().segments {
+        for held in borrow(allocator)?.allocator.reports().snapshot().segments {
             let blocks: Vec<Block> = held.blocks.iter().map(block).collect();
             let segment = Segment {
                 size: size_of::<Segment>(),

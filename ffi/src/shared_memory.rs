@@ -33,12 +33,12 @@ pub unsafe extern "C" fn seam_share(
         (*length, *offset) = (0, 0);
         let instance = borrow(allocator)?;
         // Nothing is shared before it can be told.
-        *length = instance.allocator.handle_len(address.addr() as u64)?;
+        *length = instance.allocator.sharing().handle_len(address.addr() as u64)?;
         fits(*length, capacity)?;
         if handle.is_null() {
             return Err(Failure::argument("handle is NULL"));
         }
-        let shared = instance.allocator.share(address.addr() as u64)?;
+        let shared = instance.allocator.sharing().export(address.addr() as u64)?;
         (*length, *offset) = (shared.handle.len(), shared.offset);
         // Another thread may have freed the allocation meanwhile, and got a larger one at its address.
         fits(*length, capacity)?;
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn seam_share(
 /// or for RDMA. What is shared with other processes is kept anyway.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_fix_memory(allocator: AllocatorId, address: *mut c_void) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.fix_memory(address.addr() as u64)?))
+    call(|| Ok(borrow(allocator)?.allocator.sharing().pin_physical(address.addr() as u64)?))
 }
 
 fn fits(length: usize, capacity: usize) -> Outcome<()> {
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn seam_open_shared(
         }
         // SAFETY: as for every function (see the header): as many bytes lie there.
         let handle = unsafe { std::slice::from_raw_parts(handle.cast::<u8>(), length) };
-        Ok(pointer(borrow(allocator)?.allocator.open_shared(handle)?))
+        Ok(pointer(borrow(allocator)?.allocator.sharing().open(handle)?))
     };
     // SAFETY: as above.
     unsafe { out_param(address, ptr::null_mut(), "address", open) }
@@ -94,5 +94,5 @@ pub unsafe extern "C" fn seam_open_shared(
 /// While a stream is being captured, it is closed later.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_close_shared(allocator: AllocatorId, address: *mut c_void) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.close_shared(address.addr() as u64)?))
+    call(|| Ok(borrow(allocator)?.allocator.sharing().close(address.addr() as u64)?))
 }

@@ -5,7 +5,7 @@ use crate::boundary::{User, call, file, optional_out, out_param};
 use crate::ids::{AllocatorId, Pool};
 use crate::registry::borrow;
 use crate::status::{Failure, Outcome, Status};
-use seamalloc::{Allocator, Backup, SleepNotice as Notice, SleepStage};
+use seamalloc::{Backup, SleepNotice as Notice, SleepStage};
 use std::ffi::{c_char, c_void};
 
 /// For `backup` of `seam_pool_sleep`: what live blocks hold is kept in the host's memory.
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn seam_on_sleep(
             // SAFETY: the caller promised that it may be called like this until it is removed.
             unsafe { callback(&raw const notice, user.get()) }
         };
-        Ok(borrow(allocator)?.allocator.on_sleep(callback)?.number())
+        Ok(borrow(allocator)?.allocator.tags().on_change(callback)?.number())
     };
     // SAFETY: as for every function (see the header).
     unsafe { optional_out(id, 0, add) }
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn seam_on_sleep(
 /// of that number.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_remove_sleep_callback(allocator: AllocatorId, id: u64) -> Status {
-    removed(allocator, id, Allocator::remove_sleep_callback)
+    removed(allocator, id, |allocator, id| allocator.tags().remove_callback(id))
 }
 
 /// Gives page-locked memory back to the host that was kept for backups, and that no tag which sleeps needs. `released` gets the
@@ -87,14 +87,14 @@ pub extern "C" fn seam_remove_sleep_callback(allocator: AllocatorId, id: u64) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_release_backups(allocator: AllocatorId, released: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { bytes_of(allocator, released, Allocator::release_backups) }
+    unsafe { bytes_of(allocator, released, |allocator| allocator.tags().release_backups()) }
 }
 
 /// A new tag, used once: a private pool as by `seam_pool_create`, with chunks of physical memory of its own, so that it can
 /// sleep. Only with the strategy `stitch` (`SEAM_STATUS_NOT_SLEEPABLE`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_create_tag(allocator: AllocatorId, pool: *mut Pool) -> Status {
-    let create = || Ok(borrow(allocator)?.allocator.create_tag()?.into());
+    let create = || Ok(borrow(allocator)?.allocator.tags().create()?.into());
     // SAFETY: as for every function (see the header).
     unsafe { out_param(pool, Pool { first: 0, second: 0 }, "pool", create) }
 }
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn seam_pool_create_tag(allocator: AllocatorId, pool: *mut
 /// used already and is no tag.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_open_tag(allocator: AllocatorId, pool: Pool) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.open_tag(pool.id())?))
+    call(|| Ok(borrow(allocator)?.allocator.tags().open(pool.id())?))
 }
 
 /// Waits for the device, keeps what the live blocks of a tag hold as `backup` says (`SEAM_BACKUP_HOST`, `SEAM_BACKUP_PINNED`,
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn seam_pool_sleep(
     let sleep = || {
         // SAFETY: as for every function (see the header).
         let backup = unsafe { backup_of(backup, path) }?;
-        Ok(borrow(allocator)?.allocator.sleep(pool.id(), &backup)?)
+        Ok(borrow(allocator)?.allocator.tags().sleep(pool.id(), &backup)?)
     };
     // SAFETY: as above.
     unsafe { optional_out(given, 0, sleep) }
@@ -149,5 +149,5 @@ unsafe fn backup_of(backup: u32, path: *const c_char) -> Outcome<Backup> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_wake(allocator: AllocatorId, pool: Pool, taken: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { bytes_of(allocator, taken, |allocator| allocator.wake(pool.id())) }
+    unsafe { bytes_of(allocator, taken, |allocator| allocator.tags().wake(pool.id())) }
 }

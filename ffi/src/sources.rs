@@ -106,7 +106,7 @@ pub extern "C" fn seam_pool_open_with(
         };
         let unsplit = has_flag(flags, POOL_UNSPLIT, "SEAM_POOL_UNSPLIT")?;
         let segments = if unsplit { segments.unsplit() } else { segments };
-        Ok(borrow(allocator)?.allocator.open_pool_with(pool.id(), segments)?)
+        Ok(borrow(allocator)?.allocator.pools().open_with(pool.id(), segments)?)
     })
 }
 
@@ -114,7 +114,7 @@ pub extern "C" fn seam_pool_open_with(
 /// it has none of its own. `SEAM_STATUS_POOL_IN_USE` where it has other memory already.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_set_unsplit(allocator: AllocatorId, pool: Pool) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.set_pool_unsplit(pool.id())?))
+    call(|| Ok(borrow(allocator)?.allocator.pools().set_unsplit(pool.id())?))
 }
 
 /// Gives back what a private pool holds free that nobody uses any more, after a wait for the device. `given` gets the bytes
@@ -122,7 +122,7 @@ pub extern "C" fn seam_pool_set_unsplit(allocator: AllocatorId, pool: Pool) -> S
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_empty(allocator: AllocatorId, pool: Pool, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { bytes_of(allocator, given, |allocator| allocator.empty_pool(pool.id())) }
+    unsafe { bytes_of(allocator, given, |allocator| allocator.pools().empty(pool.id())) }
 }
 
 /// As `seam_pool_malloc`, of what the pool holds free in one range: `*address` is NULL where there is no such range, which is
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn seam_pool_malloc_held(
 ) -> Status {
     let allocate = || {
         let stream = self::stream(stream)?;
-        let held = borrow(allocator)?.allocator.allocate_held_in(pool.id(), size as u64, stream)?;
+        let held = borrow(allocator)?.allocator.pools().allocate_held(pool.id(), size as u64, stream)?;
         Ok(held.map_or(ptr::null_mut(), pointer))
     };
     // SAFETY: as for every function (see the header).

@@ -5,7 +5,7 @@ use crate::boundary::call;
 use crate::ids::AllocatorId;
 use crate::registry::borrow;
 use crate::status::{Failure, Status};
-use seamalloc::{Advice, Allocator};
+use seamalloc::Advice;
 use std::ffi::c_void;
 
 /// For `advice` of `seam_advise`: the allocation is not used for a while, and is spilled first.
@@ -26,7 +26,7 @@ pub extern "C" fn seam_advise(allocator: AllocatorId, address: *mut c_void, advi
             ADVICE_HOT => Advice::Hot,
             _ => return Err(Failure::argument(format_args!("advice is {advice}, which is no SEAM_ADVICE_*"))),
         };
-        Ok(borrow(allocator)?.allocator.advise(address.addr() as u64, advice)?)
+        Ok(borrow(allocator)?.allocator.spill().advise(address.addr() as u64, advice)?)
     })
 }
 
@@ -36,5 +36,5 @@ pub extern "C" fn seam_advise(allocator: AllocatorId, address: *mut c_void, advi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_unspill(allocator: AllocatorId, returned: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { bytes_of(allocator, returned, Allocator::unspill) }
+    unsafe { bytes_of(allocator, returned, |allocator| allocator.spill().restore()) }
 }

@@ -4,6 +4,7 @@
 
 use super::core::{Allocator, Core};
 use super::miss;
+use super::operations::Pools;
 use super::prepared::{Order, Prepared, fit_rules};
 use crate::config::rounding::MAX_REQUEST;
 use crate::error::{Error, Result};
@@ -12,7 +13,7 @@ use crate::ids::{PoolId, StreamId};
 
 impl Allocator {
     /// Allocates `size` bytes for work on `stream`. Returns an address that is a multiple of 512. For 0 bytes it is
-    /// address 0, which [`Allocator::free`] ignores.
+    /// address 0, which [`Self::free`] ignores.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with a report, after everything that could be was given back; [`Error::RequestTooLarge`];
@@ -46,14 +47,16 @@ impl Allocator {
         core.checked()?;
         Ok(address)
     }
+}
 
-    /// Does the same as [`Self::allocate`], from a private pool, whatever is routed where.
+impl Pools<'_> {
+    /// Does the same as [`Allocator::allocate`](crate::Allocator::allocate), from a private pool, whatever is routed where.
     ///
     /// # Errors
-    /// Those of [`Self::allocate`]; [`Error::UnknownPool`] if the pool has no use; [`Error::Source`] if its own source
+    /// Those of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if the pool has no use; [`Error::Source`] if its own source
     /// failed.
-    pub fn allocate_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
-        let guard = &mut self.core.lock();
+    pub fn allocate(self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
+        let guard = &mut self.0.core.lock();
         let core = &mut **guard;
         core.heap.private_mut().used(pool)?;
         if size == 0 {
@@ -64,18 +67,18 @@ impl Allocator {
         core.poll()?;
         let order = Order::new(size, stream, Some(pool));
         if core.features.guard.is_some() {
-            return self.allocate_watched(guard, &order);
+            return self.0.allocate_watched(guard, &order);
         }
-        self.serve_private(guard, &order, pool)
+        self.0.serve_private(guard, &order, pool)
     }
 
-    /// Does the same as [`Self::allocate_in`], from free memory that the pool holds in one range. Returns `None` if
+    /// Does the same as [`Self::allocate`], from free memory that the pool holds in one range. Returns `None` if
     /// there is no such range. No new memory is taken, and nothing is waited for.
     ///
     /// # Errors
-    /// Those of [`Self::allocate_in`], except [`Error::OutOfMemory`].
-    pub fn allocate_held_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<Option<u64>> {
-        let core = &mut *self.core.lock();
+    /// Those of [`Self::allocate`], except [`Error::OutOfMemory`].
+    pub fn allocate_held(self, pool: PoolId, size: u64, stream: StreamId) -> Result<Option<u64>> {
+        let core = &mut *self.0.core.lock();
         core.heap.private_mut().used(pool)?;
         if size == 0 {
             return Ok(Some(0));

@@ -4,19 +4,20 @@
 //! goes on from its results, to capture the next graph in the same pool, needs these blocks to be live again at their
 //! addresses. PyTorch does this for trees of graphs (`torch.compile(mode="reduce-overhead")`).
 
-use super::core::{Allocator, Core};
+use super::core::Core;
+use super::operations::Pools;
 use crate::config::rounding::SMALL_LIMIT;
 use crate::error::{Error, Result};
 use crate::ids::PoolId;
 use crate::report::pool::PoolBlock;
 
-impl Allocator {
+impl Pools<'_> {
     /// Returns the live blocks of a private pool, by address: a checkpoint of it. Walks all blocks.
     ///
     /// # Errors
     /// [`Error::UnknownPool`] if the pool does not exist.
-    pub fn pool_blocks(&self, pool: PoolId) -> Result<Vec<PoolBlock>> {
-        let core = self.core.lock();
+    pub fn blocks(self, pool: PoolId) -> Result<Vec<PoolBlock>> {
+        let core = self.0.core.lock();
         core.heap.private_stats(pool)?;
         core.heap.live_of(pool)
     }
@@ -30,8 +31,8 @@ impl Allocator {
     /// cannot be had, which is always so with other strategies than `stitch` and for pools with segments of their own;
     /// [`Error::NotGrowable`] while an allocation of the pool grows in place; [`Error::Driver`] if a wait failed; [`Error::HostMemory`], after which some of the pool's blocks may have been
     /// freed, and the same call can succeed.
-    pub fn restore_pool(&self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn restore(self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         core.heap.private().exists(pool)?;
         core.heap.private().must_be_awake(pool)?;
         let restores = core.rules.abilities.restores && core.heap.private().segments(pool).is_none();

@@ -3,7 +3,7 @@
 //! Owns: the state that the lock guards, how a step that calls the driver is run and timed, and how a refusal becomes
 //! an error.
 
-use crate::backing::{AllocatorContext, PendingRollback, Spill, Terms};
+use crate::backing::{AllocatorContext, PendingRollback, Spill};
 use crate::config::{self, Config, ConfigError, Limits, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{DeviceProperties, Driver, StreamId};
@@ -130,15 +130,6 @@ impl Allocator {
         &self.driver
     }
 
-    /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where no strategy was
-    /// named and the device has no virtual memory, as vGPUs and some virtual machines have none, or, from the first request on, where the
-    /// driver refuses addresses in every size. Then the strategy is
-    /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a warning.
-    #[must_use]
-    pub fn instead_of(&self) -> Option<StrategyKind> {
-        self.core.lock().features.fallback.instead_of
-    }
-
     /// Returns the options in force.
     #[must_use]
     pub fn config(&self) -> Config {
@@ -154,8 +145,8 @@ impl Core {
         let (exchanges, budget) = (self.may_exchange(), self.may_spill());
         let tables = (&mut self.heap, &mut self.streams, &mut self.rollback);
         let spill = budget.map(|budget| Spill { budget, policy: &*self.features.spill.policy });
-        let terms = Terms { config: &self.config, limits: self.limits, exchanges, spill };
-        let mut context = AllocatorContext::new(tables, &*self.driver, terms);
+        let rules = (&self.config, self.limits);
+        let mut context = AllocatorContext::new(tables, &*self.driver, rules, exchanges, spill);
         let result = step(&mut self.strategy, &mut context);
         self.features.fallback.no_addresses |= context.has_no_addresses();
         if !context.is_whole()

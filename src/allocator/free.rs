@@ -11,7 +11,7 @@ use crate::strategy::FreeUsedBy;
 
 impl Allocator {
     /// Frees an allocation. Its memory serves later requests of its stream at once; if other streams were named with
-    /// [`Allocator::record_stream`], once they have passed this point.
+    /// [`Self::record_stream`], once they have passed this point.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
@@ -55,7 +55,7 @@ impl Allocator {
     /// # Errors
     /// Those of [`Self::free`]; [`Error::HostMemory`] if another stream than its own is named, and the allocation stays
     /// live.
-    pub fn free_under(&self, address: u64, stream: StreamId) -> Result<()> {
+    pub fn free_with_current_stream(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
         }

@@ -4,6 +4,7 @@
 //! `backing/growing.rs` makes the calls.
 
 use super::core::{Allocator, Core};
+use super::operations::GrowingAllocations;
 use super::prepared::Order;
 use crate::backing::{Miss, release_addresses, reserve_addresses};
 use crate::config::Advice;
@@ -16,47 +17,7 @@ use crate::ids::{BlockId, ChunkId, Class, PoolId, StreamId, ViewId};
 use crate::strategy::Means;
 use parking_lot::MutexGuard;
 
-/// # Allocations that grow in place
-///
-/// [`reserve`](Self::reserve) takes addresses and no memory, [`grow`](Self::grow) and [`shrink`](Self::shrink) change how much of
-/// them has memory, and [`free`](Self::free) ends it, as for any allocation. The address stays, nothing is copied, and what is
-/// held is at most one granule (2 MiB) or a 128th more than what is in use. Free memory of any place serves, in whole chunks.
-/// [`Growing`](crate::Growing) is the type that owns one.
-///
-/// ```
-/// use seamalloc::{Allocator, StreamId};
-///
-/// let allocator = Allocator::open("sim:h200", "")?;
-/// let cache = allocator.reserve(40 << 30, StreamId::DEFAULT)?;
-/// assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
-/// allocator.grow(cache, 10 << 20)?;
-/// // 10 MiB at the address `cache` can be used; later more, where it is.
-/// allocator.grow(cache, 1 << 30)?;
-/// assert_eq!(allocator.stats().reserved_bytes.all.current, 1 << 30);
-/// allocator.shrink(cache, 10 << 20)?;
-/// allocator.free(cache)?;
-/// # Ok::<(), seamalloc::Error>(())
-/// ```
 impl Allocator {
-    /// Reserves `capacity` bytes of addresses for an allocation that grows in place, for work on `stream`. Returns its address, a
-    /// multiple of 2 MiB. It has no memory yet.
-    ///
-    /// # Errors
-    /// [`Error::NotGrowable`] with other strategies than `stitch`, and in guard mode; [`Error::RequestTooLarge`];
-    /// [`Error::OutOfMemory`] if the bounds on views, or the device, have no room for the addresses; [`Error::HostMemory`];
-    /// [`Error::Driver`].
-    pub fn reserve(&self, capacity: u64, stream: StreamId) -> Result<u64> {
-        self.reserve_for(None, capacity, stream)
-    }
-
-    /// Does the same for an allocation of a private pool, such as a tag that sleeps and wakes.
-    ///
-    /// # Errors
-    /// Those of [`Self::reserve`]; [`Error::UnknownPool`]; [`Error::NotGrowable`] for a pool with segments of its own.
-    pub fn reserve_in(&self, pool: PoolId, capacity: u64, stream: StreamId) -> Result<u64> {
-        self.reserve_for(Some(pool), capacity, stream)
-    }
-
     fn reserve_for(&self, owner: Option<PoolId>, capacity: u64, stream: StreamId) -> Result<u64> {
         if capacity > MAX_REQUEST {
             return Err(Error::RequestTooLarge { size: capacity });
@@ -66,26 +27,6 @@ impl Allocator {
         let address = core.reserve(owner, capacity, stream)?;
         core.checked()?;
         Ok(address)
-    }
-
-    /// Grows an allocation of [`Self::reserve`], so that at least its first `size` bytes can be used, in the order of its stream.
-    /// Its address and contents stay. Where it has that much memory already, no driver is called. It never becomes smaller.
-    ///
-    /// # Errors
-    /// Those of [`Self::allocate`], [`Error::OutOfMemory`] with a report for the missing bytes; [`Error::InvalidAddress`] if
-    /// nothing was reserved there; [`Error::BeyondCapacity`]; [`Error::NotGrowable`] during a capture, or if a graph may use what
-    /// it gave back before and others have taken since, or once its stream was [forgotten](Self::forget_stream);
-    /// [`Error::PoolAsleep`]. It has as much as before.
-    pub fn grow(&self, address: u64, size: u64) -> Result<()> {
-        if self.core.lock().features.growing.grow_within(address, size)? {
-            return Ok(());
-        }
-        let guard = &mut self.core.lock();
-        guard.features.growing.begin(address)?;
-        let grown = self.add_parts(guard, address, size);
-        guard.features.growing.end(address, size, grown.is_ok());
-        grown?;
-        guard.checked()
     }
 
     /// Adds parts to an allocation that is marked as busy, until it has `size` bytes.
@@ -108,16 +49,57 @@ impl Allocator {
         }
         Ok(())
     }
+}
+
+impl GrowingAllocations<'_> {
+    /// Reserves `capacity` bytes of addresses for an allocation that grows in place, for work on `stream`. Returns its address, a
+    /// multiple of 2 MiB. It has no memory yet.
+    ///
+    /// # Errors
+    /// [`Error::NotGrowable`] with other strategies than `stitch`, and in guard mode; [`Error::RequestTooLarge`];
+    /// [`Error::OutOfMemory`] if the bounds on views, or the device, have no room for the addresses; [`Error::HostMemory`];
+    /// [`Error::Driver`].
+    pub fn reserve(self, capacity: u64, stream: StreamId) -> Result<u64> {
+        self.0.reserve_for(None, capacity, stream)
+    }
+
+    /// Does the same for an allocation of a private pool, such as a tag that sleeps and wakes.
+    ///
+    /// # Errors
+    /// Those of [`Self::reserve`]; [`Error::UnknownPool`]; [`Error::NotGrowable`] for a pool with segments of its own.
+    pub fn reserve_in(self, pool: PoolId, capacity: u64, stream: StreamId) -> Result<u64> {
+        self.0.reserve_for(Some(pool), capacity, stream)
+    }
+
+    /// Grows an allocation of [`Self::reserve`], so that at least its first `size` bytes can be used, in the order of its stream.
+    /// Its address and contents stay. Where it has that much memory already, no driver is called. It never becomes smaller.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::allocate`](crate::Allocator::allocate), [`Error::OutOfMemory`] with a report for the missing bytes; [`Error::InvalidAddress`] if
+    /// nothing was reserved there; [`Error::BeyondCapacity`]; [`Error::NotGrowable`] during a capture, or if a graph may use what
+    /// it gave back before and others have taken since, or once its stream was [forgotten](crate::operations::Streams::forget);
+    /// [`Error::PoolAsleep`]. It has as much as before.
+    pub fn grow(self, address: u64, size: u64) -> Result<()> {
+        if self.0.core.lock().features.growing.grow_within(address, size)? {
+            return Ok(());
+        }
+        let guard = &mut self.0.core.lock();
+        guard.features.growing.begin(address)?;
+        let grown = self.0.add_parts(guard, address, size);
+        guard.features.growing.end(address, size, grown.is_ok());
+        grown?;
+        guard.checked()
+    }
 
     /// Gives back whole chunks behind the first `size` bytes of an allocation of [`Self::reserve`], in the order of its streams,
-    /// as [`Self::free`] does. The rest keeps its address and contents.
+    /// as [`Allocator::free`](crate::Allocator::free) does. The rest keeps its address and contents.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`] if nothing was reserved there; [`Error::NotGrowable`] while another thread has it grow;
     /// [`Error::HostMemory`]; [`Error::Driver`] if an event could not be recorded. What was given back before stays so
     /// ([`Self::extent`]).
-    pub fn shrink(&self, address: u64, size: u64) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn shrink(self, address: u64, size: u64) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         core.features.growing.idle(address)?;
         core.shrink(address, size)?;
         core.checked()
@@ -128,7 +110,7 @@ impl Allocator {
     ///
     /// # Errors
     /// Those of [`Self::grow`] and [`Self::shrink`].
-    pub fn resize(&self, address: u64, size: u64) -> Result<()> {
+    pub fn resize(self, address: u64, size: u64) -> Result<()> {
         if self.extent(address)?.len <= size { self.grow(address, size) } else { self.shrink(address, size) }
     }
 
@@ -136,8 +118,8 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::InvalidAddress`] if nothing was reserved there.
-    pub fn extent(&self, address: u64) -> Result<Extent> {
-        self.core.lock().features.growing.extent(address)
+    pub fn extent(self, address: u64) -> Result<Extent> {
+        self.0.core.lock().features.growing.extent(address)
     }
 }
 

@@ -4,6 +4,7 @@
 //! that private pools and `record_stream` set on it; while it is off, nothing here is reached.
 
 use super::core::{Allocator, Core};
+use super::operations::GuardMode;
 use super::prepared::Order;
 use crate::driver::{Call, DriverError, Status};
 use crate::error::Result;
@@ -12,41 +13,36 @@ use crate::ids::StreamId;
 use crate::report::guard::{Explanation, Finding};
 use parking_lot::MutexGuard;
 
-/// # Guard mode
-///
-/// The option `guard:on` ([`GuardOptions`](crate::GuardOptions)) looks for mistakes of the program: memory that is used
-/// beyond its end or after its free, frees that are none, and frees without
-/// [`record_stream`](Self::record_stream). A mistake that can be seen is a [`Finding`]: logged, counted and kept. One that
-/// the GPU makes is an illegal address, and [`explain`](Self::explain) says what was there.
-///
-/// ```
-/// use seamalloc::{Allocator, Config, driver::{StreamId, sim::{Range, SimConfig, SimGpu}}};
-/// use std::sync::Arc;
-///
-/// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);
-/// let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse("guard:on")?)?;
-/// let address = allocator.allocate(1000, StreamId::DEFAULT)?;
-/// let beyond = Range { address: address + 1024, size: 4 };
-/// assert!(gpu.launch(StreamId::DEFAULT, &[beyond], 0).is_err());
-/// let text = allocator.explain(beyond.address).map(|found| found.to_string()).unwrap_or_default();
-/// assert!(text.contains("24 bytes behind the end of allocation #1 (1000 bytes at"), "{text}");
-/// allocator.free(address)?;
-/// assert!(allocator.free(address).is_err_and(|error| error.to_string().contains("freed twice")));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 impl Allocator {
+    /// Serves a request while guard mode is on.
+    #[cold]
+    pub(super) fn allocate_watched(&self, core: &mut MutexGuard<'_, Core>, order: &Order) -> Result<u64> {
+        core.on_guard(Guard::step);
+        if let Some(address) = core.allocate_guarded(order)? {
+            return Ok(address);
+        }
+        let address = match order.owner {
+            Some(owner) => self.serve_private(core, order, owner)?,
+            None => self.serve_public(core, order)?,
+        };
+        core.watch(address)?;
+        Ok(address)
+    }
+}
+
+impl GuardMode<'_> {
     /// Returns what an address belongs to, live or freed, or at which edge of an allocation it lies. `None` if that is not
     /// known, or guard mode is off. Works after the context was lost: it makes no driver call.
     #[must_use]
-    pub fn explain(&self, address: u64) -> Option<Explanation> {
-        self.core.lock().features.guard.as_ref()?.explain(address)
+    pub fn explain(self, address: u64) -> Option<Explanation> {
+        self.0.core.lock().features.guard.as_ref()?.explain(address)
     }
 
     /// Returns the mistakes that guard mode has found, the first 1000, oldest first. How many there were in all is in
-    /// [`stats`](Self::stats).
+    /// [`stats`](crate::Allocator::stats).
     #[must_use]
-    pub fn findings(&self) -> Vec<Finding> {
-        self.core.lock().features.guard.as_ref().map_or_else(Vec::new, |guard| guard.findings().to_vec())
+    pub fn findings(self) -> Vec<Finding> {
+        self.0.core.lock().features.guard.as_ref().map_or_else(Vec::new, |guard| guard.findings().to_vec())
     }
 
     /// Waits for the device, and looks for bytes that were written around live allocations, and in freed memory. What is
@@ -55,8 +51,8 @@ impl Allocator {
     /// # Errors
     /// [`Error::Driver`] during a stream capture, when the CPU cannot wait
     /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]), or if a call failed.
-    pub fn check_guards(&self) -> Result<u64> {
-        let core = &mut *self.core.lock();
+    pub fn check(self) -> Result<u64> {
+        let core = &mut *self.0.core.lock();
         if core.features.guard.is_none() {
             return Ok(0);
         }
@@ -76,14 +72,14 @@ impl Allocator {
     }
 
     /// Says that the work which was given to `stream` last uses these allocations, each by an address inside of it. Guard
-    /// mode then finds a free before that work ends, if neither [`record_stream`](Self::record_stream) named the stream nor
-    /// the allocation's own stream waits for it ([`note_wait`](Self::note_wait)). Addresses of no live allocation are
+    /// mode then finds a free before that work ends, if neither [`record_stream`](crate::Allocator::record_stream) named the stream nor
+    /// the allocation's own stream waits for it ([`record_wait`](Self::record_wait)). Addresses of no live allocation are
     /// ignored, and so is a stream that is being captured. Without guard mode it does nothing.
     ///
     /// # Errors
     /// [`Error::Driver`] if an event could not be recorded.
-    pub fn note_uses(&self, addresses: &[u64], stream: StreamId) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn record_access(self, addresses: &[u64], stream: StreamId) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         if core.features.guard.is_none() || core.capturing() {
             return Ok(());
         }
@@ -95,21 +91,13 @@ impl Allocator {
         Ok(noted.unwrap_or(Ok(()))?)
     }
 
-    /// Does the same as [`Self::note_uses`] for one allocation.
-    ///
-    /// # Errors
-    /// Those of [`Self::note_uses`].
-    pub fn note_use(&self, address: u64, stream: StreamId) -> Result<()> {
-        self.note_uses(&[address], stream)
-    }
-
     /// Says that the program recorded an event on `stream`, behind all work noted so far. `event` is whatever number the
     /// program has for it; recording it again forgets the earlier record.
     ///
     /// # Errors
     /// [`Error::Driver`] if `stream` names no particular stream.
-    pub fn note_event(&self, event: u64, stream: StreamId) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn record_event(self, event: u64, stream: StreamId) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if let Some(guard) = &mut core.features.guard {
             guard.note_event(event, stream);
@@ -117,31 +105,16 @@ impl Allocator {
         Ok(())
     }
 
-    /// Says that the program lets later work of `stream` wait for an event of [`Self::note_event`].
+    /// Says that the program lets later work of `stream` wait for an event of [`Self::record_event`].
     ///
     /// # Errors
     /// [`Error::Driver`] if `stream` names no particular stream.
-    pub fn note_wait(&self, stream: StreamId, event: u64) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn record_wait(self, stream: StreamId, event: u64) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if let Some(guard) = &mut core.features.guard {
             guard.note_wait(stream, event);
         }
         Ok(())
-    }
-
-    /// Serves a request while guard mode is on.
-    #[cold]
-    pub(super) fn allocate_watched(&self, core: &mut MutexGuard<'_, Core>, order: &Order) -> Result<u64> {
-        core.on_guard(Guard::step);
-        if let Some(address) = core.allocate_guarded(order)? {
-            return Ok(address);
-        }
-        let address = match order.owner {
-            Some(owner) => self.serve_private(core, order, owner)?,
-            None => self.serve_public(core, order)?,
-        };
-        core.watch(address)?;
-        Ok(address)
     }
 }

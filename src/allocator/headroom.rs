@@ -15,18 +15,19 @@
 //! give, doubles the pause, up to 64 times.
 //!
 //! **Limitations.**
-//! - A program without misses looks at nothing. [`Allocator::keep_headroom`] does so at any time.
+//! - A program without misses looks at nothing. [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom) does so at any time.
 //! - Between the question and the growth others may take memory too: the headroom is kept, not owned.
 //! - During a capture nothing goes back.
 
-use super::core::{Allocator, Core};
+use super::core::Core;
+use super::operations::DeviceLending;
 use crate::backing;
 use crate::driver::in_relaxed_capture_mode;
 use crate::error::Result;
 use crate::strategy::Goal;
 use std::sync::Arc;
 
-impl Allocator {
+impl DeviceLending<'_> {
     /// Looks at how much of the device is free, and gives free memory back until the headroom
     /// ([`Config::headroom`](crate::Config::headroom)) is free again. Returns the bytes given back. Requests that find no free block
     /// do so now and then; a program that makes none calls it before others need memory, or now and then.
@@ -49,12 +50,12 @@ impl Allocator {
     /// allocator.free(allocator.allocate(6 << 30, StreamId::DEFAULT)?)?;
     /// // Another process takes memory.
     /// gpu.malloc(1 << 30)?;
-    /// assert!(allocator.keep_headroom()? >= 1 << 30, "whole chunks");
+    /// assert!(allocator.lending().enforce_headroom()? >= 1 << 30, "whole chunks");
     /// assert!(gpu.memory_info()?.free >= 4 << 30);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn keep_headroom(&self) -> Result<u64> {
-        let core = &mut *self.core.lock();
+    pub fn enforce_headroom(self) -> Result<u64> {
+        let core = &mut *self.0.core.lock();
         if core.config.headroom == 0 || core.capturing() {
             return Ok(0);
         }

@@ -17,6 +17,7 @@
 //! - With other strategies than `stitch` nothing goes: they do not tell passed memory without a wait.
 
 use super::core::Allocator;
+use super::operations::{DeviceLending, Streams};
 use crate::driver::in_relaxed_capture_mode;
 use crate::error::Result;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ const GIB: u64 = 1 << 30;
 /// for second in 0..12 {
 ///     idle.tick(&allocator, Duration::from_secs(second))?;
 /// }
-/// assert_eq!(allocator.reserved(), 0);
+/// assert_eq!(allocator.reports().reserved(), 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -72,12 +73,12 @@ impl IdleRelease {
 
     /// Looks at the allocator at the time `now` of any clock that does not go backwards, and gives memory back if it is idle.
     /// Returns the bytes given back. It may call the driver, which does not wait for the GPU. With a headroom it looks after that too
-    /// ([`Allocator::keep_headroom`]), idle or not.
+    /// ([`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom)), idle or not.
     ///
     /// # Errors
-    /// As [`Allocator::release_passed`] and [`Allocator::keep_headroom`].
+    /// As [`DeviceLending::release_passed`](crate::operations::DeviceLending::release_passed) and [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom).
     pub fn tick(&mut self, allocator: &Allocator, now: Duration) -> Result<u64> {
-        let kept = allocator.keep_headroom()?;
+        let kept = allocator.lending().enforce_headroom()?;
         let stats = allocator.stats();
         let seen = (stats.allocation.all.allocated, stats.allocation.all.freed);
         if self.seen.replace(seen) != Some(seen) {
@@ -91,7 +92,7 @@ impl IdleRelease {
             return Ok(kept);
         }
         self.looks += 1;
-        let given = allocator.release_passed()?;
+        let given = allocator.lending().release_passed()?;
         if given > 0 {
             tracing::info!(bytes = given, idle_s = idle.as_secs(), "memory of an idle program went back");
         }
@@ -105,7 +106,7 @@ fn price(free: u64) -> Duration {
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)).saturating_mul(PRICE)
 }
 
-impl Allocator {
+impl DeviceLending<'_> {
     /// Gives all free memory back to the driver that the GPU is known to have passed, without a wait of the CPU or the GPU.
     /// Returns the bytes given back. An event is recorded on each stream that freed memory since the last call, so that what
     /// was freed before this call can go at the next one, if the GPU is done with it by then. Memory of private pools that were
@@ -113,8 +114,8 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver); memory given back before the failed call stays given back, and is accounted.
-    pub fn release_passed(&self) -> Result<u64> {
-        let core = &mut *self.core.lock();
+    pub fn release_passed(self) -> Result<u64> {
+        let core = &mut *self.0.core.lock();
         if core.capturing() || !core.rules.abilities.tells_passed {
             return Ok(0);
         }
@@ -122,7 +123,9 @@ impl Allocator {
         // A capture of which nobody told the allocator may be under way on another thread.
         in_relaxed_capture_mode(&*driver, true, || core.release_passed(u64::MAX))
     }
+}
 
+impl Streams<'_> {
     /// Warns (`tracing`, target `seamalloc::waits`) of each stream that still waits on the GPU for another one whose freed memory it
     /// was given, and was found waiting by an earlier call, at least so long ago. Returns how many there were. Only waits for work of
     /// the present round are looked at, which may close a circle if ranks of a job wait for one another; a warning names each pair of
@@ -130,9 +133,9 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver): an event could not be queried.
-    pub fn warn_of_pending_waits(&self, at_least: Duration) -> Result<usize> {
+    pub fn warn_of_pending_waits(self, at_least: Duration) -> Result<usize> {
         let overdue = {
-            let core = &mut *self.core.lock();
+            let core = &mut *self.0.core.lock();
             if core.capturing() || !core.streams.new_waits.has_pending() {
                 return Ok(0);
             }

@@ -12,39 +12,42 @@
 //! The lock is held as long as the driver takes to release.
 
 use super::core::Allocator;
+use super::operations::DeviceLending;
 use crate::driver::in_relaxed_capture_mode;
 use crate::error::Result;
 use crate::features::lending::Lender;
-use crate::report::lending::Spare;
+use crate::report::lending::LendableBytes;
 use std::sync::Arc;
 
 impl Allocator {
+    /// Returns the bytes that are live and not held: of tags that sleep, and of spilled memory.
+    pub(super) fn live_elsewhere(&self) -> u64 {
+        let heap = &self.core.lock().heap;
+        heap.live_asleep() + heap.live_spilled()
+    }
+}
+
+impl DeviceLending<'_> {
     /// Sets who asks other processes for memory before a request is refused; `None` asks nobody. A request during which it is
     /// replaced may still ask the one before.
-    pub fn set_lender(&self, lender: Option<Arc<dyn Lender>>) {
-        let before = std::mem::replace(&mut self.core.lock().features.lending.lender, lender);
+    pub fn set_lender(self, lender: Option<Arc<dyn Lender>>) {
+        let before = std::mem::replace(&mut self.0.core.lock().features.lending.lender, lender);
         // It is the program's, and dropping it may call anything.
         drop(before);
     }
 
     /// Returns what the allocator holds, and could give back. Makes no driver call.
     #[must_use]
-    pub fn spare(&self) -> Spare {
-        let stats = self.stats();
-        let elsewhere = self.live_elsewhere();
+    pub fn lendable(self) -> LendableBytes {
+        let stats = self.0.stats();
+        let elsewhere = self.0.live_elsewhere();
         let held = stats.reserved_bytes.all.current;
         // What sleeps or is spilled is live, and not held.
         let live = stats.active_bytes.all.current.saturating_sub(elsewhere).min(held);
-        Spare { held, live, free: held - live }
+        LendableBytes { held, live, free: held - live }
     }
 
-    /// Returns the bytes that are live and not held: of tags that sleep, and of spilled memory.
-    pub(super) fn live_elsewhere(&self) -> u64 {
-        let heap = &self.core.lock().heap;
-        heap.live_asleep() + heap.live_spilled()
-    }
-
-    /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as [`Self::trim`]. Returns
+    /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as [`Allocator::trim`](crate::Allocator::trim). Returns
     /// the bytes given back.
     ///
     /// With the strategy `stitch` only memory goes that the GPU is known to have passed, and nothing is waited
@@ -52,9 +55,9 @@ impl Allocator {
     /// can go at the next one. With other strategies the CPU may wait for the GPU. During a stream capture nothing goes.
     ///
     /// # Errors
-    /// As [`Self::trim`].
-    pub fn lend(&self, bytes: u64) -> Result<u64> {
-        let core = &mut *self.core.lock();
+    /// As [`Allocator::trim`](crate::Allocator::trim).
+    pub fn lend(self, bytes: u64) -> Result<u64> {
+        let core = &mut *self.0.core.lock();
         if core.capturing() || bytes == 0 {
             return Ok(0);
         }

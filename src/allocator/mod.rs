@@ -6,6 +6,7 @@
 //! |---|---|
 //! | core | the state behind the lock, and how a step that calls the driver is run |
 //! | open | allocators on devices that are named |
+//! | operations | the groups of operations beside those that every program needs |
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
 //! | prepared, stream_names, serve | a request on its way to a block, also on the slow path |
 //! | miss, search | the steps of a request that no free block fits, and what each of them may do |
@@ -20,7 +21,7 @@
 //! | spill, spilled | live memory lies in the machine's memory, and comes back |
 //! | headroom | free memory goes back where others need the device's |
 //! | idle | memory goes back while nobody uses the allocator |
-//! | streams | `record_stream`, `forget_stream` |
+//! | streams | `record_stream`, streams that end, and streams of others |
 //! | private_pool, pool_end, own_segments, checkpoint | CUDA graphs and `MemPool` |
 //! | report | statistics, snapshots, observers |
 //! | guarded, watch | guard mode: what programs ask and say, and its steps in an allocation and a free |
@@ -43,6 +44,7 @@ mod miss;
 #[cfg(test)]
 mod old_drivers;
 mod open;
+pub mod operations;
 mod own_segments;
 mod peers;
 mod pending;

@@ -28,7 +28,7 @@ fn plain_memory_takes_the_place_of_the_default(open: impl Fn() -> CudaDriver) {
         "{texts:?}"
     );
     for allocator in made {
-        assert_eq!(allocator.instead_of(), Some(StrategyKind::Stitch));
+        assert_eq!(allocator.reports().fallback_from(), Some(StrategyKind::Stitch));
         let (config, stats) = (allocator.config(), allocator.stats());
         assert_eq!(config.strategy, StrategyKind::Caching);
         assert_eq!((stats.strategy, stats.instead_of), (StrategyKind::Caching, Some(StrategyKind::Stitch)));
@@ -59,7 +59,7 @@ fn only_plain_memory_works(open: impl Fn() -> CudaDriver) {
         );
     }
     let allocator = allocator(open(), StrategyKind::Caching).unwrap();
-    assert_eq!(allocator.instead_of(), None, "it is meant");
+    assert_eq!(allocator.reports().fallback_from(), None, "it is meant");
     let address = allocator.allocate(1 << 20, StreamId::DEFAULT).unwrap();
     allocator.free(address).unwrap();
     assert_eq!(allocator.empty_cache(), Ok(2 << 20));

@@ -51,7 +51,7 @@ impl Allocator {
     ///
     /// # Safety
     /// The same as for [`CudaDriver::trust_streams`]: every stream that is passed to the allocator belongs to this
-    /// device's primary context, and lives until it was [forgotten](Self::forget_stream) or the allocator is dropped. Other
+    /// device's primary context, and lives until it was [forgotten](crate::operations::Streams::forget) or the allocator is dropped. Other
     /// devices than `cuda:` and `pinned:` ask for nothing.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Allocator {
     /// [`StreamId::from_raw`](crate::driver::StreamId::from_raw).
     ///
     /// A program that uses only the default stream and streams of [`CudaDriver::create_stream`] needs no `unsafe`: it
-    /// opens a [`CudaDriver`] and passes it to [`Allocator::new`].
+    /// opens a [`CudaDriver`] and passes it to [`Self::new`].
     ///
     /// ```no_run
     /// # fn stream() -> *mut u8 { std::ptr::null_mut() }
@@ -87,7 +87,7 @@ impl Allocator {
     /// That of [`Self::open_trusting`].
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if there is no driver or no such device; those of [`Allocator::new`].
+    /// [`Error::Device`](crate::Error::Device) if there is no driver or no such device; those of [`Self::new`].
     #[allow(unsafe_code, reason = "the caller vouches for the handles of streams, which libcuda follows as pointers")]
     pub unsafe fn cuda(ordinal: u32, config: Config) -> Result<Self> {
         let driver = CudaDriver::open(ordinal)?;

@@ -2,7 +2,7 @@
 //!
 //! Owns: the public operations on them. `backing/segments.rs` takes the segments and gives them back.
 
-use super::core::Allocator;
+use super::operations::Pools;
 use crate::error::{Error, Result};
 use crate::heap::Segments;
 use crate::ids::PoolId;
@@ -32,31 +32,31 @@ use crate::ids::PoolId;
 /// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);
 /// let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default())?;
 /// let pool = PoolId(0, 1);
-/// allocator.open_pool_with(pool, Segments::from_source(Registered(gpu)))?;
-/// let address = allocator.allocate_in(pool, 3 << 20, StreamId::DEFAULT)?;
-/// assert_eq!(allocator.pool_stats(pool)?.reserved_bytes, 20 << 20);
+/// allocator.pools().open_with(pool, Segments::from_source(Registered(gpu)))?;
+/// let address = allocator.pools().allocate(pool, 3 << 20, StreamId::DEFAULT)?;
+/// assert_eq!(allocator.pools().stats(pool)?.reserved_bytes, 20 << 20);
 /// allocator.free(address)?;
-/// allocator.release_pool(pool)?;
-/// assert_eq!(allocator.empty_pool(pool)?, 20 << 20);
+/// allocator.pools().release(pool)?;
+/// assert_eq!(allocator.pools().empty(pool)?, 20 << 20);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-impl Allocator {
+impl Pools<'_> {
     /// Adds one use to the private pool of this id, which is made if it does not exist, and gives it segments of its
     /// own.
     ///
-    /// After its last use was released, its memory serves no one. Free memory goes back by [`Self::empty_pool`],
-    /// [`Self::empty_cache`] and [`Self::trim`], before a request would fail, and at the end of the allocator, each
+    /// After its last use was released, its memory serves no one. Free memory goes back by [`Self::empty`],
+    /// [`Allocator::empty_cache`](crate::Allocator::empty_cache) and [`Allocator::trim`](crate::Allocator::trim), before a request would fail, and at the end of the allocator, each
     /// time after a wait for the device. Live blocks stay valid, and go back in the same way after they were freed. The
     /// source is dropped after the last segment went back. Until then the pool can be opened again, like any other.
     ///
     /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if the pool already has memory or segments of
     /// its own; [`Error::HostMemory`]; [`Error::Driver`] if devices that may use the allocator's memory could not get access to plain memory.
     /// `segments` are dropped then.
-    pub fn open_pool_with(&self, pool: PoolId, segments: Segments) -> Result<()> {
+    pub fn open_with(self, pool: PoolId, segments: Segments) -> Result<()> {
         if segments.are_unfounded() {
             return Err(Error::HostMemory);
         }
-        let core = &mut *self.core.lock();
+        let core = &mut *self.0.core.lock();
         if core.heap.private().segments(pool).is_some() || !core.heap.holds_nothing(pool) {
             return Err(Error::PoolInUse { pool });
         }
@@ -70,9 +70,9 @@ impl Allocator {
     /// pool gets segments by the driver's `malloc` if it has none of its own.
     ///
     /// [`Error::UnknownPool`] if the pool has no use; [`Error::PoolInUse`] if it has memory already that is not in
-    /// segments of its own; [`Error::Driver`] as for [`Self::open_pool_with`].
-    pub fn set_pool_unsplit(&self, pool: PoolId) -> Result<()> {
-        let core = &mut *self.core.lock();
+    /// segments of its own; [`Error::Driver`] as for [`Self::open_with`].
+    pub fn set_unsplit(self, pool: PoolId) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         core.heap.private_mut().used(pool)?;
         if let Some(segments) = core.heap.private_mut().segments_mut(pool) {
             segments.set_unsplit();

@@ -1,9 +1,10 @@
 //! Access of other devices to the memory of an allocator.
 
-use super::core::{Allocator, Core};
+use super::core::Core;
+use super::operations::Sharing;
 use crate::error::{Error, Result};
 
-impl Allocator {
+impl Sharing<'_> {
     /// Lets the device with this ordinal read and write all memory of this allocator, present and future. Mapped memory
     /// has one access list for the whole process (`cuMemSetAccess`), whichever part of the process asked for it. With
     /// the strategies that use plain memory, `caching` and `gmlake`, and from the first private pool with segments of
@@ -17,8 +18,8 @@ impl Allocator {
     /// [`PEER_ACCESS_UNSUPPORTED`](crate::driver::Status::PEER_ACCESS_UNSUPPORTED) if the two cannot be peers;
     /// [`INVALID_DEVICE`](crate::driver::Status::INVALID_DEVICE) if there is no such device. Nothing has changed.
     /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`.
-    pub fn enable_peer_access(&self, ordinal: u32) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn enable_peer_access(self, ordinal: u32) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         core.must_not_be_pooled("access of other devices")?;
         // Of memory that other devices use, nothing is exchanged any more.
         if core.heap.spilled() > 0 && !core.capturing() {

@@ -1,6 +1,7 @@
 //! Asks programs to free memory before a request is refused.
 
-use super::core::{Allocator, Core};
+use super::core::Core;
+use super::operations::MemoryLimits;
 use super::search::Search;
 use crate::error::Result;
 use crate::features::pressure::CallbackId;
@@ -11,7 +12,7 @@ use crate::strategy::Means;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-impl Allocator {
+impl MemoryLimits<'_> {
     /// Registers `callback` for requests that find too little memory. It is called before the CPU waits for the GPU and
     /// cached memory is given back: it may free memory that the program can do without. Callbacks are called in the
     /// order in which they were added. After each one that returns `true` (it freed something) the request is tried
@@ -31,7 +32,7 @@ impl Allocator {
     /// let allocator = Arc::new(Allocator::new(gpu, Config::default())?);
     /// let cache = Mutex::new(vec![allocator.allocate(600 << 20, StreamId::DEFAULT)?]);
     /// let weak = Arc::downgrade(&allocator);
-    /// allocator.on_memory_pressure(move |_| {
+    /// allocator.limits().on_pressure(move |_| {
     ///     let Some(allocator) = weak.upgrade() else { return false };
     ///     let entry = cache.lock().ok().and_then(|mut cache| cache.pop());
     ///     entry.is_some_and(|address| allocator.free(address).is_ok())
@@ -39,13 +40,13 @@ impl Allocator {
     /// allocator.allocate(700 << 20, StreamId::DEFAULT)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn on_memory_pressure(&self, callback: impl Fn(&MemoryPressure) -> bool + Send + Sync + 'static) -> CallbackId {
-        self.callbacks.add(Arc::new(callback))
+    pub fn on_pressure(self, callback: impl Fn(&MemoryPressure) -> bool + Send + Sync + 'static) -> CallbackId {
+        self.0.callbacks.add(Arc::new(callback))
     }
 
     /// Removes a callback. Returns `false` if it was removed already, or panicked.
-    pub fn remove_memory_callback(&self, callback: CallbackId) -> bool {
-        self.callbacks.remove(callback)
+    pub fn remove_callback(self, callback: CallbackId) -> bool {
+        self.0.callbacks.remove(callback)
     }
 }
 

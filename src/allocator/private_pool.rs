@@ -36,53 +36,18 @@
 //! - A filter decides which requests a route covers, under the allocator's lock. It must be quick, and may not call
 //!   the allocator.
 
-use super::core::Allocator;
+use super::operations::Pools;
 use crate::error::Result;
 use crate::heap::Route;
 use crate::ids::PoolId;
 use crate::report::pool::PoolStats;
 
-/// # Private pools and CUDA graphs
-///
-/// A private pool's memory serves only requests made for the pool. Addresses that it has handed out stay mapped to the
-/// same memory until the pool has no use left, so that a graph captured with them can be replayed.
-///
-/// | PyTorch | here |
-/// |---|---|
-/// | `createOrIncrefPool` | [`open_pool`](Self::open_pool); with an allocator [`open_pool_with`](Self::open_pool_with) |
-/// | `setNoSplit` | [`set_pool_unsplit`](Self::set_pool_unsplit) |
-/// | `beginAllocateToPool` | `open_pool`, then [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) |
-/// | `endAllocateToPool` | [`end_allocate_to_pool`](Self::end_allocate_to_pool) |
-/// | `releasePool`, `emptyCache` of a pool | [`release_pool`](Self::release_pool), [`empty_pool`](Self::empty_pool) |
-/// | `getCheckpointState`, `setCheckpointPoolState` | [`pool_blocks`](Self::pool_blocks), [`restore_pool`](Self::restore_pool) |
-///
-/// ```
-/// use seamalloc::{Allocator, Config, Route, driver::{StreamId, sim::{CaptureMode, SimConfig, SimGpu}}};
-/// use std::sync::Arc;
-///
-/// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);
-/// let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default())?;
-/// let stream = StreamId(7);
-/// let pool = allocator.create_pool();
-/// allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing())?;
-/// gpu.begin_capture(stream, CaptureMode::Global)?;
-/// let address = allocator.allocate(10 << 20, stream)?;
-/// allocator.free(address)?;
-/// gpu.end_capture(stream)?;
-/// allocator.end_allocate_to_pool(pool)?;
-/// // The graph can be launched from here on.
-/// assert_eq!(allocator.pool_stats(pool)?.reserved_bytes, 10 << 20);
-/// // It cannot any more.
-/// allocator.release_pool(pool)?;
-/// assert_eq!(allocator.empty_cache()?, 10 << 20);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-impl Allocator {
-    /// Makes a new private pool with one use, which [`Self::release_pool`] ends. It holds no memory yet. Returns
+impl Pools<'_> {
+    /// Makes a new private pool with one use, which [`Self::release`] ends. It holds no memory yet. Returns
     /// [`PoolId::NONE`], which every operation refuses, if the host has no memory for it.
     #[must_use]
-    pub fn create_pool(&self) -> PoolId {
-        self.core.lock().heap.private_mut().create().unwrap_or(PoolId::NONE)
+    pub fn create(self) -> PoolId {
+        self.0.core.lock().heap.private_mut().create().unwrap_or(PoolId::NONE)
     }
 
     /// Adds one use to the private pool of this id, which is made if it does not exist; PyTorch chooses the ids itself.
@@ -90,31 +55,31 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) for [`PoolId::NONE`].
-    pub fn open_pool(&self, pool: PoolId) -> Result<()> {
-        self.core.lock().heap.private_mut().open(pool)
+    pub fn open(self, pool: PoolId) -> Result<()> {
+        self.0.core.lock().heap.private_mut().open(pool)
     }
 
-    /// Adds one use to a private pool: it takes one more [`Self::release_pool`] to end it.
+    /// Adds one use to a private pool: it takes one more [`Self::release`] to end it.
     ///
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool has no use.
-    pub fn retain_pool(&self, pool: PoolId) -> Result<()> {
-        self.core.lock().heap.private_mut().retain(pool)
+    pub fn retain(self, pool: PoolId) -> Result<()> {
+        self.0.core.lock().heap.private_mut().retain(pool)
     }
 
     /// Ends one use of a private pool. After the last one, its memory becomes public: at once, in the order of its
     /// streams, if no capture has used it. Memory that a graph may still use, or another stream under which some of it
-    /// was freed ([`Self::free_under`]), becomes public when the device has passed everything; [`Self::empty_cache`]
+    /// was freed ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), becomes public when the device has passed everything; [`Allocator::empty_cache`](crate::Allocator::empty_cache)
     /// waits for that, and so does a request before it would fail. Segments of its own go back to where they came from
-    /// ([`Self::open_pool_with`]). Live allocations stay valid, and are freed like any other. While requests are routed
-    /// to the pool, it lives on until [`Self::end_allocate_to_pool`].
+    /// ([`Self::open_with`]). Live allocations stay valid, and are freed like any other. While requests are routed
+    /// to the pool, it lives on until [`Self::end`].
     ///
     /// No graph that was captured with the pool may be launched afterwards.
     ///
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool has no use: released too often, or never created.
-    pub fn release_pool(&self, pool: PoolId) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn release(self, pool: PoolId) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         core.heap.private_mut().release(pool)?;
         core.merge_released_pools();
         core.end_guarded_pools();
@@ -128,18 +93,18 @@ impl Allocator {
     ///
     /// A capture takes no memory of the pool that the GPU may still be using: if some was freed on a stream outside of
     /// a capture, the CPU waits for that stream here. It does not wait for a stream that was only the current one at
-    /// the free ([`Self::free_under`]): the capture may take such memory, as in PyTorch.
+    /// the free ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)): the capture may take such memory, as in PyTorch.
     ///
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool); [`Error::PoolRouted`](crate::Error::PoolRouted);
     /// [`Error::Driver`](crate::Error::Driver) if a wait failed, and nothing is routed.
-    pub fn begin_allocate_to_pool(&self, pool: PoolId, route: Route) -> Result<()> {
+    pub fn begin(self, pool: PoolId, route: Route) -> Result<()> {
         self.begin_route(pool, route).map(|_| ())
     }
 
     /// Does the same. Returns the number of the route.
-    pub(crate) fn begin_route(&self, pool: PoolId, route: Route) -> Result<u64> {
-        let core = &mut *self.core.lock();
+    pub(crate) fn begin_route(self, pool: PoolId, route: Route) -> Result<u64> {
+        let core = &mut *self.0.core.lock();
         core.heap.private_mut().may_begin(pool, &route)?;
         if route.is_capturing() {
             // No event can be queried until the end of the route.
@@ -153,19 +118,19 @@ impl Allocator {
         Ok(number)
     }
 
-    /// Ends the route that [`Self::begin_allocate_to_pool`] began. Where a pool has several, it is the last one of the calling
+    /// Ends the route that [`Self::begin`] began. Where a pool has several, it is the last one of the calling
     /// thread, or else the last one of [`Route::other_threads`].
     ///
     /// # Errors
     /// [`Error::PoolNotRouted`](crate::Error::PoolNotRouted) if no requests are routed to the pool;
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool does not exist.
-    pub fn end_allocate_to_pool(&self, pool: PoolId) -> Result<()> {
+    pub fn end(self, pool: PoolId) -> Result<()> {
         self.end_route(pool, None)
     }
 
     /// Ends the route of that number.
-    pub(crate) fn end_route(&self, pool: PoolId, number: Option<u64>) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub(crate) fn end_route(self, pool: PoolId, number: Option<u64>) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         core.heap.private_mut().end(pool, number)?;
         core.merge_released_pools();
         if core.rules.frees_to_driver {
@@ -180,14 +145,14 @@ impl Allocator {
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool does not exist. A pool whose memory waits for the
     /// device still exists.
-    pub fn pool_stats(&self, pool: PoolId) -> Result<PoolStats> {
-        self.core.lock().heap.private_stats(pool)
+    pub fn stats(self, pool: PoolId) -> Result<PoolStats> {
+        self.0.core.lock().heap.private_stats(pool)
     }
 
     /// Returns every private pool that is used or holds memory, in the order of their ids; none if the host has no
     /// memory for the list.
     #[must_use]
-    pub fn private_pools(&self) -> Vec<PoolId> {
-        self.core.lock().heap.private().ids().unwrap_or_default()
+    pub fn ids(self) -> Vec<PoolId> {
+        self.0.core.lock().heap.private().ids().unwrap_or_default()
     }
 }

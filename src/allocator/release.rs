@@ -4,6 +4,7 @@
 //! for frees, take the memory of ended private pools, and let the strategy release.
 
 use super::core::{Allocator, Core};
+use super::operations::{MemoryLimits, Pools};
 use crate::backing::{self, AllocatorContext, reclaim_private_pools, release_own_segments};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -66,7 +67,9 @@ impl Allocator {
         let down_to = core.heap.reserved().saturating_sub(bytes);
         core.trim(down_to)
     }
+}
 
+impl Pools<'_> {
     /// Waits for the device, and gives the memory of a private pool without uses back to the driver, or to its source.
     /// Returns the bytes given back. It is 0 during a stream capture, or if the pool has a use or is gone (memory of a
     /// pool without segments of its own that no capture has used is public from its release on).
@@ -74,8 +77,8 @@ impl Allocator {
     /// # Errors
     /// [`Error::Driver`], [`Error::Source`]; memory given back before the failed call stays given back, and is
     /// accounted.
-    pub fn empty_pool(&self, pool: PoolId) -> Result<u64> {
-        let core = &mut *self.core.lock();
+    pub fn empty(self, pool: PoolId) -> Result<u64> {
+        let core = &mut *self.0.core.lock();
         if core.capturing() || !core.heap.private().is_released(pool) {
             return Ok(0);
         }
@@ -85,28 +88,30 @@ impl Allocator {
         core.checked()?;
         Ok(before.saturating_sub(core.heap.reserved()))
     }
+}
 
+impl MemoryLimits<'_> {
     /// Limits the memory of the allocator to a part (0 to 1) of the device's memory; 1 lifts the limit. Memory that is
     /// held already is not given back.
     ///
     /// # Errors
     /// [`Error::Config`] outside of 0 to 1.
-    pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn set_fraction(self, fraction: f64) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         let config = Config { memory_fraction: Some(fraction), ..core.config.clone() };
         core.set_config(config.validated()?);
         Ok(())
     }
 
     /// Limits the physical bytes that the allocator may hold at any moment; `None` lifts the limit. If
-    /// [`Allocator::set_memory_fraction`] allows less, the lower limit counts. Free memory beyond the new limit is
-    /// given back, as by [`Allocator::trim`]; memory in use beyond it stays, and no more is taken until enough was
+    /// [`Self::set_fraction`] allows less, the lower limit counts. Free memory beyond the new limit is
+    /// given back, as by [`Allocator::trim`](crate::Allocator::trim); memory in use beyond it stays, and no more is taken until enough was
     /// freed.
     ///
     /// # Errors
     /// [`Error::Driver`], [`Error::Source`] if memory could not be given back; the limit is in force nevertheless.
-    pub fn set_memory_limit(&self, bytes: Option<u64>) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn set_bytes(self, bytes: Option<u64>) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         core.set_config(Config { memory_limit: bytes, ..core.config.clone() });
         let limit = bytes.unwrap_or(u64::MAX);
         if core.heap.reserved() > limit {

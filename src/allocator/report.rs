@@ -1,8 +1,8 @@
 //! The reports of an allocator: statistics, snapshots, and events for an observer.
 
 use super::core::{Allocator, Core};
-use crate::config::StreamSharing;
-use crate::driver::MemoryInfo;
+use super::operations::Reports;
+use crate::config::{StrategyKind, StreamSharing};
 use crate::error::Result;
 use crate::fallible::try_text;
 use crate::heap::{GRANULE, Kept};
@@ -13,31 +13,6 @@ use crate::report::snapshot::Snapshot;
 use crate::report::stats::Stats;
 
 impl Allocator {
-    /// Returns how many bytes the program may use of the live allocation that starts at `address`: those that it asked for,
-    /// rounded up. In guard mode what lies beyond the bytes asked for is not to be used, and is not counted.
-    ///
-    /// # Errors
-    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
-    pub fn size_of(&self, address: u64) -> Result<u64> {
-        let core = self.core.lock();
-        if core.grows_at(address)? {
-            return Ok(core.features.growing.extent(address)?.mapped);
-        }
-        let block = core.heap.block(core.heap.live(address)?);
-        Ok(if core.features.guard.is_some() { block.requested } else { block.size })
-    }
-
-    /// Returns whether a live allocation starts at `address`.
-    #[must_use]
-    pub fn owns(&self, address: u64) -> bool {
-        let core = self.core.lock();
-        // A part of an allocation that grows is none of its own.
-        if let Ok(true) | Err(_) = core.grows_at(address) {
-            return core.features.growing.extent(address).is_ok();
-        }
-        core.heap.live(address).is_ok()
-    }
-
     /// Returns the statistics: all that was done so far, and the memory held at present.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -57,82 +32,6 @@ impl Allocator {
         }
     }
 
-    /// Returns the bytes held from the driver: `stats().reserved_bytes.all.current`, without the cost of all
-    /// statistics.
-    #[must_use]
-    pub fn reserved(&self) -> u64 {
-        self.core.lock().heap.reserved()
-    }
-
-    /// Returns how the memory is divided up at present: how much is free for whom, and how much of it one request could
-    /// have. Walks over all free ranges under the lock, and makes no driver call. If the host has no memory for the
-    /// lists, every figure is 0.
-    #[must_use]
-    pub fn fragmentation(&self) -> Fragmentation {
-        self.try_fragmentation().unwrap_or_default()
-    }
-
-    /// Does the same as [`Self::fragmentation`], and says so if the host has no memory for the lists.
-    ///
-    /// # Errors
-    /// [`Error::HostMemory`](crate::Error::HostMemory).
-    pub fn try_fragmentation(&self) -> Result<Fragmentation> {
-        let core = self.core.lock();
-        let sharing = core.rules.sharing;
-        let across = sharing == StreamSharing::Wait;
-        core.heap
-            .measure(sharing, |pool| core.strategy.estimates().largest_servable(&core.heap, &core.config, pool, across))
-    }
-
-    /// Returns the memory of the device, free and in all, whoever holds it. A driver call.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn memory_info(&self) -> Result<MemoryInfo> {
-        Ok(self.driver.memory_info()?)
-    }
-
-    /// Returns the largest request, in bytes, that some stream could be given at present: of memory that is held free, and
-    /// of what the device and the limits leave; of both together where the strategy joins them and the bounds on views
-    /// allow it. Walks over all free ranges under the lock, and asks the driver for its free memory.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn largest_request(&self) -> Result<u64> {
-        let free = self.driver.memory_info()?.free;
-        let core = &*self.core.lock();
-        let room = core.limits.room(core.heap.reserved(), free);
-        let room = room - room % GRANULE;
-        let across = core.rules.sharing == StreamSharing::Wait;
-        let of = |pool| core.strategy.estimates().largest_with_growth(&core.heap, &core.config, pool, across, room);
-        Ok(core.heap.stream_pools().map(of).max().unwrap_or(room))
-    }
-
-    /// Sets every peak to the present value.
-    pub fn reset_peak_stats(&self) {
-        self.core.lock().heap.counters_mut().reset_peak();
-    }
-
-    /// Sets every accumulated figure to 0.
-    pub fn reset_accumulated_stats(&self) {
-        self.core.lock().heap.counters_mut().reset_accumulated();
-    }
-
-    /// Returns a snapshot of all segments and blocks; one without segments if the host has no memory for them.
-    #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        let device = self.driver.properties().ordinal;
-        self.try_snapshot().unwrap_or_else(|_| Snapshot { device, segments: Vec::new(), settings: String::new() })
-    }
-
-    /// Does the same as [`Self::snapshot`], and says so if the host has no memory for it.
-    ///
-    /// # Errors
-    /// [`Error::HostMemory`](crate::Error::HostMemory).
-    pub fn try_snapshot(&self) -> Result<Snapshot> {
-        self.snapshot_of(&self.core.lock())
-    }
-
     fn snapshot_of(&self, core: &Core) -> Result<Snapshot> {
         let device = self.driver.properties().ordinal;
         Ok(Snapshot {
@@ -141,16 +40,120 @@ impl Allocator {
             settings: try_text(format_args!("{}", core.config))?,
         })
     }
+}
+
+impl Reports<'_> {
+    /// Returns how many bytes the program may use of the live allocation that starts at `address`: those that it asked for,
+    /// rounded up. In guard mode what lies beyond the bytes asked for is not to be used, and is not counted.
+    ///
+    /// # Errors
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
+    pub fn size_of(self, address: u64) -> Result<u64> {
+        let core = self.0.core.lock();
+        if core.grows_at(address)? {
+            return Ok(core.features.growing.extent(address)?.mapped);
+        }
+        let block = core.heap.block(core.heap.live(address)?);
+        Ok(if core.features.guard.is_some() { block.requested } else { block.size })
+    }
+
+    /// Returns whether a live allocation starts at `address`.
+    #[must_use]
+    pub fn owns(self, address: u64) -> bool {
+        let core = self.0.core.lock();
+        // A part of an allocation that grows is none of its own.
+        if let Ok(true) | Err(_) = core.grows_at(address) {
+            return core.features.growing.extent(address).is_ok();
+        }
+        core.heap.live(address).is_ok()
+    }
+
+    /// Returns the bytes held from the driver: `stats().reserved_bytes.all.current`, without the cost of all
+    /// statistics.
+    #[must_use]
+    pub fn reserved(self) -> u64 {
+        self.0.core.lock().heap.reserved()
+    }
+
+    /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where no strategy was
+    /// named and the device has no virtual memory, as vGPUs and some virtual machines have none, or, from the first request on, where the
+    /// driver refuses addresses in every size. Then the strategy is
+    /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a warning.
+    #[must_use]
+    pub fn fallback_from(self) -> Option<StrategyKind> {
+        self.0.core.lock().features.fallback.instead_of
+    }
+
+    /// Returns how the memory is divided up at present: how much is free for whom, and how much of it one request could
+    /// have. Walks over all free ranges under the lock, and makes no driver call. If the host has no memory for the
+    /// lists, every figure is 0.
+    #[must_use]
+    pub fn fragmentation(self) -> Fragmentation {
+        self.try_fragmentation().unwrap_or_default()
+    }
+
+    /// Does the same as [`Self::fragmentation`], and says so if the host has no memory for the lists.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    pub fn try_fragmentation(self) -> Result<Fragmentation> {
+        let core = self.0.core.lock();
+        let sharing = core.rules.sharing;
+        let across = sharing == StreamSharing::Wait;
+        core.heap
+            .measure(sharing, |pool| core.strategy.estimates().largest_servable(&core.heap, &core.config, pool, across))
+    }
+
+    /// Returns the largest request, in bytes, that some stream could be given at present: of memory that is held free, and
+    /// of what the device and the limits leave; of both together where the strategy joins them and the bounds on views
+    /// allow it. Walks over all free ranges under the lock, and asks the driver for its free memory.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn largest_request(self) -> Result<u64> {
+        let free = self.0.driver.memory_info()?.free;
+        let core = &*self.0.core.lock();
+        let room = core.limits.room(core.heap.reserved(), free);
+        let room = room - room % GRANULE;
+        let across = core.rules.sharing == StreamSharing::Wait;
+        let of = |pool| core.strategy.estimates().largest_with_growth(&core.heap, &core.config, pool, across, room);
+        Ok(core.heap.stream_pools().map(of).max().unwrap_or(room))
+    }
+
+    /// Sets every peak to the present value.
+    pub fn reset_peaks(self) {
+        self.0.core.lock().heap.counters_mut().reset_peak();
+    }
+
+    /// Sets every accumulated figure to 0.
+    pub fn reset_accumulated(self) {
+        self.0.core.lock().heap.counters_mut().reset_accumulated();
+    }
+
+    /// Returns a snapshot of all segments and blocks; one without segments if the host has no memory for them.
+    #[must_use]
+    pub fn snapshot(self) -> Snapshot {
+        let device = self.0.driver.properties().ordinal;
+        self.try_snapshot().unwrap_or_else(|_| Snapshot { device, segments: Vec::new(), settings: String::new() })
+    }
+
+    /// Does the same as [`Self::snapshot`], and says so if the host has no memory for it.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    pub fn try_snapshot(self) -> Result<Snapshot> {
+        self.0.snapshot_of(&self.0.core.lock())
+    }
 
     /// Returns the last operations, which the flight recorder has kept, and what they led up to. Takes the lock for as long as it
     /// takes to read them: some 100 us at the default size.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
-    pub fn flight(&self) -> Result<Flight> {
-        let core = self.core.lock();
+    pub fn flight(self) -> Result<Flight> {
+        let core = self.0.core.lock();
         let Kept { events, operations, overwritten, capacity } = core.heap.flight()?;
-        Ok(Flight { snapshot: self.snapshot_of(&core)?, events, operations, overwritten, capacity })
+        Ok(Flight { snapshot: self.0.snapshot_of(&core)?, events, operations, overwritten, capacity })
     }
 
     /// Registers an observer for all changes from now on, beside those that are there. Every observer gets every event, in the
@@ -171,40 +174,40 @@ impl Allocator {
     ///
     /// let allocator = Allocator::open("sim:h200", "")?;
     /// let (sender, events) = channel();
-    /// let first = allocator.add_observer(Box::new(Tell(sender.clone())))?;
-    /// let second = allocator.add_observer(Box::new(Tell(sender)))?;
+    /// let first = allocator.reports().add_observer(Box::new(Tell(sender.clone())))?;
+    /// let second = allocator.reports().add_observer(Box::new(Tell(sender)))?;
     /// drop(allocator.block(512, StreamId::DEFAULT)?);
     /// let both = events.try_iter().count();
-    /// allocator.remove_observer(first);
+    /// allocator.reports().remove_observer(first);
     /// drop(allocator.block(512, StreamId::DEFAULT)?);
     /// assert!(both > 0 && both % 2 == 0 && events.try_iter().count() > 0);
-    /// # allocator.remove_observer(second);
+    /// # allocator.reports().remove_observer(second);
     /// # Ok::<(), seamalloc::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory), and the observer is dropped.
-    pub fn add_observer(&self, observer: Box<dyn Observer>) -> Result<ObserverId> {
-        self.core.lock().heap.add_observer(observer)
+    pub fn add_observer(self, observer: Box<dyn Observer>) -> Result<ObserverId> {
+        self.0.core.lock().heap.add_observer(observer)
     }
 
     /// Ends an observer that was added. Returns it, or `None` if it is not there: removed before, or because it panicked. Once this
     /// returns, it is called no more.
-    pub fn remove_observer(&self, id: ObserverId) -> Option<Box<dyn Observer>> {
-        self.core.lock().heap.remove_observer(id)
+    pub fn remove_observer(self, id: ObserverId) -> Option<Box<dyn Observer>> {
+        self.0.core.lock().heap.remove_observer(id)
     }
 
     /// Registers `observer` for all changes from now on, in the place of the one that this registered before, which is returned.
     /// Those of [`Self::add_observer`] stay.
-    pub fn observe(&self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
-        self.core.lock().heap.set_observer(observer)
+    pub fn set_observer(self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
+        self.0.core.lock().heap.set_observer(observer)
     }
 
     /// Walks every table and checks every rule that always holds. Slow; for tests.
     ///
     /// # Errors
     /// Says which rule is broken, and where.
-    pub fn check(&self) -> std::result::Result<(), String> {
-        self.core.lock().check()
+    pub fn check(self) -> std::result::Result<(), String> {
+        self.0.core.lock().check()
     }
 }

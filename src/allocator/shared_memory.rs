@@ -2,7 +2,8 @@
 //!
 //! Owns: the public operations. `features/sharing` keeps the opened ranges, and `ipc` passes the descriptors on.
 
-use super::core::{Allocator, Core};
+use super::core::Core;
+use super::operations::Sharing;
 use crate::driver::{Driver, DriverResult, Exported, in_relaxed_capture_mode};
 use crate::error::Result;
 use crate::fallible::with_room;
@@ -10,8 +11,8 @@ use crate::features::sharing::OpenedRange;
 use crate::heap::{Physical, PhysicalSpan};
 use crate::ipc::{IpcError, IpcHandle, Place, SharedChunk, fetch, offer};
 
-impl Allocator {
-    /// Returns a handle with which another process can open a live allocation by [`Self::open_shared`], as CUDA's IPC
+impl Sharing<'_> {
+    /// Returns a handle with which another process can open a live allocation by [`Self::open`], as CUDA's IPC
     /// does for memory of `cudaMalloc`; it works for stitched memory too. The allocation must stay live until every
     /// process with the handle has closed it: otherwise its memory may be used for something else. The process that
     /// opens it can also reach neighbours in the same chunks of memory (2 MiB and more).
@@ -31,8 +32,8 @@ impl Allocator {
     /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be exported;
     /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`, as for the two calls below;
     /// [`Error::NotGrowable`](crate::Error::NotGrowable) for an allocation that grows in place, as for them.
-    pub fn share(&self, address: u64) -> Result<IpcHandle> {
-        let core = &mut *self.core.lock();
+    pub fn export(self, address: u64) -> Result<IpcHandle> {
+        let core = &mut *self.0.core.lock();
         core.must_not_grow(address)?;
         let block = core.heap.live(address)?;
         core.must_not_be_pooled("sharing with other processes")?;
@@ -66,13 +67,13 @@ impl Allocator {
 
     /// Keeps the physical memory of a live allocation for as long as it is held: with [`Config::split`](crate::Config::split),
     /// it is not exchanged for other memory under the same addresses. For memory that is registered by more than its
-    /// addresses, as with NCCL or for RDMA. Memory that is [shared](Self::share) is kept anyway.
+    /// addresses, as with NCCL or for RDMA. Memory that is [shared](Self::export) is kept anyway.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
     /// [`Error::HostMemory`](crate::Error::HostMemory).
-    pub fn fix_memory(&self, address: u64) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn pin_physical(self, address: u64) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         core.must_not_grow(address)?;
         let block = core.heap.live(address)?;
         core.must_not_be_pooled("registration elsewhere")?;
@@ -86,8 +87,8 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
-    pub fn handle_len(&self, address: u64) -> Result<usize> {
-        let core = self.core.lock();
+    pub fn handle_len(self, address: u64) -> Result<usize> {
+        let core = self.0.core.lock();
         core.must_not_grow(address)?;
         core.must_not_be_pooled("sharing with other processes")?;
         Ok(match core.heap.physical(core.heap.live(address)?)?.memory {
@@ -105,10 +106,10 @@ impl Allocator {
     /// [`Error::Ipc`](crate::Error::Ipc) for a bad handle, a process that is gone or has not sent everything within 10
     /// seconds of the call, whatever it does instead, or memory that it has freed;
     /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be imported or mapped. Nothing is opened then.
-    pub fn open_shared(&self, handle: &[u8]) -> Result<u64> {
+    pub fn open(self, handle: &[u8]) -> Result<u64> {
         match Place::from_bytes(handle)? {
             Place::Plain(memory) => {
-                let core = &mut *self.core.lock();
+                let core = &mut *self.0.core.lock();
                 let mut range = OpenedRange::default();
                 core.features.sharing.opened.reserve()?;
                 range.address = core.allowed_in_captures(|driver| driver.ipc_open(&memory))?;
@@ -118,11 +119,11 @@ impl Allocator {
             Place::Chunks { endpoint, chunks } => {
                 // The lock is not held, since this waits for the other process.
                 let exported = fetch(&endpoint, chunks.iter().map(|chunk| chunk.key))?;
-                let core = &mut *self.core.lock();
+                let core = &mut *self.0.core.lock();
                 let mut range = OpenedRange::of(chunks.len())?;
                 core.features.sharing.opened.reserve()?;
                 if let Err(error) = core.allowed_in_captures(|driver| range.map(driver, &exported, &chunks)) {
-                    core.features.sharing.opened.undo(range, &*self.driver);
+                    core.features.sharing.opened.undo(range, &*self.0.driver);
                     return Err(error.into());
                 }
                 Ok(core.features.sharing.opened.add(range))
@@ -130,15 +131,15 @@ impl Allocator {
         }
     }
 
-    /// Waits for all work of the device, and closes one opening of [`Self::open_shared`] at this address. While a
+    /// Waits for all work of the device, and closes one opening of [`Self::open`] at this address. While a
     /// stream is being captured, the CPU cannot wait: the memory is then closed later, when other memory is closed, the
     /// cache is emptied, or the allocator is dropped.
     ///
     /// # Errors
     /// [`Error::Ipc`](crate::Error::Ipc) if nothing was opened there; [`Error::Driver`](crate::Error::Driver) if a call
     /// failed: the memory counts as closed for the program, and closing the rest is tried again at the same occasions.
-    pub fn close_shared(&self, address: u64) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn close(self, address: u64) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         if !core.features.sharing.opened.close(address) {
             return Err(IpcError::NotOpen { address }.into());
         }

@@ -4,6 +4,7 @@
 
 use super::borrowing::ask_others;
 use super::core::{Allocator, Core};
+use super::operations::Tags;
 use super::release::reclaim;
 use crate::backing::{self, Miss};
 use crate::error::{Error, Result};
@@ -13,81 +14,7 @@ use crate::ids::{Class, PoolId, ViewId};
 use crate::report::sleep::SleepStage;
 use crate::strategy::Goal;
 
-/// # Sleep and wake
-///
-/// A *tag* is a private pool whose physical memory comes in chunks of its own, so that all of it can go without touching that of
-/// others: the weights, the key-value cache, the optimizer's state. Who allocates says to which tag a block belongs: by
-/// [`allocate_in`](Self::allocate_in), or by a [`Route`](crate::Route). While a tag sleeps, its blocks stay live at their
-/// addresses, without memory.
-///
-/// ```
-/// use seamalloc::{Allocator, Backup, StreamId};
-///
-/// let allocator = Allocator::open("sim:h200", "")?;
-/// let weights = allocator.create_tag()?;
-/// let address = allocator.allocate_in(weights, 1 << 30, StreamId::DEFAULT)?;
-/// assert_eq!(allocator.sleep(weights, &Backup::Host)?, 1 << 30);
-/// assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
-/// // Others use the memory of the device here.
-/// assert_eq!(allocator.wake(weights)?, 1 << 30);
-/// // The block is at its address, and holds what it held.
-/// allocator.free(address)?;
-/// allocator.release_pool(weights)?;
-/// # Ok::<(), seamalloc::Error>(())
-/// ```
 impl Allocator {
-    /// Makes a new tag: a private pool with one use, as [`Self::create_pool`] does, with chunks of its own. It takes no free
-    /// memory of others, and gives them none while it lives.
-    ///
-    /// # Errors
-    /// [`Error::NotSleepable`] with other strategies than `stitch`; [`Error::HostMemory`].
-    pub fn create_tag(&self) -> Result<PoolId> {
-        let core = &mut *self.core.lock();
-        core.may_have_tags(PoolId::NONE)?;
-        let pool = core.heap.private_mut().create()?;
-        core.heap.private_mut().set_apart(pool);
-        Ok(pool)
-    }
-
-    /// Adds one use to the tag of this id, which is made if it does not exist; for programs that choose the ids themselves.
-    ///
-    /// # Errors
-    /// Those of [`Self::create_tag`]; [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if a private pool of
-    /// this id was used already without chunks of its own, or has segments of its own.
-    pub fn open_tag(&self, pool: PoolId) -> Result<()> {
-        let core = &mut *self.core.lock();
-        core.may_have_tags(pool)?;
-        if !core.heap.private().is_apart(pool) {
-            let has_pairs = core.heap.has_pairs(pool);
-            if core.heap.private().segments(pool).is_some() || has_pairs {
-                return Err(Error::PoolInUse { pool });
-            }
-        }
-        core.heap.private_mut().open(pool)?;
-        core.heap.private_mut().set_apart(pool);
-        Ok(())
-    }
-
-    /// Gives all physical memory of a tag back to the driver, and keeps what its live blocks hold as `backup` says. Returns the
-    /// bytes given back: 0 if the tag holds none, or sleeps already. Waits for the device first.
-    ///
-    /// Addresses stay, of blocks and of views, and so do graphs that were captured with them. Until [`Self::wake`] has returned,
-    /// **no work of any stream, device or process may use the tag's memory**, and no graph that does may be launched: the
-    /// device would meet addresses without memory. Meanwhile blocks of the tag can be freed; requests for it are
-    /// [`Error::PoolAsleep`].
-    ///
-    /// # Errors
-    /// [`Error::NotSleepable`] for a pool that is no tag, memory that is shared with other processes or fixed
-    /// ([`Self::fix_memory`]), in guard mode, and during a stream capture; [`Error::UnknownPool`] if it has no use;
-    /// [`Error::HostMemory`] if the backup does not fit; [`Error::Backup`] if its file fails; [`Error::Driver`]. The tag is
-    /// awake then, and everything is as before.
-    pub fn sleep(&self, tag: PoolId, backup: &Backup) -> Result<u64> {
-        let Some(change) = self.begin_change(tag, SleepStage::BeforeSleep)? else { return Ok(0) };
-        let slept = self.fall_asleep(tag, backup);
-        change.end(slept.is_ok());
-        slept
-    }
-
     fn fall_asleep(&self, tag: PoolId, backup: &Backup) -> Result<u64> {
         let core = &mut *self.core.lock();
         core.may_sleep(tag)?;
@@ -99,20 +26,6 @@ impl Allocator {
         });
         core.checked()?;
         slept
-    }
-
-    /// Gives a tag that sleeps its memory again, at the same addresses, and what its live blocks held. Returns the bytes taken: 0
-    /// if it does not sleep. If too little memory is left, free memory of others is given back first, as by [`Self::trim`].
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`]; [`Error::UnknownPool`] if the tag has no use; [`Error::NotSleepable`] during a stream capture;
-    /// [`Error::Backup`] if the file fails; [`Error::HostMemory`]; [`Error::Driver`]. The tag sleeps on then, with all that was
-    /// kept, and waking it can be tried again.
-    pub fn wake(&self, tag: PoolId) -> Result<u64> {
-        let Some(change) = self.begin_change(tag, SleepStage::BeforeWake)? else { return Ok(0) };
-        let woken = self.wake_up(tag);
-        change.end(woken.is_ok());
-        woken
     }
 
     fn wake_up(&self, tag: PoolId) -> Result<u64> {
@@ -140,14 +53,82 @@ impl Allocator {
             }
         }
     }
+}
+
+impl Tags<'_> {
+    /// Makes a new tag: a private pool with one use, as [`Pools::create`](crate::operations::Pools::create) does, with chunks of its own. It takes no free
+    /// memory of others, and gives them none while it lives.
+    ///
+    /// # Errors
+    /// [`Error::NotSleepable`] with other strategies than `stitch`; [`Error::HostMemory`].
+    pub fn create(self) -> Result<PoolId> {
+        let core = &mut *self.0.core.lock();
+        core.may_have_tags(PoolId::NONE)?;
+        let pool = core.heap.private_mut().create()?;
+        core.heap.private_mut().set_apart(pool);
+        Ok(pool)
+    }
+
+    /// Adds one use to the tag of this id, which is made if it does not exist; for programs that choose the ids themselves.
+    ///
+    /// # Errors
+    /// Those of [`Self::create`]; [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if a private pool of
+    /// this id was used already without chunks of its own, or has segments of its own.
+    pub fn open(self, pool: PoolId) -> Result<()> {
+        let core = &mut *self.0.core.lock();
+        core.may_have_tags(pool)?;
+        if !core.heap.private().is_apart(pool) {
+            let has_pairs = core.heap.has_pairs(pool);
+            if core.heap.private().segments(pool).is_some() || has_pairs {
+                return Err(Error::PoolInUse { pool });
+            }
+        }
+        core.heap.private_mut().open(pool)?;
+        core.heap.private_mut().set_apart(pool);
+        Ok(())
+    }
+
+    /// Gives all physical memory of a tag back to the driver, and keeps what its live blocks hold as `backup` says. Returns the
+    /// bytes given back: 0 if the tag holds none, or sleeps already. Waits for the device first.
+    ///
+    /// Addresses stay, of blocks and of views, and so do graphs that were captured with them. Until [`Self::wake`] has returned,
+    /// **no work of any stream, device or process may use the tag's memory**, and no graph that does may be launched: the
+    /// device would meet addresses without memory. Meanwhile blocks of the tag can be freed; requests for it are
+    /// [`Error::PoolAsleep`].
+    ///
+    /// # Errors
+    /// [`Error::NotSleepable`] for a pool that is no tag, memory that is shared with other processes or fixed
+    /// ([`Sharing::pin_physical`](crate::operations::Sharing::pin_physical)), in guard mode, and during a stream capture; [`Error::UnknownPool`] if it has no use;
+    /// [`Error::HostMemory`] if the backup does not fit; [`Error::Backup`] if its file fails; [`Error::Driver`]. The tag is
+    /// awake then, and everything is as before.
+    pub fn sleep(self, tag: PoolId, backup: &Backup) -> Result<u64> {
+        let Some(change) = self.0.begin_change(tag, SleepStage::BeforeSleep)? else { return Ok(0) };
+        let slept = self.0.fall_asleep(tag, backup);
+        change.end(slept.is_ok());
+        slept
+    }
+
+    /// Gives a tag that sleeps its memory again, at the same addresses, and what its live blocks held. Returns the bytes taken: 0
+    /// if it does not sleep. If too little memory is left, free memory of others is given back first, as by [`Allocator::trim`](crate::Allocator::trim).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; [`Error::UnknownPool`] if the tag has no use; [`Error::NotSleepable`] during a stream capture;
+    /// [`Error::Backup`] if the file fails; [`Error::HostMemory`]; [`Error::Driver`]. The tag sleeps on then, with all that was
+    /// kept, and waking it can be tried again.
+    pub fn wake(self, tag: PoolId) -> Result<u64> {
+        let Some(change) = self.0.begin_change(tag, SleepStage::BeforeWake)? else { return Ok(0) };
+        let woken = self.0.wake_up(tag);
+        change.end(woken.is_ok());
+        woken
+    }
 
     /// Gives page-locked memory back to the host that was kept for backups ([`Backup::Pinned`]), and that no tag which sleeps
     /// needs. Returns the bytes.
     ///
     /// # Errors
     /// [`Error::NotSleepable`] during a stream capture; [`Error::Driver`], after which the rest is kept.
-    pub fn release_backups(&self) -> Result<u64> {
-        let core = &mut *self.core.lock();
+    pub fn release_backups(self) -> Result<u64> {
+        let core = &mut *self.0.core.lock();
         if core.capturing() {
             let why = "a stream may be being captured: end the capture, and its route, first";
             return Err(Error::NotSleepable { pool: PoolId::NONE, why });
@@ -157,8 +138,8 @@ impl Allocator {
 
     /// Returns whether a tag sleeps.
     #[must_use]
-    pub fn is_asleep(&self, tag: PoolId) -> bool {
-        self.core.lock().heap.private().asleep(tag).is_some()
+    pub fn is_asleep(self, tag: PoolId) -> bool {
+        self.0.core.lock().heap.private().asleep(tag).is_some()
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owns: who is told what, and that each who agreed to a change is told how it ended.
 
 use super::core::{Allocator, Core};
+use super::operations::Tags;
 use crate::error::{Error, Result};
 use crate::features::pressure::CallbackId;
 use crate::features::sleep::{Callback, call};
@@ -54,45 +55,6 @@ impl Drop for Change<'_> {
 }
 
 impl Allocator {
-    /// Registers `callback` for tags that sleep and wake, for programs that have told others of a tag's memory: NCCL's registered
-    /// buffers, RDMA, pools of other libraries. It is called before and after each change, in the thread that makes it
-    /// ([`SleepStage`]); its answer counts before one: `false` refuses it, with [`Error::NotSleepable`]. Each callback that agreed
-    /// is told how the change came out, also where it failed: the last one first.
-    ///
-    /// It is called without any lock of the allocator, and may call every method, such as
-    /// [`pool_blocks`](Self::pool_blocks) for the addresses; but not `sleep` and `wake` of the same tag, which are refused
-    /// meanwhile. Where it panics it does not agree. It should hold the allocator by [`std::sync::Weak`].
-    ///
-    /// ```
-    /// use seamalloc::{Allocator, Backup, SleepStage};
-    /// use std::sync::{Arc, Mutex};
-    ///
-    /// let allocator = Allocator::open("sim:h200", "")?;
-    /// let told = Arc::new(Mutex::new(Vec::new()));
-    /// let seen = Arc::clone(&told);
-    /// allocator.on_sleep(move |notice| {
-    ///     seen.lock().is_ok_and(|mut seen| {
-    ///         seen.push(notice.stage);
-    ///         true
-    ///     })
-    /// })?;
-    /// let tag = allocator.create_tag()?;
-    /// allocator.sleep(tag, &Backup::Discard)?;
-    /// assert_eq!(*told.lock().unwrap(), [SleepStage::BeforeSleep, SleepStage::Asleep]);
-    /// # Ok::<(), seamalloc::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::HostMemory`].
-    pub fn on_sleep(&self, callback: impl Fn(&SleepNotice) -> bool + Send + Sync + 'static) -> Result<CallbackId> {
-        Ok(self.sleep_callbacks.add(Arc::new(callback))?)
-    }
-
-    /// Removes a callback of [`Self::on_sleep`]. Returns whether it was there. A change under way still tells it how it came out.
-    pub fn remove_sleep_callback(&self, callback: CallbackId) -> bool {
-        self.sleep_callbacks.remove(callback)
-    }
-
     /// Begins a change of a tag: `None` if there is nothing to change.
     pub(super) fn begin_change(&self, tag: PoolId, stage: SleepStage) -> Result<Option<Change<'_>>> {
         let notice = {
@@ -110,6 +72,47 @@ impl Allocator {
             SleepNotice { stage, tag, bytes }
         };
         Change::begin(self, notice).map(Some)
+    }
+}
+
+impl Tags<'_> {
+    /// Registers `callback` for tags that sleep and wake, for programs that have told others of a tag's memory: NCCL's registered
+    /// buffers, RDMA, pools of other libraries. It is called before and after each change, in the thread that makes it
+    /// ([`SleepStage`]); its answer counts before one: `false` refuses it, with [`Error::NotSleepable`]. Each callback that agreed
+    /// is told how the change came out, also where it failed: the last one first.
+    ///
+    /// It is called without any lock of the allocator, and may call every method, such as
+    /// [`Pools::blocks`](crate::operations::Pools::blocks) for the addresses; but not `sleep` and `wake` of the same tag, which are refused
+    /// meanwhile. Where it panics it does not agree. It should hold the allocator by [`std::sync::Weak`].
+    ///
+    /// ```
+    /// use seamalloc::{Allocator, Backup, SleepStage};
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// let allocator = Allocator::open("sim:h200", "")?;
+    /// let told = Arc::new(Mutex::new(Vec::new()));
+    /// let seen = Arc::clone(&told);
+    /// allocator.tags().on_change(move |notice| {
+    ///     seen.lock().is_ok_and(|mut seen| {
+    ///         seen.push(notice.stage);
+    ///         true
+    ///     })
+    /// })?;
+    /// let tag = allocator.tags().create()?;
+    /// allocator.tags().sleep(tag, &Backup::Discard)?;
+    /// assert_eq!(*told.lock().unwrap(), [SleepStage::BeforeSleep, SleepStage::Asleep]);
+    /// # Ok::<(), seamalloc::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`].
+    pub fn on_change(self, callback: impl Fn(&SleepNotice) -> bool + Send + Sync + 'static) -> Result<CallbackId> {
+        Ok(self.0.sleep_callbacks.add(Arc::new(callback))?)
+    }
+
+    /// Removes a callback of [`Self::on_change`]. Returns whether it was there. A change under way still tells it how it came out.
+    pub fn remove_callback(self, callback: CallbackId) -> bool {
+        self.0.sleep_callbacks.remove(callback)
     }
 }
 

@@ -2,42 +2,22 @@
 //!
 //! Owns: the public operations. `backing/spill.rs` chooses, and `strategy/stitch/last_resort.rs` spills before a refusal.
 
-use super::core::Allocator;
+use super::operations::Spilling;
 use crate::config::{Advice, SpillPolicy};
 use crate::error::Result;
 
-/// # Spilling
-///
-/// With [`Config::spill`](crate::Config::spill), live memory that does not fit the device lies in the machine's memory, at its
-/// addresses: a request that would be refused has chunks exchanged that were not used for long. Kernels use them as before, but
-/// over the bus.
-///
-/// ```
-/// use seamalloc::{Advice, Allocator, StreamId};
-///
-/// let allocator = Allocator::open("sim:h200,capacity=1GiB", "spill:host=4GiB")?;
-/// let states = allocator.allocate(600 << 20, StreamId::DEFAULT)?;
-/// allocator.advise(states, Advice::Cold)?;
-/// // Both together are more than the device has.
-/// let activations = allocator.allocate(700 << 20, StreamId::DEFAULT)?;
-/// assert!(allocator.stats().spilled_bytes.current >= 276 << 20);
-/// allocator.free(activations)?;
-/// assert!(allocator.unspill()? >= 276 << 20);
-/// assert_eq!(allocator.stats().spilled_bytes.current, 0);
-/// # Ok::<(), seamalloc::Error>(())
-/// ```
-impl Allocator {
+impl Spilling<'_> {
     /// Says how the program uses a live allocation from now on, which counts as a use. What is [`Advice::Cold`] is spilled first,
     /// what is [`Advice::Hot`] last, and comes back at once if the device has room for it. Of an allocation that grows it holds for
     /// all of it, and for what it will get. Address 0 is ignored, and so is the advice where nothing is spilled.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; [`Error::HostMemory`](crate::Error::HostMemory); the driver's, and the advice is taken.
-    pub fn advise(&self, address: u64, advice: Advice) -> Result<()> {
+    pub fn advise(self, address: u64, advice: Advice) -> Result<()> {
         if address == 0 {
             return Ok(());
         }
-        let core = &mut *self.core.lock();
+        let core = &mut *self.0.core.lock();
         let spilled = if core.grows_at(address)? {
             core.advise_growing(address, advice)?
         } else {
@@ -59,8 +39,8 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver), [`Error::HostMemory`](crate::Error::HostMemory); what came back before stays so.
-    pub fn unspill(&self) -> Result<u64> {
-        let core = &mut *self.core.lock();
+    pub fn restore(self) -> Result<u64> {
+        let core = &mut *self.0.core.lock();
         if core.heap.spilled() == 0 || core.capturing() || core.may_spill().is_none() {
             return Ok(0);
         }
@@ -70,7 +50,7 @@ impl Allocator {
     }
 
     /// Chooses by another policy what is spilled from now on. The default is [`ColdestFirst`](crate::ColdestFirst).
-    pub fn set_spill_policy(&self, policy: impl SpillPolicy + 'static) {
-        self.core.lock().features.spill.policy = Box::new(policy);
+    pub fn set_policy(self, policy: impl SpillPolicy + 'static) {
+        self.0.core.lock().features.spill.policy = Box::new(policy);
     }
 }

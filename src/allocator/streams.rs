@@ -4,23 +4,13 @@
 //! the hot path, where a registered handle always means the same stream.
 
 use super::core::{Allocator, Core};
+use super::operations::Streams;
 use crate::driver::{Call, DriverError, Status};
 use crate::error::Result;
 use crate::fallible::{TryCollect, text};
 use crate::ids::{PoolIndex, StreamId};
 use crate::streams::StreamState;
 
-/// # Streams
-///
-/// A [`StreamId`] is the handle of a stream. The stream must live for as long as the allocator may pass it to the
-/// driver: from the first call with it to [`forget_stream`](Self::forget_stream), or to the end of the allocator.
-/// Events are recorded on it even after its memory was freed.
-///
-/// Drivers give the handle of a destroyed stream to a new one. If the driver numbers streams (CUDA 12.0), this is
-/// noticed before another stream gets memory that was freed on it, and before such memory goes back to the driver; the
-/// CPU waits for the device then. It is not noticed by requests of the new stream, which may get memory that the old
-/// one still uses, nor for a stream named with [`record_stream`](Self::record_stream) or
-/// [`free_under`](Self::free_under), nor in private pools. So forget a stream before it is destroyed.
 impl Allocator {
     /// Says that work on `stream` uses the allocation: after it is freed, its memory waits for that stream too. The
     /// allocation's own stream need not be named. Address 0 is ignored.
@@ -44,18 +34,20 @@ impl Allocator {
         core.name_stream(id, stream)?;
         core.checked()
     }
+}
 
-    /// Takes back what [`Self::record_stream`] said of a live allocation, because `stream` uses it no more: the program has waited
+impl Streams<'_> {
+    /// Takes back what [`Allocator::record_stream`](crate::Allocator::record_stream) said of a live allocation, because `stream` uses it no more: the program has waited
     /// for that work, or its own stream has. Once freed, the memory does not wait for that stream. Paddle's `EraseStream`
     /// (`StreamSafeCUDAAllocation`). Does nothing if the stream was not named. Address 0 is ignored.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`] if no live allocation starts there; the driver's, if it does not know the stream.
-    pub fn erase_stream(&self, address: u64, stream: StreamId) -> Result<()> {
+    pub fn unrecord(self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
         }
-        let core = &mut *self.core.lock();
+        let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if core.grows_at(address)? {
             core.features.growing.erase(address, stream);
@@ -70,14 +62,14 @@ impl Allocator {
     }
 
     /// Says that `stream` belongs to someone who may destroy it without a word, such as PyTorch's `ExternalStream`. The
-    /// allocator then names it to the driver only within calls that name it: a request for it, and [`Self::free_under`]
-    /// with it as the current stream, and the free of what [`Self::record_stream`] named it for; it must be live at that time. What
-    /// is freed otherwise, or while it is being captured, serves other streams only after a wait for the device. That ends with [`Self::forget_stream`]. The default stream is ignored.
+    /// allocator then names it to the driver only within calls that name it: a request for it, and [`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)
+    /// with it as the current stream, and the free of what [`Allocator::record_stream`](crate::Allocator::record_stream) named it for; it must be live at that time. What
+    /// is freed otherwise, or while it is being captured, serves other streams only after a wait for the device. That ends with [`Self::forget`]. The default stream is ignored.
     ///
     /// # Errors
     /// The driver's, if it does not know the stream.
-    pub fn set_borrowed(&self, stream: StreamId) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn mark_external(self, stream: StreamId) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if stream == StreamId::DEFAULT {
             return Ok(());
@@ -94,11 +86,11 @@ impl Allocator {
     /// is short. Frees that wait for the stream are completed.
     ///
     /// Its live memory stays valid, and belongs to no stream: once freed it serves others, so name the streams that go
-    /// on using it with [`Self::record_stream`]. A later call with the same handle means a new stream, which has to be named
+    /// on using it with [`Allocator::record_stream`](crate::Allocator::record_stream). A later call with the same handle means a new stream, which has to be named
     /// for that memory like any other. The default stream cannot be destroyed, and is not forgotten.
     ///
     /// The wait is short if the program has already waited itself. Where memory of the stream was freed under another one
-    /// ([`Self::free_under`]), the CPU waits for the device. The call walks all blocks.
+    /// ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), the CPU waits for the device. The call walks all blocks.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -108,7 +100,7 @@ impl Allocator {
     /// let stream = StreamId(7);
     /// let address = allocator.allocate(10 << 20, stream)?;
     /// allocator.free(address)?;
-    /// allocator.forget_stream(stream)?;
+    /// allocator.streams().forget(stream)?;
     /// // cuStreamDestroy(stream)
     /// assert_eq!(allocator.allocate(10 << 20, StreamId::DEFAULT)?, address);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -117,8 +109,8 @@ impl Allocator {
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) while a stream is being captured, when the CPU cannot wait
     /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]), or if the wait failed. The stream is then known as before.
-    pub fn forget_stream(&self, stream: StreamId) -> Result<()> {
-        let core = &mut *self.core.lock();
+    pub fn forget(self, stream: StreamId) -> Result<()> {
+        let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if stream == StreamId::DEFAULT {
             return Ok(());

@@ -12,7 +12,7 @@ use super::context::StrategyContext;
 use super::host_stock::give_all_back;
 use crate::driver::{DriverError, DriverResult};
 use crate::error::{Error, Result};
-use crate::fallible::{Grown, TryPush};
+use crate::fallible::TryPush;
 use crate::heap::{Backup, Locked, Saved, Sleeper};
 use crate::ids::PoolId;
 use crate::span::Span;
@@ -252,7 +252,7 @@ fn settle(context: &StrategyContext<'_>, locked: &[Locked]) {
 
 /// Page-locks memory. Where the host refuses, what is kept of it goes back first.
 fn make(context: &mut StrategyContext<'_>, size: u64) -> Result<Locked> {
-    reserve(context)?;
+    context.heap.private_mut().stock_mut().reserve()?;
     // It is not the device that has too little.
     let mut made = context.driver.host_malloc(size);
     if made.as_ref().is_err_and(DriverError::is_out_of_memory) && give_all_back(context) {
@@ -262,10 +262,6 @@ fn make(context: &mut StrategyContext<'_>, size: u64) -> Result<Locked> {
     let locked = Locked { buffer, size };
     context.heap.private_mut().stock_mut().made(locked);
     Ok(locked)
-}
-
-fn reserve(context: &mut StrategyContext<'_>) -> Grown<()> {
-    context.heap.private_mut().stock_mut().reserve()
 }
 
 /// Gives page-locked memory that was taken back to the host. If that fails, it goes to the stock.

@@ -3,6 +3,7 @@
 //! Owns: [`StrategyContext`], and steps of no other file: waiting for the device, taking memory of other streams, and
 //! making calls that captures forbid.
 
+use super::mapping::Mapping;
 use super::rollback::PendingRollback;
 use crate::config::{Config, Increase, Limits, SpillPolicy, StreamSharing};
 use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
@@ -34,17 +35,6 @@ pub(crate) struct StrategyContext<'a> {
 /// The tables that a step may change.
 type Tables<'a> = (&'a mut Heap, &'a mut Streams, &'a mut PendingRollback);
 
-/// What the options and the present state allow a step.
-#[derive(Clone, Copy)]
-pub(crate) struct Terms<'a> {
-    pub(crate) config: &'a Config,
-    pub(crate) limits: Limits,
-    /// Whether physical memory may be exchanged under live addresses.
-    pub(crate) exchanges: bool,
-    /// How live memory may be spilled, if it may be.
-    pub(crate) spill: Option<Spill<'a>>,
-}
-
 /// The context of a step of the allocator or of guard mode: a [`StrategyContext`] of which the tables and the driver are at hand.
 pub(crate) struct AllocatorContext<'a>(StrategyContext<'a>);
 
@@ -63,8 +53,13 @@ impl DerefMut for AllocatorContext<'_> {
 }
 
 impl<'a> AllocatorContext<'a> {
-    pub(crate) fn new(tables: Tables<'a>, driver: &'a dyn Driver, terms: Terms<'a>) -> Self {
-        let ((heap, streams, rollback), Terms { config, limits, exchanges, spill }) = (tables, terms);
+    pub(crate) fn new(
+        (heap, streams, rollback): Tables<'a>,
+        driver: &'a dyn Driver,
+        (config, limits): (&'a Config, Limits),
+        exchanges: bool,
+        spill: Option<Spill<'a>>,
+    ) -> Self {
         Self(StrategyContext { heap, streams, rollback, driver, config, limits, exchanges, spill, no_addresses: false })
     }
 
@@ -256,6 +251,15 @@ impl StrategyContext<'_> {
         reserved
     }
 
+    /// Maps pieces, or undoes what was mapped of them. There is room for that in the rollback.
+    pub(super) fn map(&mut self, mut mapping: Mapping) -> MissResult<Mapping> {
+        if let Err(error) = mapping.map(self.driver) {
+            self.rollback.undo(self.heap, self.driver, mapping);
+            return Err(error.into());
+        }
+        Ok(mapping)
+    }
+
     /// Tries again to undo earlier failed calls.
     pub(crate) fn retry_rollback(&mut self) -> DriverResult<()> {
         self.rollback.retry(self.heap, self.driver)
@@ -333,12 +337,6 @@ impl StrategyContext<'_> {
             || (request.class == Class::Large
                 && (streams.epochs.wait_for(&mut on, request, missing, until.freed)?
                     || streams.take_recorded(&mut on, request, (missing, until, true))?)))
-    }
-
-    /// Returns whether the request could have memory that recorded streams use, behind waits for any of these uses.
-    pub(crate) fn has_recorded(&mut self, request: &Request) -> Result<bool, Error> {
-        let (streams, on) = self.on_streams();
-        streams.has_recorded(&on, request)
     }
 
     /// Frees memory for the request's pool that recorded streams still use, behind waits: a block that serves the request, or several

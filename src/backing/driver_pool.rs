@@ -26,18 +26,6 @@ pub(crate) struct DriverPool {
     is_stale: bool,
 }
 
-/// Where a block may be freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FreedOn {
-    /// In the order of its own stream.
-    Own(StreamId),
-    /// On the stream that comes after all that use it.
-    Joined(StreamId),
-    /// Nowhere, while a stream is being captured: frees beside a capture gave wrong words on an H200
-    /// (docs/measurements/2026-11-23-malloc-async).
-    Later,
-}
-
 impl DriverPool {
     /// Allocates a segment of one block for a pool of the heap. The block is in no index.
     ///
@@ -96,10 +84,7 @@ impl DriverPool {
     /// # Errors
     /// A driver call failed, or the host has no memory. The block is live.
     pub(crate) fn free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<bool> {
-        let on = match self.place_of_free(context, id)? {
-            FreedOn::Later => return Ok(false),
-            FreedOn::Own(on) | FreedOn::Joined(on) => on,
-        };
+        let Some(on) = self.stream_of_free(context, id)? else { return Ok(false) };
         context.allowed_in_captures(|| context.driver.pool_free(context.heap.block(id).address, on))?;
         if Some(on) == self.free_stream {
             self.pending += context.heap.block(id).size;
@@ -150,22 +135,21 @@ impl DriverPool {
 
     /// Does the same for one free block.
     fn release_block(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
-        let on = match self.place_of_free(context, id)? {
-            FreedOn::Later => return Ok(()),
-            FreedOn::Own(on) | FreedOn::Joined(on) => on,
-        };
+        let Some(on) = self.stream_of_free(context, id)? else { return Ok(()) };
         context.allowed_in_captures(|| context.driver.pool_free(context.heap.block(id).address, on))?;
         context.heap.notify_segment_free(id);
         context.heap.remove_pooled_segment(id);
         Ok(())
     }
 
-    /// Returns where a block may be freed. Frees of several streams are joined there.
-    fn place_of_free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<FreedOn> {
+    /// Returns the stream in whose order a block may be freed: its own, or the one on which frees of several streams are joined. Returns
+    /// `None` while a stream is being captured: frees beside a capture gave wrong words on an H200
+    /// (docs/measurements/2026-11-23-malloc-async).
+    fn stream_of_free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<Option<StreamId>> {
         let large = context.heap.block(id).pool.large();
         let (stream, ended) = (context.heap.pool(large).stream, context.heap.has_no_stream(id));
         if context.capturing() {
-            return Ok(FreedOn::Later);
+            return Ok(None);
         }
         let borrowed = context.heap.is_borrowed(stream);
         let mut uses = with_room(context.streams.recorded.uses(id).len() + 1)?;
@@ -175,7 +159,7 @@ impl DriverPool {
                 StreamState::Live => true,
                 // The device was waited for.
                 StreamState::Ended => false,
-                StreamState::Captured => return Ok(FreedOn::Later),
+                StreamState::Captured => return Ok(None),
             }
         };
         if is_live {
@@ -188,11 +172,11 @@ impl DriverPool {
             uses.try_push(*other)?;
         }
         match uses.as_slice() {
-            [own] if is_live => Ok(FreedOn::Own(*own)),
+            [own] if is_live => Ok(Some(*own)),
             _ => {
                 let onto = self.free_stream(context)?;
                 let joined = context.streams.recorded.join(context.driver, &uses, onto)?;
-                Ok(if joined { FreedOn::Joined(onto) } else { FreedOn::Later })
+                Ok(joined.then_some(onto))
             }
         }
     }

@@ -166,11 +166,7 @@ pub(crate) fn map_part(
         context.rollback.reserve(1)?;
         let pieces = chunks.iter().map(|(_, chunk)| Piece { size: chunk.size, handle: Some(chunk.handle) });
         let end = context.heap.views().get(view).map_or(0, |view| view.address + view.size);
-        let mut mapping = Mapping::at_home(end, pieces.try_to_vec()?);
-        if let Err(error) = mapping.map(context.driver) {
-            context.rollback.undo(context.heap, context.driver, mapping);
-            return Err(error.into());
-        }
+        context.map(Mapping::at_home(end, pieces.try_to_vec()?))?;
         context.heap.map_behind(view, &ids, bytes);
     }
     let offset = context.heap.views().get(view).and_then(|view| view.growing).map_or(0, |extent| extent.bytes);

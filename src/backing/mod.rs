@@ -24,7 +24,7 @@ mod verbs;
 mod view;
 
 pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
-pub(crate) use context::{AllocatorContext, InTurn, Miss, MissResult, Served, Spill, StrategyContext, Terms};
+pub(crate) use context::{AllocatorContext, InTurn, Miss, MissResult, Served, Spill, StrategyContext};
 pub(crate) use driver_pool::DriverPool;
 pub(crate) use exchange::{Fate, Part, split_chunk};
 pub(crate) use growing::{map_part, release_addresses, reserve_addresses, settled_tail};

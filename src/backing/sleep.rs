@@ -18,7 +18,6 @@ use super::context::{MissResult, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use super::place::Place;
 use crate::config::Increase;
-use crate::driver::DriverResult;
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryPush, with_room};
 use crate::heap::{Backup, Sleeper};
@@ -137,11 +136,9 @@ fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, 
 
 /// Gives back memory with which a pool could not wake. Where a place could not be unmapped, the memory counts as held until it
 /// is, so it is released after that.
-fn undo(context: &mut StrategyContext<'_>, memory: Mapping, runs: Vec<Run>) {
-    let undone = |run: &mut Run| -> DriverResult<()> { run.mapping.undo(context.driver) };
-    let mut left = runs;
+fn undo(context: &mut StrategyContext<'_>, memory: Mapping, mut left: Vec<Run>) {
     // As far as it goes; those that remain are undone in the same order later.
-    left.retain_mut(|run| undone(run).is_err());
+    left.retain_mut(|run| run.mapping.undo(context.driver).is_err());
     if left.is_empty() {
         context.rollback.undo(context.heap, context.driver, memory);
         return;

@@ -176,17 +176,14 @@ pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], t
         let handles = (units.first..units.end).map(|slot| context.heap.unit_handle(segment, slot));
         pieces.extend(handles.map(|handle| Piece { size: units.unit, handle }));
     }
-    let mut mapping = Mapping::at_home(to.span.start, pieces);
+    let mapping = Mapping::at_home(to.span.start, pieces);
     context.heap.reserve_units(to.room, to.span)?;
     context.rollback.reserve(1)?;
     let mut slots = context.heap.reserve_parts(to.room, sources.len() + 1)?;
     // Room for what is split off if a unit cannot be unmapped, and for how far each source has gone.
     let spare: Vec<Piece> = with_room(count)?;
     let mut gone: Vec<u64> = with_room(sources.len())?;
-    if let Err(error) = mapping.map(context.driver) {
-        context.rollback.undo(context.heap, context.driver, mapping);
-        return Err(error.into());
-    }
+    let mut mapping = context.map(mapping)?;
     let (mut moved, mut unmapped) = (0, Ok(()));
     for units in sources {
         let base = context.heap.segment(context.heap.block(units.block).segment).map_or(0, |of| of.span.start);

@@ -9,7 +9,6 @@ use crate::heap::{Chunk, FitRules, GRANULE, Placement, PlanHash, Request, Window
 use crate::ids::{BlockId, PoolIndex, StreamId};
 use crate::span::Span;
 
-/// Blocks.
 impl StrategyContext<'_> {
     /// Takes the free block that fits the request best by these rules out of the free index.
     pub(crate) fn fit(&mut self, request: &Request, rules: &FitRules) -> Option<BlockId> {
@@ -46,10 +45,7 @@ impl StrategyContext<'_> {
     pub(crate) fn join_free_segments(&mut self) -> Result<()> {
         self.heap.join_free_segments()
     }
-}
 
-/// Home and its views.
-impl StrategyContext<'_> {
     /// Takes a block for the request from a run of free blocks that begins at `first`, and that only pools separate.
     pub(crate) fn take_run(&mut self, first: BlockId, request: &Request, placement: Placement) -> Result<BlockId> {
         let id = self.heap.join_run(first, request.pool, request.size)?;
@@ -92,10 +88,7 @@ impl StrategyContext<'_> {
         }
         Ok(())
     }
-}
 
-/// Streams.
-impl StrategyContext<'_> {
     /// Lets the CPU wait for all work of a pool's stream.
     pub(crate) fn wait_for_stream(&mut self, pool: PoolIndex) -> Result<()> {
         Ok(self.on_streams().1.wait_for_stream(pool)?)
@@ -126,18 +119,19 @@ impl StrategyContext<'_> {
     pub(crate) fn recorded_at(&self, pool: PoolIndex, id: BlockId) -> Option<u64> {
         self.streams.epochs.recorded_at(self.heap, pool, id)
     }
-}
 
-/// Counters.
-impl StrategyContext<'_> {
     /// Counts that memory is asked for again after free memory was given back.
     pub(crate) fn count_retry(&mut self) {
         self.heap.counters_mut().num_alloc_retries += 1;
     }
 
-    /// Counts bytes by which memory grew for a request that could have waited on the GPU instead.
-    pub(crate) fn count_growth_for_wait(&mut self, bytes: u64) {
-        self.heap.counters_mut().waits.grown_bytes += bytes;
+    /// Counts the bytes by which memory grew for a request, if it could have had memory that recorded streams use behind waits instead.
+    pub(crate) fn count_growth_for_wait(&mut self, request: &Request, bytes: u64) -> Result<()> {
+        let (streams, on) = self.on_streams();
+        if streams.has_recorded(&on, request)? {
+            self.heap.counters_mut().waits.grown_bytes += bytes;
+        }
+        Ok(())
     }
 
     /// Counts a request that was served because live memory was spilled.

@@ -81,11 +81,7 @@ pub(crate) fn build_view(context: &mut StrategyContext<'_>, plan: ViewPlan, requ
     let size = plan.size();
     let span = Span::new(context.reserve_addresses(size, GRANULE)?, size);
     context.heap.check_answer(Call::Reserve, span, GRANULE)?;
-    let mut mapping = Mapping::of_chunks(span.start, pieces);
-    if let Err(error) = mapping.map(context.driver) {
-        context.rollback.undo(context.heap, context.driver, mapping);
-        return Err(error.into());
-    }
+    context.map(Mapping::of_chunks(span.start, pieces))?;
     let view = context.heap.add_view(span, new, plan.hash);
     Ok(context.heap.take_window(Window { view, offset: plan.offset }, request.size, request.pool)?)
 }

@@ -44,7 +44,7 @@ impl StreamSharing {
 ///
 /// Memory that other processes were given is never exchanged; nothing is, during captures, in guard mode, or once another
 /// device has access. Memory that is registered elsewhere (NCCL, RDMA) must be named to
-/// [`Allocator::fix_memory`](crate::Allocator::fix_memory).
+/// [`Sharing::pin_physical`](crate::operations::Sharing::pin_physical).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Split {

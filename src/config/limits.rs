@@ -13,9 +13,9 @@ use super::options::Config;
 #[non_exhaustive]
 pub enum Limit {
     /// The option `per_process_memory_fraction`, or
-    /// [`Allocator::set_memory_fraction`](crate::Allocator::set_memory_fraction).
+    /// [`MemoryLimits::set_fraction`](crate::operations::MemoryLimits::set_fraction).
     Fraction,
-    /// The option `memory_limit`, or [`Allocator::set_memory_limit`](crate::Allocator::set_memory_limit).
+    /// The option `memory_limit`, or [`MemoryLimits::set_bytes`](crate::operations::MemoryLimits::set_bytes).
     Bytes,
     /// Both limits: each of them alone forbids it.
     Both,

@@ -1,4 +1,4 @@
-//! What the table of the options becomes: the structs with their defaults, and a row for each option.
+//! The macro that makes the options from their table: the structs with their defaults, and a row for each option.
 //!
 //! Owns: [`Row`], and the macro `options!` that `table.rs` is written in.
 

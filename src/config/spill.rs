@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// What a program says of its use of an allocation ([`Allocator::advise`](crate::Allocator::advise)).
+/// What a program says of its use of an allocation ([`Spilling::advise`](crate::operations::Spilling::advise)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]

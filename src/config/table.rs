@@ -1,7 +1,7 @@
 // The table of the options: for each its field with the default, its name in text, the syntax of its value, and its row of docs/options.md.
 //
-// To add an option, add a field with its rows here, and use the field. `options.rs` includes this file, and `row.rs` makes of it the structs,
-// their defaults, the reading, the printing and the checks. The test `options_page` makes docs/options.md of it.
+// To add an option, add a field with its rows here, and use the field. `options.rs` includes this file; the macro in `row.rs` makes the structs,
+// their defaults, the reading, the printing and the checks from it. The test `options_page` makes docs/options.md from it.
 //
 // `@section` begins a section of the page. A field stands as in a struct, with its default. Below it stand the options that set it:
 // `"name": syntax`, then where needed
@@ -32,7 +32,7 @@ options! {
             when "never: PyTorch's name for `strategy:malloc-async`; `native` changes nothing";
         /// Whether the program has chosen the strategy: by its name in text, by [`Self::with_strategy`] or [`Self::of_strategy`], or here. Then a
         /// device without the virtual memory that it needs is an error, [`Error::NoVirtualMemory`](crate::Error::NoVirtualMemory). Otherwise
-        /// `caching` takes the place of the default there, with a warning ([`Allocator::instead_of`](crate::Allocator::instead_of)). Any strategy
+        /// `caching` takes the place of the default there, with a warning ([`Reports::fallback_from`](crate::operations::Reports::fallback_from)). Any strategy
         /// but the default counts as chosen.
         strategy_named: bool = false;
 
@@ -94,7 +94,7 @@ options! {
             when "several programs share the GPU, or room has to be left for NCCL, cuBLAS or a second allocator";
         /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. Memory does not grow into them: what is free is
         /// used first, then given back, and then the request is refused. Where others take of them nevertheless, free memory goes back at a miss
-        /// until they are free again ([`Allocator::keep_headroom`](crate::Allocator::keep_headroom)). The limits hold beside it. 0: none.
+        /// until they are free again ([`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom)). The limits hold beside it. 0: none.
         headroom: u64 = 0;
         "headroom": Bytes("4GiB"),
             typed "a size with a unit, `4GiB`", default "0B", example "350MiB",
@@ -159,7 +159,7 @@ options! {
         /// what backups of tags lay in ([`Backup`](crate::Backup)), for the next tag that sleeps, and what was spilled to, for
         /// the next spill. To have a GiB of it takes the machine a third of a second for spilling, and about half of that for backups. What
         /// serves at present does not count. 0: none is kept. `None`: all of the backups' until
-        /// [`Allocator::release_backups`](crate::Allocator::release_backups), and of spilling as much as lay spilled at most, until
+        /// [`Tags::release_backups`](crate::operations::Tags::release_backups), and of spilling as much as lay spilled at most, until
         /// [`Allocator::empty_cache`](crate::Allocator::empty_cache).
         backup_cache: Option<u64> = None;
         "backup_cache": Optional(Bytes("32GiB")), only &[Stitch],
@@ -184,7 +184,7 @@ options! {
 
         @section "The last operations", "What is written for a look at a refusal ([live.md](live.md)).";
         /// How many of its last operations the allocator keeps, 16 bytes of host memory each: the flight recorder
-        /// ([`Allocator::flight`](crate::Allocator::flight)). 0: none, and 4 KiB. At most 2^26.
+        /// ([`Reports::flight`](crate::operations::Reports::flight)). 0: none, and 4 KiB. At most 2^26.
         // 256 KiB, an eighth or a quarter of what a core keeps at hand (L2), so that writing round and round drives little else out.
         flight_recorder: usize = 16 << 10;
         "flight_recorder": Whole("operations"),

@@ -2,8 +2,7 @@
 
 use super::names::names;
 use super::values::MIB;
-use super::{ClassicOptions, Config, ConfigError, GuardOptions, PaddleFlags, Split, StrategyKind, StreamSharing};
-use crate::config::rounding::ROUNDUP_INTERVALS;
+use super::{Config, ConfigError, GuardOptions, StrategyKind, StreamSharing};
 
 #[test]
 fn pytorchs_options_are_read_as_pytorch_reads_them() {
@@ -119,72 +118,6 @@ fn what_is_wrong_is_named() {
             assert!(error.contains(part), "{text}: `{part}` is missing in `{error}`");
         }
     }
-}
-
-/// Names every field, so that a new one does not compile before it is here.
-#[test]
-fn every_option_is_printed_and_read_back() {
-    let config = Config {
-        strategy: StrategyKind::Gmlake,
-        strategy_named: true,
-        max_split_size: Some(256 << 20),
-        max_non_split_rounding: 128 << 20,
-        large_segment_size: 64 << 20,
-        roundup_power2_divisions: [4; ROUNDUP_INTERVALS],
-        garbage_collection_threshold: 0.6,
-        memory_fraction: Some(0.25),
-        memory_limit: Some(80 << 30),
-        headroom: 4 << 30,
-        sharing: StreamSharing::Never,
-        split: Split::LastResort,
-        spill: Some(64 << 30),
-        backup_cache: Some(3 << 30),
-        wait_ms: Some(250),
-        idle_release_s: Some(30),
-        flight_recorder: 512,
-        flight_dump: Some("/tmp/{pid}.pickle".to_owned()),
-        broker: Some("/tmp/broker.sock".to_owned()),
-        broker_guarantee: 8 << 30,
-        broker_weight: 3,
-        broker_wait_ms: 250,
-        chunk_size: Some(2 << 20),
-        max_view_mappings: 9,
-        max_views: 7,
-        max_view_address_space: 1 << 40,
-        frag_limit: 1 << 28,
-        reuse_limit: 2.5,
-        defrag_level: 1,
-        auto_gc: 80,
-        classic: ClassicOptions { exact_buffer: 64 << 20, buddy_capacity: 128 << 20 },
-        paddle: PaddleFlags {
-            free_idle_chunk: true,
-            free_when_no_cache_hit: true,
-            auto_growth_chunk_size: 1 << 20,
-            small_pool_size: 2 << 20,
-            small_pool_auto_growth_chunk_size: 3 << 20,
-            large_pool_auto_growth_chunk_size: 4 << 20,
-            fraction_of_gpu_memory_to_use: 0.5,
-            initial_gpu_memory: 5 << 20,
-            reallocate_gpu_memory: 6 << 20,
-            use_stream_safe_cuda_allocator: true,
-            cuda_malloc_async_pool_memory_throttle_ratio: 0.25,
-            vmm_v2_large_pool_handle_size: 8 << 20,
-        },
-        guard: GuardOptions {
-            page: true,
-            canary: true,
-            poison: false,
-            streams: false,
-            graphs: true,
-            sample: 5,
-            min_size: 77,
-            quarantine: 3 << 30,
-        },
-    };
-    let text = config.to_string();
-    assert_eq!(Config::parse(&text).as_ref(), Ok(&config), "{text}");
-    let default = Config::default();
-    assert_eq!(Config::parse(&default.to_string()).as_ref(), Ok(&default));
 }
 
 #[test]

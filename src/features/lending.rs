@@ -17,7 +17,7 @@ const AHEAD: u64 = 8;
 const TIMES_MORE: u64 = 8;
 
 /// Asks other processes on the same device to give free memory back, where the device has too little for a request.
-/// `seamalloc_broker::Membership` is one; [`Allocator::set_lender`](crate::Allocator::set_lender) takes it.
+/// `seamalloc_broker::Membership` is one; [`DeviceLending::set_lender`](crate::operations::DeviceLending::set_lender) takes it.
 pub trait Lender: Send + Sync {
     /// Asks others for memory. It is called by the thread that makes the request, without any lock of the allocator, after
     /// everything that this process has free was given back. Several threads may be in it at once. The request is tried again

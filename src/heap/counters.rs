@@ -4,7 +4,7 @@
 
 use crate::ids::{Class, StreamId};
 use crate::report::stats::{
-    HeadroomStats, PendingWaits, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits,
+    HeadroomStats, PendingWaits, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits, statistics,
 };
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,62 +111,58 @@ impl Counter {
     }
 }
 
-/// All counters of an allocator.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) allocation: Counter,
-    pub(crate) segment: Counter,
-    pub(crate) active: Counter,
-    pub(crate) inactive_split: Counter,
-    pub(crate) allocated_bytes: Counter,
-    pub(crate) reserved_bytes: Counter,
-    pub(crate) active_bytes: Counter,
-    pub(crate) inactive_split_bytes: Counter,
-    pub(crate) requested_bytes: Counter,
-    /// Memory of the machine.
-    pub(crate) spilled_bytes: Counter,
-    pub(crate) oversize_allocations: Counter,
-    pub(crate) oversize_segments: Counter,
-    pub(crate) num_alloc_retries: u64,
-    pub(crate) num_ooms: u64,
-    pub(crate) num_sync_all_streams: u64,
-    pub(crate) num_device_alloc: u64,
-    pub(crate) num_device_free: u64,
-    pub(crate) mappings: u64,
-    pub(crate) views_built: u64,
-    pub(crate) views_reused: u64,
-    pub(crate) views_dropped: u64,
-    pub(crate) stream_waits: u64,
-    pub(crate) waits: Waits,
-    /// When the newest event was recorded for which the present request waits, and on which stream; 0 without a wait.
-    pub(crate) newest_wait: (u64, StreamId),
-    pub(crate) pending_waits: PendingWaits,
-    pub(crate) splits: SplitStats,
-    pub(crate) headroom: HeadroomStats,
-    pub(crate) sleeps: u64,
-    pub(crate) wakes: u64,
-    pub(crate) spills: SpillStats,
-    pub(crate) stalls: Stalls,
+macro_rules! counters_of {
+    (
+        by_pool { $( $(#[$by_pool_doc:meta])* $by_pool:ident, )* }
+        over_time { $( $(#[$over_time_doc:meta])* $over_time:ident, )* }
+        since_reset { $( $(#[$reset_doc:meta])* $reset:ident: $reset_type:ty, )* }
+        since_the_beginning { $( $(#[$kept_doc:meta])* $kept:ident: $kept_type:ty, )* }
+        looked_up { $( $(#[$looked_up_doc:meta])* $looked_up:ident: $looked_up_type:ty, )* }
+    ) => {
+        /// All counters of an allocator.
+        #[derive(Clone, Debug, Default)]
+        pub(crate) struct Counters {
+            $( pub(crate) $by_pool: Counter, )*
+            $( pub(crate) $over_time: Counter, )*
+            $( pub(crate) $reset: $reset_type, )*
+            $( pub(crate) $kept: $kept_type, )*
+            /// When the newest event was recorded for which the present request waits, and on which stream; 0 without a wait.
+            pub(crate) newest_wait: (u64, StreamId),
+            pub(crate) sleeps: u64,
+            pub(crate) wakes: u64,
+        }
+
+        impl Counters {
+            pub(crate) fn reset_peak(&mut self) {
+                $( self.$by_pool.reset_peak(); )*
+                $( self.$over_time.reset_peak(); )*
+                self.stalls.worst_ns = 0;
+                self.waits.reset_peak();
+                self.pending_waits.reset_peak();
+            }
+
+            pub(crate) fn reset_accumulated(&mut self) {
+                $( self.$by_pool.reset_accumulated(); )*
+                $( self.$over_time.reset_accumulated(); )*
+                $( self.$reset = Default::default(); )*
+            }
+
+            /// Returns a copy for users. The caller adds the figures that are not counted here.
+            pub(crate) fn stats(&self) -> Stats {
+                Stats {
+                    $( $by_pool: self.$by_pool.by_pool(), )*
+                    $( $over_time: self.$over_time.by_pool().all, )*
+                    $( $reset: self.$reset, )*
+                    $( $kept: self.$kept, )*
+                    $( $looked_up: Default::default(), )*
+                }
+            }
+        }
+    };
 }
+statistics!(counters_of);
 
 impl Counters {
-    fn each(&mut self) -> [&mut Counter; 12] {
-        [
-            &mut self.allocation,
-            &mut self.segment,
-            &mut self.active,
-            &mut self.inactive_split,
-            &mut self.allocated_bytes,
-            &mut self.reserved_bytes,
-            &mut self.active_bytes,
-            &mut self.inactive_split_bytes,
-            &mut self.requested_bytes,
-            &mut self.spilled_bytes,
-            &mut self.oversize_allocations,
-            &mut self.oversize_segments,
-        ]
-    }
-
     /// Returns the number of allocations and frees so far, modulo 2^64. It serves as a clock.
     pub(crate) fn operations(&self) -> u64 {
         let of = |pool: &PoolCount| pool.added.wrapping_mul(2).wrapping_sub(pool.current);
@@ -178,67 +174,6 @@ impl Counters {
         self.stream_waits += 1;
         self.newest_wait = self.newest_wait.max((at, awaited));
         self.waits.add(self.operations().wrapping_sub(at));
-    }
-
-    pub(crate) fn reset_peak(&mut self) {
-        self.each().into_iter().for_each(Counter::reset_peak);
-        self.stalls.worst_ns = 0;
-        self.waits.reset_peak();
-        self.pending_waits.reset_peak();
-    }
-
-    pub(crate) fn reset_accumulated(&mut self) {
-        self.each().into_iter().for_each(Counter::reset_accumulated);
-        self.num_alloc_retries = 0;
-        self.num_ooms = 0;
-        self.num_sync_all_streams = 0;
-        self.num_device_alloc = 0;
-        self.num_device_free = 0;
-        self.stalls = Stalls::default();
-    }
-
-    /// Returns a copy for users. The caller adds the figures that are not counted here.
-    pub(crate) fn stats(&self) -> Stats {
-        Stats {
-            strategy: Default::default(),
-            instead_of: None,
-            allocation: self.allocation.by_pool(),
-            segment: self.segment.by_pool(),
-            active: self.active.by_pool(),
-            inactive_split: self.inactive_split.by_pool(),
-            allocated_bytes: self.allocated_bytes.by_pool(),
-            reserved_bytes: self.reserved_bytes.by_pool(),
-            active_bytes: self.active_bytes.by_pool(),
-            inactive_split_bytes: self.inactive_split_bytes.by_pool(),
-            requested_bytes: self.requested_bytes.by_pool(),
-            oversize_allocations: self.oversize_allocations.by_pool().all,
-            oversize_segments: self.oversize_segments.by_pool().all,
-            num_alloc_retries: self.num_alloc_retries,
-            num_ooms: self.num_ooms,
-            num_sync_all_streams: self.num_sync_all_streams,
-            num_device_alloc: self.num_device_alloc,
-            num_device_free: self.num_device_free,
-            max_split_size: None,
-            mappings: self.mappings,
-            view_mappings: 0,
-            views: 0,
-            view_address_space_bytes: 0,
-            views_built: self.views_built,
-            views_reused: self.views_reused,
-            views_dropped: self.views_dropped,
-            stream_waits: self.stream_waits,
-            waits: self.waits,
-            pending_waits: self.pending_waits,
-            splits: self.splits,
-            headroom: self.headroom,
-            sleep: Default::default(),
-            spilled_bytes: self.spilled_bytes.by_pool().all,
-            spill_kept_bytes: 0,
-            spills: self.spills,
-            host_bytes: 0,
-            guard: Default::default(),
-            stalls: self.stalls,
-        }
     }
 }
 

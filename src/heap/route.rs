@@ -8,11 +8,9 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, ThreadId};
 
-/// Which requests go to a private pool, from [`Allocator::begin_allocate_to_pool`] to
-/// [`Allocator::end_allocate_to_pool`], and whether a stream capture is under way meanwhile.
+/// Which requests go to a private pool, from [`Pools::begin`](crate::operations::Pools::begin) to
+/// [`Pools::end`](crate::operations::Pools::end), and whether a stream capture is under way meanwhile.
 ///
-/// [`Allocator::begin_allocate_to_pool`]: crate::Allocator::begin_allocate_to_pool
-/// [`Allocator::end_allocate_to_pool`]: crate::Allocator::end_allocate_to_pool
 pub struct Route {
     covers: Covers,
     captures: bool,

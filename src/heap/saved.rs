@@ -12,7 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-/// What becomes of the contents of a private pool that sleeps ([`Allocator::sleep`](crate::Allocator::sleep)).
+/// What becomes of the contents of a private pool that sleeps ([`Tags::sleep`](crate::operations::Tags::sleep)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backup {
@@ -21,7 +21,7 @@ pub enum Backup {
     Host,
     /// They are kept in page-locked memory of the host, which is copied to and from at the speed of the link. It takes the host
     /// seven times as long to have such memory as to copy to it, so it is kept once the pool is awake, for the next one that sleeps
-    /// ([`Allocator::release_backups`](crate::Allocator::release_backups) gives it back).
+    /// ([`Tags::release_backups`](crate::operations::Tags::release_backups) gives it back).
     Pinned,
     /// They are lost: after waking, live blocks keep their addresses and hold anything.
     Discard,

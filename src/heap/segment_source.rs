@@ -44,11 +44,10 @@ pub enum SourceError {
     Failed(String),
 }
 
-/// The memory of a private pool that has segments of its own ([`Allocator::open_pool_with`]). They are cached and split
+/// The memory of a private pool that has segments of its own ([`Pools::open_with`](crate::operations::Pools::open_with)). They are cached and split
 /// as the strategy `caching` does it, whatever the allocator's strategy is: never stitched, never mapped or unmapped.
 /// When the pool has ended, they go back to where they came from, and serve no other pool.
 ///
-/// [`Allocator::open_pool_with`]: crate::Allocator::open_pool_with
 pub struct Segments {
     source: Option<Box<dyn Held>>,
     unsplit: bool,

@@ -17,7 +17,7 @@ const MAGIC: &[u8; 8] = b"seam-ipc";
 const CHUNKS: [u8; 4] = [1, 0, 0, 0];
 const PLAIN: [u8; 4] = [2, 0, 0, 0];
 
-/// A live allocation that other processes can open: [`Allocator::share`](crate::Allocator::share).
+/// A live allocation that other processes can open: [`Sharing::export`](crate::operations::Sharing::export).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpcHandle {
     /// Names the memory that the allocation lies in: bytes to be sent as they are, some dozens and 16 for each chunk.

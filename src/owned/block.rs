@@ -75,9 +75,9 @@ impl<A: Deref<Target = Allocator>> Block<A> {
         Ok(Self { allocator, address, len: size, last_use: LastUse::on(stream) })
     }
 
-    /// Allocates `size` bytes from a private pool, as [`Allocator::allocate_in`] does.
+    /// Allocates `size` bytes from a private pool, as [`Pools::allocate`](crate::operations::Pools::allocate) does.
     pub(super) fn new_in(allocator: A, pool: PoolId, size: u64, stream: StreamId) -> Result<Self> {
-        let address = allocator.allocate_in(pool, size, stream)?;
+        let address = allocator.pools().allocate(pool, size, stream)?;
         Ok(Self { allocator, address, len: size, last_use: LastUse::on(stream) })
     }
 

@@ -13,11 +13,11 @@ use std::sync::Arc;
 /// `A` is the way to its allocator, as for a [`Block`](super::Block), and a drop does what that of a block does.
 ///
 /// ```
-/// use seamalloc::{Allocator, StreamId};
+/// use seamalloc::{Allocator, Growing, StreamId};
 ///
 /// let allocator = Allocator::open("sim:h200", "")?;
 /// let token = 320 << 10;
-/// let mut cache = allocator.growing(40 << 30, StreamId::DEFAULT)?;
+/// let mut cache = Growing::new(&allocator, 40 << 30, StreamId::DEFAULT)?;
 /// let address = cache.address();
 /// for tokens in 1..=1000 {
 ///     cache.grow(tokens * token)?;
@@ -36,35 +36,24 @@ pub struct Growing<A: Deref<Target = Allocator> = Arc<Allocator>> {
     last_use: LastUse,
 }
 
-impl Allocator {
-    /// Reserves `capacity` bytes of addresses, as [`Self::reserve`] does, for an allocation that grows and is freed when it is
-    /// dropped. [`Growing::new`] makes one that does not borrow the allocator.
-    ///
-    /// # Errors
-    /// Those of [`Self::reserve`].
-    pub fn growing(&self, capacity: u64, stream: impl Into<StreamId>) -> Result<Growing<&Self>> {
-        Growing::new(self, capacity, stream)
-    }
-}
-
 impl<A: Deref<Target = Allocator>> Growing<A> {
     /// Reserves `capacity` bytes of addresses for work on `stream`. It has no memory yet.
     ///
     /// # Errors
-    /// Those of [`Allocator::reserve`].
+    /// Those of [`GrowingAllocations::reserve`](crate::operations::GrowingAllocations::reserve).
     pub fn new(allocator: A, capacity: u64, stream: impl Into<StreamId>) -> Result<Self> {
         let stream = stream.into();
-        let address = allocator.reserve(capacity, stream)?;
+        let address = allocator.growing().reserve(capacity, stream)?;
         Ok(Self { allocator, address, last_use: LastUse::on(stream) })
     }
 
-    /// Does the same for one of a private pool ([`Allocator::reserve_in`]).
+    /// Does the same for one of a private pool ([`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in)).
     ///
     /// # Errors
-    /// Those of [`Allocator::reserve_in`].
+    /// Those of [`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in).
     pub fn new_in(allocator: A, pool: PoolId, capacity: u64, stream: impl Into<StreamId>) -> Result<Self> {
         let stream = stream.into();
-        let address = allocator.reserve_in(pool, capacity, stream)?;
+        let address = allocator.growing().reserve_in(pool, capacity, stream)?;
         Ok(Self { allocator, address, last_use: LastUse::on(stream) })
     }
 
@@ -120,27 +109,27 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// [`Self::mapped`] no driver is called.
     ///
     /// # Errors
-    /// Those of [`Allocator::grow`]; it is as before.
+    /// Those of [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow); it is as before.
     pub fn grow(&mut self, size: u64) -> Result<()> {
-        self.allocator.grow(self.address, size)
+        self.allocator.growing().grow(self.address, size)
     }
 
     /// Shrinks to `size` bytes; a larger size than it has changes nothing. Whole chunks of memory behind them serve other requests,
     /// in the order of its streams, that of [`Self::set_last_use`] included.
     ///
     /// # Errors
-    /// Those of [`Allocator::shrink`]. [`Self::mapped`] says what is left.
+    /// Those of [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink). [`Self::mapped`] says what is left.
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         if size >= self.len() {
             return Ok(());
         }
         self.last_use.record(&self.allocator, self.address)?;
-        self.allocator.shrink(self.address, size)
+        self.allocator.growing().shrink(self.address, size)
     }
 
     /// Asks the allocator how much it has. There is nothing once it was freed.
     fn extent(&self) -> Extent {
-        self.allocator.extent(self.address).unwrap_or_default()
+        self.allocator.growing().extent(self.address).unwrap_or_default()
     }
 
     /// Says on which stream it is used last, as [`Block::set_last_use`](super::Block::set_last_use) does.

@@ -11,7 +11,7 @@ use crate::ids::StreamId;
 pub(super) struct LastUse {
     own: StreamId,
     /// As the program named it, if it did. It may name the handle of its own stream, which belongs to another one after
-    /// [`Allocator::forget_stream`].
+    /// [`Streams::forget`](crate::operations::Streams::forget).
     named: Option<StreamId>,
 }
 

@@ -11,10 +11,10 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// One use of a private pool, which ends when it is dropped ([`Allocator::release_pool`]).
+/// One use of a private pool, which ends when it is dropped ([`Pools::release`](crate::operations::Pools::release)).
 ///
 /// [`Pool::create`] makes a pool that is new; [`Pool::of_id`] uses the one of an id that somebody else chose. Neither takes the
-/// other's arguments. Unlike [`Allocator::create_pool`], it has no id that means "none".
+/// other's arguments. Unlike [`Pools::create`](crate::operations::Pools::create), it has no id that means "none".
 ///
 /// ```
 /// use seamalloc::{Allocator, Pool, StreamId};
@@ -49,50 +49,50 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// # Errors
     /// [`Error::HostMemory`].
     pub fn create(allocator: A) -> Result<Self> {
-        match allocator.create_pool() {
+        match allocator.pools().create() {
             PoolId::NONE => Err(Error::HostMemory),
             id => Ok(Self { allocator, id }),
         }
     }
 
-    /// Makes a new tag: a private pool with chunks of its own, which can sleep ([`Allocator::create_tag`]).
+    /// Makes a new tag: a private pool with chunks of its own, which can sleep ([`Tags::create`](crate::operations::Tags::create)).
     ///
     /// # Errors
-    /// Those of [`Allocator::create_tag`].
+    /// Those of [`Tags::create`](crate::operations::Tags::create).
     pub fn create_tag(allocator: A) -> Result<Self> {
-        let id = allocator.create_tag()?;
+        let id = allocator.tags().create()?;
         Ok(Self { allocator, id })
     }
 
-    /// Uses the tag of an id, which is made if there is none ([`Allocator::open_tag`]).
+    /// Uses the tag of an id, which is made if there is none ([`Tags::open`](crate::operations::Tags::open)).
     ///
     /// # Errors
-    /// Those of [`Allocator::open_tag`].
+    /// Those of [`Tags::open`](crate::operations::Tags::open).
     pub fn of_tag_id(allocator: A, id: PoolId) -> Result<Self> {
-        allocator.open_tag(id)?;
+        allocator.tags().open(id)?;
         Ok(Self { allocator, id })
     }
 
     /// Uses the private pool of an id, which is made if there is none: for programs that choose the ids themselves, as PyTorch
-    /// does ([`Allocator::open_pool`]).
+    /// does ([`Pools::open`](crate::operations::Pools::open)).
     ///
     /// # Errors
-    /// Those of [`Allocator::open_pool`].
+    /// Those of [`Pools::open`](crate::operations::Pools::open).
     pub fn of_id(allocator: A, id: PoolId) -> Result<Self> {
-        allocator.open_pool(id)?;
+        allocator.pools().open(id)?;
         Ok(Self { allocator, id })
     }
 
-    /// Uses the private pool of an id with segments of its own ([`Allocator::open_pool_with`]).
+    /// Uses the private pool of an id with segments of its own ([`Pools::open_with`](crate::operations::Pools::open_with)).
     ///
     /// # Errors
-    /// Those of [`Allocator::open_pool_with`].
+    /// Those of [`Pools::open_with`](crate::operations::Pools::open_with).
     pub fn of_id_with(allocator: A, id: PoolId, segments: Segments) -> Result<Self> {
-        allocator.open_pool_with(id, segments)?;
+        allocator.pools().open_with(id, segments)?;
         Ok(Self { allocator, id })
     }
 
-    /// Owns one use of a pool from now on that nobody else ends: of [`Self::into_id`], of [`Allocator::create_pool`], of C.
+    /// Owns one use of a pool from now on that nobody else ends: of [`Self::into_id`], of [`Pools::create`](crate::operations::Pools::create), of C.
     pub fn from_id(allocator: A, id: PoolId) -> Self {
         Self { allocator, id }
     }
@@ -123,7 +123,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     where
         A: Clone,
     {
-        self.allocator.retain_pool(self.id)?;
+        self.allocator.pools().retain(self.id)?;
         Ok(Self { allocator: self.allocator.clone(), id: self.id })
     }
 
@@ -131,7 +131,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// the pool, and grows by public memory then.
     ///
     /// # Errors
-    /// Those of [`Allocator::reserve_in`].
+    /// Those of [`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in).
     pub fn growing(&self, capacity: u64, stream: impl Into<StreamId>) -> Result<Growing<A>>
     where
         A: Clone,
@@ -142,7 +142,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// Allocates `size` bytes from the pool for work on `stream`, whatever is routed where. The block may outlive the pool.
     ///
     /// # Errors
-    /// Those of [`Allocator::allocate_in`].
+    /// Those of [`Pools::allocate`](crate::operations::Pools::allocate).
     pub fn block(&self, size: u64, stream: impl Into<StreamId>) -> Result<Block<A>>
     where
         A: Clone,
@@ -154,12 +154,12 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// time, or several of threads.
     ///
     /// # Errors
-    /// Those of [`Allocator::begin_allocate_to_pool`].
+    /// Those of [`Pools::begin`](crate::operations::Pools::begin).
     pub fn route(&self, route: Route) -> Result<PoolRoute<A>>
     where
         A: Clone,
     {
-        let number = self.allocator.begin_route(self.id, route)?;
+        let number = self.allocator.pools().begin_route(self.id, route)?;
         Ok(PoolRoute { allocator: self.allocator.clone(), pool: self.id, number })
     }
 
@@ -167,7 +167,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// route after the capture has ended.
     ///
     /// # Errors
-    /// Those of [`Allocator::begin_allocate_to_pool`].
+    /// Those of [`Pools::begin`](crate::operations::Pools::begin).
     pub fn capture(&self, stream: impl Into<StreamId>) -> Result<PoolRoute<A>>
     where
         A: Clone,
@@ -180,38 +180,38 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// # Errors
     /// [`Error::UnknownPool`] after [`Self::release`].
     pub fn stats(&self) -> Result<PoolStats> {
-        self.allocator.pool_stats(self.id)
+        self.allocator.pools().stats(self.id)
     }
 
     /// Gives all physical memory of a tag back until [`Self::wake`], and keeps what its blocks hold as `backup` says. Returns the
-    /// bytes given back. No work may use the tag's memory until then ([`Allocator::sleep`]).
+    /// bytes given back. No work may use the tag's memory until then ([`Tags::sleep`](crate::operations::Tags::sleep)).
     ///
     /// # Errors
-    /// Those of [`Allocator::sleep`].
+    /// Those of [`Tags::sleep`](crate::operations::Tags::sleep).
     pub fn sleep(&self, backup: &Backup) -> Result<u64> {
-        self.allocator.sleep(self.id, backup)
+        self.allocator.tags().sleep(self.id, backup)
     }
 
     /// Gives a tag that sleeps its memory again, at the same addresses. Returns the bytes taken.
     ///
     /// # Errors
-    /// Those of [`Allocator::wake`].
+    /// Those of [`Tags::wake`](crate::operations::Tags::wake).
     pub fn wake(&self) -> Result<u64> {
-        self.allocator.wake(self.id)
+        self.allocator.tags().wake(self.id)
     }
 
     /// Returns whether the tag sleeps.
     #[must_use]
     pub fn is_asleep(&self) -> bool {
-        self.allocator.is_asleep(self.id)
+        self.allocator.tags().is_asleep(self.id)
     }
 
     /// Ends the use now, and says whether that failed. Afterwards, dropping it does nothing.
     ///
     /// # Errors
-    /// Those of [`Allocator::release_pool`].
+    /// Those of [`Pools::release`](crate::operations::Pools::release).
     pub fn release(&mut self) -> Result<()> {
-        self.allocator.release_pool(self.id)?;
+        self.allocator.pools().release(self.id)?;
         self.id = PoolId::NONE;
         Ok(())
     }
@@ -220,7 +220,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
 impl<A: Deref<Target = Allocator>> Drop for Pool<A> {
     fn drop(&mut self) {
         if self.id != PoolId::NONE
-            && let Err(error) = self.allocator.release_pool(self.id)
+            && let Err(error) = self.allocator.pools().release(self.id)
         {
             tracing::error!(%error, pool = %self.id, "the use of a private pool that is dropped could not be ended");
         }
@@ -234,7 +234,7 @@ impl<A: Deref<Target = Allocator>> fmt::Debug for Pool<A> {
 }
 
 /// A route of requests to a private pool ([`Pool::route`]), which ends when it is dropped
-/// ([`Allocator::end_allocate_to_pool`]). While it lasts, the pool lives, even if its last use ends.
+/// ([`Pools::end`](crate::operations::Pools::end)). While it lasts, the pool lives, even if its last use ends.
 ///
 /// If ending it fails in a drop, an error of `tracing` says so; [`Self::end`] returns it.
 #[must_use = "a route that is not kept ends at once"]
@@ -255,17 +255,17 @@ impl<A: Deref<Target = Allocator>> PoolRoute<A> {
     /// Ends it now, and says whether that failed.
     ///
     /// # Errors
-    /// Those of [`Allocator::end_allocate_to_pool`]; it is not tried again.
+    /// Those of [`Pools::end`](crate::operations::Pools::end); it is not tried again.
     pub fn end(mut self) -> Result<()> {
         let pool = std::mem::replace(&mut self.pool, PoolId::NONE);
-        self.allocator.end_route(pool, Some(self.number))
+        self.allocator.pools().end_route(pool, Some(self.number))
     }
 }
 
 impl<A: Deref<Target = Allocator>> Drop for PoolRoute<A> {
     fn drop(&mut self) {
         if self.pool != PoolId::NONE
-            && let Err(error) = self.allocator.end_route(self.pool, Some(self.number))
+            && let Err(error) = self.allocator.pools().end_route(self.pool, Some(self.number))
         {
             tracing::error!(%error, pool = %self.pool, "a route to a private pool that is dropped could not be ended");
         }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A stream of the program's, which the allocator forgets when this is dropped ([`Allocator::forget_stream`]), and after that
+/// A stream of the program's, which the allocator forgets when this is dropped ([`Streams::forget`](crate::operations::Streams::forget)), and after that
 /// lets go of what keeps the stream alive.
 ///
 /// `S` is what keeps it alive: `Arc<CudaStream>` of cudarc with the feature `cudarc`, a `Stream` of cust, any type of the program's
@@ -70,9 +70,9 @@ impl<A: Deref<Target = Allocator>, S> Stream<A, S> {
     /// Has the allocator forget it now, and says whether that failed. Afterwards, dropping it does nothing.
     ///
     /// # Errors
-    /// Those of [`Allocator::forget_stream`]; the stream is as before.
+    /// Those of [`Streams::forget`](crate::operations::Streams::forget); the stream is as before.
     pub fn forget(&mut self) -> Result<()> {
-        self.allocator.forget_stream(self.id)?;
+        self.allocator.streams().forget(self.id)?;
         self.is_forgotten = true;
         Ok(())
     }
@@ -81,7 +81,7 @@ impl<A: Deref<Target = Allocator>, S> Stream<A, S> {
 impl<A: Deref<Target = Allocator>, S> Drop for Stream<A, S> {
     fn drop(&mut self) {
         if !self.is_forgotten
-            && let Err(error) = self.allocator.forget_stream(self.id)
+            && let Err(error) = self.allocator.streams().forget(self.id)
         {
             tracing::error!(%error, stream = %self.id, "a stream that is dropped could not be forgotten");
         }

@@ -15,7 +15,7 @@ pub struct TimedEvent {
     pub time_us: u64,
 }
 
-/// The last operations of an allocator, from [`Allocator::flight`](crate::Allocator::flight).
+/// The last operations of an allocator, from [`Reports::flight`](crate::operations::Reports::flight).
 ///
 /// An operation is an allocation, a free, the end of a free that had to wait for other streams, memory that came to a segment
 /// or left it, or a request that was refused. A free that waits for nobody is one operation and two events.

@@ -71,7 +71,7 @@ pub struct StreamMemory {
     pub reachable: u64,
 }
 
-/// How the memory of an allocator is divided up, from [`Allocator::fragmentation`](crate::Allocator::fragmentation).
+/// How the memory of an allocator is divided up, from [`Reports::fragmentation`](crate::operations::Reports::fragmentation).
 /// Sizes are bytes.
 ///
 /// Every byte held is in exactly one place: `reserved` is `allocated + pending + free + unsettled`, and `free` is the sum

@@ -96,7 +96,7 @@ impl fmt::Display for Lending {
 
 /// What an allocator holds, and could give back. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spare {
+pub struct LendableBytes {
     /// What it holds.
     pub held: u64,
     /// The part of it that the program uses, and that of freed blocks which other streams still use.

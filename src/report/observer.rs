@@ -40,7 +40,7 @@ pub enum Action {
     Spilled,
     /// A range that was spilled has memory of the device again.
     Returned,
-    /// A private pool fell asleep, and this range at home of it has no memory from now on ([`Allocator::sleep`](crate::Allocator::sleep)).
+    /// A private pool fell asleep, and this range at home of it has no memory from now on ([`Tags::sleep`](crate::operations::Tags::sleep)).
     /// It stays in its segment, and what is live there stays live.
     Asleep,
     /// A range that slept has memory again.
@@ -91,7 +91,7 @@ pub struct Event {
     pub pool: PoolId,
 }
 
-/// An observer that was added ([`Allocator::add_observer`](crate::Allocator::add_observer)): it names it for its removal.
+/// An observer that was added ([`Reports::add_observer`](crate::operations::Reports::add_observer)): it names it for its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ObserverId(pub(crate) u64);
 

@@ -19,7 +19,7 @@ pub struct PoolStats {
     pub active_bytes: u64,
     /// Bytes held for the pool: active ones, and free ones that serve only this pool.
     pub reserved_bytes: u64,
-    /// Bytes that the pool holds again when it wakes ([`Allocator::sleep`](crate::Allocator::sleep)); 0 while it is awake.
+    /// Bytes that the pool holds again when it wakes ([`Tags::sleep`](crate::operations::Tags::sleep)); 0 while it is awake.
     pub asleep_bytes: u64,
 }
 

@@ -20,7 +20,7 @@ pub enum SleepStage {
     Awake,
 }
 
-/// What a callback is told of a tag ([`Allocator::on_sleep`](crate::Allocator::on_sleep)).
+/// What a callback is told of a tag ([`Tags::on_change`](crate::operations::Tags::on_change)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SleepNotice {

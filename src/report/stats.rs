@@ -76,7 +76,7 @@ impl SplitStats {
     }
 }
 
-/// Tags that sleep ([`Allocator::sleep`](crate::Allocator::sleep)).
+/// Tags that sleep ([`Tags::sleep`](crate::operations::Tags::sleep)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -127,89 +127,124 @@ impl SpillStats {
     }
 }
 
-/// What an allocator has done and holds. Figures in bytes end in `_bytes`; the others are counts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct Stats {
-    /// The strategy in force.
-    pub strategy: StrategyKind,
-    /// The strategy in whose place it is, because the device has no virtual memory, or the driver refused all addresses
-    /// ([`Allocator::instead_of`](crate::Allocator::instead_of)).
-    pub instead_of: Option<StrategyKind>,
-    /// Blocks that were handed out and that the program has not freed.
-    pub allocation: StatByPool,
-    /// Segments taken with `malloc`. As in PyTorch, expandable segments are not counted.
-    pub segment: StatByPool,
-    /// Blocks that are handed out, or freed and waiting for other streams.
-    pub active: StatByPool,
-    /// Free blocks that are part of a segment with other blocks in it. As in PyTorch, without expandable segments.
-    pub inactive_split: StatByPool,
-    /// Bytes of the blocks in `allocation`.
-    pub allocated_bytes: StatByPool,
-    /// Bytes held from the driver: segments, and memory mapped into expandable segments.
-    pub reserved_bytes: StatByPool,
-    /// Bytes of the blocks in `active`.
-    pub active_bytes: StatByPool,
-    /// Bytes of the blocks in `inactive_split`.
-    pub inactive_split_bytes: StatByPool,
-    /// Bytes as requested, before rounding, of the blocks in `active`.
-    pub requested_bytes: StatByPool,
-    /// Blocks of at least `max_split_size`.
-    pub oversize_allocations: Stat,
-    /// Segments of at least `max_split_size`.
-    pub oversize_segments: Stat,
-    /// Requests for which all cached memory was given back before they were tried again.
-    pub num_alloc_retries: u64,
-    /// Requests that were refused.
-    pub num_ooms: u64,
-    /// How often the CPU waited for all outstanding events.
-    pub num_sync_all_streams: u64,
-    /// How often memory was taken from the driver (`malloc`, or memory mapped into an expandable segment).
-    pub num_device_alloc: u64,
-    /// How often memory was given back to the driver.
-    pub num_device_free: u64,
-    /// The option of that name in bytes; `None` is unlimited.
-    pub max_split_size: Option<u64>,
-    /// Mappings of physical chunks that exist at present: at their own places, and in views.
-    pub mappings: u64,
-    /// The part of `mappings` in views.
-    pub view_mappings: u64,
-    /// Views that exist at present.
-    pub views: u64,
-    /// Bytes of address space that they take.
-    pub view_address_space_bytes: u64,
-    /// Views built by stitching; 0 with strategies that do not stitch.
-    pub views_built: u64,
-    /// Requests served by an existing view.
-    pub views_reused: u64,
-    /// Views that were unmapped, to make room for others, or because their memory was given back.
-    pub views_dropped: u64,
-    /// GPU-side waits of a stream for work of another on freed memory: for its epoch, or for a recorded use.
-    pub stream_waits: u64,
-    /// How much memory those waits passed on, and how old their events were.
-    pub waits: Waits,
-    /// Waits of the CPU for memory before a request would be refused, with the strategy `stitch`.
-    pub pending_waits: PendingWaits,
-    /// Chunks that were split.
-    pub splits: SplitStats,
-    /// Tags that sleep.
-    pub sleep: SleepStats,
-    /// Bytes of the machine's memory that were taken to spill live memory to it. They are no part of `reserved_bytes`; the blocks
-    /// in them are part of `allocated_bytes`.
-    pub spilled_bytes: Stat,
-    /// Bytes of the machine's memory that are kept for the next spill, beside `spilled_bytes`. Both together are no more than
-    /// lay spilled at most; [`Allocator::empty_cache`](crate::Allocator::empty_cache) gives them back.
-    pub spill_kept_bytes: u64,
-    /// How memory was spilled.
-    pub spills: SpillStats,
-    /// What went back for the sake of others, with a headroom.
-    pub headroom: HeadroomStats,
-    /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
-    /// memory yet.
-    pub host_bytes: u64,
-    /// Guard mode; all 0 where it is off.
-    pub guard: GuardStats,
-    /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
-    pub stalls: Stalls,
+/// The table of the statistics, given to a macro that makes something of it: here the struct, in `heap/counters.rs` the counters behind
+/// them.
+///
+/// To add a statistic, add it here where it belongs, and count it by `heap.counters.NAME`. The JSON of the C library has it then, and a row
+/// in `ffi/src/figures.rs` adds it to the struct for C.
+macro_rules! statistics {
+    ($then:ident) => {
+        $then! {
+            by_pool {
+                /// Blocks that were handed out and that the program has not freed.
+                allocation,
+                /// Segments taken with `malloc`. As in PyTorch, expandable segments are not counted.
+                segment,
+                /// Blocks that are handed out, or freed and waiting for other streams.
+                active,
+                /// Free blocks that are part of a segment with other blocks in it. As in PyTorch, without expandable segments.
+                inactive_split,
+                /// Bytes of the blocks in `allocation`.
+                allocated_bytes,
+                /// Bytes held from the driver: segments, and memory mapped into expandable segments.
+                reserved_bytes,
+                /// Bytes of the blocks in `active`.
+                active_bytes,
+                /// Bytes of the blocks in `inactive_split`.
+                inactive_split_bytes,
+                /// Bytes as requested, before rounding, of the blocks in `active`.
+                requested_bytes,
+            }
+            over_time {
+                /// Blocks of at least `max_split_size`.
+                oversize_allocations,
+                /// Segments of at least `max_split_size`.
+                oversize_segments,
+                /// Bytes of the machine's memory that were taken to spill live memory to it. They are no part of `reserved_bytes`; the blocks
+                /// in them are part of `allocated_bytes`.
+                spilled_bytes,
+            }
+            since_reset {
+                /// Requests for which all cached memory was given back before they were tried again.
+                num_alloc_retries: u64,
+                /// Requests that were refused.
+                num_ooms: u64,
+                /// How often the CPU waited for all outstanding events.
+                num_sync_all_streams: u64,
+                /// How often memory was taken from the driver (`malloc`, or memory mapped into an expandable segment).
+                num_device_alloc: u64,
+                /// How often memory was given back to the driver.
+                num_device_free: u64,
+                /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
+                stalls: Stalls,
+            }
+            since_the_beginning {
+                /// Mappings of physical chunks that exist at present: at their own places, and in views.
+                mappings: u64,
+                /// Views built by stitching; 0 with strategies that do not stitch.
+                views_built: u64,
+                /// Requests served by an existing view.
+                views_reused: u64,
+                /// Views that were unmapped, to make room for others, or because their memory was given back.
+                views_dropped: u64,
+                /// GPU-side waits of a stream for work of another on freed memory: for its epoch, or for a recorded use.
+                stream_waits: u64,
+                /// How much memory those waits passed on, and how old their events were.
+                waits: Waits,
+                /// Waits of the CPU for memory before a request would be refused, with the strategy `stitch`.
+                pending_waits: PendingWaits,
+                /// Chunks that were split.
+                splits: SplitStats,
+                /// How memory was spilled.
+                spills: SpillStats,
+                /// What went back for the sake of others, with a headroom.
+                headroom: HeadroomStats,
+            }
+            looked_up {
+                /// The strategy in force.
+                strategy: StrategyKind,
+                /// The strategy in whose place it is, because the device has no virtual memory, or the driver refused all addresses
+                /// ([`Reports::fallback_from`](crate::operations::Reports::fallback_from)).
+                instead_of: Option<StrategyKind>,
+                /// The option of that name in bytes; `None` is unlimited.
+                max_split_size: Option<u64>,
+                /// The part of `mappings` in views.
+                view_mappings: u64,
+                /// Views that exist at present.
+                views: u64,
+                /// Bytes of address space that they take.
+                view_address_space_bytes: u64,
+                /// Tags that sleep.
+                sleep: SleepStats,
+                /// Bytes of the machine's memory that are kept for the next spill, beside `spilled_bytes`. Both together are no more than
+                /// lay spilled at most; [`Allocator::empty_cache`](crate::Allocator::empty_cache) gives them back.
+                spill_kept_bytes: u64,
+                /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
+                /// memory yet.
+                host_bytes: u64,
+                /// Guard mode; all 0 where it is off.
+                guard: GuardStats,
+            }
+        }
+    };
 }
+pub(crate) use statistics;
+
+macro_rules! struct_of {
+    (
+        by_pool { $( $(#[$by_pool_doc:meta])* $by_pool:ident, )* }
+        over_time { $( $(#[$over_time_doc:meta])* $over_time:ident, )* }
+        $( $since:ident { $( $(#[$doc:meta])* $field:ident: $type:ty, )* } )*
+    ) => {
+        /// What an allocator has done and holds. Figures in bytes end in `_bytes`; the others are counts.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+        #[non_exhaustive]
+        pub struct Stats {
+            $( $(#[$by_pool_doc])* pub $by_pool: StatByPool, )*
+            $( $(#[$over_time_doc])* pub $over_time: Stat, )*
+            $( $( $(#[$doc])* pub $field: $type, )* )*
+        }
+    };
+}
+statistics!(struct_of);

@@ -27,7 +27,7 @@ impl MemoryResource for Allocator {
     }
 
     fn erase_stream(&self, block: RawBlock, stream: StreamId) -> Result<()> {
-        Ok(Self::erase_stream(self, block.address, stream)?)
+        Ok(self.streams().unrecord(block.address, stream)?)
     }
 
     /// [`Allocator::empty_cache`].
@@ -51,21 +51,21 @@ impl MemoryResource for Allocator {
 
 impl PrivatePools for Allocator {
     fn create_pool(&self) -> Result<PoolId> {
-        match Self::create_pool(self) {
+        match self.pools().create() {
             PoolId::NONE => Err(Error::HostMemory.into()),
             pool => Ok(pool),
         }
     }
 
     fn release_pool(&self, pool: PoolId) -> Result<()> {
-        Ok(Self::release_pool(self, pool)?)
+        Ok(self.pools().release(pool)?)
     }
 
     fn begin_capture(&self, pool: PoolId, stream: StreamId) -> Result<()> {
-        Ok(self.begin_allocate_to_pool(pool, Route::stream(stream).capturing())?)
+        Ok(self.pools().begin(pool, Route::stream(stream).capturing())?)
     }
 
     fn end_capture(&self, pool: PoolId) -> Result<()> {
-        Ok(self.end_allocate_to_pool(pool)?)
+        Ok(self.pools().end(pool)?)
     }
 }

@@ -83,11 +83,11 @@ impl Facade {
         self.places.get(device).map_or_else(|| Ok(Vec::new()), |places| places.allocators())
     }
 
-    /// Forgets a stream of a device that the program is about to destroy ([`Allocator::forget_stream`]). With an allocator a
+    /// Forgets a stream of a device that the program is about to destroy ([`Streams::forget`](crate::operations::Streams::forget)). With an allocator a
     /// stream, that of this stream ends too, unless it has live blocks.
     ///
     /// # Errors
-    /// Those of [`Allocator::forget_stream`].
+    /// Those of [`Streams::forget`](crate::operations::Streams::forget).
     pub fn forget_stream(&self, device: usize, stream: StreamId) -> Result<()> {
         self.places.get(device).map_or(Ok(()), |places| places.forget_stream(stream))
     }

@@ -3,7 +3,7 @@
 //! Owns: the loop. It is RMM's `failure_callback_resource_adaptor` (`failure_callback_resource_adaptor_impl.hpp` lines 59 to
 //! 73): as long as the callback returns `true`, the request is made again.
 //!
-//! It differs from [`Allocator::on_memory_pressure`](crate::Allocator::on_memory_pressure), which is asked within a request,
+//! It differs from [`MemoryLimits::on_pressure`](crate::operations::MemoryLimits::on_pressure), which is asked within a request,
 //! before the CPU waits for the GPU: this one is asked after the resource below has refused, for any resource and any error.
 
 use super::contract::{Layer, MemoryResource};

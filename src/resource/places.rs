@@ -132,10 +132,10 @@ impl Places {
     fn make(&self, state: &State) -> Result<Served> {
         let allocator = Arc::new(Allocator::new(Arc::clone(&self.driver), self.config.clone())?);
         for pool in &state.pools {
-            allocator.open_pool(*pool)?;
+            allocator.pools().open(*pool)?;
         }
         for (pool, stream) in &state.captures {
-            allocator.begin_allocate_to_pool(*pool, Route::stream(*stream).capturing())?;
+            allocator.pools().begin(*pool, Route::stream(*stream).capturing())?;
         }
         let bottom: SharedResource = Arc::<Allocator>::clone(&allocator);
         let resource = self.around.iter().fold(bottom, |resource, wrap| wrap(resource));
@@ -187,7 +187,7 @@ impl Places {
     pub(super) fn forget_stream(&self, stream: StreamId) -> Result<()> {
         let all = self.all()?;
         for served in &all {
-            served.allocator.forget_stream(stream)?;
+            served.allocator.streams().forget(stream)?;
         }
         drop(all);
         if self.spread != Spread::Stream {
@@ -367,7 +367,7 @@ impl PrivatePools for Device {
         let state = &mut *self.0.state.write();
         let pool = PoolId(state.next_pool, 0);
         state.pools.try_reserve(1)?;
-        Places::for_each(state, |of| of.open_pool(pool), |of| of.release_pool(pool))?;
+        Places::for_each(state, |of| of.pools().open(pool), |of| of.pools().release(pool))?;
         state.next_pool += 1;
         state.pools.push(pool);
         Ok(pool)
@@ -375,7 +375,7 @@ impl PrivatePools for Device {
 
     fn release_pool(&self, pool: PoolId) -> Result<()> {
         let state = &mut *self.0.state.write();
-        Places::for_each(state, |of| of.release_pool(pool), |of| of.open_pool(pool))?;
+        Places::for_each(state, |of| of.pools().release(pool), |of| of.pools().open(pool))?;
         state.pools.retain(|of| *of != pool);
         Ok(())
     }
@@ -383,8 +383,8 @@ impl PrivatePools for Device {
     fn begin_capture(&self, pool: PoolId, stream: StreamId) -> Result<()> {
         let state = &mut *self.0.state.write();
         state.captures.try_reserve(1)?;
-        let begin = |of: &Allocator| of.begin_allocate_to_pool(pool, Route::stream(stream).capturing());
-        Places::for_each(state, begin, |of| of.end_allocate_to_pool(pool))?;
+        let begin = |of: &Allocator| of.pools().begin(pool, Route::stream(stream).capturing());
+        Places::for_each(state, begin, |of| of.pools().end(pool))?;
         state.captures.push((pool, stream));
         Ok(())
     }
@@ -394,8 +394,8 @@ impl PrivatePools for Device {
         let Some((_, stream)) = state.captures.iter().copied().find(|(of, _)| *of == pool) else {
             return Err(crate::error::Error::PoolNotRouted { pool }.into());
         };
-        let begin = |of: &Allocator| of.begin_allocate_to_pool(pool, Route::stream(stream).capturing());
-        Places::for_each(state, |of| of.end_allocate_to_pool(pool), begin)?;
+        let begin = |of: &Allocator| of.pools().begin(pool, Route::stream(stream).capturing());
+        Places::for_each(state, |of| of.pools().end(pool), begin)?;
         state.captures.retain(|(of, _)| *of != pool);
         Ok(())
     }

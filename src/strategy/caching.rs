@@ -2,7 +2,6 @@
 //!
 //! Owns: segments by `malloc`, `max_split_size`, and garbage collection. It is the baseline of every comparison.
 
-use super::malloc_fallback::grow_within_limit;
 use super::malloc_like::MallocLike;
 use crate::backing::{InTurn, MissResult, StrategyContext, release_segment};
 use crate::config::Config;
@@ -65,7 +64,7 @@ impl MallocLike for Caching {
 
     /// Gives back just enough oversize segments of the request's stream.
     fn make_room(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
-        if release_available(context, request)? { grow_within_limit(self, context, request).found() } else { Ok(None) }
+        if release_available(context, request)? { self.grow_within_limit(context, request).found() } else { Ok(None) }
     }
 }
 

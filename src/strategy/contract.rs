@@ -240,7 +240,7 @@ pub(crate) trait StreamOrdered {
 mod tests {
     use super::super::first_fit::FirstFit;
     use super::*;
-    use crate::backing::{AllocatorContext, PendingRollback, Terms};
+    use crate::backing::{AllocatorContext, PendingRollback};
     use crate::config::Limits;
     use crate::driver::sim::{SimConfig, SimGpu};
     use crate::heap::HeapRules;
@@ -267,8 +267,8 @@ mod tests {
         let (mut streams, mut rollback) = (Streams::default(), PendingRollback::default());
         let limits = Limits::new(&config, 16 * MIB);
         let mut serve = |heap: &mut Heap, mib: u64| {
-            let terms = Terms { config: &config, limits, exchanges: false, spill: None };
-            let mut context = AllocatorContext::new((heap, &mut streams, &mut rollback), &gpu, terms);
+            let tables = (heap, &mut streams, &mut rollback);
+            let mut context = AllocatorContext::new(tables, &gpu, (&config, limits), false, None);
             let (size, pool) = (mib * MIB, PoolIndex::DEFAULT);
             let request = Request { size, requested: size, pool, class: Class::Large, extends: ViewId::NONE };
             let id = FirstFit.serve(&mut context, &request, Means::All).map_err(|_| mib)?;

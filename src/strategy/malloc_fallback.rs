@@ -1,24 +1,33 @@
 //! The steps of PyTorch's allocator when no free block fits, in its order: collect garbage, take new memory, give back
 //! just enough and try again, give back everything and try again. One step more looks at the free blocks again.
 //!
-//! Owns: the order, which PyTorch's strategies share (`malloc` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
+//! Owns: the order, which makes a strategy of every [`MallocLike`] (`malloc` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
-use super::contract::{Goal, Means};
+use super::contract::{Goal, Means, Rules, Strategy};
 use super::malloc_like::MallocLike;
 use crate::backing::{InTurn, Miss, Served, StrategyContext};
-use crate::config::Increase;
-use crate::heap::{FitRules, Request};
+use crate::config::Config;
+use crate::error::Result;
+use crate::heap::{FitRules, Layout, Request};
 
-/// Serves a miss as PyTorch does.
-pub(super) fn serve<S: MallocLike>(
-    strategy: &mut S,
-    context: &mut StrategyContext<'_>,
-    request: &Request,
-    means: Means,
-) -> Served {
-    match means {
-        Means::AsMapped | Means::Cheap | Means::Passed => grow(strategy, context, request),
-        Means::All => reclaim_and_grow(strategy, context, request),
+impl<T: MallocLike> Strategy for T {
+    fn rules(&self, config: &Config) -> Rules {
+        Rules::streams_apart(self.fit(config), T::FREE_USED_BY)
+    }
+
+    fn layout(&self, config: &Config, total: u64) -> Layout {
+        self.divided(config, total)
+    }
+
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
+        match means {
+            Means::AsMapped | Means::Cheap | Means::Passed => grow(self, context, request),
+            Means::All => reclaim_and_grow(self, context, request),
+        }
+    }
+
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        self.reclaim(context, goal)
     }
 }
 
@@ -29,7 +38,7 @@ fn grow<S: MallocLike>(strategy: &mut S, context: &mut StrategyContext<'_>, requ
     if !context.capturing() && collects {
         strategy.collect_garbage(context)?;
     }
-    grow_within_limit(strategy, context, request)
+    strategy.grow_within_limit(context, request)
 }
 
 /// Runs the last steps, until one finds a block.
@@ -44,7 +53,7 @@ fn reclaim_and_grow<S: MallocLike>(strategy: &mut S, context: &mut StrategyConte
     context.reclaim_recorded_streams()?;
     strategy.reclaim(context, Goal::Everything)?;
     context.count_retry();
-    grow_within_limit(strategy, context, request).or_try(|| fit_what_stayed(strategy, context, request))
+    strategy.grow_within_limit(context, request).or_try(|| fit_what_stayed(strategy, context, request))
 }
 
 /// Takes a block that became free in the wait and could not be given back, because other parts of its segment are live.
@@ -53,15 +62,4 @@ fn fit_what_stayed<S: MallocLike>(strategy: &S, context: &mut StrategyContext<'_
     // The request was counted as a search when it first looked.
     let rules = FitRules { count_ages: false, ..strategy.fit(context.config) };
     context.fit(request, &rules).ok_or(Miss::OUT_OF_MEMORY)
-}
-
-/// Takes new memory for the request, if the fraction allows a whole segment, as PyTorch counts it, whatever an
-/// expandable segment would map. The limit in bytes counts the bytes that are really taken, and is checked there.
-pub(super) fn grow_within_limit<S: MallocLike>(
-    strategy: &mut S,
-    context: &mut StrategyContext<'_>,
-    request: &Request,
-) -> Served {
-    context.require(Increase::segment(strategy.counted(context.config, request)))?;
-    strategy.grow(context, request)
 }

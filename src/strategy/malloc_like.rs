@@ -3,9 +3,8 @@
 //!
 //! Owns: [`MallocLike`], which is all that such a strategy writes; how segments go back; and pages.
 
-use super::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
+use super::contract::{FreeUsedBy, Goal};
 use super::estimates::{Assumption, Estimates};
-use super::malloc_fallback;
 use crate::backing::{
     MissResult, Served, StrategyContext, malloc_segment, release_segment, release_segments_from,
     release_whole_segments, whole_segments,
@@ -48,6 +47,13 @@ pub(super) trait MallocLike: Send {
         malloc_segment(context, request.pool, size)
     }
 
+    /// Takes new memory for the request, if the fraction allows a whole segment, as PyTorch counts it, whatever an
+    /// expandable segment would map. The limit in bytes counts the bytes that are really taken, and is checked there.
+    fn grow_within_limit(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
+        context.require(Increase::segment(self.counted(context.config, request)))?;
+        self.grow(context, request)
+    }
+
     /// Gives back unused segments that are older than the average, without waiting for the GPU.
     fn collect_garbage(&mut self, _context: &mut StrategyContext<'_>) -> MissResult<()> {
         Ok(())
@@ -59,27 +65,9 @@ pub(super) trait MallocLike: Send {
         Ok(None)
     }
 
-    /// Gives free memory back, as [`Strategy::release`].
+    /// Gives free memory back, as [`Strategy::release`](super::Strategy::release).
     fn reclaim(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         release_segments(context, goal)
-    }
-}
-
-impl<T: MallocLike> Strategy for T {
-    fn rules(&self, config: &Config) -> Rules {
-        Rules::streams_apart(self.fit(config), T::FREE_USED_BY)
-    }
-
-    fn layout(&self, config: &Config, total: u64) -> Layout {
-        self.divided(config, total)
-    }
-
-    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
-        malloc_fallback::serve(self, context, request, means)
-    }
-
-    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        self.reclaim(context, goal)
     }
 }
 

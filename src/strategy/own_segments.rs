@@ -5,7 +5,6 @@
 use super::caching::Caching;
 use super::contract::{Goal, Means, Strategy};
 use super::estimates::Estimates;
-use super::malloc_fallback::grow_within_limit;
 use super::malloc_like::MallocLike;
 use crate::backing::{InTurn, Miss, Served, StrategyContext, reclaim_private_pools};
 use crate::config::Config;
@@ -29,7 +28,7 @@ pub(crate) fn serve_own_segments(
     request: &Request,
     means: Means,
 ) -> Served {
-    match grow_within_limit(&mut Caching, context, request) {
+    match Caching.grow_within_limit(context, request) {
         // Giving memory back waits, which no capture allows.
         Err(Miss::OutOfMemory { .. }) if means == Means::All && !context.capturing() => {}
         done => return done,
@@ -45,7 +44,7 @@ pub(crate) fn serve_own_segments(
     for down_to in [context.heap().reserved().saturating_sub(segment), 0] {
         strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
         context.count_retry();
-        if let Some(id) = grow_within_limit(&mut Caching, context, request).found()? {
+        if let Some(id) = Caching.grow_within_limit(context, request).found()? {
             return Ok(id);
         }
     }

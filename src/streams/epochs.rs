@@ -21,7 +21,7 @@
 //! An epoch is closed when another stream misses, when much was freed in it, and at the low-water mark of live memory.
 //! With a single stream, no event is recorded. Merged ranges count as freed when the last of them was.
 //!
-//! A free may name another stream than the block's own ([`free_under`](crate::Allocator::free_under)): work on that
+//! A free may name another stream than the block's own ([`free_with_current_stream`](crate::Allocator::free_with_current_stream)): work on that
 //! stream may still use the memory, although `record_stream` was not called. Then an event is recorded there at once,
 //! and the epoch is passed only when that event is complete too. The block's own stream need not wait, as in PyTorch.
 //!

@@ -17,8 +17,8 @@
 //!
 //! **Approach.** A round ends where a stream misses memory of the same size class again; a size class is a power of two. A
 //! request waits for work that was given to the GPU before the [`ROUNDS_BACK`]-th last miss of its stream and size class. Rather than wait
-//! for later work, memory grows, up to a bound beyond the most that was live: [`Room`]. Beyond that, and where memory cannot grow, a request
-//! waits for any work.
+//! for later work, memory grows, up to a bound beyond the most that was live: [`Room`]. The last growth may end beyond the bound, so that
+//! one buffer more than is live fits in, whatever its size. Beyond that, and where memory cannot grow, a request waits for any work.
 //!
 //! **Limitations.** Beyond the bound a wait may be for work of the present round. Without a bound `llama1b-fsdp2`, replayed 1,000
 //! operations ahead of the GPU, would hold 2.4 times what is live; and programs that give their communication to all ranks in the

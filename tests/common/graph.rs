@@ -19,7 +19,7 @@ pub(crate) fn meet(one: &Piece, other: &Piece) -> bool {
 
 impl Graph {
     pub(crate) fn uses(&mut self, gpu: &Device, allocator: &Allocator, address: u64) {
-        let range = Range { address, size: allocator.size_of(address).unwrap() };
+        let range = Range { address, size: allocator.reports().size_of(address).unwrap() };
         gpu.launch(GRAPH, &[range], 1000).unwrap();
         self.0.push((range, gpu.physical(range)));
     }
@@ -44,7 +44,7 @@ impl Graph {
 
     /// None of its memory is behind that address.
     pub(crate) fn is_apart_from(&self, gpu: &Device, allocator: &Allocator, address: u64) {
-        let range = Range { address, size: allocator.size_of(address).unwrap() };
+        let range = Range { address, size: allocator.reports().size_of(address).unwrap() };
         for piece in gpu.physical(range) {
             let mut own = self.0.iter().flat_map(|(_, pieces)| pieces);
             assert!(!own.any(|own| meet(own, &piece)), "{range} is the graph's memory");
@@ -54,12 +54,12 @@ impl Graph {
 
 /// Runs `inside` in a capture of [`GRAPH`] whose requests go to `pool`; the capture must come out valid.
 pub(crate) fn capture<T>(gpu: &Device, allocator: &Allocator, pool: PoolId, inside: impl FnOnce() -> T) -> T {
-    allocator.begin_allocate_to_pool(pool, Route::stream(GRAPH).capturing()).unwrap();
+    allocator.pools().begin(pool, Route::stream(GRAPH).capturing()).unwrap();
     gpu.begin_capture(GRAPH, CaptureMode::Global).unwrap();
     let result = inside();
     gpu.end_capture(GRAPH).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    allocator.check().unwrap();
+    allocator.pools().end(pool).unwrap();
+    allocator.reports().check().unwrap();
     result
 }
 

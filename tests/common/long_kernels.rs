@@ -19,7 +19,7 @@ pub(crate) fn use_long(gpu: &Device, allocator: &Allocator, size: u64, stream: S
 }
 
 pub(crate) fn clean(gpu: &Arc<Device>, allocator: Allocator) {
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     drop(allocator);
     assert_eq!(gpu.faults(), []);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());

@@ -117,10 +117,10 @@ pub(crate) fn follow(advice: Advice, run: Run, device: &str, options: &str, scri
         Advice::LowerHeadroom { to } => again(&format!("headroom:{to}B")),
         Advice::RaiseLimit { limit, to, total } => {
             if limit != Limit::Bytes {
-                run.allocator.set_memory_fraction(Advice::fraction(to, total)).unwrap();
+                run.allocator.limits().set_fraction(Advice::fraction(to, total)).unwrap();
             }
             if limit != Limit::Fraction {
-                run.allocator.set_memory_limit(Some(to)).unwrap();
+                run.allocator.limits().set_bytes(Some(to)).unwrap();
             }
             run.allocator.allocate(size, stream).unwrap();
             true

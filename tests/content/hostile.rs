@@ -25,13 +25,13 @@ fn what_was_ever_allocated_may_exceed_64_bits() {
             let address = allocator.allocate(1 << 59, MAIN).unwrap();
             allocator.free(address).unwrap();
         }
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         let stats = allocator.stats();
         let bytes = stats.allocated_bytes.all;
         assert_eq!((bytes.current, bytes.peak), (0, 1 << 59));
         assert_eq!(bytes.allocated.wrapping_sub(bytes.freed), 0);
     }
-    allocator.reset_accumulated_stats();
+    allocator.reports().reset_accumulated();
     assert_eq!(allocator.stats().allocated_bytes.all.allocated, 0);
 }
 
@@ -59,18 +59,18 @@ impl Observer for Boundless {
 fn more_bytes_than_there_are_addresses_are_no_memory_of_a_source() {
     let (_, allocator) = simulated::on("sim:h200,capacity=1GiB", Config::default());
     let told = Boundless::default();
-    allocator.add_observer(Box::new(told.clone())).unwrap();
-    let pool = allocator.create_pool();
-    allocator.release_pool(pool).unwrap();
-    allocator.open_pool_with(pool, Segments::from_source(told.clone())).unwrap();
+    allocator.reports().add_observer(Box::new(told.clone())).unwrap();
+    let pool = allocator.pools().create();
+    allocator.pools().release(pool).unwrap();
+    allocator.pools().open_with(pool, Segments::from_source(told.clone())).unwrap();
     for size in [1 << 47, 1 << 59, 1 << 60] {
-        let refused = allocator.allocate_in(pool, size, MAIN);
+        let refused = allocator.pools().allocate(pool, size, MAIN);
         assert!(matches!(refused, Err(Error::Source { .. })), "{size}: {refused:?}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
-    let address = allocator.allocate_in(pool, (1 << 47) - (2 << 20), MAIN).unwrap();
+    let address = allocator.pools().allocate(pool, (1 << 47) - (2 << 20), MAIN).unwrap();
     allocator.free(address).unwrap();
-    assert!(told.0.load(Relaxed) >= 3 && !allocator.flight().unwrap().events.is_empty());
+    assert!(told.0.load(Relaxed) >= 3 && !allocator.reports().flight().unwrap().events.is_empty());
 }
 
 #[test]
@@ -78,13 +78,13 @@ fn a_driver_that_gives_more_than_there_are_addresses_is_recorded_and_told() {
     let driver = Arc::new(Liar::of_memory(u64::MAX, 2 * MIB));
     let allocator = Allocator::new(driver, Config::with_strategy(StrategyKind::Caching)).unwrap();
     let told = Boundless::default();
-    allocator.add_observer(Box::new(told.clone())).unwrap();
+    allocator.reports().add_observer(Box::new(told.clone())).unwrap();
     for size in [1 << 47, 1 << 55, 1 << 59, (1 << 59) + (1 << 58)] {
         let address = allocator.allocate(size, MAIN).unwrap();
         allocator.free(address).unwrap();
     }
     assert!(told.0.load(Relaxed) >= 8);
-    allocator.flight().unwrap();
+    allocator.reports().flight().unwrap();
 }
 
 #[test]

@@ -175,13 +175,13 @@ impl Program {
         if self.is_captured(stream) && !self.routes.iter().any(|route| route.pool == pool && route.stream == stream) {
             return;
         }
-        let allocated = self.allocator.allocate_in(pool, size, stream);
+        let allocated = self.allocator.pools().allocate(pool, size, stream);
         self.got(allocated, size, stream, Some(pool));
     }
 
     fn got(&mut self, allocated: Result<u64, Error>, size: u64, stream: StreamId, pool: Option<PoolId>) {
         let Some(address) = self.done(allocated) else { return self.free() };
-        let range = Range { address, size: self.allocator.size_of(address).unwrap() };
+        let range = Range { address, size: self.allocator.reports().size_of(address).unwrap() };
         assert!(range.size >= size && address.is_multiple_of(512));
         let pieces = self.gpu.physical(range);
         assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size, "memory behind every byte");
@@ -278,10 +278,10 @@ impl Program {
         let at = self.below(MOST_POOLS);
         if let Some(pool) = self.pools.get_mut(at).filter(|pool| pool.uses > 0) {
             pool.uses += 1;
-            self.allocator.retain_pool(pool.id).unwrap();
+            self.allocator.pools().retain(pool.id).unwrap();
             return pool.id;
         }
-        let id = self.allocator.create_pool();
+        let id = self.allocator.pools().create();
         self.pools.push(Pool { id, uses: 1, graphs: Vec::new() });
         id
     }
@@ -298,7 +298,7 @@ impl Program {
             return;
         }
         let route = if captures { Route::stream(stream).capturing() } else { Route::stream(stream) };
-        let begun = self.allocator.begin_allocate_to_pool(pool, route);
+        let begun = self.allocator.pools().begin(pool, route);
         if self.done(begun).is_none() {
             return;
         }
@@ -318,7 +318,7 @@ impl Program {
         if capture.is_some() {
             self.gpu.end_capture(stream).unwrap();
         }
-        self.allocator.end_allocate_to_pool(pool).unwrap();
+        self.allocator.pools().end(pool).unwrap();
         let at = self.pools.iter().position(|other| other.id == pool).unwrap();
         match capture {
             Some(graph) if self.pools[at].uses > 0 => self.pools[at].graphs.push(graph),
@@ -371,11 +371,11 @@ impl Program {
         let id = self.pools[at].id;
         let times = if wholly { self.pools[at].uses } else { 1 };
         for _ in 0..times {
-            self.allocator.release_pool(id).unwrap();
+            self.allocator.pools().release(id).unwrap();
             self.pools[at].uses -= 1;
         }
         if self.pools[at].uses == 0 {
-            assert!(self.allocator.release_pool(id).is_err(), "released too often");
+            assert!(self.allocator.pools().release(id).is_err(), "released too often");
             self.pools[at].graphs.clear();
             let running = |used: &Use| used.graph_of == Some(id) && used.ends > self.gpu.now_ns();
             self.tally.released_while_running += u64::from(self.uses.iter().any(running));
@@ -398,12 +398,12 @@ impl Program {
     fn check(&mut self) {
         let faults = self.gpu.faults();
         assert!(faults.is_empty(), "{}", faults[0]);
-        self.allocator.check().unwrap();
+        self.allocator.reports().check().unwrap();
         let stats = self.allocator.stats();
         assert_eq!(self.gpu.leaks().bytes, stats.reserved_bytes.all.current);
         assert_eq!(stats.allocation.all.current, self.live.len() as u64);
         for pool in &self.pools {
-            let held = self.allocator.pool_stats(pool.id).unwrap();
+            let held = self.allocator.pools().stats(pool.id).unwrap();
             assert_eq!(held.uses, pool.uses);
             assert_eq!(held.routed, self.routes.iter().any(|route| route.pool == pool.id));
             let live = self.live.iter().filter(|block| block.pool == Some(pool.id));
@@ -428,11 +428,11 @@ impl Program {
             for (range, pieces) in pool.graphs.iter().flat_map(|graph| &graph.0) {
                 assert_eq!(self.gpu.physical(*range), *pieces, "{range} of a graph of pool {}", pool.id);
             }
-            (0..pool.uses).for_each(|_| self.allocator.release_pool(pool.id).unwrap());
+            (0..pool.uses).for_each(|_| self.allocator.pools().release(pool.id).unwrap());
         }
         self.allocator.empty_cache().unwrap();
         self.check();
-        assert!(self.allocator.private_pools().is_empty());
+        assert!(self.allocator.pools().ids().is_empty());
         assert_eq!(self.allocator.stats().reserved_bytes.all.current, 0, "all can be given back");
         drop(self.allocator);
         self.gpu.event_destroy(self.event).unwrap();

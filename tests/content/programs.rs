@@ -201,7 +201,7 @@ impl Program {
         }
         let allocated = self.allocator.allocate(size, stream);
         let Some(address) = self.done(allocated) else { return self.free() };
-        let range = Range { address, size: self.allocator.size_of(address).unwrap() };
+        let range = Range { address, size: self.allocator.reports().size_of(address).unwrap() };
         assert!(range.size >= size && address.is_multiple_of(512) && range.size.is_multiple_of(512));
         let pieces = self.gpu.physical(range);
         assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size, "memory behind every byte");
@@ -276,7 +276,7 @@ impl Program {
             0 => {
                 let stream = self.stream();
                 self.launch_on(at, stream, false);
-                let freed = self.allocator.free_under(address, stream);
+                let freed = self.allocator.free_with_current_stream(address, stream);
                 self.tally.freed_under += u64::from(stream != self.live[at].stream);
                 if freed.is_err() {
                     self.allocator.record_stream(address, stream).unwrap();
@@ -300,7 +300,7 @@ impl Program {
     fn check(&mut self) {
         let faults = self.gpu.faults();
         assert!(faults.is_empty(), "{}", faults[0]);
-        self.allocator.check().unwrap();
+        self.allocator.reports().check().unwrap();
         let stats = self.allocator.stats();
         // What a driver's pool holds it says itself; where that call has failed, its last answer stands.
         let asks = self.allocator.config().strategy == StrategyKind::MallocAsync && self.habit == Habit::Storm;

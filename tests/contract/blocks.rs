@@ -22,7 +22,7 @@ pub(crate) fn addresses_and_sizes_are_aligned(Subject { kind, .. }: Subject) {
     let (gpu, allocator) = on(kind, "sim:h200");
     for size in [1, 511, 512, 513, MIB - 1, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 33 * MIB + 1] {
         let address = allocator.allocate(size, MAIN).unwrap();
-        let whole = allocator.size_of(address).unwrap();
+        let whole = allocator.reports().size_of(address).unwrap();
         assert!(address.is_multiple_of(ALIGNMENT) && whole.is_multiple_of(ALIGNMENT), "{kind}: {address:#x}, {whole}");
         assert!(whole >= size, "{kind}: {whole} bytes for {size}");
         let pieces = gpu.physical(Range { address, size: whole });
@@ -38,7 +38,7 @@ pub(crate) fn live_blocks_share_no_byte(Subject { kind, .. }: Subject) {
         if random.below(5) < 3 || live.is_empty() {
             let most = [900, 300 << 10, 9 * MIB, 40 * MIB][random.below(4) as usize];
             let address = allocator.allocate(1 + random.below(most), StreamId(random.below(3))).unwrap();
-            let range = Range { address, size: allocator.size_of(address).unwrap() };
+            let range = Range { address, size: allocator.reports().size_of(address).unwrap() };
             let pieces = gpu.physical(range);
             taken.take(&pieces);
             live.push((range, pieces));

@@ -29,8 +29,8 @@ fn work_in_a_capture(gpu: &Device, allocator: &Allocator, mode: CaptureMode) -> 
     let passed = allocator.allocate(30 * MIB, SIDE).unwrap();
     allocator.free(passed).unwrap();
 
-    let pool = allocator.create_pool();
-    allocator.begin_allocate_to_pool(pool, Route::stream(GRAPH).capturing()).unwrap();
+    let pool = allocator.pools().create();
+    allocator.pools().begin(pool, Route::stream(GRAPH).capturing()).unwrap();
     gpu.begin_capture(GRAPH, mode).unwrap();
     let counted = gpu.call_stats();
     let inside = allocator.allocate(40 * MIB, GRAPH).unwrap();
@@ -40,10 +40,10 @@ fn work_in_a_capture(gpu: &Device, allocator: &Allocator, mode: CaptureMode) -> 
     [inside, before, other].iter().for_each(|address| allocator.free(*address).unwrap());
     allocator.allocate(40 * MIB, GRAPH).unwrap();
     assert_eq!(allocator.empty_cache(), Ok(0), "nothing can be given back now");
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     let made = gpu.call_stats().since(&counted);
     gpu.end_capture(GRAPH).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
     made
 }
 
@@ -70,12 +70,12 @@ pub(crate) fn captures_that_nobody_told_of_are_left_alone(Subject { kind, .. }: 
     allocator.record_stream(before[1], GRAPH).unwrap();
     allocator.free(before[1]).unwrap();
     let under = allocator.allocate(100 * MIB, MAIN).unwrap();
-    allocator.free_under(under, GRAPH).unwrap();
+    allocator.free_with_current_stream(under, GRAPH).unwrap();
     for stream in [MAIN, SIDE, GRAPH] {
         let address = allocator.allocate(150 * MIB, stream).unwrap();
         allocator.free(address).unwrap();
     }
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     gpu.end_capture(GRAPH).unwrap();
     allocator.free(before[0]).unwrap();
     // All of it serves one stream now.
@@ -106,8 +106,8 @@ pub(crate) fn frees_that_wait_in_a_capture_are_asked_for_after_it(Subject { kind
 
 pub(crate) fn a_capture_gets_nothing_that_its_stream_may_still_use(Subject { kind, .. }: Subject) {
     let (gpu, allocator) = on(kind, "sim:h200");
-    let pool = allocator.create_pool();
-    let eager = allocator.allocate_in(pool, 30 * MIB, GRAPH).unwrap();
+    let pool = allocator.pools().create();
+    let eager = allocator.pools().allocate(pool, 30 * MIB, GRAPH).unwrap();
     let range = Range { address: eager, size: 30 * MIB };
     gpu.launch(GRAPH, &[range], 1_000_000).unwrap();
     allocator.free(eager).unwrap();
@@ -120,7 +120,7 @@ pub(crate) fn a_capture_gets_nothing_that_its_stream_may_still_use(Subject { kin
 
     // Freed after the begin, nobody can wait any more: the graph gets other memory.
     let counted = calls(&gpu, Call::StreamSynchronize);
-    allocator.begin_allocate_to_pool(pool, Route::stream(GRAPH).capturing()).unwrap();
+    allocator.pools().begin(pool, Route::stream(GRAPH).capturing()).unwrap();
     let eager = allocator.allocate(30 * MIB, GRAPH).unwrap();
     assert_eq!(eager, range.address);
     gpu.launch(GRAPH, &[range], 1_000_000).unwrap();
@@ -132,8 +132,8 @@ pub(crate) fn a_capture_gets_nothing_that_its_stream_may_still_use(Subject { kin
     assert_eq!(allocator.allocate(30 * MIB, GRAPH).unwrap(), captured, "{kind}: freed in this capture");
     allocator.free(captured).unwrap();
     gpu.end_capture(GRAPH).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    allocator.check().unwrap();
+    allocator.pools().end(pool).unwrap();
+    allocator.reports().check().unwrap();
     assert_eq!(calls(&gpu, Call::StreamSynchronize), counted);
     // The next one may have both.
     let both = graph_of(&gpu, &allocator, pool, &[30 * MIB, 30 * MIB]);
@@ -142,12 +142,12 @@ pub(crate) fn a_capture_gets_nothing_that_its_stream_may_still_use(Subject { kin
     let mut expected = vec![eager, captured];
     expected.sort_unstable();
     assert_eq!(addresses, expected, "{kind}");
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 pub(crate) fn a_capture_may_take_what_an_earlier_one_handed_out_and_it_frees(Subject { kind, .. }: Subject) {
     let (gpu, allocator) = on(kind, "sim:h200");
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     let output = capture(&gpu, &allocator, pool, || allocator.allocate(30 * MIB, GRAPH).unwrap());
     let held = reserved(&allocator);
     // The program reads what the graph wrote, on the stream on which it launches the next one.
@@ -166,12 +166,12 @@ pub(crate) fn a_capture_gets_what_an_earlier_one_handed_out_and_the_program_free
     // A stream that was named and erased again changes nothing.
     for named in [false, true] {
         let (gpu, allocator) = on(kind, "sim:h200");
-        let pool = allocator.create_pool();
+        let pool = allocator.pools().create();
         let result = capture(&gpu, &allocator, pool, || allocator.allocate(30 * MIB, GRAPH).unwrap());
         gpu.launch(GRAPH, &[Range { address: result, size: 30 * MIB }], 1 << 30).unwrap();
         if named {
             allocator.record_stream(result, SIDE).unwrap();
-            allocator.erase_stream(result, SIDE).unwrap();
+            allocator.streams().unrecord(result, SIDE).unwrap();
         }
         allocator.free(result).unwrap();
         let done = gpu.done_at(GRAPH).unwrap();
@@ -189,30 +189,30 @@ pub(crate) fn a_shortage_in_a_capture_leaves_it_valid(Subject { kind, .. }: Subj
     // What the GPU has passed by the begin would serve the capture.
     gpu.launch(MAIN, &[Range { address: cached, size: 60 * MIB }], 1 << 30).unwrap();
     allocator.free(cached).unwrap();
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     capture(&gpu, &allocator, pool, || {
         let error = allocator.allocate(70 * MIB, GRAPH).unwrap_err();
         let Error::OutOfMemory(report) = &error else { panic!("{error}") };
         assert_eq!(report.reserved, 60 * MIB, "{kind}: nothing was given back");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         allocator.allocate(30 * MIB, GRAPH).unwrap();
         let other = allocator.allocate(70 * MIB, SIDE).unwrap_err();
         assert!(other.is_out_of_memory());
     });
     // Once it is over, all that is cached can be given back for a request.
     allocator.allocate(55 * MIB, SIDE).unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 pub(crate) fn a_failed_call_changes_nothing(Subject { kind, .. }: Subject) {
     let (gpu, allocator) = on(kind, "sim:h200");
-    let pool = allocator.create_pool();
-    let eager = allocator.allocate_in(pool, 30 * MIB, GRAPH).unwrap();
+    let pool = allocator.pools().create();
+    let eager = allocator.pools().allocate(pool, 30 * MIB, GRAPH).unwrap();
     allocator.free(eager).unwrap();
-    let begin = || allocator.begin_allocate_to_pool(pool, Route::stream(GRAPH).capturing());
+    let begin = || allocator.pools().begin(pool, Route::stream(GRAPH).capturing());
     gpu.fail_nth(Call::StreamSynchronize, 1, Status::UNKNOWN);
     assert!(matches!(begin(), Err(Error::Driver(_))), "{kind}");
-    assert!(!allocator.pool_stats(pool).unwrap().routed);
+    assert!(!allocator.pools().stats(pool).unwrap().routed);
     begin().unwrap();
     gpu.begin_capture(GRAPH, CaptureMode::Global).unwrap();
     for call in [Call::IsCapturing, Call::ExchangeCaptureMode, Call::Malloc, Call::Create] {
@@ -226,7 +226,7 @@ pub(crate) fn a_failed_call_changes_nothing(Subject { kind, .. }: Subject) {
             result.unwrap();
         }
         gpu.fail_no_more();
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
     // The thread's mode given back fails: the memory is there all the same.
     gpu.fail_nth(Call::ExchangeCaptureMode, 2, Status::UNKNOWN);
@@ -234,16 +234,16 @@ pub(crate) fn a_failed_call_changes_nothing(Subject { kind, .. }: Subject) {
     gpu.fail_no_more();
     gpu.exchange_capture_mode(CaptureMode::Global).unwrap();
     gpu.end_capture(GRAPH).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     let held = reserved(&allocator);
     gpu.fail_nth(Call::Synchronize, 1, Status::UNKNOWN);
     assert!(matches!(allocator.empty_cache(), Err(Error::Driver(_))), "{kind}");
-    assert_eq!((reserved(&allocator), allocator.private_pools()), (held, vec![pool]));
-    allocator.check().unwrap();
+    assert_eq!((reserved(&allocator), allocator.pools().ids()), (held, vec![pool]));
+    allocator.reports().check().unwrap();
     allocator.empty_cache().unwrap();
-    assert!(allocator.private_pools().is_empty());
-    allocator.check().unwrap();
+    assert!(allocator.pools().ids().is_empty());
+    allocator.reports().check().unwrap();
 }
 
 pub(crate) fn threads_capture_and_allocate_side_by_side(Subject { kind, .. }: Subject) {
@@ -264,20 +264,20 @@ pub(crate) fn threads_capture_and_allocate_side_by_side(Subject { kind, .. }: Su
         scope.spawn(|| {
             let mut graphs = Vec::new();
             for round in 0..20 {
-                let pool = allocator.create_pool();
+                let pool = allocator.pools().create();
                 let sizes = [MIB * (1 + round % 5) * 4, 3000, 9 * MIB];
                 graphs.push((graph_of(&gpu, &allocator, pool, &sizes), pool));
                 if round % 3 == 0 {
                     let (graph, pool) = graphs.swap_remove(0);
                     graph.replay(&gpu, SIDE);
-                    allocator.release_pool(pool).unwrap();
+                    allocator.pools().release(pool).unwrap();
                 }
                 graphs.iter().for_each(|(graph, _)| graph.replay(&gpu, GRAPH));
             }
-            graphs.into_iter().for_each(|(_, pool)| allocator.release_pool(pool).unwrap());
+            graphs.into_iter().for_each(|(_, pool)| allocator.pools().release(pool).unwrap());
         });
     });
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     allocator.empty_cache().unwrap();
     assert_eq!(reserved(&allocator), 0, "{kind}");
     drop(allocator);

@@ -15,7 +15,7 @@ pub(crate) fn memory_of_a_forgotten_stream_serves_others_once_it_has_passed(subj
     let (gpu, allocator) = on(kind, DEVICE);
     let old = use_long(&gpu, &allocator, 600 * MIB, A);
     allocator.free(old).unwrap();
-    allocator.forget_stream(A).unwrap();
+    allocator.streams().forget(A).unwrap();
     gpu.destroy_stream(A);
     assert!(gpu.now_ns() >= LONG, "{kind}: it waited");
     let before = gpu.call_stats();
@@ -37,17 +37,17 @@ pub(crate) fn what_is_live_outlives_its_stream(Subject { kind, .. }: Subject) {
     allocator.record_stream(live, B).unwrap();
     let other = allocator.allocate(300 * MIB, B).unwrap();
     allocator.record_stream(other, A).unwrap();
-    allocator.forget_stream(A).unwrap();
+    allocator.streams().forget(A).unwrap();
     gpu.destroy_stream(A);
     let held = gpu.hold(B);
     for address in [live, small, other] {
         allocator.free(address).unwrap();
     }
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     assert_eq!(allocator.stats().active_bytes.all.current, 300 * MIB, "{kind}: `live` waits for B alone");
     gpu.finish_hold(held);
     allocator.empty_cache().unwrap();
-    assert_eq!(allocator.reserved(), 0, "{kind}");
+    assert_eq!(allocator.reports().reserved(), 0, "{kind}");
     clean(&gpu, allocator);
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn a_handle_that_comes_again_is_another_stream(Subject { kind, .. }: 
     let live = use_long(&gpu, &allocator, 200 * MIB, A);
     let freed = use_long(&gpu, &allocator, 200 * MIB, A);
     allocator.free(freed).unwrap();
-    allocator.forget_stream(A).unwrap();
+    allocator.streams().forget(A).unwrap();
     gpu.replace_stream(A);
     // The new stream uses what the old one left alive: named, or it would not be waited for.
     allocator.record_stream(live, A).unwrap();
@@ -93,25 +93,25 @@ pub(crate) fn a_stream_that_was_destroyed_unnoticed_is_waited_for(Subject { kind
     assert_eq!(allocator.stats().active_bytes.all.current, 200 * MIB, "{kind}: it waits for nothing more");
     allocator.free(old).unwrap();
     assert_eq!(allocator.trim(u64::MAX), Ok(300 * MIB), "{kind}");
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     clean(&gpu, allocator);
 }
 
 pub(crate) fn a_stream_of_a_private_pool_ends_too(Subject { kind, .. }: Subject) {
     let (gpu, allocator) = on(kind, DEVICE);
-    let pool = allocator.create_pool();
-    let [freed, live] = [100 * MIB, 50 * MIB].map(|size| allocator.allocate_in(pool, size, A).unwrap());
+    let pool = allocator.pools().create();
+    let [freed, live] = [100 * MIB, 50 * MIB].map(|size| allocator.pools().allocate(pool, size, A).unwrap());
     gpu.launch(A, &[Range { address: freed, size: 100 * MIB }], LONG).unwrap();
     allocator.free(freed).unwrap();
-    allocator.forget_stream(A).unwrap();
+    allocator.streams().forget(A).unwrap();
     gpu.destroy_stream(A);
     allocator.free(live).unwrap();
     // Begins without a wait for a stream that is no more.
-    allocator.begin_allocate_to_pool(pool, Route::stream(B).capturing()).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().begin(pool, Route::stream(B).capturing()).unwrap();
+    allocator.pools().end(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     allocator.empty_cache().unwrap();
-    assert_eq!(allocator.reserved(), 0, "{kind}");
+    assert_eq!(allocator.reports().reserved(), 0, "{kind}");
     clean(&gpu, allocator);
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn random_programs_never_name_a_stream_that_is_gone(Subject { kind, .
             let stream = StreamId(0x100 + at as u64);
             match rng.below(16) {
                 0 if exists[at] => {
-                    allocator.forget_stream(stream).unwrap();
+                    allocator.streams().forget(stream).unwrap();
                     gpu.destroy_stream(stream);
                     exists[at] = false;
                 }
@@ -159,13 +159,13 @@ pub(crate) fn random_programs_never_name_a_stream_that_is_gone(Subject { kind, .
                     }
                 }
             }
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
         }
         for (address, _) in live {
             allocator.free(address).unwrap();
         }
         allocator.empty_cache().unwrap();
-        assert_eq!(allocator.reserved(), 0, "{kind}, seed {seed}");
+        assert_eq!(allocator.reports().reserved(), 0, "{kind}, seed {seed}");
         clean(&gpu, allocator);
     }
 }
@@ -173,17 +173,17 @@ pub(crate) fn random_programs_never_name_a_stream_that_is_gone(Subject { kind, .
 pub(crate) fn no_stream_is_forgotten_in_a_capture(Subject { kind, .. }: Subject) {
     let (gpu, allocator) = on(kind, DEVICE);
     let address = allocator.allocate(10 * MIB, A).unwrap();
-    let pool = allocator.create_pool();
-    allocator.begin_allocate_to_pool(pool, Route::stream(B).capturing()).unwrap();
+    let pool = allocator.pools().create();
+    allocator.pools().begin(pool, Route::stream(B).capturing()).unwrap();
     gpu.begin_capture(B, CaptureMode::Global).unwrap();
-    let error = allocator.forget_stream(A).unwrap_err();
+    let error = allocator.streams().forget(A).unwrap_err();
     assert!(matches!(&error, Error::Driver(error) if error.status == Status::STREAM_CAPTURE_UNSUPPORTED), "{error}");
     gpu.end_capture(B).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    allocator.forget_stream(A).unwrap();
+    allocator.pools().end(pool).unwrap();
+    allocator.streams().forget(A).unwrap();
     gpu.destroy_stream(A);
     allocator.free(address).unwrap();
-    allocator.release_pool(pool).unwrap();
-    allocator.forget_stream(StreamId::DEFAULT).unwrap();
+    allocator.pools().release(pool).unwrap();
+    allocator.streams().forget(StreamId::DEFAULT).unwrap();
     clean(&gpu, allocator);
 }

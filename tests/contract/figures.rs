@@ -33,7 +33,7 @@ pub(crate) fn statistics_balance_after_each_operation(Subject { kind, .. }: Subj
         }
         adds_up(&stats.reserved_bytes);
         assert_eq!(stats.allocation.all.current, live.len() as u64, "{kind}");
-        let sizes = live.iter().map(|address| allocator.size_of(*address).unwrap()).sum::<u64>();
+        let sizes = live.iter().map(|address| allocator.reports().size_of(*address).unwrap()).sum::<u64>();
         assert_eq!(stats.allocated_bytes.all.current, sizes, "{kind}");
         let [allocated, active, reserved] =
             [&stats.allocated_bytes, &stats.active_bytes, &stats.reserved_bytes].map(|stat| stat.all.current);
@@ -48,9 +48,9 @@ pub(crate) fn peaks_and_sums_can_be_reset(Subject { kind, .. }: Subject) {
     allocator.free(freed).unwrap();
     let bytes = |allocator: &Allocator| allocator.stats().allocated_bytes.all;
     assert_eq!((bytes(&allocator).current, bytes(&allocator).peak), (20 * MIB, 60 * MIB), "{kind}");
-    allocator.reset_peak_stats();
+    allocator.reports().reset_peaks();
     assert_eq!(bytes(&allocator).peak, 20 * MIB, "{kind}");
-    allocator.reset_accumulated_stats();
+    allocator.reports().reset_accumulated();
     assert_eq!((bytes(&allocator).allocated, bytes(&allocator).freed), (0, 0), "{kind}");
     assert_eq!(bytes(&allocator).current, 20 * MIB, "{kind}");
     allocator.free(kept).unwrap();
@@ -69,7 +69,7 @@ pub(crate) fn a_snapshot_tiles_what_is_reserved(Subject { kind, .. }: Subject) {
     allocator.record_stream(waiting, SIDE).unwrap();
     allocator.free(waiting).unwrap();
 
-    let (snapshot, stats) = (allocator.snapshot(), allocator.stats());
+    let (snapshot, stats) = (allocator.reports().snapshot(), allocator.stats());
     let mut segments = snapshot.segments;
     segments.sort_by_key(|segment| segment.address);
     assert!(segments.windows(2).all(|pair| pair[0].address + pair[0].total_size <= pair[1].address), "{kind}");

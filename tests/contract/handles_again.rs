@@ -1,4 +1,4 @@
-//! Handles that name another stream after `forget_stream`, and blocks that are older than it: they belong to no stream, whatever
+//! Handles that name another stream after `streams().forget`, and blocks that are older than it: they belong to no stream, whatever
 //! streams the program names for them.
 
 use crate::long_kernels::{A, B, LONG, clean};
@@ -13,7 +13,7 @@ const SIZE: u64 = 20 * MIB;
 
 /// The program destroys a stream, and makes another one with the same handle.
 fn replace(gpu: &SimGpu, allocator: &Allocator, stream: StreamId) {
-    allocator.forget_stream(stream).unwrap();
+    allocator.streams().forget(stream).unwrap();
     gpu.replace_stream(stream);
 }
 
@@ -35,16 +35,16 @@ fn begins(gpu: &SimGpu, stream: StreamId) -> u64 {
 pub(crate) fn the_new_stream_of_a_handle_does_not_own_what_the_old_one_left(Subject { kind, .. }: Subject) {
     type Free = fn(&Allocator, u64);
     let ways: [(&str, Free); 4] = [
-        ("free_under", |allocator, old| allocator.free_under(old, B).unwrap()),
+        ("free_under", |allocator, old| allocator.free_with_current_stream(old, B).unwrap()),
         ("free_on", |allocator, old| allocator.free_on(old, B).unwrap()),
         ("erase_stream", |allocator, old| {
             allocator.record_stream(old, B).unwrap();
-            allocator.erase_stream(old, B).unwrap();
-            allocator.free_under(old, B).unwrap();
+            allocator.streams().unrecord(old, B).unwrap();
+            allocator.free_with_current_stream(old, B).unwrap();
         }),
         ("record_stream", |allocator, old| {
             allocator.record_stream(old, B).unwrap();
-            allocator.free_under(old, A).unwrap();
+            allocator.free_with_current_stream(old, A).unwrap();
         }),
     ];
     for (way, free) in ways {
@@ -71,9 +71,9 @@ pub(crate) fn the_new_stream_of_a_handle_is_waited_for_where_it_is_named(Subject
     for is_known in [false, true] {
         for in_pool in [false, true] {
             let (gpu, allocator) = on(kind, DEVICE);
-            let pool = allocator.create_pool();
+            let pool = allocator.pools().create();
             let allocate = |size| {
-                if in_pool { allocator.allocate_in(pool, size, A) } else { allocator.allocate(size, A) }.unwrap()
+                if in_pool { allocator.pools().allocate(pool, size, A) } else { allocator.allocate(size, A) }.unwrap()
             };
             let old = allocate(SIZE);
             replace(&gpu, &allocator, A);
@@ -81,13 +81,13 @@ pub(crate) fn the_new_stream_of_a_handle_is_waited_for_where_it_is_named(Subject
             gpu.launch(A, &[Range { address: old, size: SIZE }], LONG).unwrap();
             allocator.record_stream(old, A).unwrap();
             allocator.free(old).unwrap();
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
             let active = allocator.stats().active.all.current;
             // The driver's pool is told of the streams at the free.
             let waits = u64::from(in_pool || !kind.needs_memory_pools());
             assert_eq!(active, waits + u64::from(is_known), "{kind}, known {is_known}, in a pool {in_pool}");
             allocator.free(known).unwrap();
-            allocator.release_pool(pool).unwrap();
+            allocator.pools().release(pool).unwrap();
             clean(&gpu, allocator);
         }
     }
@@ -149,7 +149,7 @@ impl World<'_> {
         let stream = self.any_stream();
         let size = 1 + self.random.below(24 * MIB);
         let allocated = match self.random.below(5) {
-            0 => self.allocator.allocate_in(self.pool, size, stream),
+            0 => self.allocator.pools().allocate(self.pool, size, stream),
             _ => self.allocator.allocate(size, stream),
         };
         let Ok(address) = allocated else {
@@ -182,7 +182,7 @@ impl World<'_> {
         match way {
             0 => self.allocator.free(address),
             1 => self.allocator.free_on(address, other),
-            _ => self.allocator.free_under(address, other),
+            _ => self.allocator.free_with_current_stream(address, other),
         }
         .unwrap();
         let is_own = self.generation(stream) == generation;
@@ -220,7 +220,7 @@ impl World<'_> {
 pub(crate) fn no_memory_is_used_too_early_whoever_has_the_handle(Subject { kind, .. }: Subject) {
     for seed in 0..length::rounds(24, 2000) {
         let (gpu, allocator) = on(kind, "sim:h200,capacity=300MiB");
-        let pool = allocator.create_pool();
+        let pool = allocator.pools().create();
         let mut world = World {
             gpu: &gpu,
             allocator: &allocator,
@@ -236,9 +236,9 @@ pub(crate) fn no_memory_is_used_too_early_whoever_has_the_handle(Subject { kind,
         for block in std::mem::take(&mut world.live) {
             allocator.free(block.address).unwrap();
         }
-        allocator.release_pool(pool).unwrap();
+        allocator.pools().release(pool).unwrap();
         allocator.empty_cache().unwrap();
-        assert_eq!(allocator.reserved(), 0, "{kind}, seed {seed}");
+        assert_eq!(allocator.reports().reserved(), 0, "{kind}, seed {seed}");
         clean(&gpu, allocator);
     }
 }

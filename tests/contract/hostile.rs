@@ -23,7 +23,7 @@ pub(crate) fn an_address_that_cannot_be_is_refused_and_not_handed_out(Subject { 
         let allocator = allocator(kind, Arc::<Liar>::clone(&liar));
         let error = allocator.allocate(4096, MAIN).unwrap_err();
         assert!(matches!(error, Error::Driver(_)), "{kind}: {address:#x}: {error}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
         drop(allocator);
         assert!(liar.freed.lock().unwrap().iter().all(|freed| *freed == address), "nothing else is given back");
@@ -46,10 +46,10 @@ pub(crate) fn memory_that_is_given_twice_is_handed_out_once(Subject { kind, .. }
             Ok(second) => assert!(first.abs_diff(second) >= MIB, "{kind}: {first:#x} and {second:#x}"),
             Err(error) => assert!(matches!(error, Error::Driver(_)), "{kind}: {error}"),
         }
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         assert!(liar.freed.lock().unwrap().is_empty(), "what is in use is not given back");
         allocator.free(first).unwrap();
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -77,12 +77,12 @@ pub(crate) fn a_device_of_any_size_is_no_reason_to_panic(Subject { kind, .. }: S
                         }
                     }
                 }
-                allocator.check().unwrap();
-                let _ = allocator.set_memory_limit(Some(total / 2));
+                allocator.reports().check().unwrap();
+                let _ = allocator.limits().set_bytes(Some(total / 2));
                 let _ = allocator.trim(total / 4);
-                allocator.check().unwrap();
+                allocator.reports().check().unwrap();
                 let _ = allocator.empty_cache();
-                allocator.check().unwrap();
+                allocator.reports().check().unwrap();
             }
         }
     }
@@ -103,9 +103,9 @@ pub(crate) fn sizes_at_the_ends_are_errors(Subject { kind, .. }: Subject) {
             assert!(matches!(error, Error::OutOfMemory(_) | Error::RequestTooLarge { .. }), "{size}: {error}");
             assert!(!error.to_string().is_empty());
             assert!(matches!(allocator.free(size), Err(Error::InvalidAddress { .. })));
-            assert!(allocator.size_of(size).is_err() && allocator.record_stream(size, MAIN).is_err());
+            assert!(allocator.reports().size_of(size).is_err() && allocator.record_stream(size, MAIN).is_err());
         }
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         drop(allocator);
         assert!(gpu.leaks().is_empty(), "{kind}: {}", gpu.leaks());
     }
@@ -168,7 +168,7 @@ pub(crate) fn a_driver_that_answers_at_random_breaks_nothing(Subject { kind, .. 
                 }
                 _ => drop(allocator.empty_cache()),
             }
-            allocator.check().unwrap_or_else(|broken| panic!("{kind}, seed {seed}, step {step}: {broken}"));
+            allocator.reports().check().unwrap_or_else(|broken| panic!("{kind}, seed {seed}, step {step}: {broken}"));
             assert_eq!(allocator.stats().allocation.all.current, live.len() as u64);
         }
     }
@@ -185,7 +185,7 @@ pub(crate) fn thousands_of_streams_are_served(Subject { kind, .. }: Subject) {
     }
     allocator.free(shared).unwrap();
     allocator.empty_cache().unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     assert_eq!(allocator.stats().reserved_bytes.all.current, 0, "{kind}");
 }
 
@@ -215,14 +215,14 @@ pub(crate) fn an_observer_that_panics_is_dropped_and_harms_nothing(Subject { kin
         // Two others, one before it and one after it, are told everything.
         let told: [Arc<AtomicU64>; 2] = Default::default();
         let panics = Box::new(Panics { at, seen: 0 });
-        allocator.add_observer(Box::new(Counts(Arc::clone(&told[0])))).unwrap();
+        allocator.reports().add_observer(Box::new(Counts(Arc::clone(&told[0])))).unwrap();
         let added = if at % 2 == 0 {
-            assert!(allocator.observe(Some(panics)).is_none());
+            assert!(allocator.reports().set_observer(Some(panics)).is_none());
             None
         } else {
-            Some(allocator.add_observer(panics).unwrap())
+            Some(allocator.reports().add_observer(panics).unwrap())
         };
-        let last = allocator.add_observer(Box::new(Counts(Arc::clone(&told[1])))).unwrap();
+        let last = allocator.reports().add_observer(Box::new(Counts(Arc::clone(&told[1])))).unwrap();
         let mut live = Vec::new();
         let run = catch_unwind(AssertUnwindSafe(|| {
             for step in 0..12 {
@@ -238,10 +238,16 @@ pub(crate) fn an_observer_that_panics_is_dropped_and_harms_nothing(Subject { kin
         assert!(run.is_ok(), "{kind}, event {at}: it reaches the program");
         let [before, after] = told.each_ref().map(|told| told.load(Ordering::Relaxed));
         assert!(before == after && before > 20, "{kind}, event {at}: {before} and {after} events");
-        let is_there = added.map(|id| allocator.remove_observer(id).is_some());
-        assert_eq!(is_there.unwrap_or_else(|| allocator.observe(None).is_some()), at > before, "{kind}, event {at}");
-        assert!(allocator.remove_observer(last).is_some() && allocator.remove_observer(last).is_none());
-        allocator.check().unwrap();
+        let is_there = added.map(|id| allocator.reports().remove_observer(id).is_some());
+        assert_eq!(
+            is_there.unwrap_or_else(|| allocator.reports().set_observer(None).is_some()),
+            at > before,
+            "{kind}, event {at}"
+        );
+        assert!(
+            allocator.reports().remove_observer(last).is_some() && allocator.reports().remove_observer(last).is_none()
+        );
+        allocator.reports().check().unwrap();
         assert_eq!(gpu.leaks().bytes, allocator.stats().reserved_bytes.all.current);
         for address in live {
             allocator.free(address).unwrap();

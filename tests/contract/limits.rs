@@ -83,7 +83,7 @@ pub(crate) fn of_two_limits_the_lower_counts(Subject { kind, .. }: Subject) {
         let Err(Error::OutOfMemory(report)) = allocator.allocate(21 * MIB, MAIN) else { panic!("{kind} {options}") };
         assert_eq!(report.limit, Some(limit * MIB), "{kind} {options}");
         assert!(gpu.most_held() <= limit * MIB);
-        allocator.set_memory_limit(None).unwrap();
+        allocator.limits().set_bytes(None).unwrap();
         let fraction = options.starts_with("per_process_memory_fraction:1.0");
         assert_eq!(allocator.allocate(600 * MIB, MAIN).is_ok(), fraction, "{kind} {options}");
     }
@@ -94,9 +94,9 @@ pub(crate) fn a_lower_limit_gives_back_what_is_free_beyond_it(Subject { kind, ..
     let held: Vec<u64> = (0..6).map(|_| allocator.allocate(40 * MIB, MAIN).unwrap()).collect();
     allocator.free(held[5]).unwrap();
     allocator.free(held[2]).unwrap();
-    allocator.set_memory_limit(Some(220 * MIB)).unwrap();
+    allocator.limits().set_bytes(Some(220 * MIB)).unwrap();
     assert!(reserved(&allocator) <= 220 * MIB && reserved(&allocator) >= 200 * MIB, "{kind}");
-    allocator.set_memory_limit(Some(100 * MIB)).unwrap();
+    allocator.limits().set_bytes(Some(100 * MIB)).unwrap();
     assert_eq!(reserved(&allocator), 160 * MIB, "{kind}: what is in use stays");
     assert!(allocator.allocate(2 * MIB, MAIN).is_err());
     assert_eq!(allocator.config().memory_limit, Some(100 * MIB));
@@ -107,13 +107,13 @@ pub(crate) fn a_lower_limit_gives_back_what_is_free_beyond_it(Subject { kind, ..
     assert!(reserved(&allocator) <= 160 * MIB);
     balanced(&gpu.sim, &allocator);
     // In force even where memory cannot be given back.
-    allocator.set_memory_limit(None).unwrap();
+    allocator.limits().set_bytes(None).unwrap();
     let more = allocator.allocate(200 * MIB, MAIN).unwrap();
     allocator.free(more).unwrap();
     for call in [Call::Free, Call::Release] {
         gpu.sim.fail_nth(call, 1, Status::UNKNOWN);
     }
-    assert!(allocator.set_memory_limit(Some(2 * MIB)).is_err(), "{kind}");
+    assert!(allocator.limits().set_bytes(Some(2 * MIB)).is_err(), "{kind}");
     assert_eq!(allocator.config().memory_limit, Some(2 * MIB));
     assert!(allocator.allocate(500 * MIB, MAIN).is_err());
     balanced(&gpu.sim, &allocator);
@@ -195,7 +195,7 @@ pub(crate) fn growth_leaves_the_headroom_free_whatever_others_take(Subject { kin
             let info = Driver::memory_info(&gpu.sim).unwrap();
             let theirs: u64 = others.iter().map(|(_, size)| size).sum();
             assert_eq!(info.total - info.free, reserved(&allocator) + theirs, "{kind}");
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
         }
         let looks = allocator.stats().headroom;
         assert!(looks.looks > 0 && looks.yields <= looks.short && looks.short <= looks.looks, "{looks:?}");

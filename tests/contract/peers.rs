@@ -36,7 +36,7 @@ pub(crate) fn a_peer_can_use_every_block_whenever_it_was_enabled(Subject { kind,
     let allocator = on(&gpu, kind);
     let before = blocks(&allocator);
     assert!(before.iter().all(|block| !gpu.can_peer_use(PEER, *block)), "{kind}");
-    allocator.enable_peer_access(PEER).unwrap();
+    allocator.sharing().enable_peer_access(PEER).unwrap();
     let after = blocks(&allocator);
     for block in before.iter().chain(&after) {
         assert!(gpu.can_peer_use(PEER, *block), "{kind}: {block}");
@@ -48,15 +48,15 @@ pub(crate) fn a_peer_that_is_refused_has_nothing_then_or_later(Subject { kind, .
     let gpu = device();
     let allocator = on(&gpu, kind);
     let before = blocks(&allocator);
-    let error = allocator.enable_peer_access(PEER).unwrap_err();
+    let error = allocator.sharing().enable_peer_access(PEER).unwrap_err();
     assert!(matches!(&error, Error::Driver(error) if error.status == Status::PEER_ACCESS_UNSUPPORTED), "{error}");
     gpu.connect_peer(PEER);
     gpu.fail_nth(Call::EnablePeer, 1, Status::OUT_OF_MEMORY);
-    allocator.enable_peer_access(PEER).unwrap_err();
+    allocator.sharing().enable_peer_access(PEER).unwrap_err();
     for block in before.iter().chain(&blocks(&allocator)) {
         assert!(!gpu.can_peer_use(PEER, *block), "{kind}: {block}");
     }
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 pub(crate) fn a_lost_context_is_a_typed_error_everywhere_and_the_end_is_clean(Subject { kind, .. }: Subject) {
@@ -75,11 +75,11 @@ pub(crate) fn a_lost_context_is_a_typed_error_everywhere_and_the_end_is_clean(Su
     lost(allocator.free(shared).unwrap_err());
     lost(allocator.empty_cache().unwrap_err());
     lost(allocator.trim(u64::MAX).unwrap_err());
-    lost(allocator.forget_stream(A).unwrap_err());
-    lost(allocator.enable_peer_access(PEER).unwrap_err());
+    lost(allocator.streams().forget(A).unwrap_err());
+    lost(allocator.sharing().enable_peer_access(PEER).unwrap_err());
     // What needs no driver works on.
     allocator.free(kept).unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     assert_eq!(allocator.stats().allocated_bytes.all.current, 20 * MIB, "{kind}: what could not be freed is live");
     drop(allocator);
 }
@@ -89,16 +89,16 @@ pub(crate) fn devices_that_may_use_the_memory_may_use_a_pools_own(Subject { kind
         let (gpu, allocator) = crate::on(kind, "sim:h200");
         let source = Source::of(&gpu);
         gpu.connect_peer(PEER);
-        let enable = || allocator.enable_peer_access(PEER).unwrap();
+        let enable = || allocator.sharing().enable_peer_access(PEER).unwrap();
         if before {
             enable();
             gpu.fail_nth(Call::EnablePeer, 1, Status::UNKNOWN);
-            let failed = allocator.open_pool_with(POOL, source.segments()).unwrap_err();
+            let failed = allocator.pools().open_with(POOL, source.segments()).unwrap_err();
             assert!(matches!(failed, Error::Driver(_)) && std::mem::take(&mut source.book().dropped), "{failed}");
-            assert!(allocator.private_pools().is_empty());
+            assert!(allocator.pools().ids().is_empty());
         }
-        allocator.open_pool_with(POOL, source.segments()).unwrap();
-        let address = allocator.allocate_in(POOL, 30 * MIB, A).unwrap();
+        allocator.pools().open_with(POOL, source.segments()).unwrap();
+        let address = allocator.pools().allocate(POOL, 30 * MIB, A).unwrap();
         if !before {
             enable();
         }

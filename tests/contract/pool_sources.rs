@@ -15,7 +15,7 @@ pub(crate) fn short_of_memory_it_gets_what_others_can_give_back(
     let (gpu, allocator, source) = opened(kind, "sim:h200,capacity=300MiB");
     let [cached, live] = [200 * MIB, 60 * MIB].map(|size| allocator.allocate(size, MAIN).unwrap());
     allocator.free(cached).unwrap();
-    let address = allocator.allocate_in(POOL, 150 * MIB, MAIN).unwrap();
+    let address = allocator.pools().allocate(POOL, 150 * MIB, MAIN).unwrap();
     assert_eq!(source.bytes(), 150 * MIB, "{kind}");
     if releases_no_more_than_needed {
         assert!(reserved(&allocator) > 240 * MIB, "no more went than was needed: {}", reserved(&allocator));
@@ -23,7 +23,7 @@ pub(crate) fn short_of_memory_it_gets_what_others_can_give_back(
     assert!(allocator.stats().num_alloc_retries >= 1);
     // There is no more, whoever asks.
     let before = allocator.stats().allocated_bytes;
-    let Err(Error::OutOfMemory(report)) = allocator.allocate_in(POOL, 150 * MIB, MAIN) else { panic!("{kind}") };
+    let Err(Error::OutOfMemory(report)) = allocator.pools().allocate(POOL, 150 * MIB, MAIN) else { panic!("{kind}") };
     assert_eq!((report.cause, report.advice.len()), (Cause::OwnSegments, 0), "{kind}");
     assert!(report.to_string().contains("segments of its own"), "{report}");
     let stats = allocator.stats();
@@ -34,11 +34,11 @@ pub(crate) fn short_of_memory_it_gets_what_others_can_give_back(
 
 pub(crate) fn short_of_memory_the_pools_own_that_waits_is_waited_for(Subject { kind, .. }: Subject) {
     let (gpu, allocator, source) = opened(kind, "sim:h200,capacity=300MiB");
-    let address = allocator.allocate_in(POOL, 200 * MIB, MAIN).unwrap();
+    let address = allocator.pools().allocate(POOL, 200 * MIB, MAIN).unwrap();
     allocator.record_stream(address, SIDE).unwrap();
     gpu.launch(SIDE, &[Range { address, size: 200 * MIB }], 1_000_000).unwrap();
     allocator.free(address).unwrap();
-    assert_eq!(allocator.allocate_in(POOL, 190 * MIB, MAIN), Ok(address), "{kind}");
+    assert_eq!(allocator.pools().allocate(POOL, 190 * MIB, MAIN), Ok(address), "{kind}");
     assert!(gpu.done_at(SIDE).unwrap() <= gpu.now_ns());
     assert_eq!(source.bytes(), 200 * MIB);
     balanced(&gpu, &allocator);
@@ -48,10 +48,10 @@ pub(crate) fn limits_count_its_segments(Subject { kind, .. }: Subject) {
     for option in ["memory_limit:100MiB", "per_process_memory_fraction:0.5"] {
         let (gpu, allocator) = with_options(kind, "sim:h200,capacity=200MiB", option);
         let source = Source::of(&gpu);
-        allocator.open_pool_with(POOL, source.segments()).unwrap();
-        allocator.allocate_in(POOL, 60 * MIB, MAIN).unwrap();
+        allocator.pools().open_with(POOL, source.segments()).unwrap();
+        allocator.pools().allocate(POOL, 60 * MIB, MAIN).unwrap();
         let asked = source.book().sizes.len();
-        for result in [allocator.allocate_in(POOL, 50 * MIB, MAIN), allocator.allocate(50 * MIB, MAIN)] {
+        for result in [allocator.pools().allocate(POOL, 50 * MIB, MAIN), allocator.allocate(50 * MIB, MAIN)] {
             let Err(Error::OutOfMemory(report)) = result else { panic!("{kind}, {option}") };
             assert_eq!(report.cause, Cause::TooLittle, "{kind}, {option}");
         }
@@ -66,7 +66,7 @@ pub(crate) fn what_a_source_does_wrong_is_an_error_and_changes_nothing(Subject {
     let blocks: Vec<u64> = (0..8).map(|_| allocator.allocate(40 * MIB, MAIN).unwrap()).collect();
     blocks.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
     let view = allocator.allocate(120 * MIB, MAIN).unwrap();
-    let own = allocator.allocate_in(POOL, 10 * MIB, MAIN).unwrap();
+    let own = allocator.pools().allocate(POOL, 10 * MIB, MAIN).unwrap();
     let before = allocator.stats();
     let wrong = [
         ("nowhere", 0),
@@ -81,22 +81,22 @@ pub(crate) fn what_a_source_does_wrong_is_an_error_and_changes_nothing(Subject {
     ];
     for (what, address) in wrong {
         source.book().mishaps.push(Mishap::Gives(address));
-        let Err(Error::Source { pool, detail }) = allocator.allocate_in(POOL, 50 * MIB, MAIN) else {
+        let Err(Error::Source { pool, detail }) = allocator.pools().allocate(POOL, 50 * MIB, MAIN) else {
             panic!("{kind}: {what} at {address:#x}")
         };
         assert!(pool == POOL && detail.contains("cannot be"), "{detail}");
         assert_eq!(allocator.stats(), before, "{kind}: {what}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
     for (mishap, said) in [(Mishap::Fails, "no luck"), (Mishap::Panics, "panicked")] {
         source.book().mishaps.push(mishap);
-        let failed = allocator.allocate_in(POOL, 50 * MIB, MAIN).unwrap_err();
+        let failed = allocator.pools().allocate(POOL, 50 * MIB, MAIN).unwrap_err();
         assert!(matches!(&failed, Error::Source { detail, .. } if detail.contains(said)), "{failed}");
         assert_eq!(allocator.stats(), before, "{kind}");
     }
     // All that is given back in need came before the second answer.
     source.book().mishaps.extend([Mishap::Short]);
-    let address = allocator.allocate_in(POOL, 50 * MIB, MAIN).unwrap();
+    let address = allocator.pools().allocate(POOL, 50 * MIB, MAIN).unwrap();
     assert_eq!(source.bytes(), 60 * MIB);
     balanced(&gpu, &allocator);
     allocator.free(address).unwrap();
@@ -104,12 +104,12 @@ pub(crate) fn what_a_source_does_wrong_is_an_error_and_changes_nothing(Subject {
 
 pub(crate) fn what_a_source_does_not_take_back_stays_and_hinders_nobody(Subject { kind, .. }: Subject) {
     let (gpu, allocator, source) = opened(kind, "sim:h200,capacity=300MiB");
-    let own = [50 * MIB, 30 * MIB].map(|size| allocator.allocate_in(POOL, size, MAIN).unwrap());
+    let own = [50 * MIB, 30 * MIB].map(|size| allocator.pools().allocate(POOL, size, MAIN).unwrap());
     let other = allocator.allocate(100 * MIB, MAIN).unwrap();
     own.iter().chain([&other]).for_each(|address| allocator.free(*address).unwrap());
-    allocator.release_pool(POOL).unwrap();
+    allocator.pools().release(POOL).unwrap();
     source.book().mishaps.push(Mishap::Fails);
-    let failed = allocator.empty_pool(POOL).unwrap_err();
+    let failed = allocator.pools().empty(POOL).unwrap_err();
     assert!(matches!(&failed, Error::Source { detail, .. } if detail.contains("it stays")), "{failed}");
     assert_eq!(source.book().frees, 1, "{kind}: the other segment went");
     source.book().mishaps.push(Mishap::Panics);
@@ -129,14 +129,14 @@ pub(crate) fn what_a_source_does_not_take_back_stays_and_hinders_nobody(Subject 
 pub(crate) fn at_the_allocators_end_a_source_with_memory_in_use_is_not_dropped(Subject { kind, .. }: Subject) {
     for (live, capturing) in [(false, false), (true, false), (false, true)] {
         let (gpu, allocator, source) = opened(kind, "sim:h200");
-        let [kept, freed] = [30 * MIB, 40 * MIB].map(|size| allocator.allocate_in(POOL, size, MAIN).unwrap());
+        let [kept, freed] = [30 * MIB, 40 * MIB].map(|size| allocator.pools().allocate(POOL, size, MAIN).unwrap());
         allocator.free(freed).unwrap();
         if !live {
             allocator.free(kept).unwrap();
         }
         if capturing {
-            let pool = allocator.create_pool();
-            allocator.begin_allocate_to_pool(pool, Route::stream(GRAPH).capturing()).unwrap();
+            let pool = allocator.pools().create();
+            allocator.pools().begin(pool, Route::stream(GRAPH).capturing()).unwrap();
         }
         drop(allocator);
         let left = if capturing { 70 } else { 30 * u64::from(live) };
@@ -158,13 +158,13 @@ pub(crate) fn a_segment_is_said_to_go_before_it_goes(Subject { kind, .. }: Subje
     }
     let (_, allocator, source) = opened(kind, "sim:h200");
     let told = Arc::new(Mutex::new(Vec::new()));
-    allocator.observe(Some(Box::new(Registered(source.clone(), Arc::clone(&told)))));
-    let address = allocator.allocate_in(POOL, 30 * MIB, MAIN).unwrap();
+    allocator.reports().set_observer(Some(Box::new(Registered(source.clone(), Arc::clone(&told)))));
+    let address = allocator.pools().allocate(POOL, 30 * MIB, MAIN).unwrap();
     allocator.free(address).unwrap();
-    allocator.release_pool(POOL).unwrap();
+    allocator.pools().release(POOL).unwrap();
     source.book().mishaps.push(Mishap::Fails);
-    allocator.empty_pool(POOL).unwrap_err();
-    allocator.empty_pool(POOL).unwrap();
+    allocator.pools().empty(POOL).unwrap_err();
+    allocator.pools().empty(POOL).unwrap();
     let (came, goes) = ((Action::SegmentAlloc, 30 * MIB), (Action::SegmentFree, 30 * MIB));
     assert_eq!(*told.lock().unwrap(), [came, goes, came, goes], "{kind}: it stayed in between");
 }
@@ -178,14 +178,14 @@ pub(crate) fn events_say_which_pool_they_are_of(Subject { kind, .. }: Subject) {
     }
     let (_, allocator, _source) = opened(kind, "sim:h200");
     let told = Arc::new(Mutex::new(Vec::new()));
-    allocator.observe(Some(Box::new(Told(Arc::clone(&told)))));
+    allocator.reports().set_observer(Some(Box::new(Told(Arc::clone(&told)))));
     let other = allocator.allocate(3 * MIB, MAIN).unwrap();
     allocator.free(other).unwrap();
     assert!(told.lock().unwrap().drain(..).all(|(_, pool)| pool == PoolId::NONE), "{kind}");
-    let address = allocator.allocate_in(POOL, 3 * MIB, MAIN).unwrap();
+    let address = allocator.pools().allocate(POOL, 3 * MIB, MAIN).unwrap();
     allocator.free(address).unwrap();
-    allocator.release_pool(POOL).unwrap();
-    allocator.empty_pool(POOL).unwrap();
+    allocator.pools().release(POOL).unwrap();
+    allocator.pools().empty(POOL).unwrap();
     let actions =
         [Action::SegmentAlloc, Action::Alloc, Action::FreeRequested, Action::FreeCompleted, Action::SegmentFree];
     assert_eq!(*told.lock().unwrap(), actions.map(|action| (action, POOL)), "{kind}");

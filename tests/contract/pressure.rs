@@ -36,7 +36,7 @@ pub(crate) fn what_a_callback_frees_serves_the_request(Subject { kind, .. }: Sub
     let told = Arc::new(Mutex::new(Vec::new()));
     let (tell, called) = (Arc::clone(&told), Arc::new(AtomicUsize::new(0)));
     let free = freeing(&allocator, &cache, &called);
-    allocator.on_memory_pressure(move |pressure| {
+    allocator.limits().on_pressure(move |pressure| {
         tell.lock().unwrap().push(*pressure);
         free(pressure)
     });
@@ -64,16 +64,16 @@ pub(crate) fn callbacks_are_called_in_order_until_one_helps(Subject { kind, .. }
     let called: [Arc<AtomicUsize>; 4] = Default::default();
     let count = |index: usize| called[index].load(Ordering::Relaxed);
     let idle = Arc::clone(&called[0]);
-    allocator.on_memory_pressure(move |_| {
+    allocator.limits().on_pressure(move |_| {
         idle.fetch_add(1, Ordering::Relaxed);
         false
     });
-    let second = allocator.on_memory_pressure(freeing(&allocator, &cache, &called[1]));
-    allocator.on_memory_pressure(freeing(&allocator, &cache, &called[2]));
+    let second = allocator.limits().on_pressure(freeing(&allocator, &cache, &called[1]));
+    allocator.limits().on_pressure(freeing(&allocator, &cache, &called[2]));
     allocator.allocate(40 * MIB, MAIN).unwrap();
     allocator.allocate(40 * MIB, MAIN).unwrap();
     assert_eq!([0, 1, 2].map(count), [1, 1, 0], "{kind}");
-    assert!(allocator.remove_memory_callback(second) && !allocator.remove_memory_callback(second));
+    assert!(allocator.limits().remove_callback(second) && !allocator.limits().remove_callback(second));
     allocator.allocate(40 * MIB, MAIN).unwrap();
     assert_eq!([0, 1, 2].map(count), [2, 1, 1], "{kind}");
     // More than one callback can free: each is called once, and then memory is short.
@@ -86,7 +86,7 @@ pub(crate) fn callbacks_are_called_in_order_until_one_helps(Subject { kind, .. }
 pub(crate) fn a_callback_that_frees_nothing_changes_nothing(Subject { kind, .. }: Subject) {
     for lies in [false, true] {
         let (gpu, allocator, cache) = full(kind);
-        allocator.on_memory_pressure(move |_| lies);
+        allocator.limits().on_pressure(move |_| lies);
         assert!(allocator.allocate(60 * MIB, MAIN).unwrap_err().is_out_of_memory());
         assert_eq!(allocator.stats().num_ooms, 1);
         // What waits for the GPU, or lies in another pool, is found after the callbacks.
@@ -110,16 +110,16 @@ pub(crate) fn a_callback_that_panics_is_removed_and_the_request_goes_on(Subject 
     let (gpu, allocator, cache) = full(kind);
     let (panics, called) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let count = Arc::clone(&panics);
-    let id = allocator.on_memory_pressure(move |_| {
+    let id = allocator.limits().on_pressure(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
         panic_any(Spiteful);
     });
-    allocator.on_memory_pressure(freeing(&allocator, &cache, &called));
+    allocator.limits().on_pressure(freeing(&allocator, &cache, &called));
     for _ in 0..3 {
         allocator.allocate(40 * MIB, MAIN).unwrap();
     }
     assert_eq!((panics.load(Ordering::Relaxed), called.load(Ordering::Relaxed)), (1, 2), "{kind}");
-    assert!(!allocator.remove_memory_callback(id));
+    assert!(!allocator.limits().remove_callback(id));
     balanced(&gpu, &allocator);
 }
 
@@ -129,26 +129,26 @@ pub(crate) fn a_callback_may_use_the_allocator_as_anyone(Subject { kind, .. }: S
     let (blocks, count) = (Arc::clone(&cache), Arc::clone(&called));
     let own = Arc::new(OnceLock::new());
     let removed = Arc::clone(&own);
-    let id = allocator.on_memory_pressure(move |pressure| {
+    let id = allocator.limits().on_pressure(move |pressure| {
         let allocator = weak.upgrade().unwrap();
         count.fetch_add(1, Ordering::Relaxed);
         assert_eq!(allocator.stats().reserved_bytes.all.current, pressure.reserved);
         // Short itself: refused, and not by calling back here again.
         assert!(allocator.allocate(100 * MIB, MAIN).unwrap_err().is_out_of_memory());
         let block = blocks.lock().unwrap().pop().unwrap();
-        assert_eq!(allocator.size_of(block).unwrap(), 40 * MIB);
+        assert_eq!(allocator.reports().size_of(block).unwrap(), 40 * MIB);
         allocator.free(block).unwrap();
         allocator.trim(1).unwrap();
         let again = allocator.allocate(4 * MIB, MAIN).unwrap();
         allocator.free(again).unwrap();
         allocator.empty_cache().unwrap();
-        allocator.check().unwrap();
-        allocator.remove_memory_callback(*removed.get().unwrap())
+        allocator.reports().check().unwrap();
+        allocator.limits().remove_callback(*removed.get().unwrap())
     });
     own.set(id).unwrap();
     allocator.allocate(60 * MIB, MAIN).unwrap();
     assert_eq!((called.load(Ordering::Relaxed), allocator.stats().num_ooms), (1, 1), "{kind}");
-    assert!(!allocator.remove_memory_callback(id), "it removed itself");
+    assert!(!allocator.limits().remove_callback(id), "it removed itself");
     balanced(&gpu, &allocator);
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn threads_may_be_short_at_the_same_time(Subject { kind, .. }: Subjec
     let allocator = Arc::new(allocator);
     let cache: Arc<Mutex<Vec<u64>>> = Arc::default();
     let called = Arc::new(AtomicUsize::new(0));
-    allocator.on_memory_pressure(freeing(&allocator, &cache, &called));
+    allocator.limits().on_pressure(freeing(&allocator, &cache, &called));
     let got = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -183,7 +183,7 @@ pub(crate) fn threads_may_be_short_at_the_same_time(Subject { kind, .. }: Subjec
 pub(crate) fn a_callback_that_takes_what_it_frees_ends_in_a_refusal(Subject { kind, .. }: Subject) {
     let (gpu, allocator, cache) = full(kind);
     let (weak, blocks) = (Arc::downgrade(&allocator), Arc::clone(&cache));
-    allocator.on_memory_pressure(move |_| {
+    allocator.limits().on_pressure(move |_| {
         let allocator = weak.upgrade().unwrap();
         let mut blocks = blocks.lock().unwrap();
         let block = blocks.pop().unwrap();
@@ -206,11 +206,11 @@ pub(crate) fn an_allocator_outlives_its_callbacks_and_they_it(Subject { kind, ..
     let (gpu, allocator) = in_small_chunks(kind, "sim:h200", "");
     let add = |allocator: &Allocator| {
         let last = Last(Arc::clone(&dropped));
-        allocator.on_memory_pressure(move |_| last.0.load(Ordering::Relaxed) > 9)
+        allocator.limits().on_pressure(move |_| last.0.load(Ordering::Relaxed) > 9)
     };
     let first = add(&allocator);
     add(&allocator);
-    assert!(allocator.remove_memory_callback(first));
+    assert!(allocator.limits().remove_callback(first));
     assert_eq!(dropped.load(Ordering::Relaxed), 1);
     drop(allocator);
     assert_eq!(dropped.load(Ordering::Relaxed), 2);

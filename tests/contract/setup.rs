@@ -61,8 +61,8 @@ pub(crate) fn calls(gpu: &Device, call: Call) -> u64 {
 pub(crate) fn balanced(gpu: &Device, allocator: &Allocator) {
     let info = gpu.memory_info().unwrap();
     assert_eq!(info.total - info.free, reserved(allocator));
-    allocator.check().unwrap();
-    let memory = allocator.fragmentation();
+    allocator.reports().check().unwrap();
+    let memory = allocator.reports().fragmentation();
     assert_eq!(memory.reserved, memory.allocated + memory.pending + memory.free + memory.unsettled, "{memory:?}");
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
 }

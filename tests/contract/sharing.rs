@@ -12,16 +12,16 @@ pub(crate) fn another_gpu_gets_it_and_gives_all_back(Subject { kind, .. }: Subje
     let (gpu, allocator) = on(kind, DEVICE);
     let (other, receiver) = on(kind, DEVICE);
     let live = blocks(&allocator);
-    let shared: Vec<_> = live.iter().map(|address| allocator.share(*address).unwrap()).collect();
-    let opened: Vec<_> = shared.iter().map(|shared| receiver.open_shared(&shared.handle).unwrap()).collect();
+    let shared: Vec<_> = live.iter().map(|address| allocator.sharing().export(*address).unwrap()).collect();
+    let opened: Vec<_> = shared.iter().map(|shared| receiver.sharing().open(&shared.handle).unwrap()).collect();
     for ((address, shared), opened) in live.iter().zip(&shared).zip(&opened) {
-        let range = Range { address: opened + shared.offset, size: allocator.size_of(*address).unwrap() };
+        let range = Range { address: opened + shared.offset, size: allocator.reports().size_of(*address).unwrap() };
         other.launch(StreamId(3), &[range], 1_000).unwrap();
     }
-    assert_eq!((other.leaks().bytes, receiver.reserved()), (0, 0), "{kind:?}");
-    opened.iter().for_each(|opened| receiver.close_shared(*opened).unwrap());
+    assert_eq!((other.leaks().bytes, receiver.reports().reserved()), (0, 0), "{kind:?}");
+    opened.iter().for_each(|opened| receiver.sharing().close(*opened).unwrap());
     for opened in opened {
-        let error = receiver.close_shared(opened).unwrap_err();
+        let error = receiver.sharing().close(opened).unwrap_err();
         assert_eq!(error, Error::Ipc(IpcError::NotOpen { address: opened }));
     }
     assert!(other.leaks().is_empty(), "{kind:?}: {}", other.leaks());

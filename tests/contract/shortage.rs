@@ -171,27 +171,27 @@ pub(crate) fn a_request_that_is_more_than_the_device_has_is_said_so(Subject { ki
 
 pub(crate) fn what_private_pools_keep_and_captures_forbid_is_said(Subject { kind, .. }: Subject) {
     let run = Run::on("sim:h200,capacity=200MiB", &text_of(kind, ""));
-    let pool = run.allocator.create_pool();
-    run.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE)).unwrap();
+    let pool = run.allocator.pools().create();
+    run.allocator.pools().begin(pool, Route::stream(SIDE)).unwrap();
     let kept = run.allocator.allocate(100 * MIB, SIDE).unwrap();
     run.allocator.free(kept).unwrap();
-    run.allocator.end_allocate_to_pool(pool).unwrap();
+    run.allocator.pools().end(pool).unwrap();
     let Err(Error::OutOfMemory(report)) = run.allocator.allocate(150 * MIB, MAIN) else { panic!("it is kept") };
     assert_eq!((report.cause, report.free_in_private_pools), (Cause::PrivatePools, 100 * MIB), "{report}");
     assert!(report.to_string().contains("100.00 MiB of it in other private pools"), "{report}");
     assert_eq!(report.pool, PoolId::NONE);
     assert_eq!(report.advice, [Advice::AskLess { missing: 0, at_most: 100 * MIB }], "{report}");
-    let memory = run.allocator.fragmentation();
+    let memory = run.allocator.reports().fragmentation();
     balanced(&memory);
     assert_eq!((memory.free_of(Owner::Pool(pool), false), memory.stranded()), (100 * MIB, 100 * MIB));
-    run.allocator.release_pool(pool).unwrap();
+    run.allocator.pools().release(pool).unwrap();
     let large = run.allocator.allocate(150 * MIB, MAIN).unwrap();
     // What the GPU has passed, `stitch` gives to a capture too.
     run.gpu.hold(MAIN);
     run.allocator.free(large).unwrap();
 
-    let pool = run.allocator.create_pool();
-    run.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE).capturing()).unwrap();
+    let pool = run.allocator.pools().create();
+    run.allocator.pools().begin(pool, Route::stream(SIDE).capturing()).unwrap();
     run.gpu.begin_capture(SIDE, CaptureMode::Global).unwrap();
     let Err(Error::OutOfMemory(report)) = run.allocator.allocate(180 * MIB, SIDE) else { panic!("it is cached") };
     assert_eq!((report.cause, report.pool), (Cause::Capture, pool), "{report}");
@@ -202,8 +202,8 @@ pub(crate) fn what_private_pools_keep_and_captures_forbid_is_said(Subject { kind
     run.allocator.free(met).unwrap();
     run.gpu.end_capture(SIDE).unwrap();
     run.gpu.finish(MAIN);
-    run.allocator.end_allocate_to_pool(pool).unwrap();
-    balanced(&run.allocator.fragmentation());
+    run.allocator.pools().end(pool).unwrap();
+    balanced(&run.allocator.reports().fragmentation());
 }
 
 pub(crate) fn out_of_memory_says_what_is_held_where_and_changes_nothing(Subject { kind, .. }: Subject) {
@@ -218,7 +218,7 @@ pub(crate) fn out_of_memory_says_what_is_held_where_and_changes_nothing(Subject 
         "{kind}"
     );
     assert_eq!(allocator.stats().num_ooms, 1);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     allocator.allocate(30 * MIB, SIDE).unwrap();
     allocator.free(keep).unwrap();
     allocator.allocate(60 * MIB, MAIN).unwrap();
@@ -234,8 +234,8 @@ pub(crate) fn what_the_last_wait_frees_serves_the_request(Subject { kind, .. }: 
     allocator.record_stream(used, SIDE).unwrap();
     allocator.free(used).unwrap();
     allocator.allocate(8 * MIB, MAIN).unwrap();
-    balanced(&allocator.fragmentation());
-    assert!(allocator.owns(keep) && gpu.faults().is_empty());
+    balanced(&allocator.reports().fragmentation());
+    assert!(allocator.reports().owns(keep) && gpu.faults().is_empty());
 }
 
 /// Random programs on a small device: a request that was refused is refused at once when it is made again, for nothing
@@ -267,10 +267,10 @@ pub(crate) fn what_is_refused_is_refused_again(Subject { kind, .. }: Subject) {
                 _ if live.is_empty() => {}
                 kind_of_free => {
                     let address = live.swap_remove(random.below(live.len() as u64) as usize);
-                    let size = allocator.size_of(address).unwrap();
+                    let size = allocator.reports().size_of(address).unwrap();
                     gpu.launch(stream, &[Range { address, size }], random.below(3_000_000)).unwrap();
                     match kind_of_free {
-                        4 => allocator.free_under(address, stream).unwrap(),
+                        4 => allocator.free_with_current_stream(address, stream).unwrap(),
                         5 => allocator.free_on(address, stream).unwrap(),
                         _ => {
                             allocator.record_stream(address, stream).unwrap();

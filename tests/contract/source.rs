@@ -99,6 +99,6 @@ impl Drop for Given {
 pub(crate) fn opened(kind: StrategyKind, device: &str) -> (Arc<Device>, Allocator, Source) {
     let (gpu, allocator) = on(kind, device);
     let source = Source::of(&gpu);
-    allocator.open_pool_with(POOL, source.segments()).unwrap();
+    allocator.pools().open_with(POOL, source.segments()).unwrap();
     (gpu, allocator, source)
 }

@@ -29,7 +29,7 @@ pub(crate) fn memory_freed_on_another_stream_waits_for_both(Subject { kind, .. }
     // Nothing changes where the event cannot be recorded.
     gpu.fail_nth(Call::EventRecord, 1, Status::UNKNOWN);
     assert!(matches!(allocator.free_on(a, SIDE), Err(Error::Driver(_))));
-    assert_eq!(allocator.size_of(a), Ok(20 * MIB));
+    assert_eq!(allocator.reports().size_of(a), Ok(20 * MIB));
     gpu.hold(SIDE);
     allocator.free_on(a, SIDE).unwrap();
     assert!(matches!(allocator.free_on(a, SIDE), Err(Error::InvalidAddress { .. })));

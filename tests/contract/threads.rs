@@ -24,7 +24,7 @@ struct Shared {
 
 impl Shared {
     fn take(&self, address: u64) {
-        let range = Range { address, size: self.allocator.size_of(address).unwrap() };
+        let range = Range { address, size: self.allocator.reports().size_of(address).unwrap() };
         let pieces = self.gpu.physical(range);
         assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size);
         let mut taken = self.taken.lock();
@@ -38,7 +38,7 @@ impl Shared {
     }
 
     fn free(&self, address: u64) {
-        let range = Range { address, size: self.allocator.size_of(address).unwrap() };
+        let range = Range { address, size: self.allocator.reports().size_of(address).unwrap() };
         for piece in self.gpu.physical(range) {
             self.taken.lock().remove(&(piece.memory, piece.offset)).unwrap();
         }
@@ -78,13 +78,13 @@ fn work(shared: &Shared, number: u64, out: &Sender<u64>, inbox: &Receiver<u64>) 
                 }
             }
             34 => drop(shared.allocator.empty_cache().unwrap()),
-            35 => shared.allocator.check().unwrap(),
+            35 => shared.allocator.reports().check().unwrap(),
             36 => {
-                for segment in shared.allocator.snapshot().segments {
+                for segment in shared.allocator.reports().snapshot().segments {
                     assert_eq!(segment.blocks.iter().map(|block| block.size).sum::<u64>(), segment.total_size);
                 }
             }
-            37 => shared.allocator.set_memory_fraction([0.7, 1.0][random.below(2) as usize]).unwrap(),
+            37 => shared.allocator.limits().set_fraction([0.7, 1.0][random.below(2) as usize]).unwrap(),
             _ => {
                 // What others have sent is freed here.
                 inbox.try_iter().for_each(|address| shared.free(address));
@@ -122,7 +122,7 @@ pub(crate) fn eight_threads_share_an_allocator(Subject { kind, exchanges, .. }: 
     left.into_iter().for_each(|address| shared.free(address));
     let Shared { gpu, allocator, taken } = shared;
     assert!(taken.lock().is_empty());
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     assert_eq!(allocator.stats().allocated_bytes.all.current, 0);
     allocator.empty_cache().unwrap();
     assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
@@ -147,7 +147,7 @@ pub(crate) fn threads_may_share_an_allocator(Subject { kind, .. }: Subject) {
             });
         }
     });
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     assert_eq!(allocator.stats().allocation.all.current, 0);
     assert_eq!(allocator.stats().allocation.all.allocated, 4000);
     assert!(gpu.faults().is_empty());

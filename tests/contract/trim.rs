@@ -44,7 +44,7 @@ pub(crate) fn no_piece_is_given_back_that_could_have_been_kept(Subject { kind, u
         let (gpu, allocator) =
             in_small_chunks(kind, "sim:h200", ["", "sharing:never", "sharing:completed"][seed as usize % 3]);
         let given = Arc::new(Mutex::new(Vec::new()));
-        allocator.observe(Some(Box::new(Given(Arc::clone(&given)))));
+        allocator.reports().set_observer(Some(Box::new(Given(Arc::clone(&given)))));
         let (mut random, mut live) = (Random(seed), Vec::new());
         for _ in 0..400 {
             step(&allocator, &mut random, &mut live).unwrap();

@@ -164,7 +164,7 @@ impl Program {
             84..88 => self.release(),
             88..91 => {
                 let pool = PoolId(0, 1 + self.random.below(self.opened + 1));
-                let emptied = self.allocator.empty_pool(pool);
+                let emptied = self.allocator.pools().empty(pool);
                 self.done(emptied);
             }
             91 => {
@@ -189,14 +189,14 @@ impl Program {
         let source = Unreliable { gpu: Arc::clone(&self.gpu), shared: Arc::clone(&self.shared), own: BTreeSet::new() };
         let segments = Segments::from_source(source);
         let unsplit = self.random.below(4) == 0;
-        self.allocator.open_pool_with(pool, if unsplit { segments.unsplit() } else { segments }).unwrap();
+        self.allocator.pools().open_with(pool, if unsplit { segments.unsplit() } else { segments }).unwrap();
         self.open.push(pool);
     }
 
     fn release(&mut self) {
         if !self.open.is_empty() {
             let pool = self.open.swap_remove(self.random.below(self.open.len() as u64) as usize);
-            self.allocator.release_pool(pool).unwrap();
+            self.allocator.pools().release(pool).unwrap();
         }
     }
 
@@ -207,7 +207,7 @@ impl Program {
         let pool = self.open.get(self.random.below(2 * POOLS) as usize).copied();
         let before = self.allocator.stats();
         let allocated = match pool {
-            Some(pool) => self.allocator.allocate_in(pool, size, stream),
+            Some(pool) => self.allocator.pools().allocate(pool, size, stream),
             None => self.allocator.allocate(size, stream),
         };
         let Some(address) = self.done(allocated) else {
@@ -216,7 +216,7 @@ impl Program {
             assert_eq!(before.allocated_bytes.all.current, after.allocated_bytes.all.current);
             return self.free();
         };
-        let range = Range { address, size: self.allocator.size_of(address).unwrap() };
+        let range = Range { address, size: self.allocator.reports().size_of(address).unwrap() };
         let given = lock(&self.shared);
         let inside = given.given.range(..=address).next_back().is_some_and(|(start, size)| address < start + size);
         drop(given);
@@ -248,14 +248,14 @@ impl Program {
     }
 
     fn check(&self) {
-        self.allocator.check().unwrap();
+        self.allocator.reports().check().unwrap();
         assert!(self.gpu.faults().is_empty(), "{}", self.gpu.faults()[0]);
         let stats = self.allocator.stats();
         assert_eq!(self.gpu.leaks().bytes, stats.reserved_bytes.all.current, "all that is held is accounted");
         assert_eq!(stats.allocation.all.current, self.live.len() as u64);
         let bytes = self.live.iter().map(|block| block.range.size).sum::<u64>();
         assert_eq!(stats.allocated_bytes.all.current, bytes);
-        let held = self.allocator.private_pools().into_iter().map(|pool| self.allocator.pool_stats(pool).unwrap());
+        let held = self.allocator.pools().ids().into_iter().map(|pool| self.allocator.pools().stats(pool).unwrap());
         let of_sources: u64 = lock(&self.shared).given.values().sum();
         assert_eq!(held.map(|stats| stats.reserved_bytes).sum::<u64>(), of_sources);
     }
@@ -265,7 +265,7 @@ impl Program {
         self.gpu.fail_no_more();
         lock(&self.shared).wrong = 0;
         for pool in std::mem::take(&mut self.open) {
-            self.allocator.release_pool(pool).unwrap();
+            self.allocator.pools().release(pool).unwrap();
         }
         for block in std::mem::take(&mut self.live) {
             self.allocator.free(block.range.address).unwrap();

@@ -258,7 +258,7 @@ fn naming_a_stream_again_takes_no_memory() {
     use seamalloc::Allocator;
     use seamalloc::driver::StreamId;
     let allocator = Allocator::open("sim:h200", "").unwrap();
-    let cache = allocator.reserve(world::MIB, StreamId::DEFAULT).unwrap();
+    let cache = allocator.growing().reserve(world::MIB, StreamId::DEFAULT).unwrap();
     allocator.record_stream(cache, StreamId(7)).unwrap();
     arm(1, Mode::FromThenOn);
     let named = (0..100).all(|at| allocator.record_stream(cache, StreamId(7 * (at % 2))).is_ok());

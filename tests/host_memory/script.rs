@@ -76,14 +76,14 @@ const STREAMS: &[Step] = &[
     ("free it", |w| w.free(14)),
     ("no more than is held", |w| w.grow_no_more()),
     ("a stream without memory", |w| w.allocate(15, 50 * MIB, THIRD)),
-    ("no limit", |w| w.allocator.set_memory_limit(None)),
+    ("no limit", |w| w.allocator.limits().set_bytes(None)),
     ("it is done", |w| w.finish(SIDE)),
     ("free under its own stream", |w| w.free_under(15, THIRD)),
-    ("a borrowed stream", |w| w.allocator.set_borrowed(StreamId(20))),
+    ("a borrowed stream", |w| w.allocator.streams().mark_external(StreamId(20))),
     ("a request of it", |w| w.allocate(16, 3 * MIB, StreamId(20))),
     ("free under it", |w| w.free_under(16, StreamId(20))),
-    ("forget it", |w| w.allocator.forget_stream(StreamId(20))),
-    ("forget a stream with memory", |w| w.allocator.forget_stream(THIRD)),
+    ("forget it", |w| w.allocator.streams().forget(StreamId(20))),
+    ("forget a stream with memory", |w| w.allocator.streams().forget(THIRD)),
 ];
 
 /// Requests for which everything is tried.
@@ -92,11 +92,11 @@ const SHORTAGE: &[Step] = &[
     ("more than there is", |w| w.is_refused(1 << 40, SIDE)),
     ("a large one that takes memory back", |w| w.allocate(20, 150 * MIB, SIDE)),
     ("free it", |w| w.free(20)),
-    ("a limit", |w| w.allocator.set_memory_limit(Some(120 * MIB))),
+    ("a limit", |w| w.allocator.limits().set_bytes(Some(120 * MIB))),
     ("a request beyond it", |w| w.is_refused(130 * MIB, MAIN)),
-    ("no limit", |w| w.allocator.set_memory_limit(None)),
-    ("a fraction", |w| w.allocator.set_memory_fraction(0.9)),
-    ("no fraction", |w| w.allocator.set_memory_fraction(1.0)),
+    ("no limit", |w| w.allocator.limits().set_bytes(None)),
+    ("a fraction", |w| w.allocator.limits().set_fraction(0.9)),
+    ("no fraction", |w| w.allocator.limits().set_fraction(1.0)),
 ];
 
 /// A capture into a private pool.
@@ -119,7 +119,7 @@ const CAPTURE: &[Step] = &[
     ("end the route", |w| w.end_route(0)),
     ("a request after it", |w| w.allocate(35, 4 * MIB, SIDE)),
     ("free that", |w| w.free(35)),
-    ("the state of the pool", |w| w.allocator.pool_stats(w.pools[0]).map(drop)),
+    ("the state of the pool", |w| w.allocator.pools().stats(w.pools[0]).map(drop)),
 ];
 
 const CHECKPOINT: &[Step] =
@@ -140,10 +140,10 @@ const HOLES: &[Step] = &[
     ("free the other", |w| w.free(55)),
     ("a limit close to what is held", |w| {
         let held = w.allocator.stats().reserved_bytes.all.current;
-        w.allocator.set_memory_limit(Some(held + 26 * MIB))
+        w.allocator.limits().set_bytes(Some(held + 26 * MIB))
     }),
     ("a request of the middles and all the rest", |w| w.allocate(57, 40 * MIB, MAIN)),
-    ("no limit", |w| w.allocator.set_memory_limit(None)),
+    ("no limit", |w| w.allocator.limits().set_bytes(None)),
     ("free it", |w| w.free(57)),
     ("free the front", |w| w.free(51)),
     ("free the other front", |w| w.free(54)),
@@ -214,7 +214,7 @@ pub(crate) const SPLIT: &[Step] = &[
     ("its middle", |w| w.allocate(5, 2 * MIB, MAIN)),
     ("free a middle", |w| w.free(2)),
     ("free a front", |w| w.free(4)),
-    ("a limit of half as much again", |w| w.allocator.set_memory_limit(Some(24 * MIB))),
+    ("a limit of half as much again", |w| w.allocator.limits().set_bytes(Some(24 * MIB))),
     ("a request of the holes and all the rest", |w| w.allocate(7, 16 * MIB, MAIN)),
     ("free it", |w| w.free(7)),
     ("free a front", |w| w.free(1)),
@@ -232,11 +232,11 @@ pub(crate) const GROWN: &[Step] = &[
     ("grow more", |w| w.resize(0, 130 * MIB)),
     ("spill for a third", |w| w.allocate(2, 60 * MIB, SIDE)),
     ("grow by what is spilled", |w| w.resize(0, 170 * MIB)),
-    ("a snapshot", |w| w.allocator.try_snapshot().map(drop)),
-    ("fragmentation", |w| w.allocator.try_fragmentation().map(drop)),
+    ("a snapshot", |w| w.allocator.reports().try_snapshot().map(drop)),
+    ("fragmentation", |w| w.allocator.reports().try_fragmentation().map(drop)),
     ("shrink", |w| w.resize(0, 20 * MIB)),
     ("free the third", |w| w.free(2)),
-    ("come back", |w| w.allocator.unspill().map(drop)),
+    ("come back", |w| w.allocator.spill().restore().map(drop)),
     ("grow to what was kept", |w| w.resize(0, 180 * MIB)),
     ("more than the budget", |w| w.is_refused(250 * MIB, MAIN)),
     ("free what is spilled", |w| w.free(1)),
@@ -249,24 +249,24 @@ pub(crate) const GROWN: &[Step] = &[
 const POOLS: &[Step] = &[
     ("free a block of the pool", |w| w.free(34)),
     ("release it", |w| w.release(0)),
-    ("open a pool with segments", |w| w.allocator.open_pool_with(OWN_SEGMENTS, Segments::by_malloc())),
+    ("open a pool with segments", |w| w.allocator.pools().open_with(OWN_SEGMENTS, Segments::by_malloc())),
     ("allocate in it", |w| {
         w.pools[1] = OWN_SEGMENTS;
         w.allocate_in(40, 1, 5 * MIB, MAIN)
     }),
     ("a small one", |w| w.allocate_in(41, 1, 1024, SIDE)),
-    ("unsplit", |w| w.allocator.set_pool_unsplit(OWN_SEGMENTS)),
+    ("unsplit", |w| w.allocator.pools().set_unsplit(OWN_SEGMENTS)),
     ("free one", |w| w.free(40)),
-    ("of what it holds", |w| w.allocator.allocate_held_in(OWN_SEGMENTS, 600 * MIB, MAIN).map(drop)),
+    ("of what it holds", |w| w.allocator.pools().allocate_held(OWN_SEGMENTS, 600 * MIB, MAIN).map(drop)),
     ("release it", |w| w.release(1)),
-    ("empty it", |w| w.allocator.empty_pool(OWN_SEGMENTS).map(drop)),
+    ("empty it", |w| w.allocator.pools().empty(OWN_SEGMENTS).map(drop)),
     ("free the other", |w| w.free(41)),
-    ("empty it again", |w| w.allocator.empty_pool(OWN_SEGMENTS).map(drop)),
+    ("empty it again", |w| w.allocator.pools().empty(OWN_SEGMENTS).map(drop)),
     ("open a pool with a source", World::open_with_source),
     ("allocate in it", |w| w.allocate_in(43, 3, 5 * MIB, MAIN)),
     ("free it", |w| w.free(43)),
     ("release it", |w| w.release(3)),
-    ("empty it", |w| w.allocator.empty_pool(w.pools[3]).map(drop)),
+    ("empty it", |w| w.allocator.pools().empty(w.pools[3]).map(drop)),
     ("a public pool", |w| w.create_pool(2)),
     ("allocate in it", |w| w.allocate_in(42, 2, 7 * MIB, SIDE)),
     ("release it", |w| w.release(2)),
@@ -293,9 +293,9 @@ const REPORTS: &[Step] = &[
         let _ = w.allocator.stats();
         Ok(())
     }),
-    ("a snapshot", |w| w.allocator.try_snapshot().map(drop)),
-    ("fragmentation", |w| w.allocator.try_fragmentation().map(drop)),
-    ("the largest request", |w| w.allocator.largest_request().map(drop)),
+    ("a snapshot", |w| w.allocator.reports().try_snapshot().map(drop)),
+    ("fragmentation", |w| w.allocator.reports().try_fragmentation().map(drop)),
+    ("the largest request", |w| w.allocator.reports().largest_request().map(drop)),
 ];
 
 /// Memory goes back.

@@ -68,8 +68,8 @@ impl World {
         gpu.connect_peer(1);
         let config = Config { strategy: kind, ..Config::parse(options).unwrap() };
         let allocator = Allocator::new(Arc::new(Apart(Arc::clone(&gpu))), config).unwrap();
-        allocator.on_memory_pressure(|_| outside(|| false));
-        allocator.observe(Some(Box::new(Counting(Arc::default()))));
+        allocator.limits().on_pressure(|_| outside(|| false));
+        allocator.reports().set_observer(Some(Box::new(Counting(Arc::default()))));
         let pools = [PoolId::NONE; 4];
         Self { gpu, allocator, blocks: [(0, 0); BLOCKS], pools, checkpoint: Vec::new(), restoring: false, streams: 0 }
     }
@@ -93,7 +93,7 @@ impl World {
     /// Memory that streams share serves the next request, where the strategy shares it.
     pub(crate) fn grow_no_more(&mut self) -> Done {
         let shares = self.allocator.config().strategy == StrategyKind::Stitch;
-        self.allocator.set_memory_limit(shares.then(|| self.allocator.reserved()))
+        self.allocator.limits().set_bytes(shares.then(|| self.allocator.reports().reserved()))
     }
 
     /// A request that there is too little memory for.
@@ -110,7 +110,7 @@ impl World {
     }
 
     pub(crate) fn allocate_in(&mut self, block: usize, pool: usize, size: u64, stream: StreamId) -> Done {
-        let address = self.allocator.allocate_in(self.pools[pool], size, stream)?;
+        let address = self.allocator.pools().allocate(self.pools[pool], size, stream)?;
         self.note(block, address, size)
     }
 
@@ -127,7 +127,7 @@ impl World {
     }
 
     pub(crate) fn free_under(&mut self, block: usize, stream: StreamId) -> Done {
-        self.allocator.free_under(self.address(block), stream)?;
+        self.allocator.free_with_current_stream(self.address(block), stream)?;
         self.blocks[block] = (0, 0);
         Ok(())
     }
@@ -138,25 +138,25 @@ impl World {
 
     /// Reserves addresses for an allocation that grows.
     pub(crate) fn reserve(&mut self, block: usize, capacity: u64) -> Done {
-        let address = self.allocator.reserve(capacity, MAIN)?;
+        let address = self.allocator.growing().reserve(capacity, MAIN)?;
         self.note(block, address, 0)
     }
 
     /// Reserves addresses for one of a pool.
     pub(crate) fn reserve_in(&mut self, block: usize, pool: usize, capacity: u64) -> Done {
-        let address = self.allocator.reserve_in(self.pools[pool], capacity, MAIN)?;
+        let address = self.allocator.growing().reserve_in(self.pools[pool], capacity, MAIN)?;
         self.note(block, address, 0)
     }
 
     /// Grows or shrinks such an allocation.
     pub(crate) fn resize(&mut self, block: usize, size: u64) -> Done {
-        self.allocator.resize(self.address(block), size)?;
+        self.allocator.growing().resize(self.address(block), size)?;
         self.blocks[block].1 = size;
         Ok(())
     }
 
     pub(crate) fn advise(&mut self, block: usize, advice: Advice) -> Done {
-        self.allocator.advise(self.address(block), advice)
+        self.allocator.spill().advise(self.address(block), advice)
     }
 
     /// The program gives a stream work that does not end before [`Self::finish`].
@@ -171,7 +171,7 @@ impl World {
     }
 
     pub(crate) fn create_pool(&mut self, pool: usize) -> Done {
-        match self.allocator.create_pool() {
+        match self.allocator.pools().create() {
             PoolId::NONE => Err(Error::HostMemory),
             id => {
                 self.pools[pool] = id;
@@ -181,7 +181,7 @@ impl World {
     }
 
     pub(crate) fn create_tag(&mut self, pool: usize) -> Done {
-        self.pools[pool] = self.allocator.create_tag()?;
+        self.pools[pool] = self.allocator.tags().create()?;
         Ok(())
     }
 
@@ -189,55 +189,55 @@ impl World {
     pub(crate) fn sleep(&mut self, pool: usize, file: bool) -> Done {
         let path = || std::env::temp_dir().join(format!("seamalloc-host-memory-{}", std::process::id()));
         let backup = outside(|| if file { Backup::File(path()) } else { Backup::Host });
-        let slept = self.allocator.sleep(self.pools[pool], &backup);
+        let slept = self.allocator.tags().sleep(self.pools[pool], &backup);
         outside(|| drop(backup));
         slept.map(|bytes| assert!(bytes > 0))
     }
 
     pub(crate) fn sleep_pinned(&mut self, pool: usize) -> Done {
-        self.allocator.sleep(self.pools[pool], &Backup::Pinned).map(|bytes| assert!(bytes > 0))
+        self.allocator.tags().sleep(self.pools[pool], &Backup::Pinned).map(|bytes| assert!(bytes > 0))
     }
 
     /// Lets a tag sleep, and keeps nothing of its contents.
     pub(crate) fn discard(&mut self, pool: usize) -> Done {
-        self.allocator.sleep(self.pools[pool], &Backup::Discard).map(|bytes| assert!(bytes > 0))
+        self.allocator.tags().sleep(self.pools[pool], &Backup::Discard).map(|bytes| assert!(bytes > 0))
     }
 
     pub(crate) fn wake(&mut self, pool: usize) -> Done {
-        self.allocator.wake(self.pools[pool]).map(|bytes| assert!(bytes > 0))
+        self.allocator.tags().wake(self.pools[pool]).map(|bytes| assert!(bytes > 0))
     }
 
     pub(crate) fn route(&mut self, pool: usize) -> Done {
-        self.allocator.begin_allocate_to_pool(self.pools[pool], Route::stream(CAPTURED).capturing())
+        self.allocator.pools().begin(self.pools[pool], Route::stream(CAPTURED).capturing())
     }
 
     pub(crate) fn route_by_filter(&mut self, pool: usize) -> Done {
         let covered = CAPTURED.0;
-        self.allocator.begin_allocate_to_pool(self.pools[pool], Route::when(move |stream| stream.0 == covered))
+        self.allocator.pools().begin(self.pools[pool], Route::when(move |stream| stream.0 == covered))
     }
 
     /// Opens a pool that the program numbers itself, with a source over the same device.
     pub(crate) fn open_with_source(&mut self) -> Done {
         let pool = PoolId(8, 0);
-        self.allocator.open_pool_with(pool, Segments::from_source(OwnSource(Arc::clone(&self.gpu))))?;
+        self.allocator.pools().open_with(pool, Segments::from_source(OwnSource(Arc::clone(&self.gpu))))?;
         self.pools[3] = pool;
         Ok(())
     }
 
     /// Memory of the driver's pools is nobody else's, which is said whatever the host has.
     pub(crate) fn enable_peer(&mut self) -> Done {
-        match self.allocator.enable_peer_access(1) {
+        match self.allocator.sharing().enable_peer_access(1) {
             Err(Error::NotOfPools { .. }) => Ok(()),
             enabled => enabled,
         }
     }
 
     pub(crate) fn share(&mut self, block: usize) -> Done {
-        let handle = match self.allocator.share(self.address(block)) {
+        let handle = match self.allocator.sharing().export(self.address(block)) {
             Err(Error::NotOfPools { .. }) => return Ok(()),
             shared => shared?,
         };
-        assert_eq!(handle.handle.len(), outside(|| self.allocator.handle_len(self.address(block)))?);
+        assert_eq!(handle.handle.len(), outside(|| self.allocator.sharing().handle_len(self.address(block)))?);
         Ok(())
     }
 
@@ -250,20 +250,20 @@ impl World {
     }
 
     pub(crate) fn end_route(&mut self, pool: usize) -> Done {
-        self.allocator.end_allocate_to_pool(self.pools[pool])
+        self.allocator.pools().end(self.pools[pool])
     }
 
     pub(crate) fn release(&mut self, pool: usize) -> Done {
-        self.allocator.release_pool(self.pools[pool])
+        self.allocator.pools().release(self.pools[pool])
     }
 
     pub(crate) fn save(&mut self, pool: usize) -> Done {
-        self.checkpoint = self.allocator.pool_blocks(self.pools[pool])?;
+        self.checkpoint = self.allocator.pools().blocks(self.pools[pool])?;
         Ok(())
     }
 
     pub(crate) fn restore(&mut self, pool: usize) -> Done {
-        let restored = self.allocator.restore_pool(self.pools[pool], &self.checkpoint);
+        let restored = self.allocator.pools().restore(self.pools[pool], &self.checkpoint);
         self.restoring = restored.is_err();
         restored
     }
@@ -302,22 +302,22 @@ impl World {
 
     /// The allocator's tables are in order, it has what the device says, and every live block has memory of its own.
     pub(crate) fn check(&self, when: &str) {
-        self.allocator.check().unwrap_or_else(|broken| panic!("{when}: {broken}"));
+        self.allocator.reports().check().unwrap_or_else(|broken| panic!("{when}: {broken}"));
         let info = self.gpu.memory_info().unwrap();
-        assert_eq!(info.total - info.free, self.allocator.reserved(), "{when}: the bytes that are held");
-        let memory = self.allocator.fragmentation();
+        assert_eq!(info.total - info.free, self.allocator.reports().reserved(), "{when}: the bytes that are held");
+        let memory = self.allocator.reports().fragmentation();
         let parts = memory.allocated + memory.pending + memory.free + memory.unsettled;
         assert_eq!(memory.reserved + memory.asleep + memory.spilled, parts, "{when}: {memory:?}");
         let (stats, machine) = (self.allocator.stats(), self.gpu.leaks().host_bytes);
         assert_eq!(stats.spilled_bytes.current + stats.spill_kept_bytes, machine, "{when}: memory of the machine");
-        let asleep = self.pools.iter().any(|pool| self.allocator.is_asleep(*pool));
+        let asleep = self.pools.iter().any(|pool| self.allocator.tags().is_asleep(*pool));
         assert_eq!(memory.unsettled, 0, "{when}: no driver call has failed");
         let mut taken = Taken::default();
         for &(address, size) in self.blocks.iter().filter(|(address, _)| *address != 0) {
-            if self.restoring && !self.allocator.owns(address) {
+            if self.restoring && !self.allocator.reports().owns(address) {
                 continue;
             }
-            assert!(self.allocator.owns(address), "{when}: {address:#x} is not live any more");
+            assert!(self.allocator.reports().owns(address), "{when}: {address:#x} is not live any more");
             let pieces = self.gpu.physical(Range { address, size });
             let bytes: u64 = pieces.iter().map(|piece| piece.size).sum();
             assert!(bytes == size || (asleep && bytes == 0), "{when}: {bytes} bytes of memory at {address:#x}");
@@ -338,7 +338,12 @@ impl World {
         }
         self.allocator.empty_cache().unwrap_or_else(|error| panic!("{when}: {error}"));
         self.check(when);
-        assert_eq!(self.allocator.reserved(), 0, "{when}: {}", self.allocator.fragmentation().reserved);
+        assert_eq!(
+            self.allocator.reports().reserved(),
+            0,
+            "{when}: {}",
+            self.allocator.reports().fragmentation().reserved
+        );
         let Self { gpu, allocator, .. } = self;
         drop(allocator);
         assert!(gpu.leaks().is_empty(), "{when}: {}", gpu.leaks());

@@ -107,7 +107,7 @@ impl Cost {
 /// passed.
 fn fits(allocator: &Allocator, size: u64, stream: StreamId) -> bool {
     let (rounded, small) = (size.next_multiple_of(512), size <= 1 << 20);
-    let memory = allocator.fragmentation();
+    let memory = allocator.reports().fragmentation();
     let open = |owner| owner == Owner::Stream(stream) || (!small && owner == Owner::Everyone);
     memory.pools.iter().any(|pool| pool.small == small && open(pool.owner) && pool.largest >= rounded)
 }
@@ -133,12 +133,12 @@ fn hits_on_several_streams_cost_nothing() {
     };
     for round in 0..2000u64 {
         let (size, stream) = request(round, STREAMS);
-        let (is_hit, mapped) = (fits(&allocator, size, stream), allocator.fragmentation().home_mappings);
+        let (is_hit, mapped) = (fits(&allocator, size, stream), allocator.reports().fragmentation().home_mappings);
         let cost = Cost::of(&gpu, || live.push(allocator.allocate(size, stream).unwrap()));
         match is_hit {
             false => misses += 1,
             // Memory at home that only views have used so far is mapped first.
-            true if allocator.fragmentation().home_mappings > mapped => {
+            true if allocator.reports().fragmentation().home_mappings > mapped => {
                 assert!(cost.is_only(&mapping), "a hit of bare memory: {cost:?}");
                 bare += 1;
             }

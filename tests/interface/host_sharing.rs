@@ -57,11 +57,11 @@ fn another_process_reads_and_writes_it() {
     for kind in StrategyKind::MAIN {
         let (device, allocator) = of(kind);
         let live = blocks(&allocator);
-        let range = |address| Range { address, size: allocator.size_of(address).unwrap() };
+        let range = |address| Range { address, size: allocator.reports().size_of(address).unwrap() };
         let mut described = kind.name().to_owned();
         for (block, address) in (0..).zip(&live) {
             fill(&device, range(*address), first_word(block, false));
-            let shared = allocator.share(*address).unwrap();
+            let shared = allocator.sharing().export(*address).unwrap();
             let name: String = shared.handle.iter().map(|byte| format!("{byte:02x}")).collect();
             described.push_str(&format!(";{name}:{}:{}", shared.offset, range(*address).size));
             words += 2 * range(*address).size / 8;
@@ -102,7 +102,7 @@ fn the_other_process() {
             let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
             let handle: Vec<u8> = digits.chunks(2).map(byte).collect();
             let [offset, size] = [0; 2].map(|_| fields.next().unwrap().parse::<u64>().unwrap());
-            let opened = allocator.open_shared(&handle).unwrap();
+            let opened = allocator.sharing().open(&handle).unwrap();
             (opened, Range { address: opened + offset, size })
         })
         .collect();
@@ -117,7 +117,7 @@ fn the_other_process() {
     for (block, (_, range)) in (0..).zip(&opened) {
         assert_eq!(wrong_words(&device, *range, first_word(block, true)), 0, "block {block}, at the end");
     }
-    opened.iter().for_each(|(opened, _)| allocator.close_shared(*opened).unwrap());
+    opened.iter().for_each(|(opened, _)| allocator.sharing().close(*opened).unwrap());
     assert!(device.leaks().is_empty(), "{}", device.leaks());
     println!("right to the end");
 }

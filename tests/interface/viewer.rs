@@ -50,20 +50,20 @@ impl Program {
                 let bytes = [10 * MIB, 100 * MIB, u64::MAX][self.random.below(3) as usize];
                 self.allocator.trim(bytes).unwrap();
             }
-            94 => self.allocator.forget_stream(StreamId(1 + self.random.below(3))).unwrap(),
+            94 => self.allocator.streams().forget(StreamId(1 + self.random.below(3))).unwrap(),
             95..=96 if self.pools.len() < 4 => {
                 self.opened += 1;
                 let pool = PoolId(1, self.opened);
                 match self.random.below(3) {
-                    0 => self.allocator.open_pool_with(pool, Segments::by_malloc()).unwrap(),
-                    _ => self.allocator.open_pool(pool).unwrap(),
+                    0 => self.allocator.pools().open_with(pool, Segments::by_malloc()).unwrap(),
+                    _ => self.allocator.pools().open(pool).unwrap(),
                 }
                 self.pools.push(pool);
             }
             97 if !self.pools.is_empty() => {
                 let at = self.random.below(self.pools.len() as u64) as usize;
                 let pool = self.pools.swap_remove(at);
-                self.allocator.release_pool(pool).unwrap();
+                self.allocator.pools().release(pool).unwrap();
                 self.checkpoint.take_if(|(of, _)| *of == pool);
                 for block in self.live.iter_mut().filter(|block| block.2 == pool) {
                     block.2 = PoolId::NONE;
@@ -71,7 +71,7 @@ impl Program {
             }
             98 if !self.pools.is_empty() => {
                 let pool = self.pools[self.random.below(self.pools.len() as u64) as usize];
-                self.checkpoint = self.allocator.pool_blocks(pool).ok().map(|blocks| (pool, blocks));
+                self.checkpoint = self.allocator.pools().blocks(pool).ok().map(|blocks| (pool, blocks));
             }
             _ => self.restore(),
         }
@@ -87,7 +87,7 @@ impl Program {
         };
         let address = match pool {
             PoolId::NONE => self.allocator.allocate(size, stream),
-            pool => self.allocator.allocate_in(pool, size, stream),
+            pool => self.allocator.pools().allocate(pool, size, stream),
         };
         match address {
             Ok(address) => self.live.push((address, size, pool)),
@@ -115,7 +115,7 @@ impl Program {
         for (address, ..) in self.live.extract_if(.., |block| block.2 == pool) {
             self.allocator.free(address).unwrap();
         }
-        if self.allocator.restore_pool(pool, &blocks).is_ok() {
+        if self.allocator.pools().restore(pool, &blocks).is_ok() {
             self.live.extend(blocks.iter().map(|block| (block.address, block.requested, pool)));
         }
     }
@@ -132,7 +132,7 @@ fn watched(conf: &str, seed: u64, before: u64) -> (Program, Tape) {
     // A recording may begin at any time.
     (0..before).for_each(|_| program.step());
     let tape = Tape::default();
-    program.allocator.observe(Some(Box::new(tape.clone())));
+    program.allocator.reports().set_observer(Some(Box::new(tape.clone())));
     (program, tape)
 }
 
@@ -151,9 +151,9 @@ fn every_history_plays_back_from_its_snapshot() {
             let mut seen: Vec<(usize, Snapshot)> = Vec::new();
             for _ in 0..500 {
                 program.step();
-                seen.push((tape.events().len(), program.allocator.snapshot()));
+                seen.push((tape.events().len(), program.allocator.reports().snapshot()));
             }
-            program.allocator.check().unwrap();
+            program.allocator.reports().check().unwrap();
             let events = tape.events();
             moved += events.iter().filter(|event| event.action == Action::SegmentJoined).count();
             let mut viewer = Viewer::open(&seen.last().unwrap().1);
@@ -181,13 +181,13 @@ fn what_is_live_in_a_private_pool_stays_where_it_is_when_that_ends() {
     let (gpu, allocator) = simulated::on(DEVICE, Config::default());
     drop(gpu);
     let tape = Tape::default();
-    allocator.observe(Some(Box::new(tape.clone())));
-    let pool = allocator.create_pool();
-    let whole = allocator.allocate_in(pool, 40 * MIB, StreamId(3)).unwrap();
+    allocator.reports().set_observer(Some(Box::new(tape.clone())));
+    let pool = allocator.pools().create();
+    let whole = allocator.pools().allocate(pool, 40 * MIB, StreamId(3)).unwrap();
     allocator.free(whole).unwrap();
-    assert_eq!(allocator.allocate_in(pool, 10 * MIB, StreamId(3)).unwrap(), whole);
-    allocator.release_pool(pool).unwrap();
-    let mut viewer = Viewer::open(&allocator.snapshot());
+    assert_eq!(allocator.pools().allocate(pool, 10 * MIB, StreamId(3)).unwrap(), whole);
+    allocator.pools().release(pool).unwrap();
+    let mut viewer = Viewer::open(&allocator.reports().snapshot());
     for event in tape.events().iter().rev() {
         viewer.undo(event).unwrap();
     }
@@ -200,19 +200,19 @@ fn what_is_spilled_or_sleeps_is_shown_as_that_and_plays_back() {
     let config = Config::parse("chunk_size_mb:8,spill:host=1GiB").unwrap();
     let (gpu, allocator) = simulated::on("sim:h200,capacity=64MiB", config);
     let tape = Tape::default();
-    allocator.observe(Some(Box::new(tape.clone())));
+    allocator.reports().set_observer(Some(Box::new(tape.clone())));
     let told = |action| -> Vec<(u64, u64)> {
         let events = tape.events();
         events.iter().filter(|event| event.action == action).map(|event| (event.address, event.size)).collect()
     };
     let spilled = |address: Option<u64>| -> u64 {
-        let segments = allocator.snapshot().segments;
+        let segments = allocator.reports().snapshot().segments;
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
         blocks.filter(|block| address.is_none_or(|of| of == block.address)).map(|block| block.spilled).sum()
     };
     let plays_back = || {
-        let flight = allocator.flight().unwrap();
-        let mut viewer = Viewer::open(&allocator.snapshot());
+        let flight = allocator.reports().flight().unwrap();
+        let mut viewer = Viewer::open(&allocator.reports().snapshot());
         assert_eq!(viewer.live(), live(&flight.snapshot));
         for event in tape.events().iter().rev().filter(|event| event.action.is_of_pytorch()) {
             viewer.undo(event).unwrap_or_else(|why| panic!("{event:?}: {why}"));
@@ -228,7 +228,7 @@ fn what_is_spilled_or_sleeps_is_shown_as_that_and_plays_back() {
     assert!(ranges.iter().all(|range| (old..old + 24 * MIB).contains(&range.0)), "{ranges:x?}, {old:x}");
     plays_back();
     allocator.free(new).unwrap();
-    allocator.unspill().unwrap();
+    allocator.spill().restore().unwrap();
     assert_eq!((spilled(None), told(Action::Returned).len()), (0, 2));
     // What is spilled when it is freed leaves its segment.
     let new = allocator.allocate(32 * MIB, StreamId(3)).unwrap();
@@ -239,26 +239,26 @@ fn what_is_spilled_or_sleeps_is_shown_as_that_and_plays_back() {
     assert_eq!(spilled(None), 0);
     plays_back();
     [new, stays].into_iter().for_each(|address| allocator.free(address).unwrap());
-    let tag = allocator.create_tag().unwrap();
-    let [block, gone] = [16, 8].map(|mib| allocator.allocate_in(tag, mib * MIB, StreamId(3)).unwrap());
+    let tag = allocator.tags().create().unwrap();
+    let [block, gone] = [16, 8].map(|mib| allocator.pools().allocate(tag, mib * MIB, StreamId(3)).unwrap());
     allocator.free(gone).unwrap();
     let asleep = || {
-        let segments = allocator.snapshot().segments;
+        let segments = allocator.reports().snapshot().segments;
         let blocks = segments.iter().flat_map(|segment| &segment.blocks).filter(|block| block.asleep);
         blocks.map(|block| (block.address, block.size)).collect::<Vec<_>>()
     };
-    allocator.sleep(tag, &Backup::Host).unwrap();
+    allocator.tags().sleep(tag, &Backup::Host).unwrap();
     assert_eq!(asleep(), [(block, 16 * MIB), (gone, 8 * MIB)], "what is free in it too");
     assert_eq!(told(Action::Asleep), [(block, 8 * MIB), (block + 8 * MIB, 8 * MIB), (gone, 8 * MIB)]);
     plays_back();
-    allocator.wake(tag).unwrap();
+    allocator.tags().wake(tag).unwrap();
     assert_eq!((asleep(), told(Action::Awake)), (vec![], told(Action::Asleep)));
-    allocator.sleep(tag, &Backup::Discard).unwrap();
+    allocator.tags().sleep(tag, &Backup::Discard).unwrap();
     allocator.free(block).unwrap();
-    allocator.release_pool(tag).unwrap();
+    allocator.pools().release(tag).unwrap();
     allocator.empty_cache().unwrap();
     plays_back();
-    assert_eq!(allocator.snapshot().segments, []);
+    assert_eq!(allocator.reports().snapshot().segments, []);
 }
 
 /// What the flight recorder kept of events: all but the private pool, which may have ended since.
@@ -277,7 +277,7 @@ fn the_flight_recorder_keeps_what_an_observer_is_told() {
         for (seed, before) in [(0, 0), (1, 150)] {
             let (mut program, tape) = watched(&format!("{conf},flight_recorder:65536"), seed, before);
             (0..600).for_each(|_| program.step());
-            let (flown, told) = (flown(&program.allocator.flight().unwrap()), kept(&tape.events()));
+            let (flown, told) = (flown(&program.allocator.reports().flight().unwrap()), kept(&tape.events()));
             let last = &flown[flown.len() - told.len()..];
             assert!(last == told, "{conf}, seed {seed}");
             assert!(before > 0 || flown.len() == told.len());
@@ -289,11 +289,11 @@ fn the_flight_recorder_keeps_what_an_observer_is_told() {
 fn every_flight_plays_back_from_its_snapshot_also_one_that_was_overwritten() {
     for conf in configurations() {
         let (mut program, _) = watched(&format!("{conf},flight_recorder:300"), 5, 0);
-        program.allocator.observe(None);
+        program.allocator.reports().set_observer(None);
         let mut overwritten = 0;
         for _ in 0..40 {
             (0..25).for_each(|_| program.step());
-            let flight = program.allocator.flight().unwrap();
+            let flight = program.allocator.reports().flight().unwrap();
             let mut viewer = Viewer::open(&flight.snapshot);
             for (nth, event) in flown(&flight).iter().enumerate().rev() {
                 viewer.undo(event).unwrap_or_else(|why| panic!("{conf}, event {nth} {event:?}: {why}"));

@@ -160,10 +160,10 @@ impl<'a> Program<'a> {
     pub(crate) fn new(mix: &'static Mix, seed: u64, options: &str, fails: bool, tally: &'a mut Tally) -> Self {
         let world = World::new(mix.capacity, &format!("{},{options}", mix.options));
         if mix.spills_at_random {
-            world.allocator.set_spill_policy(AtRandom(Mutex::new(Random(seed + 1000))));
+            world.allocator.spill().set_policy(AtRandom(Mutex::new(Random(seed + 1000))));
         }
-        let tags = (0..mix.tags).map(|_| world.allocator.create_tag().unwrap());
-        let pools = tags.chain((0..mix.pools).map(|_| world.allocator.create_pool())).collect();
+        let tags = (0..mix.tags).map(|_| world.allocator.tags().create().unwrap());
+        let pools = tags.chain((0..mix.pools).map(|_| world.allocator.pools().create())).collect();
         Self {
             mix,
             random: Random(seed),
@@ -231,7 +231,7 @@ impl<'a> Program<'a> {
             // A call that failed may leave a pool that has ended with blocks that wait, so that its graph counts.
             Err(Error::NotGrowable { .. } | Error::NotSleepable { .. })
                 if self.capture.is_some() || self.has_forgotten || self.fails => {}
-            Err(Error::PoolAsleep { pool }) if self.world.allocator.is_asleep(pool) => {}
+            Err(Error::PoolAsleep { pool }) if self.world.allocator.tags().is_asleep(pool) => {}
             Err(error) => panic!("{error}"),
         }
         None
@@ -270,7 +270,7 @@ impl<'a> Program<'a> {
             Operation::Record => self.record(),
             Operation::Rewrite => self.rewrite(),
             Operation::Unspill => {
-                let unspilled = self.world.allocator.unspill();
+                let unspilled = self.world.allocator.spill().restore();
                 self.take(unspilled);
             }
             Operation::Turn => self.turn(),
@@ -281,12 +281,12 @@ impl<'a> Program<'a> {
             Operation::Limit => {
                 let most = self.mix.capacity;
                 let limit = [None, Some(most / 8 * 5), Some(most / 12 * 11)][self.random.below(3) as usize];
-                let set = self.world.allocator.set_memory_limit(limit);
+                let set = self.world.allocator.limits().set_bytes(limit);
                 self.take(set);
             }
             Operation::Forget => {
                 let stream = [SIDE, THIRD][self.random.below(2) as usize];
-                match self.world.allocator.forget_stream(stream) {
+                match self.world.allocator.streams().forget(stream) {
                     // The wait for the stream would end the capture.
                     Err(Error::Driver(_)) if self.capture.is_some() => {}
                     forgotten => self.has_forgotten |= self.take(forgotten).is_some(),
@@ -308,7 +308,7 @@ impl<'a> Program<'a> {
 
     /// Allocates a block and fills it. A refusal frees some of the others.
     pub(crate) fn allocate_in(&mut self, pool: PoolId, size: u64, stream: StreamId) -> Option<u64> {
-        let asleep = self.world.allocator.is_asleep(pool);
+        let asleep = self.world.allocator.tags().is_asleep(pool);
         let answer = self.world.request(pool, size, stream);
         assert!(!asleep || answer.is_err(), "a tag that sleeps has served a request");
         let is_refused = matches!(answer, Err(Error::OutOfMemory(_)));
@@ -332,7 +332,7 @@ impl<'a> Program<'a> {
 
     fn resize(&mut self) {
         let Some(address) = self.pick_awake(true) else { return };
-        let before = self.world.allocator.extent(address).unwrap();
+        let before = self.world.allocator.growing().extent(address).unwrap();
         let size = match self.random.below(5) {
             0 => self.random.below(before.capacity + 1),
             1..=2 => before.len + self.random.below(4 * MIB),
@@ -340,9 +340,9 @@ impl<'a> Program<'a> {
             _ => self.random.below(before.len + 1),
         };
         let size = size.min(before.capacity) / 8 * 8;
-        let answer = self.world.allocator.resize(address, size);
+        let answer = self.world.allocator.growing().resize(address, size);
         let done = self.take(answer).is_some();
-        let len = self.world.allocator.extent(address).unwrap().len;
+        let len = self.world.allocator.growing().extent(address).unwrap().len;
         // A part of a tail may be given back though a call has failed.
         let possible = if done { size..=size } else { size.min(before.len)..=before.len };
         assert!(possible.contains(&len), "{len} bytes after {done} {size} of {before:?}");
@@ -369,7 +369,7 @@ impl<'a> Program<'a> {
         }
         let freed = self.world.free_by(address, |allocator| match way {
             0 | 1 => allocator.free(address),
-            2 => allocator.free_under(address, stream),
+            2 => allocator.free_with_current_stream(address, stream),
             _ => allocator.free_on(address, stream),
         });
         self.take(freed);
@@ -377,7 +377,7 @@ impl<'a> Program<'a> {
 
     fn advise(&mut self) {
         let Some(address) = self.pick(false) else { return };
-        let advised = self.world.allocator.advise(address, Advice::ALL[self.random.below(3) as usize]);
+        let advised = self.world.allocator.spill().advise(address, Advice::ALL[self.random.below(3) as usize]);
         self.take(advised);
     }
 
@@ -406,7 +406,7 @@ impl<'a> Program<'a> {
         let given = match self.random.below(3) {
             0 => self.world.allocator.empty_cache(),
             1 => self.world.allocator.trim(bytes),
-            _ => self.world.allocator.lend(bytes),
+            _ => self.world.allocator.lending().lend(bytes),
         };
         self.take(given);
     }
@@ -414,8 +414,8 @@ impl<'a> Program<'a> {
     fn turn(&mut self) {
         let at = self.tag();
         let tag = self.pools[at];
-        if self.world.allocator.is_asleep(tag) {
-            let answer = self.world.allocator.wake(tag);
+        if self.world.allocator.tags().is_asleep(tag) {
+            let answer = self.world.allocator.tags().wake(tag);
             self.tally.woken += u64::from(self.take(answer).is_some_and(|bytes| bytes > 0));
         } else {
             let backup = match self.random.below(3) {
@@ -423,7 +423,7 @@ impl<'a> Program<'a> {
                 1 => Backup::Pinned,
                 _ => Backup::File(file("program")),
             };
-            let answer = self.world.allocator.sleep(tag, &backup);
+            let answer = self.world.allocator.tags().sleep(tag, &backup);
             self.tally.slept += u64::from(self.take(answer).is_some_and(|bytes| bytes > 0));
         }
     }
@@ -435,15 +435,15 @@ impl<'a> Program<'a> {
             return;
         }
         self.world.device.heal();
-        allocator.release_pool(self.pools[at]).unwrap();
+        allocator.pools().release(self.pools[at]).unwrap();
         self.released.push(self.pools[at]);
         let again = self.random.below(2 * self.released.len() as u64) as usize;
         self.pools[at] = match self.released.get(again).copied() {
             Some(tag) => {
-                allocator.open_tag(tag).unwrap();
+                allocator.tags().open(tag).unwrap();
                 self.released.swap_remove(again)
             }
-            None => allocator.create_tag().unwrap(),
+            None => allocator.tags().create().unwrap(),
         };
     }
 
@@ -451,12 +451,12 @@ impl<'a> Program<'a> {
         let is_new = self.random.below(3) > 0;
         let tag = self.tag();
         let allocator = &self.world.allocator;
-        let pool = if is_new { allocator.create_pool() } else { self.pools[tag] };
-        let begun = allocator.begin_allocate_to_pool(pool, Route::stream(CAPTURED).capturing());
+        let pool = if is_new { allocator.pools().create() } else { self.pools[tag] };
+        let begun = allocator.pools().begin(pool, Route::stream(CAPTURED).capturing());
         if self.take(begun).is_none() {
             self.world.device.heal();
             if is_new {
-                self.world.allocator.release_pool(pool).unwrap();
+                self.world.allocator.pools().release(pool).unwrap();
             }
             return;
         }
@@ -468,9 +468,9 @@ impl<'a> Program<'a> {
         let Some((pool, is_new)) = self.capture.take() else { return };
         self.world.device.heal();
         self.world.device.host.end_capture(CAPTURED).expect("no call of the allocator has ended it");
-        self.world.allocator.end_allocate_to_pool(pool).unwrap();
+        self.world.allocator.pools().end(pool).unwrap();
         if is_new {
-            self.world.allocator.release_pool(pool).unwrap();
+            self.world.allocator.pools().release(pool).unwrap();
         }
         self.tally.captures += 1;
     }

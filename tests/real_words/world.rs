@@ -94,7 +94,7 @@ impl World {
     pub(crate) fn request(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64, Error> {
         match pool {
             PoolId::NONE => self.allocator.allocate(size, stream),
-            pool => self.allocator.allocate_in(pool, size, stream),
+            pool => self.allocator.pools().allocate(pool, size, stream),
         }
     }
 
@@ -113,8 +113,8 @@ impl World {
     /// Reserves an allocation of a pool that grows; of no pool with [`PoolId::NONE`].
     pub(crate) fn reserve_in(&mut self, pool: PoolId, capacity: u64, stream: StreamId) -> Result<u64, Error> {
         let address = match pool {
-            PoolId::NONE => self.allocator.reserve(capacity, stream)?,
-            pool => self.allocator.reserve_in(pool, capacity, stream)?,
+            PoolId::NONE => self.allocator.growing().reserve(capacity, stream)?,
+            pool => self.allocator.growing().reserve_in(pool, capacity, stream)?,
         };
         self.note(address, Live { grows: true, ..Live::block(pool, 0, stream) });
         Ok(address)
@@ -122,7 +122,7 @@ impl World {
 
     /// Grows an allocation, and writes what is new.
     pub(crate) fn grow(&mut self, address: u64, size: u64) -> Result<(), Error> {
-        self.allocator.grow(address, size)?;
+        self.allocator.growing().grow(address, size)?;
         let before = self.live[&address].size;
         if size > before {
             self.live.get_mut(&address).unwrap().size = size;
@@ -134,12 +134,12 @@ impl World {
     pub(crate) fn shrink(&mut self, address: u64, size: u64) -> Result<(), Error> {
         let live = self.live.get_mut(&address).unwrap();
         live.size = live.size.min(size);
-        self.allocator.shrink(address, size)
+        self.allocator.growing().shrink(address, size)
     }
 
     /// Takes over how much of an allocation that grows is in use after a call that may have failed, and fills what is new.
     pub(crate) fn take_len(&mut self, address: u64) {
-        let len = self.allocator.extent(address).unwrap().len;
+        let len = self.allocator.growing().extent(address).unwrap().len;
         let before = std::mem::replace(&mut self.live.get_mut(&address).unwrap().size, len);
         self.fill(address, before.min(len));
     }
@@ -158,7 +158,7 @@ impl World {
         if freed.is_ok() {
             self.live.remove(&address).unwrap();
         } else if self.live[&address].grows {
-            self.live.get_mut(&address).unwrap().size = self.allocator.extent(address).unwrap().len;
+            self.live.get_mut(&address).unwrap().size = self.allocator.growing().extent(address).unwrap().len;
         }
         freed
     }
@@ -173,7 +173,7 @@ impl World {
 
     /// Returns whether an allocation has memory: its pool does not sleep.
     pub(crate) fn is_awake(&self, address: u64) -> bool {
-        !self.allocator.is_asleep(self.live[&address].pool)
+        !self.allocator.tags().is_asleep(self.live[&address].pool)
     }
 
     /// Reads every word of an allocation.
@@ -202,7 +202,7 @@ impl World {
 
     /// Checks that the allocator, the device and this world agree to the byte.
     pub(crate) fn check_books(&self) {
-        self.allocator.check().unwrap();
+        self.allocator.reports().check().unwrap();
         let stats = self.allocator.stats();
         let counted = (stats.reserved_bytes.all.current, stats.spilled_bytes.current + stats.spill_kept_bytes);
         assert_eq!(counted, self.used(), "the allocator counts other bytes than the device and the machine");
@@ -211,7 +211,7 @@ impl World {
         if stats.sleep.asleep_bytes == 0 && !self.device.has_failed() {
             assert_eq!(stats.mappings, mapped, "the allocator counts other mappings than the device");
         }
-        let parts = self.allocator.fragmentation();
+        let parts = self.allocator.reports().fragmentation();
         let sum = parts.allocated + parts.pending + parts.free + parts.unsettled;
         assert_eq!(parts.reserved + parts.spilled + parts.asleep, sum, "{parts:?}");
         self.check_sizes(&stats);
@@ -222,7 +222,7 @@ impl World {
         let mut allocated = 0;
         for (address, live) in &self.live {
             allocated += if live.grows {
-                let extent = self.allocator.extent(*address).unwrap();
+                let extent = self.allocator.growing().extent(*address).unwrap();
                 assert!(live.size <= extent.mapped && extent.len == live.size, "{live:?} {extent:?}");
                 extent.mapped
             } else {
@@ -264,11 +264,11 @@ impl World {
 
     /// Returns the bytes of an allocation that have memory.
     pub(crate) fn mapped(&self, address: u64) -> u64 {
-        self.allocator.extent(address).unwrap().mapped
+        self.allocator.growing().extent(address).unwrap().mapped
     }
 
     pub(crate) fn views(&self) -> u64 {
-        self.allocator.fragmentation().views
+        self.allocator.reports().fragmentation().views
     }
 
     /// Frees all allocations.
@@ -280,7 +280,7 @@ impl World {
     /// Frees everything and ends the allocator with what it has cached, which leaves nothing.
     pub(crate) fn end(mut self, pools: &[PoolId]) {
         self.free_all();
-        pools.iter().for_each(|pool| self.allocator.release_pool(*pool).unwrap());
+        pools.iter().for_each(|pool| self.allocator.pools().release(*pool).unwrap());
         let Self { device, allocator, .. } = self;
         drop(allocator);
         assert_eq!(device.host.leaks(), Default::default());
@@ -290,7 +290,7 @@ impl World {
     /// Frees everything and empties the cache, which leaves nothing, and ends the allocator.
     pub(crate) fn end_empty(mut self, pools: &[PoolId]) {
         self.free_all();
-        pools.iter().for_each(|pool| self.allocator.release_pool(*pool).unwrap());
+        pools.iter().for_each(|pool| self.allocator.pools().release(*pool).unwrap());
         self.allocator.empty_cache().unwrap();
         self.check_books();
         assert_eq!(self.used(), (0, 0));

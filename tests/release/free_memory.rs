@@ -34,12 +34,12 @@ fn every_free_byte_is_somewhere() {
         allocator.free(parts[1]).unwrap();
         let small = allocator.allocate(1000, SIDE).unwrap();
         // In the third: 6 MiB that a private pool has free, 8 live, 2 free.
-        let pool = allocator.create_pool();
-        let own = allocator.allocate_in(pool, 6 * MIB, SIDE).unwrap();
+        let pool = allocator.pools().create();
+        let own = allocator.pools().allocate(pool, 6 * MIB, SIDE).unwrap();
         allocator.free(own).unwrap();
         let block = allocator.allocate(8 * MIB, MAIN).unwrap();
 
-        let memory = allocator.fragmentation();
+        let memory = allocator.reports().fragmentation();
         let slab = 2 * MIB - KIB;
         let side = (Owner::Stream(SIDE), true, slab, 1, slab, slab);
         let private = (Owner::Pool(pool), false, 6 * MIB, 1, 6 * MIB, 6 * MIB);
@@ -54,7 +54,8 @@ fn every_free_byte_is_somewhere() {
         // What a stream has just freed, others may have behind a wait; of a slab only the whole.
         allocator.free(block).unwrap();
         allocator.free(small).unwrap();
-        let streams = pools(&allocator.fragmentation()).into_iter().filter(|(of, ..)| matches!(of, Owner::Stream(_)));
+        let streams =
+            pools(&allocator.reports().fragmentation()).into_iter().filter(|(of, ..)| matches!(of, Owner::Stream(_)));
         let freed: Vec<_> = streams.map(|(.., free, _, _, stranded)| (free, stranded)).collect();
         assert_eq!(freed, of_streams, "{sharing}");
     }
@@ -68,12 +69,12 @@ fn free_memory_of_the_only_stream_is_not_stranded() {
             let (_, allocator) = simulated::on("sim:h200", Config::with_strategy(strategy));
             let blocks = [16 * MIB, 1000, 600].map(|size| allocator.allocate(size, stream).unwrap());
             [blocks[0], blocks[1]].into_iter().for_each(|address| allocator.free(address).unwrap());
-            let memory = allocator.fragmentation();
+            let memory = allocator.reports().fragmentation();
             assert!(memory.free > 0, "{strategy}: {memory:?}");
             assert_eq!(memory.stranded(), 0, "{strategy} on {stream}: {memory}");
             // A stream that makes requests cannot have it where streams do not share.
             let asked = allocator.allocate(512, other).unwrap();
-            let memory = allocator.fragmentation();
+            let memory = allocator.reports().fragmentation();
             if matches!(strategy, StrategyKind::Caching | StrategyKind::Expandable) {
                 assert!(memory.stranded_on(stream) >= 16 * MIB, "{strategy} on {stream}: {memory}");
                 assert!(memory.to_string().contains(" stranded"), "{memory}");
@@ -81,8 +82,8 @@ fn free_memory_of_the_only_stream_is_not_stranded() {
             allocator.free(asked).unwrap();
             // Nor is it kept from a stream that has ended.
             if other == SIDE {
-                allocator.forget_stream(SIDE).unwrap();
-                assert_eq!(allocator.fragmentation().stranded_on(stream), 0, "{strategy}");
+                allocator.streams().forget(SIDE).unwrap();
+                assert_eq!(allocator.reports().fragmentation().stranded_on(stream), 0, "{strategy}");
             }
         }
     }
@@ -98,7 +99,7 @@ fn free_neighbours_of_two_streams_are_one_range_of_their_chunk() {
     let parts = [(SIDE, 4), (MAIN, 4), (MAIN, 8)].map(|(stream, size)| allocator.allocate(size * MIB, stream).unwrap());
     assert_eq!(parts, [chunk, chunk + 4 * MIB, chunk + 8 * MIB]);
     [parts[0], parts[1]].into_iter().for_each(|address| allocator.free(address).unwrap());
-    let memory = allocator.fragmentation();
+    let memory = allocator.reports().fragmentation();
     assert_eq!(memory.pools.iter().filter(|pool| pool.free > 0).count(), 2);
     let partly = (memory.partly_free_chunks, memory.partly_free_bytes, memory.landlocked_bytes);
     assert_eq!((memory.chunks, partly), (1, (1, 8 * MIB, 0)));

@@ -57,11 +57,11 @@ fn what_is_free_goes_back_at_misses_while_others_need_it() {
     for options in WITHOUT_WAIT.into_iter().chain(others) {
         let (gpu, allocator) = on(options);
         let live = fill(&gpu, &allocator);
-        let held = allocator.reserved();
+        let held = allocator.reports().reserved();
         assert!(held >= 240 * MIB, "{options}: {held}");
         misses(&gpu, &allocator, 100..108);
         assert_eq!(allocator.stats().headroom.yields, 0, "{options}: nobody needs it yet");
-        let before = allocator.reserved();
+        let before = allocator.reports().reserved();
         // Others leave 50 MiB.
         let taken = free_on(&gpu) - 50 * MIB;
         let theirs = gpu.malloc(taken).unwrap();
@@ -75,7 +75,7 @@ fn what_is_free_goes_back_at_misses_while_others_need_it() {
                 stats.yields > 0 && stats.short >= stats.yields && stats.looks > stats.short,
                 "{options}: {stats:?}"
             );
-            assert!(stats.yielded_bytes >= before - allocator.reserved(), "{options}: {stats:?}");
+            assert!(stats.yielded_bytes >= before - allocator.reports().reserved(), "{options}: {stats:?}");
             // Hardly more than is missing goes: a chunk.
             assert!(stats.yielded_bytes <= 150 * MIB + 20 * MIB, "{options}: {stats:?}");
             for call in [Call::EventSynchronize, Call::StreamSynchronize, Call::Synchronize] {
@@ -85,7 +85,7 @@ fn what_is_free_goes_back_at_misses_while_others_need_it() {
         gpu.free(theirs).unwrap();
         live.into_iter().for_each(|address| allocator.free(address).unwrap());
         allocator.empty_cache().unwrap();
-        assert_eq!(allocator.reserved(), 0, "{options}");
+        assert_eq!(allocator.reports().reserved(), 0, "{options}");
         assert!(gpu.faults().is_empty(), "{options}");
     }
 }
@@ -97,11 +97,11 @@ fn what_is_free_serves_a_request_before_it_goes() {
     let bursts = STREAMS.map(|stream| [(); 10].map(|()| allocator.allocate(20 * MIB, stream).unwrap()));
     bursts.iter().flat_map(|burst| &burst[1..]).for_each(|address| allocator.free(*address).unwrap());
     gpu.synchronize().unwrap();
-    let held = allocator.reserved();
+    let held = allocator.reports().reserved();
     gpu.malloc(free_on(&gpu) - 200 * MIB).unwrap();
     // It fits only in what lies free with all three streams.
     let large = allocator.allocate(500 * MIB, STREAMS[0]).unwrap();
-    assert_eq!(allocator.reserved(), held);
+    assert_eq!(allocator.reports().reserved(), held);
     assert_eq!((allocator.stats().headroom.yields, free_on(&gpu)), (0, 200 * MIB));
     assert!(allocator.stats().views_built > 0);
     // What does not fit is refused, and the report names the headroom.
@@ -109,7 +109,7 @@ fn what_is_free_serves_a_request_before_it_goes() {
     assert_eq!(report.headroom, 200 * MIB);
     assert!(report.to_string().contains("headroom:"), "{report}");
     allocator.free(large).unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Cached memory of streams that share nothing is given back, and taken again for the request.
@@ -188,11 +188,11 @@ fn what_the_gpu_still_uses_stays_and_goes_later() {
         }
         blocks.into_iter().for_each(|address| allocator.free(address).unwrap());
         gpu.malloc(free_on(&gpu) - 100 * MIB).unwrap();
-        let held = allocator.reserved();
-        (0..3).for_each(|_| assert_eq!(allocator.keep_headroom().unwrap(), 0, "{options}"));
-        assert_eq!(allocator.reserved(), held, "{options}");
+        let held = allocator.reports().reserved();
+        (0..3).for_each(|_| assert_eq!(allocator.lending().enforce_headroom().unwrap(), 0, "{options}"));
+        assert_eq!(allocator.reports().reserved(), held, "{options}");
         gpu.advance(20 << 40);
-        let given = allocator.keep_headroom().unwrap();
+        let given = allocator.lending().enforce_headroom().unwrap();
         assert!((100 * MIB..=120 * MIB).contains(&given), "{options}: {given}");
         assert!(gpu.faults().is_empty(), "{options}: {:?}", gpu.faults());
     }
@@ -250,7 +250,7 @@ fn random_programs_keep_their_memory() {
                     gpu.physical(Range { address: *address, size: *size }).iter().map(|piece| piece.size).sum();
                 assert_eq!(held, *size, "{options}, seed {seed}, step {step}: a live block has lost memory");
             }
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
         }
         yields[which] += allocator.stats().headroom.yields;
     }
@@ -283,21 +283,21 @@ fn any_call_may_fail_while_memory_goes_back() {
                         Err(Error::Driver(_) | Error::OutOfMemory(_)) if fails.is_some() => {}
                         Err(error) => panic!("{options}, {fails:?}: {error}"),
                     }
-                    allocator.check().unwrap();
+                    allocator.reports().check().unwrap();
                 }
                 let made = gpu.call_stats().since(&calls);
                 gpu.fail_no_more();
                 gpu.advance(LONG);
-                allocator.keep_headroom().unwrap();
+                allocator.lending().enforce_headroom().unwrap();
                 assert!(free_on(&gpu) >= 200 * MIB, "{options}, {fails:?}: {}", free_on(&gpu));
                 assert_eq!(
-                    free_on(&gpu) + taken.next_multiple_of(2 * MIB) + allocator.reserved(),
+                    free_on(&gpu) + taken.next_multiple_of(2 * MIB) + allocator.reports().reserved(),
                     1000 * MIB,
                     "{options}, {fails:?}"
                 );
                 live.into_iter().for_each(|address| allocator.free(address).unwrap());
                 allocator.empty_cache().unwrap();
-                assert_eq!(allocator.reserved(), 0, "{options}, {fails:?}");
+                assert_eq!(allocator.reports().reserved(), 0, "{options}, {fails:?}");
                 assert!(gpu.faults().is_empty(), "{options}, {fails:?}: {:?}", gpu.faults());
                 drop(allocator);
                 gpu.free(theirs).unwrap();
@@ -326,34 +326,36 @@ fn a_device_that_does_not_tell_is_taken_as_it_comes() {
         gpu.fail_nth(Call::MemoryInfo, nth, Status::UNKNOWN);
     }
     let address = allocator.allocate(250 * MIB, STREAMS[0]).unwrap();
-    assert!(allocator.keep_headroom().is_err_and(|error| matches!(error, Error::Driver(_))));
+    assert!(allocator.lending().enforce_headroom().is_err_and(|error| matches!(error, Error::Driver(_))));
     gpu.fail_no_more();
     assert!(allocator.allocate(20 * MIB, STREAMS[1]).unwrap_err().is_out_of_memory());
     allocator.free(address).unwrap();
     gpu.synchronize().unwrap();
-    assert_eq!(allocator.keep_headroom(), Ok(150 * MIB));
-    allocator.check().unwrap();
+    assert_eq!(allocator.lending().enforce_headroom(), Ok(150 * MIB));
+    allocator.reports().check().unwrap();
 }
 
 #[test]
 fn in_a_capture_nothing_goes_back_and_growth_still_leaves_the_headroom() {
     let (gpu, allocator) = on("");
     fill(&gpu, &allocator);
-    let pool = allocator.create_pool();
-    allocator.begin_allocate_to_pool(pool, Route::stream(StreamId(9)).capturing()).unwrap();
+    let pool = allocator.pools().create();
+    allocator.pools().begin(pool, Route::stream(StreamId(9)).capturing()).unwrap();
     gpu.begin_capture(StreamId(9), CaptureMode::Global).unwrap();
     gpu.malloc_elsewhere(free_on(&gpu) - 190 * MIB);
-    let held = allocator.reserved();
+    let held = allocator.reports().reserved();
     gpu.advance(LONG);
     allocator.allocate(30 * MIB, StreamId(9)).unwrap();
-    assert_eq!(allocator.keep_headroom(), Ok(0));
-    assert_eq!((allocator.reserved(), free_on(&gpu)), (held, 190 * MIB), "it was stitched of what is free");
+    assert_eq!(allocator.lending().enforce_headroom(), Ok(0));
+    assert_eq!((allocator.reports().reserved(), free_on(&gpu)), (held, 190 * MIB), "it was stitched of what is free");
     assert!(allocator.allocate(900 * MIB, StreamId(9)).unwrap_err().is_out_of_memory());
     gpu.end_capture(StreamId(9)).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
     // A capture of which nobody told the allocator stays valid too.
     gpu.begin_capture(StreamId(7), CaptureMode::Global).unwrap();
-    std::thread::scope(|scope| scope.spawn(|| assert!(allocator.keep_headroom().unwrap() >= 10 * MIB)).join().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(allocator.lending().enforce_headroom().unwrap() >= 10 * MIB)).join().unwrap()
+    });
     gpu.end_capture(StreamId(7)).unwrap();
 }
 
@@ -375,16 +377,16 @@ fn several_allocators_on_a_device() {
     let made = |options: &str| Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse(options).unwrap()).unwrap();
     let (server, polite, rude) = (made("headroom:200MiB"), made("headroom:200MiB"), made(""));
     fill(&gpu, &server);
-    let held = server.reserved();
+    let held = server.reports().reserved();
     let room = free_on(&gpu) - 200 * MIB;
     let served = polite.allocate(room, STREAMS[0]).unwrap();
     assert!(polite.allocate(20 * MIB, STREAMS[0]).unwrap_err().is_out_of_memory());
-    assert_eq!((server.keep_headroom(), server.reserved()), (Ok(0), held));
+    assert_eq!((server.lending().enforce_headroom(), server.reports().reserved()), (Ok(0), held));
     rude.allocate(100 * MIB, STREAMS[0]).unwrap();
-    assert_eq!(server.keep_headroom(), Ok(100 * MIB));
+    assert_eq!(server.lending().enforce_headroom(), Ok(100 * MIB));
     assert_eq!(free_on(&gpu), 200 * MIB);
     polite.free(served).unwrap();
-    assert_eq!(polite.keep_headroom(), Ok(0), "the headroom is whole");
+    assert_eq!(polite.lending().enforce_headroom(), Ok(0), "the headroom is whole");
 }
 
 #[test]
@@ -397,12 +399,12 @@ fn the_limits_hold_beside_it() {
     ] {
         let (_, allocator) = on(options);
         assert!(allocator.allocate((most + 2) * MIB, STREAMS[0]).unwrap_err().is_out_of_memory(), "{options}");
-        assert_eq!(allocator.largest_request(), Ok(most * MIB), "{options}");
+        assert_eq!(allocator.reports().largest_request(), Ok(most * MIB), "{options}");
         allocator.allocate(most * MIB, STREAMS[0]).unwrap();
     }
     let (gpu, allocator) = on("memory_limit:600MiB");
     gpu.malloc(500 * MIB).unwrap();
-    allocator.set_memory_fraction(0.55).unwrap();
+    allocator.limits().set_fraction(0.55).unwrap();
     assert!(allocator.allocate(320 * MIB, STREAMS[0]).is_err(), "a lower limit is not what counts here");
     allocator.allocate(300 * MIB, STREAMS[0]).unwrap();
 }
@@ -465,17 +467,17 @@ fn every_strategy_gives_back_what_is_missing() {
         let (gpu, allocator) = on(options);
         fill(&gpu, &allocator);
         gpu.malloc(free_on(&gpu) - 165 * MIB).unwrap();
-        let (free, held) = (free_on(&gpu), allocator.reserved());
-        let given = allocator.keep_headroom().unwrap();
+        let (free, held) = (free_on(&gpu), allocator.reports().reserved());
+        let given = allocator.lending().enforce_headroom().unwrap();
         assert!((200 * MIB - free..=most * MIB).contains(&given), "{options}: {given} of {held}");
         assert_eq!(free_on(&gpu), free + given, "{options}");
-        assert_eq!(allocator.keep_headroom(), Ok(0), "{options}");
+        assert_eq!(allocator.lending().enforce_headroom(), Ok(0), "{options}");
         // As much as there is, where that is too little.
         gpu.malloc(free_on(&gpu)).unwrap();
-        let rest = allocator.keep_headroom().unwrap();
+        let rest = allocator.lending().enforce_headroom().unwrap();
         assert!(rest > 0 && rest == free_on(&gpu), "{options}: {rest}");
-        assert!(rest >= 200 * MIB || allocator.keep_headroom() == Ok(0), "{options}: {rest}, and more");
-        allocator.check().unwrap();
+        assert!(rest >= 200 * MIB || allocator.lending().enforce_headroom() == Ok(0), "{options}: {rest}, and more");
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -485,10 +487,10 @@ fn without_the_option_nothing_happens() {
     let (gpu, allocator) = simulated::on(DEVICE, Config::parse("sharing:never").unwrap());
     fill(&gpu, &allocator);
     gpu.malloc(free_on(&gpu)).unwrap();
-    let (calls, held) = (gpu.call_stats(), allocator.reserved());
-    assert_eq!(allocator.keep_headroom(), Ok(0));
+    let (calls, held) = (gpu.call_stats(), allocator.reports().reserved());
+    assert_eq!(allocator.lending().enforce_headroom(), Ok(0));
     gpu.advance(LONG);
     allocator.allocate(20 * MIB, STREAMS[1]).unwrap();
-    assert_eq!((made(&gpu, &calls, Call::MemoryInfo), allocator.reserved()), (0, held));
+    assert_eq!((made(&gpu, &calls, Call::MemoryInfo), allocator.reports().reserved()), (0, held));
     assert_eq!(allocator.stats().headroom, Default::default());
 }

@@ -35,13 +35,13 @@ fn the_memory_of_all_streams_goes_while_nobody_asks_for_any() {
     for options in ["", "sharing:completed", "sharing:never", "split:last_resort"] {
         let (gpu, allocator) = on(options);
         serve(&allocator, 100 * MIB);
-        let held = allocator.reserved();
+        let held = allocator.reports().reserved();
         assert!(held > 200 * MIB, "{options}: {held}");
         let mut idle = IdleRelease::new(Duration::from_secs(30));
         let given = looks(&mut idle, &allocator, 0..100);
         assert!(given[..30].iter().all(|bytes| *bytes == 0), "{options}: {given:?}");
-        assert_eq!(given.iter().sum::<u64>(), held - allocator.reserved(), "{options}: {given:?}");
-        assert!(allocator.reserved() < 120 * MIB, "{options}: {}", allocator.reserved());
+        assert_eq!(given.iter().sum::<u64>(), held - allocator.reports().reserved(), "{options}: {given:?}");
+        assert!(allocator.reports().reserved() < 120 * MIB, "{options}: {}", allocator.reports().reserved());
         // Then there is nothing left to look at.
         let calls = gpu.call_stats();
         looks(&mut idle, &allocator, 100..200);
@@ -106,7 +106,7 @@ fn what_the_gpu_still_uses_stays_until_it_is_done_and_nobody_waits() {
     let calls = gpu.call_stats();
     let mut idle = IdleRelease::new(Duration::from_secs(10));
     looks(&mut idle, &allocator, 0..20);
-    let held = allocator.reserved();
+    let held = allocator.reports().reserved();
     assert!((256 * MIB..300 * MIB).contains(&held), "{held}");
     let made = gpu.call_stats().since(&calls);
     for call in [Call::EventSynchronize, Call::StreamSynchronize, Call::Synchronize, Call::StreamWait] {
@@ -114,24 +114,24 @@ fn what_the_gpu_still_uses_stays_until_it_is_done_and_nobody_waits() {
     }
     gpu.synchronize().unwrap();
     looks(&mut idle, &allocator, 20..30);
-    assert!(allocator.reserved() < 64 * MIB, "{}", allocator.reserved());
+    assert!(allocator.reports().reserved() < 64 * MIB, "{}", allocator.reports().reserved());
 }
 
 #[test]
 fn nothing_goes_in_a_capture_and_a_capture_of_which_nobody_told_stays_valid() {
     let (gpu, allocator) = on("");
     serve(&allocator, MIB);
-    let held = allocator.reserved();
-    let pool = allocator.create_pool();
-    allocator.begin_allocate_to_pool(pool, Route::stream(STREAMS[0]).capturing()).unwrap();
+    let held = allocator.reports().reserved();
+    let pool = allocator.pools().create();
+    allocator.pools().begin(pool, Route::stream(STREAMS[0]).capturing()).unwrap();
     let mut idle = IdleRelease::new(Duration::from_secs(10));
     looks(&mut idle, &allocator, 0..20);
-    assert_eq!(allocator.reserved(), held);
-    allocator.end_allocate_to_pool(pool).unwrap();
+    assert_eq!(allocator.reports().reserved(), held);
+    allocator.pools().end(pool).unwrap();
     gpu.begin_capture(STREAMS[0], CaptureMode::Global).unwrap();
     std::thread::scope(|scope| scope.spawn(|| looks(&mut idle, &allocator, 20..60)).join().unwrap());
     gpu.end_capture(STREAMS[0]).unwrap();
-    assert!(allocator.reserved() < held);
+    assert!(allocator.reports().reserved() < held);
 }
 
 #[test]
@@ -139,9 +139,9 @@ fn other_strategies_keep_theirs() {
     for options in ["strategy:caching", "strategy:expandable", "strategy:gmlake", "strategy:buddy"] {
         let (_, allocator) = on(options);
         serve(&allocator, MIB);
-        let held = allocator.reserved();
+        let held = allocator.reports().reserved();
         looks(&mut IdleRelease::new(Duration::from_secs(10)), &allocator, 0..100);
-        assert_eq!(allocator.reserved(), held, "{options}");
+        assert_eq!(allocator.reports().reserved(), held, "{options}");
     }
 }
 
@@ -155,7 +155,11 @@ fn a_call_that_fails_leaves_all_as_it_was() {
         gpu.fail_nth(call, 1, Status::UNKNOWN);
         let results: Vec<_> = (0..30).map(|now| idle.tick(&allocator, Duration::from_secs(now))).collect();
         assert_eq!(results.iter().filter(|result| result.is_err()).count(), 1, "{call:?}: {results:?}");
-        assert!(allocator.reserved() < 64 * MIB, "{call:?}");
-        assert_eq!(gpu.memory_info().unwrap().free + allocator.reserved(), gpu.properties().total_memory, "{call:?}");
+        assert!(allocator.reports().reserved() < 64 * MIB, "{call:?}");
+        assert_eq!(
+            gpu.memory_info().unwrap().free + allocator.reports().reserved(),
+            gpu.properties().total_memory,
+            "{call:?}"
+        );
     }
 }

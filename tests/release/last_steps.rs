@@ -21,9 +21,9 @@ fn a_retry_after_a_callback_is_for_the_stream_as_it_is_then() {
     let (stream, other) = (StreamId(7), StreamId(8));
     let held = Mutex::new(Some(allocator.allocate(40 * MIB, other).unwrap()));
     let weak = Arc::downgrade(&allocator);
-    allocator.on_memory_pressure(move |_| {
+    allocator.limits().on_pressure(move |_| {
         let allocator = weak.upgrade().unwrap();
-        allocator.forget_stream(stream).unwrap();
+        allocator.streams().forget(stream).unwrap();
         held.lock().unwrap().take().is_some_and(|address| allocator.free(address).is_ok())
     });
     let small = allocator.allocate(MIB, stream).unwrap();
@@ -31,7 +31,7 @@ fn a_retry_after_a_callback_is_for_the_stream_as_it_is_then() {
     let asked = || gpu.call_stats().get(Call::StreamNumber).count;
     let before = asked();
     allocator.allocate(40 * MIB, stream).unwrap();
-    // By `forget_stream` in the callback, and as a new stream.
+    // By `streams().forget` in the callback, and as a new stream.
     assert_eq!(asked() - before, 2);
 }
 
@@ -41,16 +41,16 @@ fn a_refused_view_is_reported_if_the_last_resort_of_a_capture_runs_out_of_memory
     let gpu = gpu(100 * MIB);
     let options = Config::parse("strategy:stitch,chunk_size_mb:2,max_views:1").unwrap();
     let allocator = Allocator::new(gpu.clone(), options).unwrap();
-    let (pool, stream) = (allocator.create_pool(), StreamId(5));
+    let (pool, stream) = (allocator.pools().create(), StreamId(5));
     gpu.malloc(40 * MIB).unwrap();
-    let blocks: Vec<_> = (0..20).map(|_| allocator.allocate_in(pool, 2 * MIB, stream).unwrap()).collect();
+    let blocks: Vec<_> = (0..20).map(|_| allocator.pools().allocate(pool, 2 * MIB, stream).unwrap()).collect();
     blocks.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
     while gpu.memory_info().unwrap().free >= 2 * MIB {
         allocator.allocate(2 * MIB, StreamId::DEFAULT).unwrap();
     }
     // The one view that may be.
-    allocator.allocate_in(pool, 4 * MIB, stream).unwrap();
-    allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing()).unwrap();
+    allocator.pools().allocate(pool, 4 * MIB, stream).unwrap();
+    allocator.pools().begin(pool, Route::stream(stream).capturing()).unwrap();
     gpu.begin_capture(stream, CaptureMode::Relaxed).unwrap();
     gpu.fail_nth(Call::ExchangeCaptureMode, 1, Status::OUT_OF_MEMORY);
     let Err(Error::OutOfMemory(report)) = allocator.allocate(8 * MIB, stream) else { panic!("it was served") };

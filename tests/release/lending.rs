@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Call, Driver, PlainMemory, Status, StreamId};
-use seamalloc::{Allocator, Backup, Config, Error, Lender, Lent, Shortage, StrategyKind};
+use seamalloc::{Allocator, Backup, Config, Error, Growing, Lender, Lent, Shortage, StrategyKind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -33,8 +33,8 @@ impl Lender for From {
         let mut lent = Lent::default();
         for other in self.others.iter().filter_map(Weak::upgrade) {
             lent.processes += 1;
-            lent.given += other.lend(shortage.missing - lent.given.min(shortage.missing)).unwrap_or(0);
-            let spare = other.spare();
+            lent.given += other.lending().lend(shortage.missing - lent.given.min(shortage.missing)).unwrap_or(0);
+            let spare = other.lending().lendable();
             (lent.held, lent.live) = (lent.held + spare.held, lent.live + spare.live);
         }
         lent.again = lent.given > 0 || (self.asked.lock().len() as u32) <= self.again;
@@ -55,7 +55,7 @@ fn pair(options: &str) -> (Arc<SimGpu>, Arc<Allocator>, Arc<Allocator>, Arc<From
     let gpu = device(200);
     let (one, two) = (on(&gpu, options), on(&gpu, options));
     let lender = From::of(&[&one]);
-    two.set_lender(Some(lender.clone()));
+    two.lending().set_lender(Some(lender.clone()));
     (gpu, one, two, lender)
 }
 
@@ -71,17 +71,17 @@ fn what_one_has_free_serves_another_and_what_it_uses_stays() {
         let kept = one.allocate(20 * MIB, STREAM).unwrap();
         let freed = [30, 50, 60].map(|size| one.allocate(size * MIB, STREAM).unwrap());
         freed.iter().for_each(|address| one.free(*address).unwrap());
-        let before = one.spare();
+        let before = one.lending().lendable();
         assert_eq!((before.live, before.free), (20 * MIB, before.held - 20 * MIB), "{kind}");
         let taken = two.allocate(100 * MIB, STREAM).unwrap();
         assert!(!lender.asked.lock().is_empty(), "{kind}");
-        assert_eq!(held(&gpu), one.reserved() + two.reserved(), "{kind}");
-        assert!(one.reserved() < before.held && one.owns(kept), "{kind}");
+        assert_eq!(held(&gpu), one.reports().reserved() + two.reports().reserved(), "{kind}");
+        assert!(one.reports().reserved() < before.held && one.reports().owns(kept), "{kind}");
         one.free(kept).unwrap();
         two.free(taken).unwrap();
         for allocator in [&one, &two] {
             allocator.empty_cache().unwrap();
-            assert_eq!(allocator.reserved(), 0, "{kind}");
+            assert_eq!(allocator.reports().reserved(), 0, "{kind}");
         }
         drop((one, two, lender));
         assert!(gpu.leaks().is_empty(), "{kind}: {:?}", gpu.leaks());
@@ -101,7 +101,7 @@ fn no_more_is_asked_for_than_is_missing_or_an_eighth_of_what_is_held() {
     let asked = lender.asked.lock().clone();
     assert_eq!((asked[1].missing, asked[1].wanted), (2 * MIB, 70 * MIB / 8));
     assert_eq!(
-        one.reserved() + two.reserved(),
+        one.reports().reserved() + two.reports().reserved(),
         200 * MIB,
         "a byte of free memory is left on the device, or too much went"
     );
@@ -119,7 +119,7 @@ fn a_refusal_says_what_others_gave_and_hold() {
     assert_eq!((told.held, told.live), (120 * MIB, 120 * MIB));
     assert!(error.to_string().contains("Other processes (1) gave back 30.00 MiB of 50.00 MiB"), "{error}");
     // The next refusal is told of itself alone.
-    two.set_lender(None);
+    two.lending().set_lender(None);
     let Error::OutOfMemory(report) = two.allocate(100 * MIB, STREAM).unwrap_err() else { panic!() };
     assert_eq!(report.lending, None);
     assert!(lender.asked.lock().len() >= 2);
@@ -150,7 +150,7 @@ impl Lender for Frees {
         if let Some(block) = self.block.lock().take() {
             self.asker.upgrade().unwrap().free(block).unwrap();
         }
-        Lent { processes: 1, given: self.other.lend(2 * MIB).unwrap(), again: asked < 10, ..Lent::default() }
+        Lent { processes: 1, given: self.other.lending().lend(2 * MIB).unwrap(), again: asked < 10, ..Lent::default() }
     }
 }
 
@@ -164,7 +164,7 @@ fn after_others_gave_all_own_means_are_tried() {
     let block = Mutex::new(Some(two.allocate(60 * MIB, STREAM).unwrap()));
     let asker = Arc::downgrade(&two);
     let lender = Arc::new(Frees { asker, block, other: one, asked: AtomicU32::new(0) });
-    two.set_lender(Some(lender.clone()));
+    two.lending().set_lender(Some(lender.clone()));
     two.free(two.allocate(90 * MIB, STREAM).unwrap()).unwrap();
     assert_eq!(lender.asked.load(Ordering::Relaxed), 1, "it is asked again for what its own means would have had");
 }
@@ -175,7 +175,7 @@ fn it_is_asked_again_for_as_long_as_it_says() {
     let gpu = device(200);
     let (one, two) = (on(&gpu, ""), on(&gpu, ""));
     let lender = Arc::new(From { others: Vec::new(), again: 5, ..From::default() });
-    two.set_lender(Some(lender.clone()));
+    two.lending().set_lender(Some(lender.clone()));
     let address = one.allocate(150 * MIB, STREAM).unwrap();
     assert!(two.allocate(100 * MIB, STREAM).is_err());
     assert_eq!(lender.asked.lock().len(), 6);
@@ -193,11 +193,11 @@ fn memory_that_the_gpu_uses_is_not_waited_for() {
     gpu.launch(STREAM, &[seamalloc::driver::sim::Range { address, size: 100 * MIB }], 1_000_000_000).unwrap();
     one.free(address).unwrap();
     let begun = gpu.now_ns();
-    assert_eq!(one.lend(50 * MIB).unwrap(), 0);
-    assert_eq!(one.lend(50 * MIB).unwrap(), 0);
+    assert_eq!(one.lending().lend(50 * MIB).unwrap(), 0);
+    assert_eq!(one.lending().lend(50 * MIB).unwrap(), 0);
     assert!(gpu.now_ns() - begun < 500_000_000, "it waited for the kernel");
     gpu.advance(2_000_000_000);
-    let given = one.lend(50 * MIB).unwrap();
+    let given = one.lending().lend(50 * MIB).unwrap();
     assert!((50 * MIB..=80 * MIB).contains(&given), "{given}");
     assert_eq!(held(&gpu), 100 * MIB - given);
 }
@@ -207,8 +207,8 @@ fn memory_that_the_gpu_uses_is_not_waited_for() {
 fn two_that_ask_each_other_at_once_both_get_on() {
     let gpu = device(200);
     let (one, two) = (on(&gpu, "chunk_size_mb:2"), on(&gpu, "chunk_size_mb:2"));
-    one.set_lender(Some(Arc::new(From { again: u32::MAX, ..Arc::into_inner(From::of(&[&two])).unwrap() })));
-    two.set_lender(Some(Arc::new(From { again: u32::MAX, ..Arc::into_inner(From::of(&[&one])).unwrap() })));
+    one.lending().set_lender(Some(Arc::new(From { again: u32::MAX, ..Arc::into_inner(From::of(&[&two])).unwrap() })));
+    two.lending().set_lender(Some(Arc::new(From { again: u32::MAX, ..Arc::into_inner(From::of(&[&one])).unwrap() })));
     let done = Arc::new(AtomicU32::new(0));
     let threads: Vec<_> = [(one, 1), (two, 2)]
         .map(|(allocator, stream)| {
@@ -242,7 +242,7 @@ fn a_lender_that_panics_costs_a_refusal() {
     }
     let gpu = device(100);
     let allocator = on(&gpu, "");
-    allocator.set_lender(Some(Arc::new(Bomb)));
+    allocator.lending().set_lender(Some(Arc::new(Bomb)));
     let kept = allocator.allocate(60 * MIB, STREAM).unwrap();
     assert!(matches!(allocator.allocate(60 * MIB, STREAM), Err(Error::OutOfMemory(_))));
     allocator.free(kept).unwrap();
@@ -263,12 +263,12 @@ fn a_driver_that_fails_leaves_both_as_they_were() {
             let served = two.allocate(100 * MIB, STREAM);
             gpu.fail_no_more();
             for (allocator, address) in [&one, &two].into_iter().zip(kept) {
-                assert!(allocator.owns(address));
+                assert!(allocator.reports().owns(address));
                 let stats = allocator.stats();
-                assert_eq!(stats.reserved_bytes.all.current, allocator.reserved());
+                assert_eq!(stats.reserved_bytes.all.current, allocator.reports().reserved());
                 allocator.trim(0).unwrap();
             }
-            assert_eq!(held(&gpu), one.reserved() + two.reserved(), "{call:?} {nth}: {served:?}");
+            assert_eq!(held(&gpu), one.reports().reserved() + two.reports().reserved(), "{call:?} {nth}: {served:?}");
             if let Ok(address) = served {
                 two.free(address).unwrap();
             }
@@ -286,17 +286,17 @@ fn a_driver_that_fails_leaves_both_as_they_were() {
 #[test]
 fn a_tag_that_wakes_asks_too() {
     let (gpu, one, two, lender) = pair("");
-    let tag = two.create_tag().unwrap();
-    let address = two.allocate_in(tag, 150 * MIB, STREAM).unwrap();
-    two.sleep(tag, &Backup::Discard).unwrap();
-    assert_eq!((two.spare().held, two.spare().live), (0, 0));
+    let tag = two.tags().create().unwrap();
+    let address = two.pools().allocate(tag, 150 * MIB, STREAM).unwrap();
+    two.tags().sleep(tag, &Backup::Discard).unwrap();
+    assert_eq!((two.lending().lendable().held, two.lending().lendable().live), (0, 0));
     let other = one.allocate(150 * MIB, STREAM).unwrap();
-    assert!(matches!(two.wake(tag), Err(Error::OutOfMemory(report)) if report.lending.is_some()));
-    assert!(two.is_asleep(tag));
+    assert!(matches!(two.tags().wake(tag), Err(Error::OutOfMemory(report)) if report.lending.is_some()));
+    assert!(two.tags().is_asleep(tag));
     one.free(other).unwrap();
     let asked = lender.asked.lock().len();
-    assert!(two.wake(tag).unwrap() >= 150 * MIB);
-    assert!(lender.asked.lock().len() > asked && held(&gpu) == one.reserved() + two.reserved());
+    assert!(two.tags().wake(tag).unwrap() >= 150 * MIB);
+    assert!(lender.asked.lock().len() > asked && held(&gpu) == one.reports().reserved() + two.reports().reserved());
     two.free(address).unwrap();
 }
 
@@ -323,14 +323,16 @@ fn who_always_gives_while_the_device_stays_full_is_not_asked_without_end() {
     type Ask = fn(&SimGpu, &Arc<Allocator>) -> seamalloc::Result<()>;
     let ways: [(&str, Ask); 4] = [
         ("allocate", |_, allocator| allocator.allocate(60 * MIB, STREAM).map(drop)),
-        ("allocate_in", |_, allocator| allocator.allocate_in(allocator.create_pool(), 60 * MIB, STREAM).map(drop)),
-        ("grow", |_, allocator| allocator.growing(60 * MIB, STREAM)?.grow(60 * MIB)),
+        ("allocate_in", |_, allocator| {
+            allocator.pools().allocate(allocator.pools().create(), 60 * MIB, STREAM).map(drop)
+        }),
+        ("grow", |_, allocator| Growing::new(&**allocator, 60 * MIB, STREAM)?.grow(60 * MIB)),
         ("wake", |gpu, allocator| {
-            let tag = allocator.create_tag()?;
-            allocator.allocate_in(tag, 10 * MIB, STREAM)?;
-            allocator.sleep(tag, &Backup::Discard)?;
+            let tag = allocator.tags().create()?;
+            allocator.pools().allocate(tag, 10 * MIB, STREAM)?;
+            allocator.tags().sleep(tag, &Backup::Discard)?;
             gpu.malloc(20 * MIB)?;
-            allocator.wake(tag).map(drop)
+            allocator.tags().wake(tag).map(drop)
         }),
     ];
     // A lender that says so is asked for as long as a request may wait.
@@ -339,13 +341,13 @@ fn who_always_gives_while_the_device_stays_full_is_not_asked_without_end() {
             let gpu = device(64);
             let allocator = on(&gpu, options);
             let sieve = Arc::new(Sieve { asked: AtomicU32::new(0), again });
-            allocator.set_lender(Some(sieve.clone()));
+            allocator.lending().set_lender(Some(sieve.clone()));
             allocator.allocate(40 * MIB, STREAM).unwrap();
             let refused = ask(&gpu, &allocator).unwrap_err();
             let Error::OutOfMemory(report) = &refused else { panic!("{way}: {refused}") };
             assert_eq!(report.lending.map(|lending| lending.rounds), Some(1), "{way}, {options}, again {again}");
             assert_eq!(sieve.asked.load(Ordering::Relaxed), 1, "{way}, {options}, again {again}");
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
         }
     }
 }
@@ -358,13 +360,13 @@ fn nothing_is_lent_where_nothing_is_asked_for_and_in_a_capture() {
         let one = on(&gpu, options);
         one.free(one.allocate(50 * MIB, STREAM).unwrap()).unwrap();
         let calls = gpu.call_stats();
-        assert_eq!((one.lend(0), gpu.call_stats()), (Ok(0), calls), "{options}");
-        let pool = one.create_pool();
-        one.begin_allocate_to_pool(pool, seamalloc::Route::stream(StreamId(9)).capturing()).unwrap();
+        assert_eq!((one.lending().lend(0), gpu.call_stats()), (Ok(0), calls), "{options}");
+        let pool = one.pools().create();
+        one.pools().begin(pool, seamalloc::Route::stream(StreamId(9)).capturing()).unwrap();
         let calls = gpu.call_stats();
-        assert_eq!((one.lend(MIB), gpu.call_stats()), (Ok(0), calls), "{options}");
-        one.end_allocate_to_pool(pool).unwrap();
-        assert!(one.lend(MIB).unwrap() >= MIB, "{options}");
+        assert_eq!((one.lending().lend(MIB), gpu.call_stats()), (Ok(0), calls), "{options}");
+        one.pools().end(pool).unwrap();
+        assert!(one.lending().lend(MIB).unwrap() >= MIB, "{options}");
     }
 }
 
@@ -390,7 +392,7 @@ fn own_means_are_not_tried_after_each_answer_by_which_nothing_came() {
         let gpu = device(64);
         let allocator = on(&gpu, &format!("strategy:caching,broker_wait_ms:{wait_ms}"));
         let promises = Arc::new(Promises { again, asked: AtomicU32::new(0), takes: Duration::from_millis(takes) });
-        allocator.set_lender(Some(promises.clone()));
+        allocator.lending().set_lender(Some(promises.clone()));
         allocator.allocate(40 * MIB, STREAM).unwrap();
         assert!(allocator.allocate(60 * MIB, STREAM).unwrap_err().is_out_of_memory());
         let asked = if takes > 0 { 1 } else { again + 1 };

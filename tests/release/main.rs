@@ -53,6 +53,6 @@ fn reserved(allocator: &Allocator) -> u64 {
 fn balanced(gpu: &Watch, allocator: &Allocator) {
     let info = gpu.memory_info().unwrap();
     assert_eq!(info.total - info.free, reserved(allocator));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     assert!(gpu.sim.faults().is_empty(), "{:?}", gpu.sim.faults());
 }

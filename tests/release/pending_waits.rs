@@ -48,7 +48,7 @@ fn waits(allocator: &Allocator) -> PendingWaits {
 fn timed(gpu: &SimGpu, allocator: &Allocator, mib: u64, stream: StreamId) -> (Result<u64, Error>, f64) {
     let before = gpu.now_ns();
     let address = allocator.allocate(mib * MIB, stream);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     (address, (gpu.now_ns() - before) as f64 / MS as f64)
 }
 
@@ -69,7 +69,7 @@ fn the_oldest_of_several_streams_is_waited_for_and_no_more() {
         assert_eq!((waits.requests, waits.events, waits.device, waits.expired), (1, events, 0, 0), "{mib} MiB");
         lasts(waits.total_ns as f64 / MS as f64, ms);
         assert_eq!(waits.worst_ns, waits.total_ns);
-        assert_eq!(allocator.reserved(), 120 * MIB);
+        assert_eq!(allocator.reports().reserved(), 120 * MIB);
     }
 }
 
@@ -110,7 +110,7 @@ fn small_requests_wait_for_blocks_of_other_streams() {
     allocator.allocate(1000, OWN).unwrap();
     lasts((gpu.now_ns() - before) as f64 / MS as f64, 10.0);
     assert_eq!((waits(&allocator).requests, waits(&allocator).device), (1, 0));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// What another stream has freed counts from its epoch's end on.
@@ -145,7 +145,7 @@ fn where_streams_share_nothing_what_they_have_passed_is_given_back() {
     // It asks from time to time.
     assert!((10.0..11.2).contains(&took), "{took} ms");
     assert_eq!((waits(&allocator).events, waits(&allocator).device), (1, 0));
-    assert!(allocator.reserved() <= 120 * MIB);
+    assert!(allocator.reports().reserved() <= 120 * MIB);
 }
 
 #[test]
@@ -155,18 +155,18 @@ fn small_requests_wait_too() {
     let before = gpu.now_ns();
     allocator.allocate(1000, OWN).unwrap();
     lasts((gpu.now_ns() - before) as f64 / MS as f64, 10.0);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
 fn private_pools_wait_too() {
     let (gpu, allocator) = on("");
     pending(&gpu, &allocator, OWN, &[(60, A, 10), (60, B, 500)]);
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     let before = gpu.now_ns();
-    allocator.allocate_in(pool, 50 * MIB, OWN).unwrap();
+    allocator.pools().allocate(pool, 50 * MIB, OWN).unwrap();
     lasts((gpu.now_ns() - before) as f64 / MS as f64, 10.0);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Where pending memory cannot be enough, none is waited for by itself.
@@ -197,7 +197,7 @@ fn a_bound_ends_the_wait() {
         // Later the memory is there.
         gpu.advance(500 * MS);
         allocator.allocate(50 * MIB, OWN).unwrap();
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -233,10 +233,10 @@ fn without_any_wait_passed_memory_is_given_back() {
     gpu.launch(A, &[], 10 * MS).unwrap();
     allocator.free(address).unwrap();
     assert!(allocator.allocate(100 * MIB, OWN).is_err());
-    assert_eq!(allocator.reserved(), 100 * MIB);
+    assert_eq!(allocator.reports().reserved(), 100 * MIB);
     gpu.advance(10 * MS);
     allocator.allocate(100 * MIB, OWN).unwrap();
-    assert!(allocator.reserved() <= 120 * MIB);
+    assert!(allocator.reports().reserved() <= 120 * MIB);
     assert_eq!(gpu.call_stats().get(Call::Synchronize).count, 0);
     assert!(gpu.faults().is_empty());
 }
@@ -246,16 +246,16 @@ fn nothing_is_waited_for_in_a_capture() {
     for options in ["", "wait_ms:100"] {
         let (gpu, allocator) = on(options);
         pending(&gpu, &allocator, OWN, &[(60, A, 10), (60, B, 500)]);
-        let pool = allocator.create_pool();
-        allocator.begin_allocate_to_pool(pool, Route::stream(C).capturing()).unwrap();
+        let pool = allocator.pools().create();
+        allocator.pools().begin(pool, Route::stream(C).capturing()).unwrap();
         gpu.begin_capture(C, CaptureMode::Global).unwrap();
         let before = gpu.now_ns();
         assert!(allocator.allocate(50 * MIB, C).is_err());
         assert!(gpu.now_ns() - before < MS);
         assert_eq!(waits(&allocator), PendingWaits::default());
         gpu.end_capture(C).unwrap();
-        allocator.end_allocate_to_pool(pool).unwrap();
-        allocator.check().unwrap();
+        allocator.pools().end(pool).unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -283,7 +283,7 @@ fn every_call_may_fail() {
                     gpu.fail_nth(call, nth, status);
                     let served = allocator.allocate(50 * MIB, OWN);
                     gpu.fail_no_more();
-                    allocator.check().unwrap();
+                    allocator.reports().check().unwrap();
                     let live = if served.is_ok() { 50 * MIB } else { 0 };
                     assert_eq!(allocator.stats().allocated_bytes.all.current, live, "{options} {call} {nth}");
                     if let Ok(address) = served {
@@ -292,7 +292,7 @@ fn every_call_may_fail() {
                     let again = allocator.allocate(50 * MIB, OWN).unwrap();
                     allocator.free(again).unwrap();
                     allocator.empty_cache().unwrap();
-                    assert_eq!((allocator.reserved(), gpu.faults().len()), (0, 0), "{options} {call} {nth}");
+                    assert_eq!((allocator.reports().reserved(), gpu.faults().len()), (0, 0), "{options} {call} {nth}");
                 }
             }
         }
@@ -352,7 +352,7 @@ fn the_lock_is_not_held_meanwhile() {
         assert_eq!(waits(&allocator).device, 0, "{options}");
         allocator.free(address).unwrap();
         allocator.free(small).unwrap();
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -375,12 +375,12 @@ impl CaptureMeanwhile {
         let (pool, gpu) = (*pool, Arc::clone(&self.gpu));
         let ((begun, has_begun), (end, ends)) = (channel(), channel());
         let captures = move || {
-            allocator.begin_allocate_to_pool(pool, Route::stream(C).capturing()).unwrap();
+            allocator.pools().begin(pool, Route::stream(C).capturing()).unwrap();
             gpu.begin_capture(C, CaptureMode::Global).unwrap();
             let _ = begun.send(());
             ends.recv().unwrap();
             let ended = gpu.end_capture(C);
-            allocator.end_allocate_to_pool(pool).unwrap();
+            allocator.pools().end(pool).unwrap();
             ended
         };
         *thread = Some((end, std::thread::spawn(captures)));
@@ -416,14 +416,14 @@ fn a_capture_that_begins_meanwhile_stays_valid() {
             let config = Config::parse(&format!("memory_limit:120MiB,{options}")).unwrap();
             let allocator = Arc::new(Allocator::new(driver.clone(), config).unwrap());
             pending(&driver.gpu, &allocator, user, &[(28, A, 10), (30, B, 50), (58, B, 500)]);
-            driver.allocator.set((Arc::downgrade(&allocator), allocator.create_pool())).unwrap();
+            driver.allocator.set((Arc::downgrade(&allocator), allocator.pools().create())).unwrap();
             // Served or not: what the capture forbids is not asked.
             let _ = allocator.allocate(mib * MIB, A);
             let Some((end, thread)) = driver.thread.lock().take() else { continue };
             captures += 1;
             end.send(()).unwrap();
             thread.join().unwrap().unwrap();
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
         }
     }
     assert!(captures > 5, "{captures}: nothing was waited for");

@@ -202,7 +202,7 @@ impl Program {
         let needed = size.next_multiple_of(GRANULE);
         edge.exact += u64::from(needed == all);
         match self.allocator.allocate(size, stream) {
-            Ok(address) => self.live.push(Range { address, size: self.allocator.size_of(address).unwrap() }),
+            Ok(address) => self.live.push(Range { address, size: self.allocator.reports().size_of(address).unwrap() }),
             Err(Error::OutOfMemory(report)) => {
                 edge.refused += 1;
                 let (name, pending) = (&self.name, report.pending);

@@ -138,7 +138,7 @@ fn a_report_is_of_what_the_last_resort_has_left() {
         assert_eq!(report.reserved, 320 * MIB, "all that is free went back: {report}");
         assert_eq!((report.device_free, report.memory.free), (380 * MIB, 0), "{report}");
         assert_eq!((report.cause, report.advice.len()), (Cause::Refused, 0), "{report}");
-        assert_eq!(report.memory, run.allocator.fragmentation());
+        assert_eq!(report.memory, run.allocator.reports().fragmentation());
         balanced(&report.memory);
     }
 }
@@ -259,11 +259,11 @@ impl Program {
 fn figures_balance_whatever_was_done() {
     for (options, seed) in cases().iter().flat_map(|options| (0..SEEDS).map(move |seed| (options, seed))) {
         let mut program = Program::new(options, seed);
-        let short = program.until_short(|run| balanced(&run.allocator.fragmentation()));
+        let short = program.until_short(|run| balanced(&run.allocator.reports().fragmentation()));
         if let Some(report) = short {
             balanced(&report.memory);
             assert_ne!(report.cause, Cause::Refused, "{options}, seed {seed}: {report}");
-            assert_eq!(report.memory, program.run.allocator.fragmentation(), "what it says is what there is");
+            assert_eq!(report.memory, program.run.allocator.reports().fragmentation(), "what it says is what there is");
         }
     }
 }
@@ -359,7 +359,7 @@ fn what_is_said_to_be_reachable_is_met_without_growth() {
     let mut joined = [0; SERVED.len()];
     for seed in 0..330 {
         let (options, mut random, mut run) = scattered(seed, "sim:h200");
-        let memory = run.allocator.fragmentation();
+        let memory = run.allocator.reports().fragmentation();
         balanced(&memory);
         let stream = memory.streams[random.below(memory.streams.len() as u64) as usize];
         if stream.reachable <= MIB {
@@ -368,7 +368,7 @@ fn what_is_said_to_be_reachable_is_met_without_growth() {
         let longest = memory.pools.iter().map(|pool| pool.largest).max().unwrap_or(0);
         joined[seed as usize % SERVED.len()] += u32::from(stream.reachable > longest);
         run.step(Allocate(stream.reachable, stream.stream)).unwrap();
-        let after = run.allocator.fragmentation();
+        let after = run.allocator.reports().fragmentation();
         assert_eq!(after.reserved, memory.reserved, "{options}, seed {seed}: {stream:?}");
         let of = |memory: &Fragmentation| memory.streams.iter().map(|stream| stream.reachable).max();
         assert!(options.contains("max_view") || of(&after) <= of(&memory));
@@ -386,8 +386,8 @@ fn what_is_said_to_be_reachable_is_met_without_growth() {
 fn what_is_said_to_be_the_largest_request_is_met() {
     for seed in 0..200 {
         let (options, _, mut run) = scattered(seed, "sim:h200,capacity=600MiB");
-        let memory = run.allocator.fragmentation();
-        let largest = run.allocator.largest_request().unwrap();
+        let memory = run.allocator.reports().fragmentation();
+        let largest = run.allocator.reports().largest_request().unwrap();
         let served = memory.streams.iter().any(|stream| {
             let stream = stream.stream;
             largest > 0 && run.step(Allocate(largest, stream)).is_ok()
@@ -413,7 +413,7 @@ fn the_largest_request_joins_what_is_free_with_what_is_new_where_views_are_allow
         allocator.free(chunks[0]).unwrap();
         allocator.free(chunks[1]).unwrap();
         assert_eq!(allocator.allocate(6 * MIB, MAIN).unwrap(), chunks[0]);
-        assert_eq!(allocator.largest_request(), Ok(largest * MIB), "{options}");
+        assert_eq!(allocator.reports().largest_request(), Ok(largest * MIB), "{options}");
         allocator.allocate(largest * MIB, MAIN).unwrap();
     }
 }
@@ -425,9 +425,9 @@ fn the_largest_request_is_of_one_piece_where_home_has_holes() {
     let chunks = [(); 6].map(|()| allocator.allocate(16 * MIB, MAIN).unwrap());
     allocator.free(chunks[3]).unwrap();
     allocator.empty_cache().unwrap();
-    assert_eq!(allocator.reserved(), 80 * MIB);
+    assert_eq!(allocator.reports().reserved(), 80 * MIB);
     chunks[..2].iter().for_each(|address| allocator.free(*address).unwrap());
     assert_eq!(allocator.allocate(6 * MIB, MAIN).unwrap(), chunks[0]);
-    assert_eq!(allocator.largest_request(), Ok(48 * MIB));
+    assert_eq!(allocator.reports().largest_request(), Ok(48 * MIB));
     allocator.allocate(48 * MIB, MAIN).unwrap();
 }

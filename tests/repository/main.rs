@@ -7,6 +7,7 @@ mod docs_commands;
 mod docs_paths;
 mod layers;
 mod options_page;
+mod public_face;
 
 #[path = "../common/documents.rs"]
 mod documents;

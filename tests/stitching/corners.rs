@@ -16,8 +16,8 @@ fn on(device: &str, options: &str) -> (Arc<SimGpu>, Allocator) {
 }
 
 fn sound(gpu: &SimGpu, allocator: &Allocator) {
-    allocator.check().unwrap();
-    assert_eq!(gpu.leaks().bytes, allocator.reserved());
+    allocator.reports().check().unwrap();
+    assert_eq!(gpu.leaks().bytes, allocator.reports().reserved());
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
 }
 
@@ -147,7 +147,7 @@ fn a_range_of_the_size_of_a_slab_stays_its_streams() {
     let held = [(16, MAIN), (2, SIDE), (16, MAIN)].map(|(size, of)| allocator.allocate(size * MIB, of).unwrap());
     held.iter().for_each(|address| allocator.free(*address).unwrap());
     allocator.allocate(34 * MIB, MAIN).unwrap();
-    assert_eq!(allocator.reserved(), 36 * MIB);
+    assert_eq!(allocator.reports().reserved(), 36 * MIB);
     assert_eq!(allocator.allocate(2 * MIB, SIDE).unwrap(), held[1]);
     sound(&gpu, &allocator);
 }
@@ -161,7 +161,7 @@ fn an_idle_slab_of_which_a_part_was_taken_becomes_whole_again() {
     // A miss of another stream makes both idle.
     for size in [17 * MIB, 18 * MIB, 17 * MIB, 18 * MIB] {
         let stitched = allocator.allocate(size, SIDE).unwrap();
-        assert_eq!(allocator.reserved(), 18 * MIB, "{size}");
+        assert_eq!(allocator.reports().reserved(), 18 * MIB, "{size}");
         allocator.free(stitched).unwrap();
         sound(&gpu, &allocator);
     }
@@ -196,7 +196,7 @@ fn a_run_takes_no_more_idle_bytes_than_it_needs() {
     allocator.free(held[0]).unwrap();
     assert_eq!(allocator.allocate(40 * MIB, MAIN).unwrap(), held[0]);
     allocator.allocate(8 * MIB, SIDE).unwrap();
-    assert_eq!(allocator.reserved(), 64 * MIB);
+    assert_eq!(allocator.reports().reserved(), 64 * MIB);
     sound(&gpu, &allocator);
 }
 
@@ -213,7 +213,7 @@ fn what_a_hit_leaves_is_passed_when_the_whole_is() {
     assert_eq!(allocator.allocate(16 * MIB, MAIN).unwrap(), whole);
     gpu.hold(MAIN);
     assert_eq!(allocator.allocate(16 * MIB, SIDE).unwrap(), whole + 16 * MIB);
-    assert!(other != whole && allocator.reserved() == 40 * MIB);
+    assert!(other != whole && allocator.reports().reserved() == 40 * MIB);
     sound(&gpu, &allocator);
 }
 
@@ -230,7 +230,7 @@ fn what_a_stream_with_the_pools_of_another_frees_is_waited_for() {
         assert_ne!(allocator.allocate(16 * MIB, SIDE).unwrap(), address, "stream {number} still uses it");
         let busy = gpu.done_at(stream).unwrap();
         assert!(gpu.now_ns() < busy, "nobody has waited for it");
-        assert_eq!(allocator.trim(allocator.reserved() - 16 * MIB).unwrap(), 16 * MIB);
+        assert_eq!(allocator.trim(allocator.reports().reserved() - 16 * MIB).unwrap(), 16 * MIB);
         assert!(gpu.now_ns() >= busy, "stream {number} uses what was given back");
         sound(&gpu, &allocator);
     }
@@ -264,11 +264,11 @@ fn a_stream_that_still_uses_a_view_keeps_its_pools() {
     gpu.launch(USER, &[Range { address: view, size: 32 * MIB }], 1 << 40).unwrap();
     allocator.free(view).unwrap();
     // Each chunk goes to another stream at its place at home, where memory cannot grow.
-    allocator.set_memory_limit(Some(8 * 16 * MIB)).unwrap();
+    allocator.limits().set_bytes(Some(8 * 16 * MIB)).unwrap();
     let mut taken = [(); 2].map(|()| allocator.allocate(16 * MIB, SIDE).unwrap());
-    allocator.set_memory_limit(None).unwrap();
+    allocator.limits().set_bytes(None).unwrap();
     taken.sort_unstable();
-    assert_eq!((taken, allocator.reserved()), ([held[0], held[2]], 8 * 16 * MIB));
+    assert_eq!((taken, allocator.reports().reserved()), ([held[0], held[2]], 8 * 16 * MIB));
     for number in 100..140 {
         allocator.allocate(2 * MIB, StreamId(number)).unwrap();
     }
@@ -287,7 +287,7 @@ fn a_snapshot_shows_home_as_one_stream_and_views_as_their_own() {
     [0, 2].iter().for_each(|index: &usize| allocator.free(held[*index]).unwrap());
     let view = allocator.allocate(32 * MIB, SIDE).unwrap();
     assert_eq!(allocator.stats().views_built, 1);
-    let segments = allocator.snapshot().segments;
+    let segments = allocator.reports().snapshot().segments;
     let stream_of = |address: u64| {
         let found = segments.iter().find(|segment| segment.blocks.iter().any(|block| block.address == address));
         found.unwrap().stream

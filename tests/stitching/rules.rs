@@ -44,7 +44,7 @@ fn holes_apart_from_one_another_serve_one_request() {
     assert_eq!([Call::Create, Call::Map, Call::SetAccess].map(|call| made.get(call).count), [0, 3 * PIECES, 1]);
     assert!(!held.contains(&stitched));
     assert_eq!(allocator.stats().views_built, 1);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     // A kernel may use all of it, as one range.
     let range = Range { address: stitched, size: 3 * CHUNK };
     gpu.launch(MAIN, &[range], 1000).unwrap();
@@ -69,7 +69,7 @@ fn a_freed_block_leaves_its_view_behind_for_the_next() {
     assert_eq!(smaller, first);
     assert_eq!(gpu.call_stats(), before, "no driver call");
     assert_eq!((allocator.stats().views_built, allocator.stats().views_reused), (1, 6));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -90,11 +90,11 @@ fn the_ends_of_a_view_may_lie_inside_chunks() {
     let stitched = allocator.allocate(6 * MIB + CHUNK + 4 * MIB, MAIN).unwrap();
     assert_eq!(reserved(&allocator), held, "to the byte");
     assert_eq!(allocator.stats().views_built, 1);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     for address in [a, b, d, e, stitched] {
         allocator.free(address).unwrap();
     }
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     assert_eq!(allocator.stats().allocation.all.current, 0);
 }
 
@@ -106,7 +106,7 @@ fn growth_is_what_is_missing_and_no_more() {
     allocator.free(held[2]).unwrap();
     allocator.allocate(2 * CHUNK + 6 * MIB, MAIN).unwrap();
     assert_eq!(reserved(&allocator), 4 * CHUNK + 6 * MIB);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn small_blocks_do_not_stand_in_the_way_of_large_ones() {
     allocator.free(second).unwrap();
     allocator.allocate(CHUNK + 2 * MIB, MAIN).unwrap();
     assert_eq!(reserved(&allocator), 2 * CHUNK + 2 * MIB);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -142,14 +142,14 @@ fn what_another_stream_has_passed_belongs_to_all() {
     assert_eq!(reserved(&allocator), 6 * CHUNK, "the four chunks are idle now");
     assert_eq!(calls(&gpu, Call::StreamWait), 0);
     allocator.free(waiting).unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
 fn a_gpu_side_wait_passes_memory_on_at_once() {
     let (gpu, allocator) = on("sim:h200", "sharing:wait");
     let held = chunks(&allocator, 4, MAIN);
-    allocator.set_memory_limit(Some(4 * CHUNK)).unwrap();
+    allocator.limits().set_bytes(Some(4 * CHUNK)).unwrap();
     for address in held {
         allocator.free(address).unwrap();
     }
@@ -162,7 +162,7 @@ fn a_gpu_side_wait_passes_memory_on_at_once() {
         0,
         "the CPU waits for nothing"
     );
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_hit_asks_about_no_free_that_waits() {
     // A request that fits nowhere else does.
     assert_eq!(allocator.allocate(11 * CHUNK, MAIN).unwrap(), plenty);
     assert_eq!((calls(&gpu, Call::EventQuery), reserved(&allocator)), (1, 11 * CHUNK));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn frees_that_wait_are_asked_about_now_and_then_though_all_requests_hit() {
         allocator.free(block).unwrap();
     }
     assert!(calls(&gpu, Call::EventQuery) - before < 100);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn everything_free_is_given_back_under_views_too() {
     for address in [held[2], held[4], again] {
         allocator.free(address).unwrap();
     }
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     drop(allocator);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
     assert!(gpu.faults().is_empty());
@@ -262,10 +262,10 @@ fn memory_suffices_down_to_the_last_chunk() {
     allocator.free(stitched).unwrap();
     // No memory is left for a slab: one is made of what is free, and goes back when it is.
     let small = allocator.allocate(100, MAIN).unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     allocator.free(small).unwrap();
     allocator.allocate(3 * CHUNK, MAIN).unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -287,9 +287,9 @@ fn views_are_bounded_and_the_one_unused_longest_goes() {
     allocator.free(held[5]).unwrap();
     allocator.allocate(3 * CHUNK, MAIN).unwrap();
     assert!(allocator.stats().mappings <= 11 * PIECES + 4 && reserved(&allocator) > 8 * CHUNK);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     allocator.free(wide).unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn no_handle_of_a_stream_stands_for_memory_of_all() {
     held.iter().for_each(|address| allocator.free(*address).unwrap());
     allocator.allocate(CHUNK, MAIN).unwrap();
     assert_eq!(reserved(&allocator), 3 * CHUNK, "it shares no more than others do");
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     assert_eq!(allocator.empty_cache().unwrap(), 2 * CHUNK);
     assert_eq!(calls(&gpu, Call::Synchronize), 1, "and is waited for like others");
 }
@@ -330,7 +330,7 @@ fn a_view_stays_while_any_stream_that_used_it_is_behind() {
     gpu.advance(2_000_000_000);
     allocator.allocate(3 * CHUNK, MAIN).unwrap();
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn a_chunk_made_for_a_view_is_mapped_at_home_when_home_needs_it() {
         allocator.free(bare).unwrap();
     }
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -370,10 +370,10 @@ fn a_hit_whose_memory_cannot_be_mapped_leaves_everything_as_it_was() {
         let error = allocator.allocate(2 * CHUNK, MAIN).unwrap_err();
         assert!(matches!(&error, Error::Driver(error) if error.call == call), "{error}");
         assert_eq!((allocator.stats().allocation, reserved(&allocator), gpu.leaks()), before);
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
     assert!(allocator.allocate(2 * CHUNK, MAIN).is_ok());
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn a_growth_whose_mapping_fails_is_undone() {
         gpu.fail_nth(call, 1, Status::UNKNOWN);
         assert!(allocator.allocate(size, MAIN).is_err());
         assert_eq!((reserved(&allocator), gpu.leaks()), before, "{call:?}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -420,7 +420,7 @@ fn bare_chunks_are_mapped_at_home_in_runs() {
     let made = gpu.call_stats().since(&before);
     assert_eq!(address, held[3] + CHUNK);
     assert_eq!(made.get(Call::SetAccess).count, 1, "{:?}", made.get(Call::Map));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Memory that another stream has passed, beside memory of the own stream, which has not.
@@ -440,7 +440,7 @@ fn of_runs_that_need_no_view_the_smallest_is_taken() {
     assert_eq!(allocator.allocate(CHUNK + 512, MAIN).unwrap(), small[0]);
     assert_eq!(allocator.allocate(3 * CHUNK, MAIN).unwrap(), large[0]);
     assert_eq!(calls(&gpu, Call::Map), before);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Steps of two streams that hand memory to each other, around blocks that stay: once home has grown, no step needs a
@@ -468,7 +468,7 @@ fn steps_that_repeat_themselves_stop_building_views() {
             allocator.free(live[index]).unwrap();
         }
         after_step.push((allocator.stats().views_built, reserved(&allocator)));
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
     assert!(after_step[0].0 > 0, "the steps need views");
     assert_eq!(after_step[39], after_step[20], "views and bytes after each step: {after_step:?}");

@@ -190,7 +190,7 @@ impl World {
 
     /// Reads every word of all live blocks, and looks whether the allocator, the device and this book agree.
     fn check_all(&mut self) {
-        self.allocator.check().unwrap();
+        self.allocator.reports().check().unwrap();
         assert_eq!(self.device.host.faults(), []);
         let mut pieces: Vec<Piece> = Vec::new();
         for (address, (size, _)) in &self.live {
@@ -289,22 +289,22 @@ fn it_is_refused_where_nothing_may_be_exchanged() {
     world.end();
     let mut world = holes("");
     let live: Vec<u64> = world.live.keys().copied().collect();
-    live.iter().for_each(|address| world.allocator.fix_memory(*address).unwrap());
+    live.iter().for_each(|address| world.allocator.sharing().pin_physical(*address).unwrap());
     refused(&mut world, "fixed");
     world.end();
     let mut world = holes("");
     let shared: Vec<u64> = world.live.keys().copied().collect();
-    shared.iter().for_each(|address| drop(world.allocator.share(*address).unwrap()));
+    shared.iter().for_each(|address| drop(world.allocator.sharing().export(*address).unwrap()));
     refused(&mut world, "shared with other processes");
     world.end();
     let mut world = holes("");
-    let pool = world.allocator.create_pool();
-    world.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE).capturing()).unwrap();
+    let pool = world.allocator.pools().create();
+    world.allocator.pools().begin(pool, Route::stream(SIDE).capturing()).unwrap();
     world.device.host.begin_capture(SIDE, CaptureMode::Global).unwrap();
     let answer = world.allocator.allocate(ALL, MAIN);
     assert!(matches!(answer, Err(Error::OutOfMemory(_))), "during a capture: {answer:?}");
     world.device.host.end_capture(SIDE).unwrap();
-    world.allocator.end_allocate_to_pool(pool).unwrap();
+    world.allocator.pools().end(pool).unwrap();
     assert_eq!(world.splits(), 0);
     world.allocate(ALL, MAIN).unwrap();
     assert!(world.splits() > 0, "after it");
@@ -473,15 +473,15 @@ fn random_programs_lose_no_word() {
 fn a_capture_may_take_the_last_of_the_device() {
     for options in ["split:off", "split:last_resort"] {
         let world = World::new(64 * MIB, &format!("{options},chunk_size_mb:8"));
-        let pool = world.allocator.create_pool();
-        world.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE).capturing()).unwrap();
+        let pool = world.allocator.pools().create();
+        world.allocator.pools().begin(pool, Route::stream(SIDE).capturing()).unwrap();
         world.device.host.begin_capture(SIDE, CaptureMode::Global).unwrap();
         let mut taken = 0;
         while world.allocator.allocate(8 * MIB, SIDE).is_ok() {
             taken += 8 * MIB;
         }
         world.device.host.end_capture(SIDE).unwrap();
-        world.allocator.end_allocate_to_pool(pool).unwrap();
+        world.allocator.pools().end(pool).unwrap();
         assert_eq!(taken, 64 * MIB, "{options}");
     }
 }
@@ -496,8 +496,8 @@ fn stitched_in_a_pool(world: &mut World) -> (PoolId, u64) {
     for at in [2, 4] {
         world.free(all[at]);
     }
-    let pool = world.allocator.create_pool();
-    let block = world.allocator.allocate_in(pool, 8 * MIB, SIDE).unwrap();
+    let pool = world.allocator.pools().create();
+    let block = world.allocator.pools().allocate(pool, 8 * MIB, SIDE).unwrap();
     assert_eq!(world.allocator.stats().views_built, 1);
     world.filled(block, 8 * MIB, SIDE);
     for at in [1, 6] {
@@ -511,7 +511,7 @@ fn a_checkpoint_is_restored_over_chunks_that_were_split() {
     for room in [8 * MIB, 16 * MIB] {
         let mut world = World::new(48 * MIB + room, "split:last_resort,chunk_size_mb:16");
         let (pool, block) = stitched_in_a_pool(&mut world);
-        let saved = world.allocator.pool_blocks(pool).unwrap();
+        let saved = world.allocator.pools().blocks(pool).unwrap();
         world.check(block);
         let contents = world.live.remove(&block).unwrap();
         world.allocator.free(block).unwrap();
@@ -519,13 +519,13 @@ fn a_checkpoint_is_restored_over_chunks_that_were_split() {
         let more = world.allocate(request, MAIN).unwrap();
         assert!(world.splits() > 0, "{room}");
         world.check_all();
-        world.allocator.restore_pool(pool, &saved).unwrap();
+        world.allocator.pools().restore(pool, &saved).unwrap();
         world.live.insert(block, contents);
         world.check_all();
         world.free(more);
         world.allocator.free(block).unwrap();
         world.live.remove(&block);
-        world.allocator.release_pool(pool).unwrap();
+        world.allocator.pools().release(pool).unwrap();
         world.end();
     }
 }
@@ -568,17 +568,17 @@ fn a_hit_of_a_private_pool_has_memory() {
             let mut world = World { sparse: true, ..World::new(32 * MIB, &in_holes("")) };
             let chunk = world.allocate(8 * MIB, MAIN).unwrap();
             world.free(chunk);
-            let pool = world.allocator.create_pool();
+            let pool = world.allocator.pools().create();
             let [_, hole, _] = [2, 4, 2].map(|size| world.allocate(size * MIB, MAIN).unwrap());
-            let of_pool = world.allocator.allocate_in(pool, 2 * MIB, MAIN).unwrap();
+            let of_pool = world.allocator.pools().allocate(pool, 2 * MIB, MAIN).unwrap();
             world.allocator.free(of_pool).unwrap();
             world.free(hole);
             world.device.fail(nth, u64::MAX);
             let answer = world.allocator.allocate(26 * MIB, MAIN);
             let hit = if held {
-                world.allocator.allocate_held_in(pool, 2 * MIB, MAIN)
+                world.allocator.pools().allocate_held(pool, 2 * MIB, MAIN)
             } else {
-                world.allocator.allocate_in(pool, 2 * MIB, MAIN).map(Some)
+                world.allocator.pools().allocate(pool, 2 * MIB, MAIN).map(Some)
             };
             let failed = world.device.host.faults().len();
             assert_eq!(failed, 0);
@@ -662,7 +662,7 @@ struct Ghost {
 fn hostile_program(seed: u64, options: &str, operations: u64) -> (u64, u64, u64) {
     let mut random = Random(seed);
     let mut world = World { sparse: true, ..World::new(160 * MIB, &format!("split:last_resort,{options}")) };
-    let pools: Vec<PoolId> = (0..2).map(|_| world.allocator.create_pool()).collect();
+    let pools: Vec<PoolId> = (0..2).map(|_| world.allocator.pools().create()).collect();
     let mut ghosts: Vec<Ghost> = Vec::new();
     let mut of_pool: BTreeMap<u64, usize> = BTreeMap::new();
     let (mut refusals, mut failures) = (0, 0);
@@ -690,7 +690,7 @@ fn hostile_program(seed: u64, options: &str, operations: u64) -> (u64, u64, u64)
             45..58 => {
                 let pool = random.below(2) as usize;
                 let stream = [MAIN, SIDE][random.below(2) as usize];
-                world.allocator.allocate_in(pools[pool], size.min(24 * MIB), stream).map(|address| {
+                world.allocator.pools().allocate(pools[pool], size.min(24 * MIB), stream).map(|address| {
                     let size = size.min(24 * MIB);
                     let new = physical(&world, address, size);
                     let meets = |one: &Piece, other: &Piece| {
@@ -783,10 +783,10 @@ fn hostile_program(seed: u64, options: &str, operations: u64) -> (u64, u64, u64)
             let pool = random.below(2) as usize;
             let mine: Vec<u64> = of_pool.iter().filter(|(_, of)| **of == pool).map(|(at, _)| *at).collect();
             // What is free of a stream may lie in the way of what is saved: as in a program, nothing is allocated between.
-            let saved = world.allocator.pool_blocks(pools[pool]).unwrap();
+            let saved = world.allocator.pools().blocks(pools[pool]).unwrap();
             assert_eq!(saved.len(), mine.len());
             let big = world.allocator.allocate(MIB * (20 + random.below(60)), MAIN);
-            world.allocator.restore_pool(pools[pool], &saved).unwrap();
+            world.allocator.pools().restore(pools[pool], &saved).unwrap();
             big.into_iter().for_each(|address| world.allocator.free(address).unwrap());
             world.check_all();
         }
@@ -796,7 +796,7 @@ fn hostile_program(seed: u64, options: &str, operations: u64) -> (u64, u64, u64)
     }
     world.check_all();
     let done = (world.splits(), refusals, failures);
-    pools.into_iter().for_each(|pool| world.allocator.release_pool(pool).unwrap());
+    pools.into_iter().for_each(|pool| world.allocator.pools().release(pool).unwrap());
     world.end();
     done
 }

@@ -20,7 +20,7 @@ fn a_request_is_refused_at_once_where_no_chunk_has_room_to_be_split() {
     let mut halves: Vec<u64> = (0..2 * CHUNKS).map(|_| allocator.allocate(2 * MIB, MAIN).unwrap()).collect();
     halves.sort_unstable();
     halves.chunks(2).for_each(|two| allocator.free(two[1]).unwrap());
-    allocator.set_memory_limit(Some(allocator.stats().reserved_bytes.all.current)).unwrap();
+    allocator.limits().set_bytes(Some(allocator.stats().reserved_bytes.all.current)).unwrap();
     let begin = Instant::now();
     assert!(allocator.allocate(1 << 30, MAIN).is_err());
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());

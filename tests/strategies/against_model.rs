@@ -150,15 +150,15 @@ impl Pair {
             Op::Finish(stream) => assert_eq!(self.gpu.finish(stream), self.model_gpu.finish(stream)),
             Op::EmptyCache => assert_eq!(self.allocator.empty_cache().unwrap(), self.model.empty_cache()),
             Op::SetMemoryFraction(fraction) => {
-                self.allocator.set_memory_fraction(fraction).unwrap();
+                self.allocator.limits().set_fraction(fraction).unwrap();
                 self.model.set_memory_fraction(fraction);
             }
             Op::ResetPeakStats => {
-                self.allocator.reset_peak_stats();
+                self.allocator.reports().reset_peaks();
                 self.model.reset_peak_stats();
             }
             Op::ResetAccumulatedStats => {
-                self.allocator.reset_accumulated_stats();
+                self.allocator.reports().reset_accumulated();
                 self.model.reset_accumulated_stats();
             }
         }
@@ -169,11 +169,11 @@ impl Pair {
         // Figures of this allocator's own, which PyTorch does not have.
         (stats.host_bytes, stats.stalls, stats.strategy) = Default::default();
         assert_eq!(stats, self.model.stats);
-        let mut segments = self.allocator.snapshot().segments;
+        let mut segments = self.allocator.reports().snapshot().segments;
         let blocks = segments.iter_mut().flat_map(|segment| &mut segment.blocks);
         blocks.filter(|block| block.state == BlockState::Inactive).for_each(|block| block.requested_size = 0);
         assert_eq!(segments, self.model.snapshot());
-        self.allocator.check().unwrap();
+        self.allocator.reports().check().unwrap();
         // PyTorch does not ask which stream a handle is, nor, before it records an event, about captures of others.
         let asked_in_addition = [Call::StreamNumber, Call::IsCapturing];
         let calls = |gpu: &SimGpu| {

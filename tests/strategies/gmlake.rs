@@ -29,7 +29,7 @@ fn allocate<const N: usize>(allocator: &Allocator, mib: [u64; N]) -> [u64; N] {
 
 fn free(allocator: &Allocator, addresses: &[u64]) {
     addresses.iter().for_each(|address| allocator.free(*address).unwrap());
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Built, reused.
@@ -39,10 +39,10 @@ fn views(allocator: &Allocator) -> (u64, u64) {
 
 /// A kernel may use all of it, as one range.
 fn usable(gpu: &SimGpu, allocator: &Allocator, address: u64) {
-    let range = Range { address, size: allocator.size_of(address).unwrap() };
+    let range = Range { address, size: allocator.reports().size_of(address).unwrap() };
     gpu.launch(MAIN, &[range], 1000).unwrap();
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Guarded blocks have mappings of their own, beside those of chunks and views.
@@ -51,7 +51,7 @@ fn mappings_of_guarded_blocks_are_counted() {
     let (_, allocator) = on("sim:h200", "guard:on");
     let addresses = allocate(&allocator, [1, 5]);
     assert_eq!(allocator.stats().mappings, 2);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     free(&allocator, &addresses);
 }
 
@@ -59,18 +59,18 @@ fn mappings_of_guarded_blocks_are_counted() {
 fn memory_comes_in_uniform_chunks_and_small_requests_from_malloc() {
     let (gpu, allocator) = on("sim:h200", "");
     let whole = allocator.allocate(30 * MIB + 1, MAIN).unwrap();
-    assert_eq!(allocator.size_of(whole).unwrap(), 32 * MIB, "whole chunks");
+    assert_eq!(allocator.reports().size_of(whole).unwrap(), 32 * MIB, "whole chunks");
     assert_eq!(counts(&gpu.call_stats(), [Call::Create, Call::Map, Call::SetAccess]), [16, 16, 1]);
     assert_eq!((reserved_mib(&allocator), allocator.stats().mappings), (32, 16));
     // As PyTorch sizes segments: below 10 MiB they are shared.
     let [first, second] = allocate(&allocator, [7, 3]);
     assert_eq!((second - first, reserved_mib(&allocator)), (8 * MIB, 52));
-    assert_eq!(allocator.size_of(second).unwrap(), 4 * MIB);
+    assert_eq!(allocator.reports().size_of(second).unwrap(), 4 * MIB);
     let small = allocator.allocate(MIB, MAIN).unwrap();
     assert_eq!(counts(&gpu.call_stats(), [Call::Malloc, Call::Create]), [1, 26]);
     assert_eq!(allocator.stats().reserved_bytes.small_pool.current, CHUNK);
     let larger = allocator.allocate(MIB + 1, MAIN).unwrap();
-    assert_eq!(allocator.size_of(larger).unwrap(), CHUNK);
+    assert_eq!(allocator.reports().size_of(larger).unwrap(), CHUNK);
     for address in [whole, first, second, small, larger] {
         usable(&gpu, &allocator, address);
     }
@@ -137,12 +137,12 @@ fn a_larger_sblock_lends_its_head_up_to_the_reuse_limit() {
         // No pBlock is as large. The sBlock begins with all of b.
         let [head] = allocate(&allocator, [44]);
         assert_eq!((head == stitched, views(&allocator)), (lends, if lends { (1, 1) } else { (2, 0) }));
-        assert_eq!(allocator.size_of(head).unwrap(), 44 * MIB);
+        assert_eq!(allocator.reports().size_of(head).unwrap(), 44 * MIB);
         usable(&gpu, &allocator, head);
         assert_eq!(allocate(&allocator, [16]), [a + 4 * MIB], "the rest of its last pBlock serves others");
         free(&allocator, &[head]);
         assert_ne!(allocate(&allocator, [60]), [stitched], "a part of it is in use");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -188,7 +188,7 @@ fn state_5_out_of_memory_comes_after_everything_cached_was_given_back() {
     assert_eq!((reserved_mib(&allocator), allocator.stats().num_alloc_retries), (100, 1), "the side stream's went");
     let Err(Error::OutOfMemory(report)) = allocator.allocate(2 * MIB, MAIN) else { panic!("all of it is live") };
     assert_eq!((report.reserved, report.allocated), (100 * MIB, 100 * MIB));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     free(&allocator, &[kept, large]);
     assert_eq!(allocate(&allocator, [100]).len(), 1);
     assert!(gpu.faults().is_empty());
@@ -222,7 +222,7 @@ fn the_level_says_when_stitching_begins() {
         let second = allocator.allocate(36 * MIB, MAIN);
         assert_eq!((second.is_ok(), views(&allocator).0), (level < 3, at_once + u64::from(level < 3)), "level {level}");
         assert_eq!(allocator.stats().num_alloc_retries, u64::from(level > 1), "level {level}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -264,7 +264,7 @@ fn no_bound_refuses_a_stitch() {
             free(&allocator, &[stitched]);
             gpu.advance(2_000_000_000);
         }
-        let memory = allocator.fragmentation();
+        let memory = allocator.reports().fragmentation();
         assert_eq!(memory.streams[0].reachable, 50 * MIB, "{bounds}");
     }
 }
@@ -437,7 +437,7 @@ fn a_stitch_that_fails_leaves_nothing_behind() {
             (after.mappings, after.active_bytes.all.current),
             (before.mappings, before.active_bytes.all.current)
         );
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         let info = gpu.memory_info().unwrap();
         assert_eq!(info.total - info.free, after.reserved_bytes.all.current);
         let [again] = allocate(&allocator, [60]);
@@ -466,7 +466,7 @@ fn a_snapshot_shows_every_byte_once_and_whose_it_is() {
     let small = allocator.allocate(1000, MAIN).unwrap();
     free(&allocator, &[a, b]);
     let [stitched] = allocate(&allocator, [46]);
-    let snapshot = allocator.snapshot();
+    let snapshot = allocator.reports().snapshot();
     assert_eq!(snapshot.segments.iter().map(|segment| segment.total_size).sum::<u64>(), (70 + 16 + 2) * MIB);
     let of = |address: u64| snapshot.segments.iter().find(|segment| segment.address == address).unwrap();
     assert_eq!((of(stitched).total_size, of(stitched).blocks.len()), (46 * MIB, 1));
@@ -489,7 +489,7 @@ fn a_stitched_step_is_repeated_without_a_call() {
         }
         live.extend([90, 130, 70].map(|mib| allocator.allocate(mib * MIB, MAIN).unwrap()));
         live.drain(..).for_each(|address| allocator.free(address).unwrap());
-        allocator.check().unwrap_or_else(|broken| panic!("round {round}: {broken}"));
+        allocator.reports().check().unwrap_or_else(|broken| panic!("round {round}: {broken}"));
     };
     (0..4).for_each(step);
     let (calls, reused) = (gpu.call_stats(), views(&allocator).1);

@@ -36,7 +36,7 @@ fn a_miss_takes_a_segment_of_pytorchs_size() {
 fn a_large_rest_of_up_to_one_mib_stays_with_its_block() {
     let (_, allocator) = on("sim:h200", "");
     let whole = allocator.allocate(19 * MIB, MAIN).unwrap();
-    assert_eq!(allocator.size_of(whole).unwrap(), 20 * MIB, "1 MiB left over is not split off");
+    assert_eq!(allocator.reports().size_of(whole).unwrap(), 20 * MIB, "1 MiB left over is not split off");
     let (_, allocator) = on("sim:h200", "");
     let a = allocator.allocate(9 * MIB, MAIN).unwrap();
     let b = allocator.allocate(9 * MIB, MAIN).unwrap();
@@ -102,7 +102,7 @@ fn oversize_blocks_are_neither_split_nor_lent_to_smaller_requests() {
     let small = allocator.allocate(50 * MIB, MAIN).unwrap();
     assert_ne!(small, big, "a request below the limit takes a segment of its own");
     let near = allocator.allocate(190 * MIB, MAIN).unwrap();
-    assert_eq!((near, allocator.size_of(near).unwrap()), (big, 200 * MIB), "within 20 MiB, unsplit");
+    assert_eq!((near, allocator.reports().size_of(near).unwrap()), (big, 200 * MIB), "within 20 MiB, unsplit");
     allocator.free(near).unwrap();
     let far = allocator.allocate(150 * MIB, MAIN).unwrap();
     assert_ne!(far, big, "more than 20 MiB larger than the request");
@@ -141,9 +141,9 @@ fn the_memory_fraction_limits_what_is_held() {
     allocator.free(a).unwrap();
     allocator.allocate(450 * MIB, MAIN).unwrap();
     assert_eq!(allocator.stats().num_alloc_retries, 2);
-    allocator.set_memory_fraction(1.0).unwrap();
+    allocator.limits().set_fraction(1.0).unwrap();
     allocator.allocate(500 * MIB, MAIN).unwrap();
-    assert!(allocator.set_memory_fraction(1.5).is_err());
+    assert!(allocator.limits().set_fraction(1.5).is_err());
     assert!(gpu.memory_info().unwrap().free < 100 * MIB);
 }
 
@@ -194,8 +194,8 @@ fn a_memory_fraction_of_one_is_no_limit() {
         allocator.free(address).unwrap();
     }
     assert_eq!(reserved(&allocator), 930 * MIB, "without a limit no garbage is collected");
-    allocator.set_memory_fraction(0.5).unwrap();
-    allocator.set_memory_fraction(1.0).unwrap();
+    allocator.limits().set_fraction(0.5).unwrap();
+    allocator.limits().set_fraction(1.0).unwrap();
     let Err(Error::OutOfMemory(report)) = allocator.allocate(2000 * MIB, MAIN) else {
         panic!("the device is smaller");
     };
@@ -211,7 +211,7 @@ fn max_split_size_keeps_small_requests_off_large_free_blocks_of_expandable_segme
     allocator.free(large).unwrap();
     assert_ne!(allocator.allocate(20 * MIB, MAIN).unwrap(), large, "the edge grows instead");
     assert_eq!(allocator.allocate(45 * MIB, MAIN).unwrap(), large, "a request of at least 40 MiB may");
-    assert_eq!(allocator.size_of(large).unwrap(), 45 * MIB, "and it is split all the same");
+    assert_eq!(allocator.reports().size_of(large).unwrap(), 45 * MIB, "and it is split all the same");
     allocator.free(small).unwrap();
 }
 
@@ -289,12 +289,12 @@ fn a_growth_that_fails_halfway_leaves_nothing_mapped() {
         gpu.fail_nth(call, nth, Status::UNKNOWN);
         let error = allocator.allocate(100 * MIB, MAIN).unwrap_err();
         assert!(matches!(&error, Error::Driver(error) if error.call == call), "{error}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         assert_eq!(reserved(&allocator), 0);
         assert_eq!(gpu.memory_info().unwrap().free, gpu.memory_info().unwrap().total);
         assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
         allocator.allocate(100 * MIB, MAIN).unwrap();
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         let info = gpu.memory_info().unwrap();
         assert_eq!(info.total - info.free, reserved(&allocator));
     }
@@ -312,7 +312,7 @@ fn what_an_undoing_leaves_counts_as_reserved_and_nothing_else_does() {
         assert!(matches!(&error, Error::Driver(error) if error.call == Call::Map), "{error}");
         assert_eq!(reserved(&allocator), gpu.leaks().bytes);
         assert!(reserved(&allocator) > 0, "the failures were met");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         allocator.allocate(100 * MIB, MAIN).unwrap();
         assert_eq!(reserved(&allocator), gpu.leaks().bytes);
     }
@@ -328,6 +328,6 @@ fn a_request_of_the_split_limit_is_above_it() {
         let address = allocator.allocate(size, MAIN).unwrap();
         assert_eq!(reserved(&allocator), held * MIB, "{size}");
         let whole = if size == 32 * MIB { 40 * MIB } else { 32 * MIB };
-        assert_eq!(allocator.size_of(address), Ok(whole), "it is not split");
+        assert_eq!(allocator.reports().size_of(address), Ok(whole), "it is not split");
     }
 }

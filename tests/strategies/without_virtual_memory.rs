@@ -36,7 +36,7 @@ fn the_device_refuses_every_call_of_virtual_memory_and_no_other() {
 #[test]
 fn without_a_name_caching_takes_the_place_and_says_so() {
     let allocator = Allocator::open(WITHOUT, "").unwrap();
-    assert_eq!(allocator.instead_of(), Some(StrategyKind::Stitch));
+    assert_eq!(allocator.reports().fallback_from(), Some(StrategyKind::Stitch));
     let stats = allocator.stats();
     assert_eq!((stats.strategy, stats.instead_of), (StrategyKind::Caching, Some(StrategyKind::Stitch)));
     let address = allocator.allocate(30 * MIB, StreamId::DEFAULT).unwrap();
@@ -45,11 +45,11 @@ fn without_a_name_caching_takes_the_place_and_says_so() {
     assert!(report.to_string().contains("no virtual memory, which `stitch` needs"), "{report}");
     allocator.free(address).unwrap();
     allocator.empty_cache().unwrap();
-    assert_eq!(allocator.reserved(), 0);
+    assert_eq!(allocator.reports().reserved(), 0);
     // Options that are given later leave it so.
-    allocator.set_memory_fraction(0.5).unwrap();
+    allocator.limits().set_fraction(0.5).unwrap();
     assert_eq!(
-        (allocator.config().strategy, allocator.instead_of()),
+        (allocator.config().strategy, allocator.reports().fallback_from()),
         (StrategyKind::Caching, Some(StrategyKind::Stitch))
     );
     assert_eq!(allocator.driver().call_stats().get(Call::Reserve).count, 0, "nothing is tried that cannot be");
@@ -74,7 +74,7 @@ fn a_strategy_that_was_named_is_refused_with_the_remedy() {
     }
     for kind in StrategyKind::ALL.into_iter().filter(|kind| !kind.needs_virtual_memory()) {
         let allocator = Allocator::open(WITHOUT, &format!("strategy:{kind}")).unwrap();
-        assert_eq!((allocator.config().strategy, allocator.instead_of()), (kind, None));
+        assert_eq!((allocator.config().strategy, allocator.reports().fallback_from()), (kind, None));
         allocator.allocate(MIB, StreamId::DEFAULT).unwrap();
     }
 }
@@ -83,10 +83,10 @@ fn a_strategy_that_was_named_is_refused_with_the_remedy() {
 #[test]
 fn what_needs_stitching_says_so() {
     let allocator = Allocator::open(WITHOUT, "split:last_resort,headroom:100MiB").unwrap();
-    assert!(matches!(allocator.create_tag(), Err(Error::NotSleepable { .. })));
-    assert_eq!(allocator.release_passed(), Ok(0));
+    assert!(matches!(allocator.tags().create(), Err(Error::NotSleepable { .. })));
+    assert_eq!(allocator.lending().release_passed(), Ok(0));
     assert!(allocator.allocate(350 * MIB, StreamId::DEFAULT).is_err(), "the headroom holds");
-    assert!(HostPool::open(WITHOUT, "").unwrap().allocator().instead_of().is_some());
+    assert!(HostPool::open(WITHOUT, "").unwrap().allocator().reports().fallback_from().is_some());
 }
 
 #[test]
@@ -107,5 +107,5 @@ fn whether_a_strategy_was_named_survives_its_text() {
     assert_eq!(Config::parse("strategy:stitch").unwrap().to_string(), "strategy:stitch");
     // With virtual memory both are the same allocator.
     let (_, allocator) = simulated::on("sim:h200", Config::default());
-    assert_eq!((allocator.config().strategy, allocator.instead_of()), (StrategyKind::Stitch, None));
+    assert_eq!((allocator.config().strategy, allocator.reports().fallback_from()), (StrategyKind::Stitch, None));
 }

@@ -43,11 +43,11 @@ fn a_stream_that_was_replaced_unnoticed_is_waited_for_before_another_has_its_mem
 fn a_borrowed_stream_is_named_only_by_who_has_it() {
     for current in [true, false] {
         let (gpu, allocator) = simulated::on(DEVICE, Config::default());
-        allocator.set_borrowed(A).unwrap();
+        allocator.streams().mark_external(A).unwrap();
         let rest = allocator.allocate(960 * MIB, B).unwrap();
         let old = allocator.allocate(40 * MIB, A).unwrap();
         gpu.launch(A, &[Range { address: old, size: 40 * MIB }], 5_000_000).unwrap();
-        allocator.free_under(old, if current { A } else { B }).unwrap();
+        allocator.free_with_current_stream(old, if current { A } else { B }).unwrap();
         // For a real driver the handle is a dangling pointer from now on.
         gpu.destroy_stream(A);
         let before = gpu.call_stats();
@@ -74,7 +74,7 @@ fn named(gpu: &SimGpu, run: impl FnOnce()) -> u64 {
 fn a_borrowed_stream_that_is_captured_untold_is_not_named_after_it() {
     type Free = fn(&Allocator, u64);
     let ways: [Free; 3] = [
-        |allocator, block| allocator.free_under(block, A).unwrap(),
+        |allocator, block| allocator.free_with_current_stream(block, A).unwrap(),
         |allocator, block| allocator.free_on(block, A).unwrap(),
         |allocator, block| {
             allocator.record_stream(block, A).unwrap();
@@ -84,7 +84,7 @@ fn a_borrowed_stream_that_is_captured_untold_is_not_named_after_it() {
     // Where streams share memory, an event on the default stream ends its epoch.
     for (free, (sharing, asked)) in ways.into_iter().flat_map(|free| [(free, ("never", 0)), (free, ("wait", 1))]) {
         let (gpu, allocator) = simulated::on(DEVICE, Config::parse(&format!("sharing:{sharing}")).unwrap());
-        allocator.set_borrowed(A).unwrap();
+        allocator.streams().mark_external(A).unwrap();
         let block = allocator.allocate(40 * MIB, StreamId::DEFAULT).unwrap();
         gpu.begin_capture(A, CaptureMode::Relaxed).unwrap();
         free(&allocator, block);
@@ -105,16 +105,16 @@ fn a_borrowed_stream_that_is_captured_untold_is_not_named_after_it() {
 #[test]
 fn a_borrowed_stream_is_named_at_a_free_during_a_capture() {
     let (gpu, allocator) = simulated::on(DEVICE, Config { sharing: StreamSharing::Never, ..Config::default() });
-    allocator.set_borrowed(A).unwrap();
-    let (pool, block) = (allocator.create_pool(), allocator.allocate(40 * MIB, StreamId::DEFAULT).unwrap());
+    allocator.streams().mark_external(A).unwrap();
+    let (pool, block) = (allocator.pools().create(), allocator.allocate(40 * MIB, StreamId::DEFAULT).unwrap());
     allocator.record_stream(block, A).unwrap();
     gpu.launch(A, &[Range { address: block, size: 40 * MIB }], LONG).unwrap();
-    allocator.begin_allocate_to_pool(pool, Route::stream(B).capturing()).unwrap();
+    allocator.pools().begin(pool, Route::stream(B).capturing()).unwrap();
     gpu.begin_capture(B, CaptureMode::Global).unwrap();
     allocator.free(block).unwrap();
     gpu.end_capture(B).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     gpu.destroy_stream(A);
     let calls = named(&gpu, || {
         let other = allocator.allocate(40 * MIB, StreamId::DEFAULT).unwrap();
@@ -134,15 +134,15 @@ fn a_borrowed_stream_is_named_at_a_free_during_a_capture() {
 #[test]
 fn in_a_capture_no_epoch_of_a_borrowed_stream_ends() {
     let (gpu, allocator) = simulated::on(DEVICE, Config::default());
-    allocator.set_borrowed(A).unwrap();
-    let (pool, block) = (allocator.create_pool(), allocator.allocate(40 * MIB, A).unwrap());
-    allocator.begin_allocate_to_pool(pool, Route::stream(B).capturing()).unwrap();
+    allocator.streams().mark_external(A).unwrap();
+    let (pool, block) = (allocator.pools().create(), allocator.allocate(40 * MIB, A).unwrap());
+    allocator.pools().begin(pool, Route::stream(B).capturing()).unwrap();
     gpu.begin_capture(B, CaptureMode::Global).unwrap();
     let before = gpu.call_stats();
-    allocator.free_under(block, A).unwrap();
+    allocator.free_with_current_stream(block, A).unwrap();
     assert_eq!(gpu.call_stats().since(&before).get(Call::EventRecord).count, 0);
     gpu.end_capture(B).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
     clean(&gpu, allocator);
 }
 
@@ -150,18 +150,18 @@ fn in_a_capture_no_epoch_of_a_borrowed_stream_ends() {
 #[test]
 fn a_borrowed_stream_of_a_private_pool_is_not_named_either() {
     let (gpu, allocator) = simulated::on(DEVICE, Config::default());
-    allocator.set_borrowed(A).unwrap();
-    let pool = allocator.create_pool();
-    let freed = allocator.allocate_in(pool, 100 * MIB, A).unwrap();
+    allocator.streams().mark_external(A).unwrap();
+    let pool = allocator.pools().create();
+    let freed = allocator.pools().allocate(pool, 100 * MIB, A).unwrap();
     gpu.launch(A, &[Range { address: freed, size: 100 * MIB }], LONG).unwrap();
     allocator.free(freed).unwrap();
     gpu.destroy_stream(A);
-    allocator.begin_allocate_to_pool(pool, Route::stream(B).capturing()).unwrap();
+    allocator.pools().begin(pool, Route::stream(B).capturing()).unwrap();
     assert!(gpu.now_ns() >= LONG);
-    allocator.end_allocate_to_pool(pool).unwrap();
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     allocator.empty_cache().unwrap();
-    assert_eq!(allocator.reserved(), 0);
+    assert_eq!(allocator.reports().reserved(), 0);
     clean(&gpu, allocator);
 }
 
@@ -178,7 +178,7 @@ fn a_stream_that_is_gone_is_waited_for_once() {
     let before = gpu.call_stats();
     let more = allocator.allocate(8 * MIB, B).unwrap();
     assert_eq!(gpu.call_stats().since(&before).get(Call::Synchronize).count, 0);
-    allocator.forget_stream(A).unwrap();
+    allocator.streams().forget(A).unwrap();
     [rest, new, more].into_iter().for_each(|address| allocator.free(address).unwrap());
     clean(&gpu, allocator);
 }
@@ -191,7 +191,7 @@ fn a_stream_that_was_replaced_unnoticed_is_waited_for_when_it_is_forgotten() {
     let old = use_long(&gpu, &allocator, 20 * MIB, A);
     allocator.free(old).unwrap();
     gpu.replace_stream(A);
-    allocator.forget_stream(A).unwrap();
+    allocator.streams().forget(A).unwrap();
     assert!(gpu.now_ns() >= LONG);
     allocator.empty_cache().unwrap();
     clean(&gpu, allocator);
@@ -202,12 +202,12 @@ fn a_stream_that_was_replaced_unnoticed_is_waited_for_when_it_is_forgotten() {
 fn a_stream_of_a_private_pool_that_was_replaced_unnoticed_is_waited_for() {
     for sharing in [StreamSharing::Completed, StreamSharing::Wait] {
         let (gpu, allocator, rest) = nearly_full(sharing);
-        let pool = allocator.create_pool();
-        let old = allocator.allocate_in(pool, LEFT, A).unwrap();
+        let pool = allocator.pools().create();
+        let old = allocator.pools().allocate(pool, LEFT, A).unwrap();
         gpu.launch(A, &[Range { address: old, size: LEFT }], LONG).unwrap();
         allocator.free(old).unwrap();
         gpu.replace_stream(A);
-        allocator.release_pool(pool).unwrap();
+        allocator.pools().release(pool).unwrap();
         let new = allocator.allocate(LEFT, B).unwrap();
         assert!(gpu.now_ns() >= LONG, "{sharing:?}");
         [rest, new].into_iter().for_each(|address| allocator.free(address).unwrap());

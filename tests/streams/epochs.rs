@@ -24,9 +24,9 @@ fn far_behind(user: StreamId, epochs: u64) -> (Arc<SimGpu>, Allocator) {
     for _ in 0..epochs {
         let address = allocator.allocate(LONG, OWN).unwrap();
         gpu.launch(user, &[Range { address, size: LONG }], KERNEL_NS).unwrap();
-        allocator.free_under(address, user).unwrap();
+        allocator.free_with_current_stream(address, user).unwrap();
     }
-    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
     (gpu, allocator)
 }
 
@@ -41,7 +41,7 @@ fn the_last_of_too_many_epochs_is_passed_last() {
         assert!(starts >= done, "user {user}: it starts at {starts}, and is used until {done}");
         // Nobody is asked to wait for more than the last epoch, of the own stream and of the user.
         assert_eq!(allocator.stats().stream_waits, if user == OWN { 1 } else { 2 });
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -54,8 +54,8 @@ fn events(gpu: &SimGpu) -> [u64; 2] {
 #[test]
 fn in_a_capture_no_epoch_ends_and_none_is_asked_for() {
     let (gpu, allocator) = far_behind(OWN, EPOCHS / 2);
-    let (pool, captured) = (allocator.create_pool(), StreamId(9));
-    allocator.begin_allocate_to_pool(pool, Route::stream(captured).capturing()).unwrap();
+    let (pool, captured) = (allocator.pools().create(), StreamId(9));
+    allocator.pools().begin(pool, Route::stream(captured).capturing()).unwrap();
     gpu.begin_capture(captured, CaptureMode::Global).unwrap();
     let before = events(&gpu);
     for _ in 0..3 {
@@ -64,8 +64,8 @@ fn in_a_capture_no_epoch_ends_and_none_is_asked_for() {
     }
     assert_eq!(events(&gpu), before);
     gpu.end_capture(captured).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    allocator.check().unwrap();
+    allocator.pools().end(pool).unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Nobody else gets the memory, so no event is spent on it.
@@ -94,7 +94,7 @@ fn memory_of_several_streams_is_waited_for_on_each() {
         let run = |stream| if stream == late { 100 * KERNEL_NS } else { 10 * KERNEL_NS };
         let freed = [OWN, USER].map(|stream| used(&gpu, &allocator, LONG, stream, run(stream)));
         freed.into_iter().for_each(|address| allocator.free(address).unwrap());
-        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
         allocator.allocate(2 * LONG, OTHER).unwrap();
         let done = gpu.done_at(late).unwrap();
         assert!(gpu.now_ns() < done, "the CPU does not wait");
@@ -110,12 +110,12 @@ fn no_more_is_waited_for_than_is_missing() {
     let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
     let blocks: Vec<u64> = (0..6).map(|_| used(&gpu, &allocator, LONG, OWN, KERNEL_NS)).collect();
     blocks.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
-    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
     for taken in 1..=2 {
         allocator.allocate(LONG, OTHER).unwrap();
         assert_eq!(allocator.stats().waits.bytes, taken * LONG);
     }
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// What is left of a free block that its own stream takes a part of waits as the whole did.
@@ -132,11 +132,11 @@ fn a_part_of_freed_memory_is_passed_no_earlier_than_the_whole() {
     let address = used(&gpu, &allocator, LONG, OWN, 100 * KERNEL_NS);
     allocator.free(address).unwrap();
     assert_eq!(allocator.allocate(4 * MIB, OWN).unwrap(), address);
-    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
     allocator.allocate(LONG - 4 * MIB, OTHER).unwrap();
     assert!(gpu.done_at(OTHER).unwrap().max(gpu.now_ns()) >= gpu.done_at(OWN).unwrap());
     allocator.free(kept).unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Long epochs are kept apart: who wants memory of the first does not wait for the second.
@@ -150,7 +150,7 @@ fn an_epoch_is_passed_before_the_next_one() {
     let passed = gpu.done_at(OWN).unwrap();
     gpu.launch(OWN, &[Range { address: late, size: LONG }], 100 * KERNEL_NS).unwrap();
     allocator.free(late).unwrap();
-    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
     gpu.advance(passed.saturating_sub(gpu.now_ns()));
     allocator.allocate(LONG, OTHER).unwrap();
     let starts = gpu.done_at(OTHER).unwrap().max(gpu.now_ns());
@@ -168,7 +168,7 @@ fn an_epoch_is_waited_for_once() {
         let done = gpu.done_at(OWN).unwrap();
         let freed = |index: usize| allocator.free(blocks[index]).unwrap();
         [0, 2].into_iter().for_each(freed);
-        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
         for taken in 1..=2 {
             allocator.allocate(size, other).unwrap();
             let stats = allocator.stats();
@@ -180,7 +180,7 @@ fn an_epoch_is_waited_for_once() {
         allocator.allocate(size, other).unwrap();
         assert_eq!(allocator.stats().stream_waits, 2, "that was freed later");
         assert!(gpu.done_at(other).unwrap() > done);
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -209,7 +209,7 @@ fn another_stream_of_the_same_handle_waits_again() {
         let blocks: Vec<u64> = (0..6).map(|_| used(&gpu, &allocator, size, OWN, 100 * KERNEL_NS)).collect();
         let done = gpu.done_at(OWN).unwrap();
         [0, 2, 4].into_iter().for_each(|index: usize| allocator.free(blocks[index]).unwrap());
-        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
         let first = allocator.allocate(size, OTHER).unwrap();
         assert_eq!(allocator.stats().stream_waits, 1);
         if is_noticed {
@@ -223,7 +223,7 @@ fn another_stream_of_the_same_handle_waits_again() {
         let address = allocator.allocate(size, OTHER).unwrap();
         gpu.launch(OTHER, &[Range { address, size }], 1).unwrap();
         assert!(gpu.done_at(OTHER).unwrap() >= done, "numbers: {has_numbers}, noticed: {is_noticed}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -233,11 +233,11 @@ fn what_was_freed_under_a_stream_is_waited_for_by_others_only() {
     let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
     let address = used(&gpu, &allocator, LONG, OWN, 100 * KERNEL_NS);
     gpu.launch(OTHER, &[Range { address, size: LONG }], KERNEL_NS).unwrap();
-    allocator.free_under(address, OTHER).unwrap();
-    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.free_with_current_stream(address, OTHER).unwrap();
+    allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
     assert_eq!(allocator.allocate(LONG, OTHER).unwrap(), address);
     assert_eq!(allocator.stats().stream_waits, 1);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Memory of another stream, of several ranges where it has to be.
@@ -247,10 +247,10 @@ fn of_several_ranges_no_more_are_waited_for_than_are_needed() {
     let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
     let blocks: Vec<u64> = (0..8).map(|_| used(&gpu, &allocator, size, OWN, 100 * KERNEL_NS)).collect();
     blocks.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
-    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
     allocator.allocate(2 * size, OTHER).unwrap();
     assert_eq!(allocator.stats().waits.bytes, 2 * size);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Of a long range the other stream keeps a part, which it has without a wait.
@@ -259,12 +259,12 @@ fn of_a_long_range_a_part_is_taken() {
     let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
     let range = used(&gpu, &allocator, LONG, OWN, 100 * KERNEL_NS);
     allocator.free(range).unwrap();
-    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
     assert_eq!(allocator.allocate(2 * MIB, OTHER).unwrap(), range);
     assert_eq!(allocator.allocate(8 * MIB, OWN).unwrap(), range + 32 * MIB);
     let stats = allocator.stats();
     assert_eq!((stats.stream_waits, stats.waits.bytes), (1, 32 * MIB));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Of the ranges that suffice, the one for which the stream waits for the oldest event. Only what is taken of it counts.
@@ -278,14 +278,14 @@ fn of_ranges_the_one_that_was_freed_first_is_taken() {
         let [first, second] = [(0, OWN), (1, USER)].map(|(index, of)| used(&gpu, &allocator, sizes[index], of, busy));
         allocator.allocate(2 * MIB, OTHER).unwrap();
         let third = used(&gpu, &allocator, sizes[2], OWN, busy);
-        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
         for address in [first, third, second] {
             allocator.free(address).unwrap();
         }
         let got = allocator.allocate(sizes[2], OTHER).unwrap();
         assert_eq!(got, [first, second, third][taken]);
         assert_eq!(allocator.stats().views_built, 0);
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -299,7 +299,7 @@ fn of_views_the_one_that_was_freed_first_is_taken() {
         allocator.allocate(2 * MIB, OTHER).unwrap();
         let count = 2 * (parts[0] + parts[1]) - 1;
         let blocks: Vec<u64> = (0..count).map(|_| allocator.allocate(size, OWN).unwrap()).collect();
-        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
         let mut apart = blocks.iter().step_by(2);
         let views = parts.map(|parts| {
             apart.by_ref().take(parts).for_each(|address| allocator.free(*address).unwrap());
@@ -309,7 +309,7 @@ fn of_views_the_one_that_was_freed_first_is_taken() {
         views.iter().rev().for_each(|view| allocator.free(*view).unwrap());
         assert_eq!(allocator.allocate(2 * size, OTHER).unwrap(), views[taken], "{parts:?}");
         assert_eq!(allocator.stats().views_built, 2);
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -323,7 +323,7 @@ fn of_a_view_no_more_is_waited_for_than_is_needed() {
             list.push(allocator.allocate(mib * MIB, OWN).unwrap());
         }
     }
-    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
     parts.iter().for_each(|address| allocator.free(*address).unwrap());
     let view = used(&gpu, &allocator, 24 * MIB, OWN, KERNEL_NS);
     assert_eq!(allocator.stats().views_built, 1);
@@ -331,13 +331,13 @@ fn of_a_view_no_more_is_waited_for_than_is_needed() {
     assert_eq!(allocator.allocate(16 * MIB, OTHER).unwrap(), view);
     let stats = allocator.stats();
     assert_eq!((stats.views_built, stats.stream_waits, stats.waits.bytes), (1, 1, 16 * MIB));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Four free blocks of `OTHER`, apart from one another, and the memory that the allocator holds is all there is.
 fn apart(gpu: &SimGpu, allocator: &Allocator, size: u64) -> Vec<u64> {
     let blocks: Vec<u64> = (0..8).map(|_| used(gpu, allocator, size, OTHER, KERNEL_NS)).collect();
-    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
     blocks.into_iter().step_by(2).collect()
 }
 
@@ -355,7 +355,7 @@ fn a_range_of_several_streams_is_taken_before_a_view_is_built() {
     let stats = allocator.stats();
     assert_eq!((stats.views_built, stats.stream_waits, stats.waits.bytes), (0, 1, size));
     assert!(gpu.now_ns() < done && gpu.done_at(OTHER).unwrap() >= done);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// So does a view.
@@ -377,5 +377,5 @@ fn a_view_over_memory_of_several_streams_is_found_before_one_is_built() {
     assert_eq!(allocator.allocate(2 * size, OTHER).unwrap(), view);
     assert_eq!(allocator.stats().views_built, 1);
     assert!(gpu.now_ns() < done && gpu.done_at(OTHER).unwrap() >= done);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }

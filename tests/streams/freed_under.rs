@@ -30,10 +30,10 @@ fn a_free_that_fails_forgets_the_current_stream() {
         let (gpu, allocator) = on(&format!("strategy:{strategy}"));
         let address = used(&gpu, &allocator);
         gpu.fail_nth(Call::EventRecord, 1, Status::UNKNOWN);
-        allocator.free_under(address, USER).unwrap_err();
+        allocator.free_with_current_stream(address, USER).unwrap_err();
         allocator.free(address).unwrap();
         assert_eq!(allocator.stats().active_bytes.all.current, 0, "{strategy}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -42,7 +42,7 @@ fn other_streams_wait_for_both() {
     for (told, late) in [(true, true), (false, false)] {
         let (gpu, allocator) = on("sharing:wait");
         let address = used(&gpu, &allocator);
-        if told { allocator.free_under(address, USER) } else { allocator.free(address) }.unwrap();
+        if told { allocator.free_with_current_stream(address, USER) } else { allocator.free(address) }.unwrap();
         // Stitched of that and of what is new.
         allocator.allocate(80 * MIB, OTHER).unwrap();
         assert!(gpu.now_ns() < KERNEL_NS, "the CPU does not wait");
@@ -55,7 +55,7 @@ fn other_streams_wait_for_both() {
 fn where_streams_do_not_wait_the_memory_stays_until_both_have_passed() {
     let (gpu, allocator) = on("sharing:completed");
     let address = used(&gpu, &allocator);
-    allocator.free_under(address, USER).unwrap();
+    allocator.free_with_current_stream(address, USER).unwrap();
     let physical = gpu.physical(Range { address, size: 60 * MIB });
     let other = allocator.allocate(20 * MIB, OTHER).unwrap();
     let theirs = gpu.physical(Range { address: other, size: 20 * MIB });
@@ -72,10 +72,10 @@ fn its_own_stream_has_it_at_once() {
     for options in ["", "sharing:never", "strategy:caching", "strategy:gmlake"] {
         let (gpu, allocator) = on(options);
         let address = used(&gpu, &allocator);
-        allocator.free_under(address, USER).unwrap();
+        allocator.free_with_current_stream(address, USER).unwrap();
         assert_eq!(allocator.allocate(60 * MIB, OWN).unwrap(), address, "{options}");
         // Its own stream is none that it is freed under.
-        allocator.free_under(address, OWN).unwrap();
+        allocator.free_with_current_stream(address, OWN).unwrap();
         assert!(gpu.call_stats().get(Call::EventRecord).count <= 1);
     }
 }
@@ -85,9 +85,9 @@ fn nothing_is_unmapped_before_both_have_passed() {
     for options in ["", "strategy:gmlake", "strategy:expandable"] {
         let (gpu, allocator) = on(options);
         let address = used(&gpu, &allocator);
-        allocator.free_under(address, USER).unwrap();
+        allocator.free_with_current_stream(address, USER).unwrap();
         allocator.empty_cache().unwrap();
-        assert_eq!((gpu.faults(), allocator.reserved()), (vec![], 0), "{options}");
+        assert_eq!((gpu.faults(), allocator.reports().reserved()), (vec![], 0), "{options}");
     }
 }
 
@@ -96,15 +96,15 @@ fn a_stream_that_ends_takes_its_memory_along_only_if_others_have_passed() {
     let (gpu, allocator) = on("sharing:wait");
     let address = allocator.allocate(60 * MIB, USER).unwrap();
     gpu.launch(OTHER, &[Range { address, size: 60 * MIB }], KERNEL_NS).unwrap();
-    allocator.free_under(address, OTHER).unwrap();
-    allocator.forget_stream(USER).unwrap();
+    allocator.free_with_current_stream(address, OTHER).unwrap();
+    allocator.streams().forget(USER).unwrap();
     assert!(gpu.now_ns() >= KERNEL_NS, "the CPU has waited for the other stream too");
     allocator.allocate(80 * MIB, OWN).unwrap();
     // The other way round there is nothing left to wait for.
     let (gpu, allocator) = on("sharing:wait");
     let address = used(&gpu, &allocator);
-    allocator.free_under(address, USER).unwrap();
-    allocator.forget_stream(USER).unwrap();
+    allocator.free_with_current_stream(address, USER).unwrap();
+    allocator.streams().forget(USER).unwrap();
     gpu.destroy_stream(USER);
     allocator.allocate(80 * MIB, OTHER).unwrap();
     drop(allocator);
@@ -117,13 +117,13 @@ fn an_event_that_cannot_be_recorded_leaves_the_block_live() {
     let address = used(&gpu, &allocator);
     for call in [Call::EventCreate, Call::EventRecord] {
         gpu.fail_nth(call, 1, Status::UNKNOWN);
-        let error = allocator.free_under(address, USER).unwrap_err();
+        let error = allocator.free_with_current_stream(address, USER).unwrap_err();
         assert!(matches!(&error, Error::Driver(error) if error.call == call), "{error}");
-        assert_eq!(allocator.size_of(address), Ok(60 * MIB));
+        assert_eq!(allocator.reports().size_of(address), Ok(60 * MIB));
     }
-    allocator.free_under(address, USER).unwrap();
-    assert_eq!(allocator.free_under(address, USER), Err(Error::InvalidAddress { address }));
-    allocator.free_under(0, USER).unwrap();
+    allocator.free_with_current_stream(address, USER).unwrap();
+    assert_eq!(allocator.free_with_current_stream(address, USER), Err(Error::InvalidAddress { address }));
+    allocator.free_with_current_stream(0, USER).unwrap();
     drop(allocator);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
 }
@@ -133,7 +133,7 @@ fn frees_late(gpu: &SimGpu, allocator: &Allocator, address: u64, free: impl FnOn
     gpu.launch(USER, &[Range { address, size: 60 * MIB }], KERNEL_NS).unwrap();
     let ends = gpu.done_at(USER).unwrap();
     free();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     // Stitched of that and of what is new, or after all was given back.
     allocator.allocate(80 * MIB, OTHER).unwrap();
     let starts = gpu.done_at(OTHER).unwrap().max(gpu.now_ns());
@@ -146,9 +146,9 @@ fn the_handle_of_a_stream_that_has_ended_is_another_streams() {
     for options in ["", "sharing:completed", "strategy:gmlake", "strategy:expandable"] {
         let (gpu, allocator) = on(options);
         let address = allocator.allocate(60 * MIB, USER).unwrap();
-        allocator.forget_stream(USER).unwrap();
+        allocator.streams().forget(USER).unwrap();
         gpu.replace_stream(USER);
-        frees_late(&gpu, &allocator, address, || allocator.free_under(address, USER).unwrap());
+        frees_late(&gpu, &allocator, address, || allocator.free_with_current_stream(address, USER).unwrap());
     }
 }
 
@@ -157,16 +157,16 @@ fn a_private_pool_ends_only_once_they_have_passed() {
     for options in ["", "sharing:completed", "strategy:gmlake", "strategy:expandable"] {
         for (own, own_ends) in [(OWN, false), (StreamId(3), true)] {
             let (gpu, allocator) = on(options);
-            let pool = allocator.create_pool();
-            let address = allocator.allocate_in(pool, 60 * MIB, own).unwrap();
+            let pool = allocator.pools().create();
+            let address = allocator.pools().allocate(pool, 60 * MIB, own).unwrap();
             frees_late(&gpu, &allocator, address, || {
-                allocator.free_under(address, USER).unwrap();
+                allocator.free_with_current_stream(address, USER).unwrap();
                 if own_ends {
-                    allocator.forget_stream(own).unwrap();
+                    allocator.streams().forget(own).unwrap();
                 }
-                allocator.release_pool(pool).unwrap();
+                allocator.pools().release(pool).unwrap();
             });
-            assert!(allocator.private_pools().is_empty());
+            assert!(allocator.pools().ids().is_empty());
         }
     }
 }
@@ -174,10 +174,10 @@ fn a_private_pool_ends_only_once_they_have_passed() {
 #[test]
 fn what_was_a_private_pools_is_as_any_other() {
     let (gpu, allocator) = on("sharing:wait");
-    let pool = allocator.create_pool();
-    let address = allocator.allocate_in(pool, 60 * MIB, OWN).unwrap();
-    allocator.release_pool(pool).unwrap();
-    frees_late(&gpu, &allocator, address, || allocator.free_under(address, USER).unwrap());
+    let pool = allocator.pools().create();
+    let address = allocator.pools().allocate(pool, 60 * MIB, OWN).unwrap();
+    allocator.pools().release(pool).unwrap();
+    frees_late(&gpu, &allocator, address, || allocator.free_with_current_stream(address, USER).unwrap());
 }
 
 #[test]
@@ -185,8 +185,8 @@ fn so_is_what_a_stream_used_that_has_ended() {
     let (gpu, allocator) = on("sharing:wait");
     let address = allocator.allocate(60 * MIB, OWN).unwrap();
     allocator.record_stream(address, OTHER).unwrap();
-    allocator.forget_stream(OTHER).unwrap();
-    frees_late(&gpu, &allocator, address, || allocator.free_under(address, USER).unwrap());
+    allocator.streams().forget(OTHER).unwrap();
+    frees_late(&gpu, &allocator, address, || allocator.free_with_current_stream(address, USER).unwrap());
 }
 
 #[test]
@@ -195,12 +195,12 @@ fn streams_that_are_not_captured_run_on_in_a_capture() {
         let (gpu, allocator) = on(options);
         let address = allocator.allocate(60 * MIB, OWN).unwrap();
         frees_late(&gpu, &allocator, address, || {
-            let (pool, captured) = (allocator.create_pool(), StreamId(3));
-            allocator.begin_allocate_to_pool(pool, Route::stream(captured).capturing()).unwrap();
+            let (pool, captured) = (allocator.pools().create(), StreamId(3));
+            allocator.pools().begin(pool, Route::stream(captured).capturing()).unwrap();
             gpu.begin_capture(captured, CaptureMode::Global).unwrap();
-            allocator.free_under(address, USER).unwrap();
+            allocator.free_with_current_stream(address, USER).unwrap();
             gpu.end_capture(captured).unwrap();
-            allocator.end_allocate_to_pool(pool).unwrap();
+            allocator.pools().end(pool).unwrap();
         });
     }
 }
@@ -212,7 +212,7 @@ fn streams_that_come_and_go_leave_no_events_behind() {
         let (gpu, allocator) = on(options);
         for number in 0..1000 {
             let address = allocator.allocate(1000, OWN).unwrap();
-            allocator.free_under(address, StreamId(1000 + number)).unwrap();
+            allocator.free_with_current_stream(address, StreamId(1000 + number)).unwrap();
             gpu.advance(KERNEL_NS);
         }
         assert!(gpu.leaks().events <= 64, "{options}: {}", gpu.leaks());
@@ -232,8 +232,8 @@ fn every_stream_that_was_current_is_waited_for() {
             gpu.launch(user, &[Range { address, size: 4 * MIB }], for_ns).unwrap();
             (address, user)
         });
-        blocks.into_iter().for_each(|(address, user)| allocator.free_under(address, user).unwrap());
-        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        blocks.into_iter().for_each(|(address, user)| allocator.free_with_current_stream(address, user).unwrap());
+        allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
         let taker = StreamId(3);
         allocator.allocate(8 * MIB, taker).unwrap();
         let starts = gpu.done_at(taker).unwrap().max(gpu.now_ns());
@@ -248,8 +248,8 @@ fn who_forgets_a_stream_waits_for_others_only_if_they_used_its_memory() {
         let (gpu, allocator) = on("");
         let address = allocator.allocate(4 * MIB, USER).unwrap();
         gpu.launch(OTHER, &[Range { address, size: 4 * MIB }], KERNEL_NS).unwrap();
-        allocator.free_under(address, under).unwrap();
-        allocator.forget_stream(USER).unwrap();
+        allocator.free_with_current_stream(address, under).unwrap();
+        allocator.streams().forget(USER).unwrap();
         assert_eq!(gpu.now_ns() >= KERNEL_NS, under == OTHER);
     }
 }

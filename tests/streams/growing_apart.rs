@@ -31,7 +31,7 @@ fn streams_that_grow_in_turns_lie_apart() {
         }
     }
     assert_eq!(allocator.stats().views_built, 0);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_refused_slab_is_cut_out_of_what_another_stream_has_freed() {
     let address = allocator.allocate(512, B).unwrap();
     assert_eq!(allocator.stats().num_alloc_retries, 0, "it was served without the last resort");
     allocator.free(address).unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -82,6 +82,6 @@ fn many_streams_find_room_for_all_of_the_device() {
         // A request of 6 MiB is refused.
         let left = (4 << 30) - allocator.stats().allocated_bytes.all.current;
         assert!(left < 6 * MIB, "{streams} streams leave {left} under `sharing:{sharing}`");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }

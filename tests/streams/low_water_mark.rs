@@ -20,7 +20,7 @@ fn held() -> (Arc<SimGpu>, Allocator) {
     gpu.hold(SIDE);
     allocator.free(side[0]).unwrap();
     main.into_iter().for_each(|address| allocator.free(address).unwrap());
-    assert_eq!(allocator.reserved(), 4 * MIB);
+    assert_eq!(allocator.reports().reserved(), 4 * MIB);
     (gpu, allocator)
 }
 

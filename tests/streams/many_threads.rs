@@ -42,7 +42,7 @@ impl Shared {
                 self.allocator.free(address).unwrap();
             }
             1 => self.allocator.free_on(address, stream).unwrap(),
-            2 => self.allocator.free_under(address, stream).unwrap(),
+            2 => self.allocator.free_with_current_stream(address, stream).unwrap(),
             _ => self.allocator.free(address).unwrap(),
         }
     }
@@ -50,7 +50,7 @@ impl Shared {
 
 /// The figures of one moment agree with each other: they are read under one lock.
 fn figures_agree(allocator: &Allocator) {
-    let now = allocator.fragmentation();
+    let now = allocator.reports().fragmentation();
     assert_eq!(now.allocated + now.pending + now.free + now.unsettled, now.reserved);
     let stats = allocator.stats();
     let [live, active, reserved] = [&stats.allocated_bytes, &stats.active_bytes, &stats.reserved_bytes];
@@ -65,10 +65,10 @@ fn figures_agree(allocator: &Allocator) {
 fn work(shared: &Shared, number: u64, seed: u64) {
     let Shared { gpu, allocator, .. } = shared;
     let mut random = Random(seed * THREADS + number);
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     let routed = number.is_multiple_of(2);
     if routed {
-        allocator.begin_allocate_to_pool(pool, Route::this_thread()).unwrap();
+        allocator.pools().begin(pool, Route::this_thread()).unwrap();
     }
     let mut pools = Vec::new();
     for _ in 0..OPS {
@@ -80,10 +80,10 @@ fn work(shared: &Shared, number: u64, seed: u64) {
                 let size = 1 + random.below(most);
                 let own = random.below(4) == 0;
                 let got =
-                    if own { allocator.allocate_in(pool, size, stream) } else { allocator.allocate(size, stream) };
+                    if own { allocator.pools().allocate(pool, size, stream) } else { allocator.allocate(size, stream) };
                 match got {
                     Ok(address) => {
-                        assert!(allocator.size_of(address).unwrap() >= size);
+                        assert!(allocator.reports().size_of(address).unwrap() >= size);
                         if let Some(old) = shared.swap(slot, address) {
                             allocator.free(old).unwrap();
                         }
@@ -99,47 +99,47 @@ fn work(shared: &Shared, number: u64, seed: u64) {
             }
             13 => figures_agree(allocator),
             14 => {
-                for segment in allocator.snapshot().segments {
+                for segment in allocator.reports().snapshot().segments {
                     assert_eq!(segment.blocks.iter().map(|block| block.size).sum::<u64>(), segment.total_size);
                 }
             }
             15 => drop(allocator.empty_cache().unwrap()),
             16 => drop(allocator.trim(random.below(512) * MIB).unwrap()),
-            17 if random.below(10) == 0 => allocator.forget_stream(stream).unwrap(),
+            17 if random.below(10) == 0 => allocator.streams().forget(stream).unwrap(),
             18 => {
                 gpu.advance(10_000);
-                pools.push(allocator.create_pool());
+                pools.push(allocator.pools().create());
                 if pools.len() > POOLS {
-                    allocator.release_pool(pools.remove(0)).unwrap();
+                    allocator.pools().release(pools.remove(0)).unwrap();
                 }
             }
             19 if random.below(5) == 0 => {
                 let limit = (random.below(2) == 0).then_some(300 * MIB);
-                allocator.set_memory_limit(limit).unwrap();
-                allocator.check().unwrap();
+                allocator.limits().set_bytes(limit).unwrap();
+                allocator.reports().check().unwrap();
             }
             // Other threads ask for the descriptors, while this one may already have freed the memory.
             // A driver's pool is not shared.
             20 if cfg!(target_os = "linux") && allocator.config().strategy != StrategyKind::MallocAsync => {
                 if let Some(address) = shared.swap(slot, 0) {
-                    let name = allocator.share(address).unwrap();
-                    assert_eq!(allocator.share(address).unwrap(), name);
+                    let name = allocator.sharing().export(address).unwrap();
+                    assert_eq!(allocator.sharing().export(address).unwrap(), name);
                     if let Some(other) = shared.swap(slot, address) {
                         shared.free(other, stream, &mut random);
                     }
-                    if let Ok(opened) = allocator.open_shared(&name.handle) {
-                        allocator.close_shared(opened).unwrap();
+                    if let Ok(opened) = allocator.sharing().open(&name.handle) {
+                        allocator.sharing().close(opened).unwrap();
                     }
                 }
             }
             _ => {}
         }
     }
-    pools.into_iter().for_each(|pool| allocator.release_pool(pool).unwrap());
+    pools.into_iter().for_each(|pool| allocator.pools().release(pool).unwrap());
     if routed {
-        allocator.end_allocate_to_pool(pool).unwrap();
+        allocator.pools().end(pool).unwrap();
     }
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
 }
 
 fn eight_threads(kind: StrategyKind) {
@@ -147,7 +147,7 @@ fn eight_threads(kind: StrategyKind) {
     let slots = std::array::from_fn(|_| AtomicU64::new(0));
     let shared = Arc::new(Shared { gpu, allocator, slots });
     let weak = Arc::downgrade(&shared);
-    let callback = shared.allocator.on_memory_pressure(move |pressure| {
+    let callback = shared.allocator.limits().on_pressure(move |pressure| {
         let Some(shared) = weak.upgrade() else { return false };
         shared.swap(pressure.requested, 0).is_some_and(|address| shared.allocator.free(address).is_ok())
     });
@@ -160,11 +160,11 @@ fn eight_threads(kind: StrategyKind) {
     });
     let Shared { gpu, allocator, .. } = &*shared;
     (0..SLOTS).filter_map(|slot| shared.swap(slot, 0)).for_each(|address| allocator.free(address).unwrap());
-    assert!(allocator.remove_memory_callback(callback));
-    allocator.set_memory_limit(None).unwrap();
+    assert!(allocator.limits().remove_callback(callback));
+    allocator.limits().set_bytes(None).unwrap();
     allocator.empty_cache().unwrap();
-    allocator.check().unwrap();
-    assert_eq!((allocator.reserved(), allocator.stats().allocated_bytes.all.current), (0, 0));
+    allocator.reports().check().unwrap();
+    assert_eq!((allocator.reports().reserved(), allocator.stats().allocated_bytes.all.current), (0, 0));
     let gpu = Arc::clone(gpu);
     drop(shared);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());

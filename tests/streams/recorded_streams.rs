@@ -46,7 +46,7 @@ fn each_stream_that_was_named_is_waited_for() {
             gpu.finish_hold(held);
             allocator.free(other).unwrap();
             assert_eq!(active(&allocator), 0, "{strategy}");
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
         }
     }
 }
@@ -65,7 +65,7 @@ fn a_stream_that_is_forgotten_is_waited_for_no_more_and_others_are() {
     for address in &blocks[..2] {
         allocator.free(*address).unwrap();
     }
-    allocator.forget_stream(first).unwrap();
+    allocator.streams().forget(first).unwrap();
     assert_eq!(allocator.stats().active_bytes.all.current, 6 * SIZE, "one is live, and one waits for the second");
     gpu.destroy_stream(first);
     let before = gpu.call_stats();
@@ -88,7 +88,7 @@ fn a_stream_that_exists_is_not_taken_for_one_that_is_gone() {
     let refused = allocator.free(address);
     assert!(matches!(&refused, Err(Error::Driver(error)) if error.status == Status::INVALID_HANDLE), "{refused:?}");
     assert!(gpu.now_ns() < KERNEL_NS, "nothing is waited for");
-    assert_eq!(allocator.size_of(address), Ok(SIZE), "the block stays live");
+    assert_eq!(allocator.reports().size_of(address), Ok(SIZE), "the block stays live");
     allocator.free(address).unwrap();
 }
 
@@ -101,20 +101,20 @@ fn a_stream_that_cannot_be_asked_is_told_by_its_number() {
     blocks.into_iter().for_each(|address| allocator.free(address).unwrap());
     gpu.fail_nth(Call::IsCapturing, 1, Status::INVALID_HANDLE);
     allocator.allocate(2 * SIZE, OWN).unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// The block of a private pool is freed by the slow path, whatever failed before.
 #[test]
 fn a_free_that_fails_leaves_a_private_pools_block_as_it_was() {
     let (gpu, allocator) = on("");
-    let pool = allocator.create_pool();
-    let address = allocator.allocate_in(pool, SIZE, USERS[0]).unwrap();
-    allocator.forget_stream(USERS[0]).unwrap();
+    let pool = allocator.pools().create();
+    let address = allocator.pools().allocate(pool, SIZE, USERS[0]).unwrap();
+    allocator.streams().forget(USERS[0]).unwrap();
     gpu.fail_nth(Call::EventRecord, 1, Status::UNKNOWN);
-    allocator.free_under(address, USERS[1]).unwrap_err();
-    allocator.check().unwrap();
+    allocator.free_with_current_stream(address, USERS[1]).unwrap_err();
+    allocator.reports().check().unwrap();
     allocator.free(address).unwrap();
     assert_eq!(allocator.stats().active_bytes.all.current, 0);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }

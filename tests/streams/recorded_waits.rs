@@ -43,12 +43,12 @@ fn a_program_far_ahead_of_the_gpu_holds_a_few_blocks() {
         for _ in 0..MANY {
             used(&gpu, &allocator, SIZE, OWN);
         }
-        let held = allocator.reserved() / SIZE;
+        let held = allocator.reports().reserved() / SIZE;
         assert!(held <= most && (most < MANY || held == MANY), "{options}: {held} blocks");
         let waits = allocator.stats().waits;
         assert_eq!(waits.recorded_bytes, if most < MANY { (MANY - held) * SIZE } else { 0 }, "{options}");
         assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -76,12 +76,33 @@ fn the_newest_buffers_are_not_waited_for() {
     assert_eq!(stats.waits.grown_bytes, 2 * SIZE);
 }
 
+/// As two ranks do that each begin a send, free its memory, and then allocate for a receive that lets the other's send end.
+#[test]
+fn a_message_of_a_fifth_of_live_memory_does_not_wait_for_that_of_its_own_round() {
+    let (gpu, allocator) = on("");
+    let size = 256 * MIB;
+    allocator.allocate(4 * size, OTHER).unwrap();
+    for _ in 0..MANY {
+        for stream in [OWN, USER] {
+            let address = allocator.allocate(size, stream).unwrap();
+            if stream == USER {
+                // The send of this round is not awaited, but for those before it.
+                assert!(busy_ns(&gpu, USER) + KERNEL_NS / 2 <= busy_ns(&gpu, OWN));
+            }
+            gpu.launch(stream, &[Range { address, size }], KERNEL_NS).unwrap();
+            allocator.free(address).unwrap();
+        }
+    }
+    assert_eq!(allocator.reports().reserved(), 6 * size, "one message more than is live");
+    assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
+}
+
 /// Rather than a refusal, a wait for any work.
 #[test]
 fn where_memory_cannot_grow_new_work_is_waited_for() {
     let (gpu, allocator) = on("");
     allocator.allocate(2 << 30, OTHER).unwrap();
-    allocator.set_memory_limit(Some((2 << 30) + SIZE)).unwrap();
+    allocator.limits().set_bytes(Some((2 << 30) + SIZE)).unwrap();
     let first = used(&gpu, &allocator, SIZE, OWN);
     for _ in 0..MANY {
         assert_eq!(used(&gpu, &allocator, SIZE, OWN), first);
@@ -95,7 +116,7 @@ fn where_memory_cannot_grow_new_work_is_waited_for() {
 fn the_next_one_waits_for_the_use_too() {
     let (gpu, allocator) = on("");
     let limit = 2 * SIZE;
-    allocator.set_memory_limit(Some(limit)).unwrap();
+    allocator.limits().set_bytes(Some(limit)).unwrap();
     let [first, second] = [OWN, OWN].map(|stream| allocator.allocate(SIZE, stream).unwrap());
     for address in [first, second] {
         gpu.launch(USER, &[Range { address, size: SIZE }], KERNEL_NS).unwrap();
@@ -118,7 +139,7 @@ fn another_stream_waits_for_both() {
     // A small one is no long epoch, and ends none at its free.
     for (last, size) in [(OWN, SIZE), (USER, SIZE), (OWN, 4 * MIB), (USER, 4 * MIB)] {
         let (gpu, allocator) = on("");
-        allocator.set_memory_limit(Some(size)).unwrap();
+        allocator.limits().set_bytes(Some(size)).unwrap();
         let address = allocator.allocate(size, OWN).unwrap();
         let work = |stream: StreamId, times: u64| {
             gpu.launch(stream, &[Range { address, size }], times * KERNEL_NS).unwrap();
@@ -132,7 +153,7 @@ fn another_stream_waits_for_both() {
         assert_eq!(allocator.allocate(size, OTHER).unwrap(), address);
         assert!(gpu.done_at(OTHER).unwrap() >= done, "{last}");
         assert_eq!(allocator.stats().pending_waits.requests, 0);
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -140,11 +161,11 @@ fn another_stream_waits_for_both() {
 fn small_blocks_serve_again_behind_waits() {
     let (gpu, allocator) = on("");
     const SMALL: u64 = 64 << 10;
-    allocator.set_memory_limit(Some(2 * MIB)).unwrap();
+    allocator.limits().set_bytes(Some(2 * MIB)).unwrap();
     for _ in 0..200 {
         used(&gpu, &allocator, SMALL, OWN);
     }
-    assert_eq!(allocator.reserved(), 2 * MIB);
+    assert_eq!(allocator.reports().reserved(), 2 * MIB);
     assert!(allocator.stats().waits.recorded_bytes > 100 * SMALL);
     assert!(gpu.faults().is_empty());
 }
@@ -152,7 +173,7 @@ fn small_blocks_serve_again_behind_waits() {
 #[test]
 fn several_blocks_serve_one_request() {
     let (gpu, allocator) = on("chunk_size_mb:2");
-    allocator.set_memory_limit(Some(4 * SIZE)).unwrap();
+    allocator.limits().set_bytes(Some(4 * SIZE)).unwrap();
     let blocks: Vec<u64> = (0..4).map(|_| allocator.allocate(SIZE, OWN).unwrap()).collect();
     for &address in &blocks {
         gpu.launch(USER, &[Range { address, size: SIZE }], KERNEL_NS).unwrap();
@@ -172,14 +193,14 @@ fn several_blocks_serve_one_request() {
     assert_eq!(allocator.allocate(3 * SIZE, OWN).unwrap(), joined);
     assert_eq!(allocator.stats().views_built, before);
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// With `free_on` the own stream has to pass as well.
 #[test]
 fn a_stream_named_at_the_free_is_waited_for() {
     let (gpu, allocator) = on("");
-    allocator.set_memory_limit(Some(SIZE)).unwrap();
+    allocator.limits().set_bytes(Some(SIZE)).unwrap();
     let address = allocator.allocate(SIZE, OWN).unwrap();
     gpu.launch(USER, &[Range { address, size: SIZE }], KERNEL_NS).unwrap();
     allocator.free_on(address, USER).unwrap();
@@ -192,29 +213,29 @@ fn a_stream_named_at_the_free_is_waited_for() {
 #[test]
 fn a_private_pool_has_its_own_blocks_again() {
     let (gpu, allocator) = on("");
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     let used_in = |pool| {
-        let address = allocator.allocate_in(pool, SIZE, OWN).unwrap();
+        let address = allocator.pools().allocate(pool, SIZE, OWN).unwrap();
         gpu.launch(USER, &[Range { address, size: SIZE }], KERNEL_NS).unwrap();
         allocator.record_stream(address, USER).unwrap();
         allocator.free(address).unwrap();
         address
     };
     let first = used_in(pool);
-    allocator.set_memory_limit(Some(SIZE)).unwrap();
+    allocator.limits().set_bytes(Some(SIZE)).unwrap();
     assert_eq!(used_in(pool), first);
     assert_eq!(allocator.stats().waits.recorded_bytes, SIZE);
     assert!(matches!(allocator.allocate(SIZE, OWN), Err(Error::OutOfMemory(_))), "a public request takes none of it");
     // A captured stream waits for nothing: the CPU has waited when the capture began.
-    allocator.begin_allocate_to_pool(pool, Route::stream(OWN).capturing()).unwrap();
+    allocator.pools().begin(pool, Route::stream(OWN).capturing()).unwrap();
     let done = gpu.done_at(USER).unwrap_or(0);
     gpu.begin_capture(OWN, CaptureMode::Global).unwrap();
     let waits = allocator.stats().stream_waits;
     assert!(allocator.allocate(SIZE, OWN).is_err() || gpu.now_ns() >= done);
     assert_eq!(allocator.stats().stream_waits, waits);
     gpu.end_capture(OWN).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    allocator.check().unwrap();
+    allocator.pools().end(pool).unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// A wait that fails hands nothing over; the next request has the memory.
@@ -222,7 +243,7 @@ fn a_private_pool_has_its_own_blocks_again() {
 fn a_wait_that_fails_leaves_the_block_where_it_was() {
     for nth in [1, 2] {
         let (gpu, allocator) = on("");
-        allocator.set_memory_limit(Some(SIZE)).unwrap();
+        allocator.limits().set_bytes(Some(SIZE)).unwrap();
         let address = allocator.allocate(SIZE, OWN).unwrap();
         for user in [USER, OTHER] {
             gpu.launch(user, &[Range { address, size: SIZE }], KERNEL_NS).unwrap();
@@ -237,10 +258,10 @@ fn a_wait_that_fails_leaves_the_block_where_it_was() {
         assert_eq!(after.active_bytes, before.active_bytes);
         assert_eq!(after.reserved_bytes, before.reserved_bytes);
         assert_eq!(after.waits.recorded_bytes, 0);
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         assert_eq!(allocator.allocate(SIZE, OWN).unwrap(), address);
         assert!(gpu.done_at(OWN) >= gpu.done_at(USER).max(gpu.done_at(OTHER)));
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -254,7 +275,7 @@ fn snapshots_show_it_as_pending_until_it_is_taken() {
     allocator.free(address).unwrap();
     let pending = |stats: seamalloc::Stats| stats.active_bytes.all.current - stats.allocated_bytes.all.current;
     assert_eq!(pending(allocator.stats()), SIZE);
-    allocator.set_memory_limit(Some(SIZE)).unwrap();
+    allocator.limits().set_bytes(Some(SIZE)).unwrap();
     assert_eq!(allocator.allocate(SIZE, OWN).unwrap(), address);
     assert_eq!(pending(allocator.stats()), 0);
     gpu.finish_hold(held);
@@ -272,16 +293,16 @@ fn blocks_of_a_released_pool_are_waited_for_on_their_stream() {
         }
         allocator.empty_cache().unwrap();
     }
-    let pool = allocator.create_pool();
-    let address = allocator.allocate_in(pool, SIZE, OWN).unwrap();
+    let pool = allocator.pools().create();
+    let address = allocator.pools().allocate(pool, SIZE, OWN).unwrap();
     allocator.record_stream(address, USER).unwrap();
     for (stream, times) in [(OWN, 5), (USER, 1)] {
         gpu.launch(stream, &[Range { address, size: SIZE }], times * KERNEL_NS).unwrap();
     }
     let done = gpu.done_at(OWN).unwrap();
     allocator.free(address).unwrap();
-    allocator.release_pool(pool).unwrap();
-    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.pools().release(pool).unwrap();
+    allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
     let again = allocator.allocate(SIZE, OTHER).unwrap();
     assert!(gpu.done_at(OTHER).unwrap_or(0).max(gpu.now_ns()) >= done);
     gpu.launch(OTHER, &[Range { address: again, size: SIZE }], KERNEL_NS).unwrap();
@@ -292,7 +313,7 @@ fn blocks_of_a_released_pool_are_waited_for_on_their_stream() {
 #[test]
 fn a_wait_for_new_work_that_stays_pending_is_warned_of_once() {
     let (gpu, allocator) = on("");
-    allocator.set_memory_limit(Some(SIZE)).unwrap();
+    allocator.limits().set_bytes(Some(SIZE)).unwrap();
     for stays in [false, true] {
         let hold = stays.then(|| gpu.hold(USER));
         used(&gpu, &allocator, SIZE, OWN);
@@ -302,12 +323,12 @@ fn a_wait_for_new_work_that_stays_pending_is_warned_of_once() {
         }
         let mut warned = [0; 2];
         let lines = log::warnings(|| {
-            assert_eq!(allocator.warn_of_pending_waits(Duration::MAX).unwrap(), 0, "no wait is so old");
+            assert_eq!(allocator.streams().warn_of_pending_waits(Duration::MAX).unwrap(), 0, "no wait is so old");
             // A wait that is over is not asked for again.
             gpu.fail_nth(Call::EventQuery, 1, Status::UNKNOWN);
-            assert_eq!(allocator.warn_of_pending_waits(Duration::ZERO).is_err(), stays);
+            assert_eq!(allocator.streams().warn_of_pending_waits(Duration::ZERO).is_err(), stays);
             gpu.fail_no_more();
-            warned = [(); 2].map(|()| allocator.warn_of_pending_waits(Duration::ZERO).unwrap());
+            warned = [(); 2].map(|()| allocator.streams().warn_of_pending_waits(Duration::ZERO).unwrap());
         });
         assert_eq!(warned, [usize::from(stays), 0]);
         let names =
@@ -315,7 +336,7 @@ fn a_wait_for_new_work_that_stays_pending_is_warned_of_once() {
         assert_eq!(lines.iter().filter(|line| names(line)).count(), usize::from(stays), "{lines:?}");
         hold.into_iter().for_each(|hold| assert!(gpu.finish_hold(hold)));
         allocator.free(again).unwrap();
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -328,5 +349,5 @@ fn waits_for_old_work_are_not_watched() {
         used(&gpu, &allocator, SIZE, OWN);
     }
     assert!(allocator.stats().stream_waits > 0);
-    assert_eq!(allocator.warn_of_pending_waits(Duration::ZERO).unwrap(), 0);
+    assert_eq!(allocator.streams().warn_of_pending_waits(Duration::ZERO).unwrap(), 0);
 }

@@ -74,7 +74,7 @@ mod turns {
         let membership = Terms::of(&allocator).map(|terms| Membership::start(terms, Arc::downgrade(&allocator)));
         let membership = membership.transpose()?;
         if let Some(membership) = &membership {
-            allocator.set_lender(Some(membership.lender()));
+            allocator.lending().set_lender(Some(membership.lender()));
             if !membership.wait_joined(Duration::from_secs(20)) {
                 return Err("there is no broker".into());
             }
@@ -97,7 +97,7 @@ mod turns {
                 _ => Err(format!("{line} is no task").into()),
             };
             let ms = begun.elapsed().as_secs_f64() * 1e3;
-            let (reserved, error) = (allocator.reserved(), done.as_ref().err().map(ToString::to_string));
+            let (reserved, error) = (allocator.reports().reserved(), done.as_ref().err().map(ToString::to_string));
             println!("{}", json!({ "ms": ms, "reserved": reserved, "did": done.ok(), "error": error }));
         }
         drop(membership);

@@ -29,7 +29,7 @@
 //! let memberships = [&one, &two].map(|allocator| {
 //!     let terms = Terms::new("the one device", broker.path());
 //!     Membership::start(terms, Arc::downgrade(allocator)).map(|membership| {
-//!         allocator.set_lender(Some(membership.lender()));
+//!         allocator.lending().set_lender(Some(membership.lender()));
 //!         membership
 //!     })
 //! });

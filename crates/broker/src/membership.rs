@@ -144,7 +144,7 @@ impl Membership {
         Ok(Self { shared, _stop: stop })
     }
 
-    /// Returns who asks others, for [`Allocator::set_lender`].
+    /// Returns who asks others, for [`DeviceLending::set_lender`](seamalloc::operations::DeviceLending::set_lender).
     #[must_use]
     pub fn lender(&self) -> Arc<dyn Lender> {
         Arc::new(Asker(Arc::clone(&self.shared)))
@@ -267,7 +267,7 @@ fn answer(stream: &UnixStream, said: Said, member: &dyn Member) -> io::Result<bo
                 tracing::warn!(%error, goes_on, "memory that another process needs stays");
             }
         }
-        let spare = allocator.spare();
+        let spare = allocator.lending().lendable();
         (has.held, has.live, has.free) = (spare.held, spare.live, spare.free);
     });
     if !is_there || !goes_on {
@@ -282,13 +282,13 @@ fn give(allocator: &Allocator, bytes: u64, most: Duration) -> seamalloc::Result<
     let begun = Instant::now();
     let mut given = 0;
     while given < bytes {
-        match allocator.lend(bytes - given) {
+        match allocator.lending().lend(bytes - given) {
             Ok(now) => given += now,
             // What went before is to be told.
             Err(error) if given == 0 => return Err(error),
             Err(_) => break,
         }
-        if given >= bytes || allocator.spare().free == 0 || begun.elapsed() >= most {
+        if given >= bytes || allocator.lending().lendable().free == 0 || begun.elapsed() >= most {
             break;
         }
         thread::sleep(BETWEEN_RELEASES);
@@ -370,7 +370,7 @@ mod tests {
             [1, 2, 3].map(|stream| (allocator.allocate(100 * MIB, StreamId(stream)).unwrap(), StreamId(stream)));
         allocator.free(blocks[0].0).unwrap();
         // Its event has passed.
-        allocator.lend(2 * MIB).unwrap();
+        allocator.lending().lend(2 * MIB).unwrap();
         gpu.synchronize().unwrap();
         for (address, stream) in &blocks[1..] {
             gpu.launch(*stream, &[Range { address: *address, size: MIB }], ns).unwrap();
@@ -383,13 +383,13 @@ mod tests {
     #[test]
     fn as_much_is_given_as_was_asked_for() {
         let (_, allocator) = freed(500_000);
-        let held = allocator.reserved();
+        let held = allocator.reports().reserved();
         let given = give(&allocator, 250 * MIB, LONG).unwrap();
-        assert_eq!((given, allocator.reserved()), (250 * MIB, held - 250 * MIB));
+        assert_eq!((given, allocator.reports().reserved()), (250 * MIB, held - 250 * MIB));
         assert_eq!(give(&allocator, 0, LONG).unwrap(), 0);
         // What is in use for long is not waited for without end.
         let (_, allocator) = freed(1 << 50);
-        let passed = allocator.reserved() - 200 * MIB;
+        let passed = allocator.reports().reserved() - 200 * MIB;
         assert_eq!(give(&allocator, 250 * MIB, MOST_RELEASES).unwrap(), passed);
     }
 
@@ -411,8 +411,8 @@ mod tests {
     fn what_was_given_before_a_failure_counts() {
         let (gpu, allocator) = freed(1 << 50);
         let before = gpu.call_stats().get(Call::EventQuery).count;
-        let passed = allocator.lend(250 * MIB).unwrap();
-        assert!(passed > 0 && allocator.reserved() == 200 * MIB, "the others are in use");
+        let passed = allocator.lending().lend(250 * MIB).unwrap();
+        assert!(passed > 0 && allocator.reports().reserved() == 200 * MIB, "the others are in use");
         let queries = gpu.call_stats().get(Call::EventQuery).count - before;
         let (gpu, allocator) = freed(1 << 50);
         (1..100).for_each(|nth| gpu.fail_nth(Call::EventQuery, queries + nth, Status::UNKNOWN));

@@ -38,10 +38,10 @@ mod server;
 mod source;
 
 pub use error::LiveError;
-pub use metrics::{METRICS, Metric, prometheus};
+pub use metrics::prometheus;
 #[cfg(unix)]
 pub use place::listed;
-pub use sample::{Process, Sample};
+pub use sample::{METRICS, Metric, Process, Sample};
 #[cfg(unix)]
 pub use seamalloc_socket::folder;
 #[cfg(unix)]

@@ -1,89 +1,124 @@
 //! The figures of an allocator at one moment, as they go over the socket.
 //!
-//! Owns: their names and units. What a reader does not know it passes over, and what a writer does not know yet is 0.
+//! Owns: the figures, and the metrics that they are. What a reader does not know it passes over, and what a writer does not know yet is 0.
 
-use seamalloc::Allocator;
+use seamalloc::{Allocator, Fragmentation, Stats};
 use serde::{Deserialize, Serialize};
 
-/// The figures of one allocator. Those that end in `_bytes` are bytes, in `_ns` nanoseconds; those that end in `_total` have grown
-/// since the allocator was made.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Sample {
-    /// Its number in the process.
-    pub allocator: u32,
-    /// The device as it was named when it was opened: `cuda:0`.
-    pub device: String,
-    /// The strategy.
-    pub strategy: String,
-    /// When this was, in microseconds since 1970.
-    pub time_us: u64,
-    /// Held from the driver.
-    pub reserved_bytes: u64,
-    /// The most of that since the last reset of peaks.
-    pub reserved_peak_bytes: u64,
-    /// In blocks that the program has not freed, rounding included.
-    pub live_bytes: u64,
-    /// The most of that since the last reset of peaks.
-    pub live_peak_bytes: u64,
-    /// Lost to rounding.
-    pub rounding_bytes: u64,
-    /// Freed by the program, and still used by other streams.
-    pub pending_bytes: u64,
-    /// Free, for any owner.
-    pub free_bytes: u64,
-    /// Of what is free: what lies with a stream or private pool, and other streams cannot take at present.
-    pub stranded_bytes: u64,
-    /// The largest request of more than 1 MiB that some stream could be given without new memory.
-    pub largest_request_bytes: u64,
-    /// The most that may be held; 0 where there is no limit.
-    pub limit_bytes: u64,
-    /// The tables of the allocator, in memory of the host.
-    pub host_bytes: u64,
-    /// What waking all tags that sleep takes.
-    pub asleep_bytes: u64,
-    /// Page-locked memory of the host for backups of tags.
-    pub page_locked_bytes: u64,
-    /// Live blocks.
-    pub live_blocks: u64,
-    /// Views that exist.
-    pub views: u64,
-    /// Requests that were served.
-    pub allocations_total: u64,
-    /// Frees.
-    pub frees_total: u64,
-    /// Operations that called the driver.
-    pub stalls_total: u64,
-    /// The time that they spent there.
-    pub stall_ns_total: u64,
-    /// GPU-side waits of a stream for work of another on freed memory.
-    pub waits_total: u64,
-    /// The bytes that these passed on.
-    pub wait_bytes_total: u64,
-    /// Waits of the CPU for freed memory before a refusal.
-    pub cpu_waits_total: u64,
-    /// The time of these.
-    pub cpu_wait_ns_total: u64,
-    /// How often memory was taken from the driver.
-    pub driver_allocations_total: u64,
-    /// How often it was given back.
-    pub driver_frees_total: u64,
-    /// Requests for which all cached memory was given back.
-    pub retries_total: u64,
-    /// Requests that were refused.
-    pub refusals_total: u64,
-    /// How often memory went back because too little of the device was free for others (`headroom`).
-    pub yields_total: u64,
-    /// The bytes that went back then.
-    pub yielded_bytes_total: u64,
-    /// Live memory that lies in the machine's (`spill:host=SIZE`). It is a part of `live_bytes`, and none of `reserved_bytes`.
-    pub spilled_bytes: u64,
-    /// Pieces of memory that were spilled.
-    pub spills_total: u64,
-    /// Pieces that came back.
-    pub spill_returns_total: u64,
-    /// The time in the driver that both took.
-    pub spill_ns_total: u64,
+/// A metric: a figure as Prometheus has it.
+#[derive(Debug)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it only grows while the process lives: a counter. Else it is a gauge.
+    pub grows: bool,
+    /// What it says.
+    pub help: &'static str,
+    pub(crate) value: fn(&Sample) -> f64,
+}
+
+/// What a sample is taken of.
+struct Look {
+    stats: Stats,
+    memory: Fragmentation,
+    /// The most bytes that may be held; 0 where there is no limit.
+    limit: u64,
+}
+
+/// Makes the struct [`Sample`], which is filled in from a [`Look`], and [`METRICS`].
+macro_rules! figures {
+    ($( $figure:ident: $kind:ident, $(in_seconds $seconds:literal,)? $help:literal, $of:expr; )*) => {
+        /// The figures of one allocator. Those that end in `_bytes` are bytes, in `_ns` nanoseconds; those that end in `_total` have grown
+        /// since the allocator was made.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Sample {
+            /// Its number in the process.
+            pub allocator: u32,
+            /// The device as it was named when it was opened: `cuda:0`.
+            pub device: String,
+            /// The strategy.
+            pub strategy: String,
+            /// When this was, in microseconds since 1970.
+            pub time_us: u64,
+            $( #[doc = $help] pub $figure: u64, )*
+        }
+
+        impl Sample {
+            fn figures(look: &Look) -> Self {
+                fn of(look: &Look, figure: impl Fn(&Look) -> u64) -> u64 {
+                    figure(look)
+                }
+                Self { $( $figure: of(look, $of), )* ..Self::default() }
+            }
+        }
+
+        /// Every metric.
+        pub const METRICS: &[Metric] = &[ $( Metric {
+            name: figures!(@first $($seconds)? concat!("seamalloc_", stringify!($figure))),
+            grows: figures!(@grows $kind),
+            help: $help,
+            value: |sample| sample.$figure as f64 $( / figures!(@per_second $seconds) )?,
+        }, )* ];
+    };
+    (@first $seconds:literal $name:expr) => { $seconds };
+    (@first $name:expr) => { $name };
+    (@grows counter) => { true };
+    (@grows gauge) => { false };
+    (@per_second $seconds:literal) => { 1e9 };
+}
+
+// A figure that is added here is in samples and metrics; `docs/metrics.md` needs a row. Prometheus has times in seconds.
+figures! {
+    reserved_bytes: gauge, "Memory held from the driver.", |look| look.memory.reserved;
+    reserved_peak_bytes: gauge, "The most memory held since the last reset of peaks.",
+        |look| look.stats.reserved_bytes.all.peak;
+    live_bytes: gauge, "Memory in blocks that the program has not freed, rounding included.",
+        |look| look.memory.allocated;
+    live_peak_bytes: gauge, "The most memory in live blocks since the last reset of peaks.",
+        |look| look.stats.allocated_bytes.all.peak;
+    rounding_bytes: gauge, "Memory lost to rounding.", |look| look.memory.rounding_loss();
+    pending_bytes: gauge, "Memory that was freed and that other streams still use.", |look| look.memory.pending;
+    free_bytes: gauge, "Memory held and free.", |look| look.memory.free;
+    stranded_bytes: gauge, "Free memory of a stream or private pool that other streams of the program cannot take at present.",
+        |look| look.memory.stranded();
+    largest_request_bytes: gauge, "The largest request above 1 MiB that some stream could be given without new memory.",
+        |look| look.memory.largest_reachable();
+    limit_bytes: gauge, "The most memory that may be held; 0 is no limit.", |look| look.limit;
+    host_bytes: gauge, "Memory of the host for the allocator's tables.", |look| look.stats.host_bytes;
+    asleep_bytes: gauge, "Memory that waking all tags that sleep takes.", |look| look.stats.sleep.asleep_bytes;
+    page_locked_bytes: gauge, "Page-locked memory of the host for backups of tags that sleep.",
+        |look| look.stats.sleep.page_locked_bytes;
+    live_blocks: gauge, "Live blocks.", |look| look.stats.allocation.all.current;
+    views: gauge, "Stitched views that exist.", |look| look.stats.views;
+    allocations_total: counter, "Requests that were served.", |look| look.stats.allocation.all.allocated;
+    frees_total: counter, "Frees.", |look| look.stats.allocation.all.freed;
+    stalls_total: counter, "Operations that called the driver.", |look| look.stats.stalls.count;
+    stall_ns_total: counter, in_seconds "seamalloc_stall_seconds_total", "Time that operations spent in the driver.",
+        |look| look.stats.stalls.total_ns;
+    waits_total: counter, "GPU-side waits of a stream for work of another on freed memory.",
+        |look| look.stats.stream_waits;
+    wait_bytes_total: counter, "Memory that such waits passed on.",
+        |look| look.stats.waits.bytes + look.stats.waits.recorded_bytes;
+    cpu_waits_total: counter, "Waits of the CPU for freed memory before a refusal.",
+        |look| look.stats.pending_waits.requests;
+    cpu_wait_ns_total: counter, in_seconds "seamalloc_cpu_wait_seconds_total", "Time of such waits.",
+        |look| look.stats.pending_waits.total_ns;
+    driver_allocations_total: counter, "How often memory was taken from the driver.",
+        |look| look.stats.num_device_alloc;
+    driver_frees_total: counter, "How often memory was given back to the driver.", |look| look.stats.num_device_free;
+    retries_total: counter, "Requests for which all cached memory was given back.", |look| look.stats.num_alloc_retries;
+    refusals_total: counter, "Requests that were refused for want of memory.", |look| look.stats.num_ooms;
+    yields_total: counter, "Times that memory went back for others, with a headroom.",
+        |look| look.stats.headroom.yields;
+    yielded_bytes_total: counter, "Memory that went back then.", |look| look.stats.headroom.yielded_bytes;
+    spilled_bytes: gauge, "Live memory that lies in the machine's memory, and is not held of the device.",
+        |look| look.memory.spilled;
+    spills_total: counter, "Pieces of live memory that were spilled to the machine's.", |look| look.stats.spills.chunks;
+    spill_returns_total: counter, "Spilled pieces that came back to the device.",
+        |look| look.stats.spills.returned_chunks;
+    spill_ns_total: counter, in_seconds "seamalloc_spill_seconds_total", "Time in the driver that both took.",
+        |look| look.stats.spills.total_ns;
 }
 
 /// A process and its allocators.
@@ -106,47 +141,16 @@ impl Sample {
     /// Reads the figures of an allocator: two looks under its lock. How memory is divided up takes a walk over its free ranges.
     #[must_use]
     pub fn of(number: u32, device: &str, allocator: &Allocator) -> Self {
-        let (stats, memory, config) = (allocator.stats(), allocator.fragmentation(), allocator.config());
+        let config = allocator.config();
         let total = allocator.driver().properties().total_memory;
         let by_fraction = config.memory_fraction.map(|part| (part * total as f64) as u64);
+        let limit = config.memory_limit.into_iter().chain(by_fraction).min().unwrap_or(0);
         Self {
             allocator: number,
             device: device.to_owned(),
             strategy: config.strategy.name().to_owned(),
             time_us: now_us(),
-            reserved_bytes: memory.reserved,
-            reserved_peak_bytes: stats.reserved_bytes.all.peak,
-            live_bytes: memory.allocated,
-            live_peak_bytes: stats.allocated_bytes.all.peak,
-            rounding_bytes: memory.rounding_loss(),
-            pending_bytes: memory.pending,
-            free_bytes: memory.free,
-            stranded_bytes: memory.stranded(),
-            largest_request_bytes: memory.largest_reachable(),
-            limit_bytes: config.memory_limit.into_iter().chain(by_fraction).min().unwrap_or(0),
-            host_bytes: stats.host_bytes,
-            asleep_bytes: stats.sleep.asleep_bytes,
-            page_locked_bytes: stats.sleep.page_locked_bytes,
-            live_blocks: stats.allocation.all.current,
-            views: stats.views,
-            allocations_total: stats.allocation.all.allocated,
-            frees_total: stats.allocation.all.freed,
-            stalls_total: stats.stalls.count,
-            stall_ns_total: stats.stalls.total_ns,
-            waits_total: stats.stream_waits,
-            wait_bytes_total: stats.waits.bytes + stats.waits.recorded_bytes,
-            cpu_waits_total: stats.pending_waits.requests,
-            cpu_wait_ns_total: stats.pending_waits.total_ns,
-            driver_allocations_total: stats.num_device_alloc,
-            driver_frees_total: stats.num_device_free,
-            retries_total: stats.num_alloc_retries,
-            refusals_total: stats.num_ooms,
-            yields_total: stats.headroom.yields,
-            yielded_bytes_total: stats.headroom.yielded_bytes,
-            spilled_bytes: memory.spilled,
-            spills_total: stats.spills.chunks,
-            spill_returns_total: stats.spills.returned_chunks,
-            spill_ns_total: stats.spills.total_ns,
+            ..Self::figures(&Look { stats: allocator.stats(), memory: allocator.reports().fragmentation(), limit })
         }
     }
 

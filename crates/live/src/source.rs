@@ -59,7 +59,7 @@ pub(crate) fn flight_of(source: &dyn Source, wanted: u32) -> Result<Flight, Stri
     let mut found = Err(format!("this process has no allocator {wanted}"));
     source.each(&mut |number, _, allocator| {
         if number == wanted {
-            found = allocator.flight().map_err(|error| error.to_string());
+            found = allocator.reports().flight().map_err(|error| error.to_string());
         }
     });
     found

@@ -58,8 +58,8 @@ fn it_tells_what_the_allocator_holds_and_has_done() {
     assert_eq!((sample.device.as_str(), sample.strategy.as_str(), sample.allocator), ("sim:h200", "stitch", 0));
     assert_eq!((sample.live_bytes, sample.live_peak_bytes, sample.limit_bytes), (20 * MIB, 120 * MIB, 512 * MIB));
     assert_eq!((sample.allocations_total, sample.frees_total, sample.refusals_total), (2, 1, 1));
-    assert_eq!(sample.reserved_bytes, job.allocator.reserved());
-    assert_eq!(sample.stranded_bytes, job.allocator.fragmentation().stranded());
+    assert_eq!(sample.reserved_bytes, job.allocator.reports().reserved());
+    assert_eq!(sample.stranded_bytes, job.allocator.reports().fragmentation().stranded());
     assert_eq!(sample.reserved_bytes, sample.live_bytes + sample.pending_bytes + sample.free_bytes);
     assert_eq!(sample.stalls_total, job.allocator.stats().stalls.count);
     assert!(before.allocators[0].time_us < sample.time_us && before.allocators[0].live_bytes == 120 * MIB);

@@ -221,7 +221,7 @@ impl<'t> Looker<'t> {
             _ => self.course.work.push(work),
         }
         (self.busy_ns, self.calls) = (busy_ns, calls);
-        change(&mut self.course.reserved, op, allocator.reserved());
+        change(&mut self.course.reserved, op, allocator.reports().reserved());
         let retries = allocator.stats().num_alloc_retries;
         if retries > self.retries {
             self.retries = retries;
@@ -243,7 +243,7 @@ impl Watcher for Looker<'_> {
         };
         self.take_notes(op);
         if op == 0 && self.course.reserved.is_empty() {
-            change(&mut self.course.reserved, 0, step.allocator.reserved());
+            change(&mut self.course.reserved, 0, step.allocator.reports().reserved());
         }
         match step.what {
             TraceEvent::Alloc { size, .. } => {
@@ -251,7 +251,7 @@ impl Watcher for Looker<'_> {
                 self.sizes.push(size);
                 if let Some(map) = &mut self.course.map {
                     // A block that is live has a size.
-                    map.add(step.address, step.allocator.size_of(step.address).unwrap_or(size), op);
+                    map.add(step.address, step.allocator.reports().size_of(step.address).unwrap_or(size), op);
                 }
             }
             TraceEvent::FreeRequested { block } => {
@@ -274,7 +274,7 @@ impl Watcher for Looker<'_> {
         if !matches!(step.what, TraceEvent::FreeCompleted { .. }) {
             self.op += 1;
             if u64::from(op) % self.sample_every == 0 {
-                self.course.samples.push((op, step.allocator.fragmentation()));
+                self.course.samples.push((op, step.allocator.reports().fragmentation()));
             }
         }
     }
@@ -286,7 +286,7 @@ impl Watcher for Looker<'_> {
         self.take_notes(op);
         self.take_work(op, allocator);
         if self.course.samples.last().is_none_or(|(last, _)| *last < op) {
-            self.course.samples.push((op, allocator.fragmentation()));
+            self.course.samples.push((op, allocator.reports().fragmentation()));
         }
     }
 }

@@ -121,7 +121,7 @@ impl FlightDump {
     /// As [`write_flight`]; [`TraceError::Io`] where the host has no memory to read the recorder.
     pub fn write(&self, allocator: &Allocator, path: &Path) -> Result<(), TraceError> {
         let told = |error: Error| TraceError::io(&path.display().to_string(), std::io::Error::other(error.to_string()));
-        let mut flight = allocator.flight().map_err(told)?;
+        let mut flight = allocator.reports().flight().map_err(told)?;
         flight.snapshot.device = self.device;
         write_flight(&flight, path)
     }

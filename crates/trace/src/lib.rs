@@ -48,6 +48,7 @@ mod history;
 pub mod iteration;
 pub mod layout;
 mod lines;
+mod make_refused;
 mod memory;
 pub mod owners;
 mod persistent;
@@ -76,11 +77,10 @@ pub use error::{Place, RuleError, TraceError};
 pub use flight::{FlightDump, write_flight};
 pub use fragmentation::{FRAGMENTATION_COLUMNS, fragmentation_json};
 pub use layout::Layout;
+pub use make_refused::make_refused;
 pub use memory::MemoryError;
 pub use persistent::persistent;
-pub use pytorch::{
-    PyTorchSnapshot, make_refused, read_snapshot, write_flight_pickle, write_snapshot_json, write_snapshot_pickle,
-};
+pub use pytorch::{PyTorchSnapshot, read_snapshot, write_flight_pickle, write_snapshot_json, write_snapshot_pickle};
 pub use read::{read_bytes, read_path};
 pub use recorder::Recorder;
 pub use rmm::read_rmm;

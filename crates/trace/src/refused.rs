@@ -1,6 +1,6 @@
 //! The request that was refused while a job was recorded.
 //!
-//! Owns: its place in a trace's description, and the trace in which it is made.
+//! Owns: its place in a trace's description, and the trace in which it is made. `make_refused.rs` makes it.
 
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 use seamalloc::driver::StreamId;
@@ -84,6 +84,8 @@ impl RefusedRequest {
 mod tests {
     use super::*;
     use crate::builder::check;
+    use crate::make_refused;
+    use crate::pytorch::{Origins, Refusal};
 
     fn alloc(size: u64) -> TraceEvent {
         TraceEvent::Alloc { size, stream: 0 }
@@ -104,6 +106,24 @@ mod tests {
         assert_eq!(made.events[4..7], [vec![TraceEvent::Alloc { size: 50, stream: 1 }], freed(2).into()].concat());
         assert_eq!(made.events[7..], [vec![alloc(9)], freed(3).into(), freed(1).into()].concat());
         assert_eq!(made.summary().peak_live, 57);
+    }
+
+    #[test]
+    fn a_request_is_made_once_and_has_its_stack() {
+        let refused = RefusedRequest { event: 3, size: 50, stream: StreamId(0), is_made: false };
+        let mut trace = Trace { streams: vec![StreamId(0)], ..Trace::default() };
+        trace.events = [vec![alloc(5)], freed(0).into(), vec![alloc(7)]].concat();
+        trace.meta.insert(RefusedRequest::KEY.to_owned(), refused.to_json());
+        let refusal = |before_block, size, stack| Refusal { before_block, size, device_free: 0, stack };
+        let refusals = vec![refusal(1, 60, 8), refusal(1, 50, 9), refusal(2, 1, 7)];
+        let mut origins = Origins { of_block: vec![1, 2], refusals, ..Origins::default() };
+        assert_eq!(RefusedRequest::job(&trace).events.len(), 7);
+        for _ in 0..2 {
+            make_refused(&mut trace, Some(&mut origins));
+            assert_eq!((origins.of_block.as_slice(), origins.refusals[2].before_block), (&[1, 9, 2][..], 3));
+            assert_eq!((RefusedRequest::job(&trace).as_ref(), trace.events.len()), (&trace, 7));
+        }
+        assert_eq!(RefusedRequest::of(&trace), Some(RefusedRequest { is_made: true, ..refused }));
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn run(allocator: &Allocator) -> Result<(), Box<dyn Error>> {
     drop((overwritten, result, blocks, streams));
     let given = allocator.empty_cache()?;
     println!("given back: {} MiB of {} MiB", given / MIB, allocator.stats().reserved_bytes.all.peak / MIB);
-    match allocator.reserved() {
+    match allocator.reports().reserved() {
         0 => Ok(()),
         left => Err(format!("{left} bytes were not given back").into()),
     }

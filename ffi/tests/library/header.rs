@@ -7,10 +7,28 @@ use std::fs;
 
 const WRITE: &str = "SEAMALLOC_WRITE_HEADER";
 
+/// A copy of the source for cbindgen, which expands no macros: the struct that `figures!` makes is written out.
+fn expanded() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(format!("{FFI}/src")).unwrap().map(Result::unwrap) {
+        let mut text = fs::read_to_string(file.path()).unwrap();
+        if let Some((before, rest)) = text.split_once("\nfigures! {\n") {
+            let (table, after) = rest.split_once("\n}\n").unwrap();
+            let field = |line: &str| line.rsplit_once(" = ").map_or(line.to_owned(), |(field, _)| format!("{field},"));
+            let lines: Vec<String> = table.replace(" of Figures {", " {").lines().map(field).collect();
+            text = format!("{before}\n{}\n{after}", lines.join("\n"));
+        }
+        fs::write(folder.path().join(file.file_name()), text).unwrap();
+    }
+    folder
+}
+
 #[test]
 fn the_header_is_the_one_that_is_generated() {
     let config = cbindgen::Config::from_file(format!("{FFI}/cbindgen.toml")).unwrap();
-    let bindings = cbindgen::Builder::new().with_config(config).with_crate(FFI).generate().unwrap();
+    let source = expanded();
+    let builder = cbindgen::Builder::new().with_config(config).with_src(source.path().join("lib.rs"));
+    let bindings = builder.generate().unwrap();
     let mut generated = Vec::new();
     bindings.write(&mut generated);
     let generated = String::from_utf8(generated).unwrap();

@@ -90,16 +90,16 @@ fn replay(trace: &Trace, kind: StrategyKind) {
     let gpu = Arc::new(SimGpu::new(config).expect("a device"));
     let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::with_strategy(kind)).expect("an allocator");
     let (recorder, observer) = Recorder::with_clock(usize::MAX, || 0);
-    allocator.observe(Some(observer));
+    allocator.reports().set_observer(Some(observer));
     let mut replayer = Replayer::new(trace, allocator, Arc::clone(&gpu));
     let pass = replayer.pass(1, &mut |_| {}).unwrap_or_else(|error| panic!("{kind}: {error}"));
     let allocator = replayer.allocator();
-    allocator.check().unwrap_or_else(|error| panic!("{kind}: {error}"));
-    assert_eq!(allocator.reserved(), gpu.leaks().bytes, "{kind}: bytes held");
+    allocator.reports().check().unwrap_or_else(|error| panic!("{kind}: {error}"));
+    assert_eq!(allocator.reports().reserved(), gpu.leaks().bytes, "{kind}: bytes held");
     assert!(gpu.faults().is_empty(), "{kind}: {}", gpu.faults()[0]);
     assert!(pass.oom.is_some() || pass.allocations == trace.summary().allocations, "{kind}: a request is missing");
 
-    let snapshot = allocator.snapshot();
+    let snapshot = allocator.reports().snapshot();
     let told = recorder.to_trace("x", Some(&snapshot)).unwrap_or_else(|error| panic!("{kind}: {error}"));
     let history = recorder.history();
     if told.events.is_empty() {

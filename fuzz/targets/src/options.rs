@@ -93,11 +93,11 @@ fn use_options(config: Config, device: SimConfig) {
         {
             allocator.free(address).expect("it is live");
         }
-        allocator.check().expect("every rule holds");
+        allocator.reports().check().expect("every rule holds");
     }
     live.into_iter().for_each(|address| allocator.free(address).expect("it is live"));
     allocator.empty_cache().expect("no call fails");
-    allocator.check().expect("every rule holds");
-    assert_eq!(allocator.reserved(), gpu.leaks().bytes);
+    allocator.reports().check().expect("every rule holds");
+    assert_eq!(allocator.reports().reserved(), gpu.leaks().bytes);
     assert_eq!(allocator.stats().allocated_bytes.all.current, 0);
 }

@@ -32,10 +32,10 @@ fn program() -> Allocator {
         take(32 * MIB);
     };
     stitch(&|size| allocator.allocate(size, MAIN).unwrap());
-    allocator.open_pool(STITCHED).unwrap();
-    stitch(&|size| allocator.allocate_in(STITCHED, size, SIDE).unwrap());
-    allocator.open_pool_with(OWN, Segments::by_malloc()).unwrap();
-    allocator.allocate_in(OWN, 3 * MIB, MAIN).unwrap();
+    allocator.pools().open(STITCHED).unwrap();
+    stitch(&|size| allocator.pools().allocate(STITCHED, size, SIDE).unwrap());
+    allocator.pools().open_with(OWN, Segments::by_malloc()).unwrap();
+    allocator.pools().allocate(OWN, 3 * MIB, MAIN).unwrap();
     let small = [(); 2].map(|()| allocator.allocate(512, MAIN).unwrap());
     allocator.free(small[0]).unwrap();
     let pending = allocator.allocate(16 * MIB, SIDE).unwrap();

@@ -83,10 +83,7 @@ impl Strategy for Stitch {
         };
         self.spends_reserve = false;
         context.note_new_wait(request);
-        served.map_err(|miss| match miss {
-            Miss::OutOfMemory { .. } => Miss::OutOfMemory { refused: self.refused },
-            failed => failed,
-        })
+        served.or_try(|| Err(Miss::OutOfMemory { refused: self.refused }))
     }
 
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
@@ -234,8 +231,8 @@ impl Stitch {
             Joined::Missing(missing) => missing,
         };
         let block = self.grow(context, request, missing)?;
-        if self.until != Until::ANY && context.has_recorded(request)? {
-            context.count_growth_for_wait(missing);
+        if self.until != Until::ANY {
+            context.count_growth_for_wait(request, missing)?;
         }
         Ok(block)
     }

@@ -71,41 +71,41 @@ impl Desk {
             };
             let done = match dice.below(16) {
                 0 if !capturing && stream != StreamId::DEFAULT => {
-                    allocator.forget_stream(stream).map(|()| self.note(Act::Forgot(stream)))
+                    allocator.streams().forget(stream).map(|()| self.note(Act::Forgot(stream)))
                 }
                 1 if !capturing => match pool {
-                    Some(pool) => allocator.release_pool(pool).map(|()| {
+                    Some(pool) => allocator.pools().release(pool).map(|()| {
                         self.lock().pools.retain(|other| *other != pool);
                         self.note(Act::Released(pool));
                     }),
                     None => Ok(()),
                 },
-                2 => pool.map_or(Ok(()), |pool| allocator.sleep(pool, &Backup::Host).map(drop)),
-                3 => pool.map_or(Ok(()), |pool| allocator.wake(pool).map(drop)),
+                2 => pool.map_or(Ok(()), |pool| allocator.tags().sleep(pool, &Backup::Host).map(drop)),
+                3 => pool.map_or(Ok(()), |pool| allocator.tags().wake(pool).map(drop)),
                 4 => allocator.empty_cache().map(drop),
-                5 => allocator.unspill().map(drop),
-                6 => allocator.set_memory_limit(None),
+                5 => allocator.spill().restore().map(drop),
+                6 => allocator.limits().set_bytes(None),
                 7 => allocator.trim(dice.below(256 * MIB)).map(drop),
-                8 => allocator.release_backups().map(drop),
-                9 => allocator.lend(16 * MIB).map(drop),
-                10 => allocator.set_memory_limit(Some(dice.below(256 * MIB))),
-                11 => allocator.keep_headroom().map(drop),
-                12 => allocator.try_snapshot().map(drop),
+                8 => allocator.tags().release_backups().map(drop),
+                9 => allocator.lending().lend(16 * MIB).map(drop),
+                10 => allocator.limits().set_bytes(Some(dice.below(256 * MIB))),
+                11 => allocator.lending().enforce_headroom().map(drop),
+                12 => allocator.reports().try_snapshot().map(drop),
                 13 if may_allocate => allocator.allocate(1 + dice.below(8 * MIB), stream).map(|block| {
                     self.give_back(allocator, block);
                 }),
-                14 if may_allocate => allocator.reserve(30 * MIB, stream).map(|block| {
-                    drop((allocator.grow(block, 3 * MIB), allocator.shrink(block, 1)));
+                14 if may_allocate => allocator.growing().reserve(30 * MIB, stream).map(|block| {
+                    drop((allocator.growing().grow(block, 3 * MIB), allocator.growing().shrink(block, 1)));
                     self.give_back(allocator, block);
                 }),
                 _ if may_allocate => {
-                    let pool = allocator.create_pool();
-                    if let Ok(block) = allocator.allocate_in(pool, 2 * MIB, stream) {
+                    let pool = allocator.pools().create();
+                    if let Ok(block) = allocator.pools().allocate(pool, 2 * MIB, stream) {
                         self.give_back(allocator, block);
                     }
-                    allocator.release_pool(pool)
+                    allocator.pools().release(pool)
                 }
-                _ => allocator.try_fragmentation().map(drop),
+                _ => allocator.reports().try_fragmentation().map(drop),
             };
             // A refusal is one of the answers. What it may not change, the checks of the operation see.
             drop(done);
@@ -120,7 +120,7 @@ impl Desk {
 
     pub(super) fn add_pressure(&self, allocator: &Arc<Allocator>) {
         let (desk, allocator_of) = (self.clone(), Arc::downgrade(allocator));
-        allocator.on_memory_pressure(move |pressure| {
+        allocator.limits().on_pressure(move |pressure| {
             let Some(allocator) = allocator_of.upgrade() else { return false };
             let Some(mut dice) = desk.enter() else { return false };
             let block = desk.lock().may_free.pop();
@@ -136,7 +136,7 @@ impl Desk {
 
     pub(super) fn add_sleep(&self, allocator: &Arc<Allocator>) {
         let (desk, allocator_of) = (self.clone(), Arc::downgrade(allocator));
-        let added = allocator.on_sleep(move |_| {
+        let added = allocator.tags().on_change(move |_| {
             let Some(allocator) = allocator_of.upgrade() else { return true };
             let Some(mut dice) = desk.enter() else { return true };
             if dice.one_in(3) {
@@ -150,7 +150,7 @@ impl Desk {
 
     pub(super) fn add_lender(&self, allocator: &Arc<Allocator>) {
         let lender = Meddler { desk: self.clone(), allocator: Arc::downgrade(allocator) };
-        allocator.set_lender(Some(Arc::new(lender)));
+        allocator.lending().set_lender(Some(Arc::new(lender)));
     }
 }
 

@@ -45,7 +45,7 @@ impl World {
         }
         match dice.below(4) {
             0 | 1 => {
-                let id = self.allocator.create_pool();
+                let id = self.allocator.pools().create();
                 self.log(|| format!("{}: pool {id}", self.operation));
                 self.pools.push(Pool { id, uses: 1, tag: false });
             }
@@ -59,7 +59,7 @@ impl World {
                 };
                 let segments = if dice.one_in(2) { segments.unsplit() } else { segments };
                 self.log(|| format!("{}: pool {id} of segments of its own ({own})", self.operation));
-                match self.allocator.open_pool_with(id, segments) {
+                match self.allocator.pools().open_with(id, segments) {
                     Ok(()) => self.pools.push(Pool { id, uses: 1, tag: false }),
                     Err(error) => self.refused("open_pool_with", &error),
                 }
@@ -70,18 +70,18 @@ impl World {
 
     /// Adds a use to a pool, also to a released one, or gives its free memory back.
     fn use_pool(&mut self, dice: &mut Dice) {
-        let known = self.allocator.private_pools();
+        let known = self.allocator.pools().ids();
         let Some(id) = dice.index(known.len()).map(|at| known[at]) else { return };
         let used = self.pools.iter().position(|pool| pool.id == id);
         self.log(|| format!("{}: use or empty pool {id}", self.operation));
         match used {
-            _ if dice.one_in(2) => self.judge("empty_pool", |world| world.allocator.empty_pool(id)),
-            Some(at) => match self.allocator.retain_pool(id) {
+            _ if dice.one_in(2) => self.judge("empty_pool", |world| world.allocator.pools().empty(id)),
+            Some(at) => match self.allocator.pools().retain(id) {
                 Ok(()) => self.pools[at].uses += 1,
                 Err(error) => found!("a pool with a use cannot be retained: {error}"),
             },
             None if self.tags.contains(&id) || self.pools.len() >= MAX_POOLS => {}
-            None => match self.allocator.open_pool(id) {
+            None => match self.allocator.pools().open(id) {
                 Ok(()) => self.pools.push(Pool { id, uses: 1, tag: false }),
                 Err(error) => self.refused("open_pool", &error),
             },
@@ -91,7 +91,7 @@ impl World {
     pub(super) fn release_pool(&mut self, dice: &mut Dice) {
         let Some(id) = self.pool(dice) else { return };
         self.log(|| format!("{}: release pool {id}", self.operation));
-        match self.allocator.release_pool(id) {
+        match self.allocator.pools().release(id) {
             Ok(()) => self.released(id),
             Err(error) => found!("a pool with a use cannot be released: {error}"),
         }
@@ -109,7 +109,7 @@ impl World {
         if let Some(capture) = self.capture.as_mut().filter(|capture| capture.pool == id) {
             capture.ranges.clear();
         }
-        if self.allocator.release_pool(id).is_ok() {
+        if self.allocator.pools().release(id).is_ok() {
             found!("pool {id} is released too often");
         }
     }
@@ -120,7 +120,7 @@ impl World {
             let (pool, _) = self.routes[at];
             if self.capture.as_ref().is_none_or(|capture| capture.pool != pool) {
                 self.log(|| format!("{}: end the route to {pool}", self.operation));
-                if let Err(error) = self.allocator.end_allocate_to_pool(pool) {
+                if let Err(error) = self.allocator.pools().end(pool) {
                     found!("a route cannot be ended: {error}");
                 }
                 self.routes.remove(at);
@@ -133,7 +133,7 @@ impl World {
             return;
         }
         self.log(|| format!("{}: route {stream} to {pool}", self.operation));
-        match self.allocator.begin_allocate_to_pool(pool, Route::stream(stream)) {
+        match self.allocator.pools().begin(pool, Route::stream(stream)) {
             Ok(()) => self.routes.push((pool, stream)),
             Err(Error::PoolRouted { .. }) if self.routes.iter().any(|(other, _)| *other == pool) => {}
             Err(error) => self.refused("begin_allocate_to_pool", &error),
@@ -153,7 +153,7 @@ impl World {
         self.disarm();
         let mode = dice.pick(&[CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed]);
         self.log(|| format!("{}: capture {stream} into {pool}, {mode:?}", self.operation));
-        match self.allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing()) {
+        match self.allocator.pools().begin(pool, Route::stream(stream).capturing()) {
             Ok(()) => {
                 if let Err(error) = self.gpu.begin_capture(stream, mode) {
                     found!("a capture cannot begin: {error}");
@@ -187,7 +187,7 @@ impl World {
         if let Err(error) = self.gpu.end_capture(stream) {
             found!("the capture was invalidated: {error}");
         }
-        if let Err(error) = self.allocator.end_allocate_to_pool(pool) {
+        if let Err(error) = self.allocator.pools().end(pool) {
             found!("the route of a capture cannot be ended: {error}");
         }
         self.routes.retain(|(routed, _)| *routed != pool);
@@ -228,7 +228,7 @@ impl World {
         if dice.one_in(2) {
             let kept: Vec<PoolId> = self.pools.iter().filter(|pool| !pool.tag).map(|pool| pool.id).collect();
             let Some(id) = dice.index(kept.len()).map(|at| kept[at]) else { return };
-            if let Ok(blocks) = self.allocator.pool_blocks(id) {
+            if let Ok(blocks) = self.allocator.pools().blocks(id) {
                 self.log(|| format!("{}: a checkpoint of pool {id}", self.operation));
                 self.checkpoints.truncate(MAX_CHECKPOINTS - 1);
                 self.checkpoints.insert(0, (id, blocks));
@@ -237,7 +237,7 @@ impl World {
         }
         let Some(at) = dice.index(self.checkpoints.len()) else { return };
         let (id, blocks) = self.checkpoints[at].clone();
-        let before = self.allocator.pool_blocks(id).unwrap_or_default();
+        let before = self.allocator.pools().blocks(id).unwrap_or_default();
         if before.iter().any(|block| self.live.get(&block.address).is_none_or(|live| live.grows)) {
             return;
         }
@@ -245,16 +245,16 @@ impl World {
             return;
         }
         self.log(|| format!("{}: restore {} blocks of pool {id}", self.operation, blocks.len()));
-        let done = self.allocator.restore_pool(id, &blocks);
+        let done = self.allocator.pools().restore(id, &blocks);
         if matches!(done, Err(Error::UnknownPool { .. } | Error::PoolAsleep { .. } | Error::NotGrowable { .. })) {
             return;
         }
         self.live.retain(|address, _| before.iter().all(|block| block.address != *address));
-        let after = self.allocator.pool_blocks(id).unwrap_or_default();
+        let after = self.allocator.pools().blocks(id).unwrap_or_default();
         for block in &after {
             let old = before.iter().any(|other| other.address == block.address);
             let pool = Some(id);
-            let size = self.allocator.size_of(block.address).unwrap_or(0);
+            let size = self.allocator.reports().size_of(block.address).unwrap_or(0);
             let live = Live { size, stream: None, pool, grows: false, captured: false, restored: true };
             if self.live.insert(block.address, live).is_some() {
                 found!("{:#x} is restored, and live (before as well: {old})", block.address);
@@ -277,7 +277,7 @@ impl World {
         let tags: Vec<PoolId> = self.pools.iter().filter(|pool| pool.tag).map(|pool| pool.id).collect();
         if tags.len() < MAX_TAGS && dice.one_in(4) {
             self.log(|| format!("{}: a tag", self.operation));
-            match self.allocator.create_tag() {
+            match self.allocator.tags().create() {
                 Ok(id) => {
                     self.pools.push(Pool { id, uses: 1, tag: true });
                     self.tags.push(id);
@@ -287,9 +287,9 @@ impl World {
             return;
         }
         let Some(tag) = dice.index(tags.len()).map(|at| tags[at]) else { return };
-        if self.allocator.is_asleep(tag) {
+        if self.allocator.tags().is_asleep(tag) {
             self.log(|| format!("{}: wake {tag}", self.operation));
-            return self.judge("wake", |world| world.allocator.wake(tag));
+            return self.judge("wake", |world| world.allocator.tags().wake(tag));
         }
         let backup = match dice.below(8) {
             0 => Backup::Discard,
@@ -301,6 +301,6 @@ impl World {
             _ => Backup::Host,
         };
         self.log(|| format!("{}: {tag} sleeps, {backup:?}", self.operation));
-        self.judge("sleep", |world| world.allocator.sleep(tag, &backup));
+        self.judge("sleep", |world| world.allocator.tags().sleep(tag, &backup));
     }
 }

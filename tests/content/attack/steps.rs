@@ -47,9 +47,13 @@ impl World {
             964..984 => self.checkpoint(dice),
             984..992 => self.wrong_address(dice),
             _ => {
-                self.allocator.reset_peak_stats();
-                self.allocator.reset_accumulated_stats();
-                drop((self.allocator.flight(), self.allocator.largest_request(), self.allocator.memory_info()));
+                self.allocator.reports().reset_peaks();
+                self.allocator.reports().reset_accumulated();
+                drop((
+                    self.allocator.reports().flight(),
+                    self.allocator.reports().largest_request(),
+                    self.allocator.driver().memory_info(),
+                ));
             }
         }
     }
@@ -150,8 +154,8 @@ impl World {
         self.log(|| format!("{}: allocate {size} on {stream} in {pool:?}", self.operation));
         let done = match pool {
             None => self.allocator.allocate(size, stream).map(Some),
-            Some(pool) if only_held => self.allocator.allocate_held_in(pool, size, stream),
-            Some(pool) => self.allocator.allocate_in(pool, size, stream).map(Some),
+            Some(pool) if only_held => self.allocator.pools().allocate_held(pool, size, stream),
+            Some(pool) => self.allocator.pools().allocate(pool, size, stream).map(Some),
         };
         self.follow();
         match done {
@@ -164,7 +168,7 @@ impl World {
     /// Returns the private pool of a block that was asked for without a pool.
     fn pool_of(&self, address: u64) -> Option<PoolId> {
         let has = |id: &PoolId| {
-            let blocks = self.allocator.pool_blocks(*id).unwrap_or_default();
+            let blocks = self.allocator.pools().blocks(*id).unwrap_or_default();
             blocks.iter().any(|block| block.address == address)
         };
         self.routes.iter().map(|(pool, _)| *pool).find(has)
@@ -174,7 +178,7 @@ impl World {
         self.log(|| format!("    {address:#x}"));
         self.count("blocks handed out");
         let pool = pool.or_else(|| self.pool_of(address));
-        let has = match self.allocator.size_of(address) {
+        let has = match self.allocator.reports().size_of(address) {
             Ok(has) if has >= size && address.is_multiple_of(512) => has,
             other => found!("{size} bytes are handed out at {address:#x}, which has {other:?}"),
         };
@@ -264,7 +268,7 @@ impl World {
                 named = Some(stream);
                 self.count("freed under another stream");
                 self.kernel(dice, address, stream, live.stream.filter(|own| *own != stream));
-                self.allocator.free_under(address, stream)
+                self.allocator.free_with_current_stream(address, stream)
             }
             4 | 5 if told && live.stream.is_some() && !live.grows => {
                 named = Some(stream);
@@ -318,11 +322,11 @@ impl World {
     /// Checks that a free which failed changed nothing, and tells the allocator again of the use that it named.
     fn still_live(&mut self, address: u64, named: Option<StreamId>) {
         if self.live[&address].grows {
-            match self.allocator.extent(address) {
+            match self.allocator.growing().extent(address) {
                 Ok(extent) => self.resized(address, extent.len),
                 Err(error) => found!("a free that failed left nothing of {address:#x}: {error}"),
             }
-        } else if let Err(error) = self.allocator.size_of(address) {
+        } else if let Err(error) = self.allocator.reports().size_of(address) {
             found!("a free that failed left nothing of {address:#x}: {error}");
         }
         if let Some(stream) = named {
@@ -350,8 +354,8 @@ impl World {
         let pool = if dice.one_in(3) { dice.index(self.pools.len()).map(|at| self.pools[at].id) } else { None };
         self.log(|| format!("{}: reserve {capacity} on {stream} in {pool:?}", self.operation));
         let done = match pool {
-            None => self.allocator.reserve(capacity, stream),
-            Some(pool) => self.allocator.reserve_in(pool, capacity, stream),
+            None => self.allocator.growing().reserve(capacity, stream),
+            Some(pool) => self.allocator.growing().reserve_in(pool, capacity, stream),
         };
         self.follow();
         match done {
@@ -402,14 +406,14 @@ impl World {
         }
         self.live.remove(&address);
         drop(growing);
-        if self.allocator.extent(address).is_ok() {
+        if self.allocator.growing().extent(address).is_ok() {
             found!("{address:#x} is dropped, and live");
         }
     }
 
     fn resize(&mut self, dice: &mut Dice) {
         let Some(address) = self.block(dice, true).filter(|address| !self.is_asleep(*address)) else { return };
-        let extent = |world: &Self| match world.allocator.extent(address) {
+        let extent = |world: &Self| match world.allocator.growing().extent(address) {
             Ok(extent) if extent.len <= extent.capacity && extent.len <= extent.mapped => extent,
             other => found!("the extent of {address:#x} is {other:?}"),
         };
@@ -421,9 +425,9 @@ impl World {
         let how = dice.below(3);
         self.log(|| format!("{}: resize ({how}) {address:#x} from {} to {size}", self.operation, before.len));
         let done = match how {
-            0 => self.allocator.grow(address, size),
-            1 => self.allocator.resize(address, size),
-            _ => self.allocator.shrink(address, size),
+            0 => self.allocator.growing().grow(address, size),
+            1 => self.allocator.growing().resize(address, size),
+            _ => self.allocator.growing().shrink(address, size),
         };
         self.follow();
         // A callback may have freed it, which is refused while it grows.
@@ -453,12 +457,12 @@ impl World {
         let Some(address) = self.block(dice, false) else { return };
         let advice = dice.pick(&Advice::ALL);
         self.log(|| format!("{}: {address:#x} is {}", self.operation, advice.name()));
-        self.judge("advise", |world| world.allocator.advise(address, advice));
+        self.judge("advise", |world| world.allocator.spill().advise(address, advice));
     }
 
     fn unspill(&mut self) {
         self.log(|| format!("{}: unspill", self.operation));
-        self.judge("unspill", |world| world.allocator.unspill());
+        self.judge("unspill", |world| world.allocator.spill().restore());
     }
 
     /// Carries out an operation of which only the error is of interest.
@@ -474,31 +478,34 @@ impl World {
         let (how, bytes) = (dice.below(8), dice.below(self.setup.capacity));
         self.log(|| format!("{}: give back ({how}) {bytes}", self.operation));
         self.judge("give back", |world| {
-            let before = world.allocator.reserved();
+            let before = world.allocator.reports().reserved();
             let given = match how {
                 0 | 1 => world.allocator.empty_cache()?,
                 2 => world.allocator.trim(bytes)?,
                 3 => {
-                    let spare = world.allocator.spare();
+                    let spare = world.allocator.lending().lendable();
                     if spare.held < spare.live {
                         found!("more is live than held: {spare:?}");
                     }
-                    world.allocator.lend(bytes)?
+                    world.allocator.lending().lend(bytes)?
                 }
                 4 => {
                     world.gpu.advance(11_000_000);
-                    world.allocator.keep_headroom()?
+                    world.allocator.lending().enforce_headroom()?
                 }
-                5 => world.allocator.release_passed()?,
-                6 => world.allocator.release_backups().map(|_| 0)?,
+                5 => world.allocator.lending().release_passed()?,
+                6 => world.allocator.tags().release_backups().map(|_| 0)?,
                 _ => {
                     world.idle_clock += bytes % 200_000;
                     let now = Duration::from_millis(world.idle_clock);
                     world.idle.tick(&world.allocator, now)?
                 }
             };
-            if before != world.allocator.reserved() + given && how < 3 {
-                found!("{given} bytes were given back of {before}, and {} are left", world.allocator.reserved());
+            if before != world.allocator.reports().reserved() + given && how < 3 {
+                found!(
+                    "{given} bytes were given back of {before}, and {} are left",
+                    world.allocator.reports().reserved()
+                );
             }
             Ok(())
         });
@@ -509,8 +516,8 @@ impl World {
         let (by_fraction, limited, part) = (dice.one_in(3), dice.one_in(3), dice.below(100));
         self.log(|| format!("{}: limit ({by_fraction}) {limited} {part}", self.operation));
         self.judge("limit", |world| match by_fraction {
-            true => world.allocator.set_memory_fraction(if limited { (1 + part) as f64 / 100.0 } else { 1.0 }),
-            false => world.allocator.set_memory_limit(limited.then_some(capacity / 4 + capacity / 100 * part)),
+            true => world.allocator.limits().set_fraction(if limited { (1 + part) as f64 / 100.0 } else { 1.0 }),
+            false => world.allocator.limits().set_bytes(limited.then_some(capacity / 4 + capacity / 100 * part)),
         });
     }
 
@@ -520,7 +527,7 @@ impl World {
             return;
         }
         self.log(|| format!("{}: forget stream {stream}", self.operation));
-        match self.allocator.forget_stream(stream) {
+        match self.allocator.streams().forget(stream) {
             Ok(()) => self.forgot(stream),
             Err(error) => self.refused("forget_stream", &error),
         }
@@ -529,7 +536,7 @@ impl World {
     fn fix(&mut self, dice: &mut Dice) {
         let Some(address) = self.block(dice, false) else { return };
         self.log(|| format!("{}: fix the memory of {address:#x}", self.operation));
-        self.judge("fix_memory", |world| world.allocator.fix_memory(address));
+        self.judge("fix_memory", |world| world.allocator.sharing().pin_physical(address));
     }
 
     /// Lets others take memory of the device, or give it back.
@@ -571,13 +578,13 @@ impl World {
         let done = [
             allocator.free(address),
             allocator.free_on(address, stream),
-            allocator.free_under(address, stream),
+            allocator.free_with_current_stream(address, stream),
             allocator.record_stream(address, stream),
-            allocator.size_of(address).map(drop),
-            allocator.grow(address, 1),
-            allocator.shrink(address, 0),
-            allocator.fix_memory(address),
-            allocator.advise(address, Advice::Cold),
+            allocator.reports().size_of(address).map(drop),
+            allocator.growing().grow(address, 1),
+            allocator.growing().shrink(address, 0),
+            allocator.sharing().pin_physical(address),
+            allocator.spill().advise(address, Advice::Cold),
         ];
         if let Some(at) = done.iter().position(Result::is_ok) {
             found!("operation {at} takes {address:#x}, at which nothing was handed out");

@@ -115,7 +115,7 @@ impl World {
             desk.add_lender(&allocator);
         }
         if setup.odd_policy {
-            allocator.set_spill_policy(OddPolicy(Mutex::new(Dice::new(setup.seed))));
+            allocator.spill().set_policy(OddPolicy(Mutex::new(Dice::new(setup.seed))));
         }
         Some(Self {
             gpu,
@@ -303,12 +303,12 @@ impl World {
     }
 
     pub(super) fn asleep(&self) -> Vec<PoolId> {
-        self.tags.iter().copied().filter(|tag| self.allocator.is_asleep(*tag)).collect()
+        self.tags.iter().copied().filter(|tag| self.allocator.tags().is_asleep(*tag)).collect()
     }
 
     pub(super) fn is_asleep(&self, address: u64) -> bool {
         let tag = self.live.get(&address).and_then(|live| live.pool).filter(|pool| self.tags.contains(pool));
-        tag.is_some_and(|tag| self.allocator.is_asleep(tag))
+        tag.is_some_and(|tag| self.allocator.tags().is_asleep(tag))
     }
 
     fn missing(&self) -> Option<(u64, &Live)> {
@@ -375,10 +375,10 @@ impl World {
     }
 
     fn check(&mut self) {
-        if let Err(broken) = self.allocator.check() {
+        if let Err(broken) = self.allocator.reports().check() {
             found!("{broken}");
         }
-        let free = self.allocator.fragmentation();
+        let free = self.allocator.reports().fragmentation();
         let (parts, whole) =
             (free.allocated + free.pending + free.free + free.unsettled, free.reserved + free.spilled + free.asleep);
         // Memory before guarded allocations, and of freed ones until it is unmapped, is in no part.
@@ -386,7 +386,7 @@ impl World {
         if whole < parts || whole - parts > guard.held_bytes {
             found!("the figures of free memory do not add up: {free:?}; {guard:?}");
         }
-        let snapshot = self.allocator.snapshot();
+        let snapshot = self.allocator.reports().snapshot();
         let allocated: u64 = snapshot.segments.iter().map(|segment| segment.allocated_size()).sum();
         if allocated != free.allocated {
             found!("the snapshot has {allocated} bytes of {} allocated", free.allocated);
@@ -394,20 +394,20 @@ impl World {
         if let Some(fault) = self.gpu.faults().get(self.forgiven) {
             found!("{fault}");
         }
-        if let Some(finding) = self.allocator.findings().first() {
+        if let Some(finding) = self.allocator.guard().findings().first() {
             found!("guard mode finds {finding}");
         }
         for (&address, live) in &self.live {
             let size = match live.grows {
-                true => self.allocator.extent(address).map(|extent| extent.len),
-                false => self.allocator.size_of(address),
+                true => self.allocator.growing().extent(address).map(|extent| extent.len),
+                false => self.allocator.reports().size_of(address),
             };
             if size != Ok(live.size) && !(live.grows && self.armed) {
                 found!("{address:#x} has {size:?}, and the book {live:?}");
             }
         }
         self.uses.prune(self.gpu.now_ns());
-        let known = self.allocator.private_pools();
+        let known = self.allocator.pools().ids();
         self.tags.retain(|tag| known.contains(tag));
     }
 
@@ -425,7 +425,7 @@ impl World {
             // A capture forbids some calls.
             Error::Driver(_) if self.capture.is_some() => {}
             Error::Driver(_) | Error::Source { .. } | Error::Internal(_) => {
-                found!("{what}: {error}; {:?}", self.allocator.check())
+                found!("{what}: {error}; {:?}", self.allocator.reports().check())
             }
             _ => self.count("refused otherwise"),
         }
@@ -468,7 +468,7 @@ impl World {
             must("others give back", seamalloc::driver::PlainMemory::free(&*self.gpu, address).map_err(Error::Driver));
         }
         for (pool, _) in std::mem::take(&mut self.routes) {
-            must("a route", self.allocator.end_allocate_to_pool(pool));
+            must("a route", self.allocator.pools().end(pool));
         }
         self.graphs.clear();
         for address in std::mem::take(&mut self.live).into_keys() {
@@ -477,9 +477,9 @@ impl World {
         let left = std::mem::take(&mut self.desk.lock().left);
         left.into_iter().for_each(|address| must("a callback's block", self.allocator.free(address)));
         for Pool { id, uses, .. } in std::mem::take(&mut self.pools) {
-            (0..uses).for_each(|_| must("a pool", self.allocator.release_pool(id)));
+            (0..uses).for_each(|_| must("a pool", self.allocator.pools().release(id)));
         }
-        must("release_backups", self.allocator.release_backups().map(drop));
+        must("release_backups", self.allocator.tags().release_backups().map(drop));
         must("empty_cache", self.allocator.empty_cache().map(drop));
         self.check();
         self.books();

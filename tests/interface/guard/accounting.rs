@@ -16,7 +16,7 @@ fn every_byte_is_counted_live_and_freed() {
     assert_eq!(stats.guard.slack_bytes, 2 * MIB - 1000 + MIB);
     assert_eq!((stats.num_device_alloc, stats.num_device_free, stats.mappings), (2, 0, 2));
     balanced(&gpu, &allocator);
-    let snapshot = allocator.snapshot();
+    let snapshot = allocator.reports().snapshot();
     let total: u64 = snapshot.segments.iter().map(|segment| segment.total_size).sum();
     assert_eq!(total, 8 * MIB);
     for segment in &snapshot.segments {
@@ -26,7 +26,7 @@ fn every_byte_is_counted_live_and_freed() {
     allocator.free(address).unwrap();
     allocator.free(large).unwrap();
     gpu.advance(10);
-    allocator.check_guards().unwrap();
+    allocator.guard().check().unwrap();
     let stats = allocator.stats();
     assert_eq!((stats.reserved_bytes.all.current, stats.guard.held_bytes, stats.guard.slack_bytes), (0, 0, 0));
     assert_eq!((stats.num_device_alloc, stats.num_device_free, stats.mappings), (2, 2, 0));
@@ -46,9 +46,9 @@ fn guarded_memory_is_freed_where_other_memory_goes_to_the_drivers_pool() {
         free(&allocator, address).unwrap();
     }
     gpu.advance(10);
-    allocator.check_guards().unwrap();
+    allocator.guard().check().unwrap();
     allocator.empty_cache().unwrap();
-    assert_eq!(allocator.reserved(), 0);
+    assert_eq!(allocator.reports().reserved(), 0);
     ends_clean(&gpu, allocator);
 }
 
@@ -60,14 +60,14 @@ fn the_quarantine_keeps_to_its_bound_and_the_oldest_goes_first() {
         let address = allocator.allocate(100, S).unwrap();
         allocator.free(address).unwrap();
         freed.push(address);
-        allocator.check_guards().unwrap();
+        allocator.guard().check().unwrap();
         let stats = allocator.stats().guard;
         assert!(stats.quarantined_bytes <= 20 * MIB && stats.quarantined <= 3, "{stats:?}");
     }
     assert_eq!(allocator.stats().guard.quarantined, 3);
     assert_eq!(gpu.leaks().reservations, 3);
     let newest = freed.last().unwrap();
-    assert!(allocator.explain(*newest).is_some());
+    assert!(allocator.guard().explain(*newest).is_some());
     ends_clean(&gpu, allocator);
 }
 
@@ -114,7 +114,7 @@ fn findings_are_kept_up_to_a_bound_and_counted_beyond() {
     for _ in 0..1100 {
         allocator.free(address).unwrap_err();
     }
-    assert_eq!((allocator.findings().len(), allocator.stats().guard.findings), (1000, 1100));
+    assert_eq!((allocator.guard().findings().len(), allocator.stats().guard.findings), (1000, 1100));
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn guarded_allocations_keep_their_alignment() {
     for size in [1, 511, 513, 100_000, 2 * MIB + 1, 7 * MIB - 511] {
         let address = allocator.allocate(size, S).unwrap();
         assert_eq!(address % 512, 0);
-        let rounded = allocator.size_of(address).unwrap().next_multiple_of(512);
+        let rounded = allocator.reports().size_of(address).unwrap().next_multiple_of(512);
         assert_eq!((address + rounded) % (2 * MIB), 0, "it ends where its memory ends");
     }
 }
@@ -140,7 +140,7 @@ fn a_stitched_block_beside_guarded_ones_is_none() {
     assert_eq!((stats.views_built, stats.guard.guarded, stats.guard.held_bytes), (1, 1, 64 * MIB));
     [large, stitched, held[1], held[3]].iter().for_each(|address| allocator.free(*address).unwrap());
     allocator.empty_cache().unwrap();
-    allocator.check_guards().unwrap();
+    allocator.guard().check().unwrap();
     assert_eq!(allocator.stats().guard.held_bytes, 0);
     ends_clean(&gpu, allocator);
 }
@@ -156,9 +156,9 @@ fn what_is_freed_while_its_stream_is_captured_is_unmapped_later() {
     allocator.free(other).unwrap();
     assert!(allocator.stats().guard.held_bytes >= 8 * MIB);
     gpu.end_capture(S).unwrap();
-    allocator.check_guards().unwrap();
+    allocator.guard().check().unwrap();
     gpu.advance(10);
-    allocator.check_guards().unwrap();
+    allocator.guard().check().unwrap();
     assert_eq!(allocator.stats().guard.held_bytes, 0);
     ends_clean(&gpu, allocator);
 }

@@ -10,7 +10,7 @@ const CALLS: u64 = 25;
 /// Runs a fixed series of operations. Returns how many failed.
 fn run(gpu: &SimGpu, allocator: &Allocator, live: &mut Vec<u64>) -> u32 {
     let mut failed = 0;
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     for step in 0..60u64 {
         let stream = StreamId(step % 3);
         let before = allocator.stats().allocation.all.current;
@@ -20,22 +20,23 @@ fn run(gpu: &SimGpu, allocator: &Allocator, live: &mut Vec<u64>) -> u32 {
                 let at = (step as usize * 7) % live.len();
                 let address = live[at];
                 gpu.launch(T, &[range(address, 1)], 5).unwrap();
-                let noted = allocator.note_use(address, T).and_then(|()| allocator.record_stream(address, U));
-                let freed = noted.and_then(|()| allocator.free_under(address, stream));
+                let noted =
+                    allocator.guard().record_access(&[address], T).and_then(|()| allocator.record_stream(address, U));
+                let freed = noted.and_then(|()| allocator.free_with_current_stream(address, stream));
                 if freed.is_ok() {
                     live.swap_remove(at);
                 }
                 freed
             }
-            5 => allocator.check_guards().map(drop),
+            5 => allocator.guard().check().map(drop),
             6 => allocator.empty_cache().map(drop),
             _ => {
-                let begun = allocator.begin_allocate_to_pool(pool, Route::stream(S).capturing());
+                let begun = allocator.pools().begin(pool, Route::stream(S).capturing());
                 begun.and_then(|()| {
                     gpu.begin_capture(S, CaptureMode::Global).unwrap();
                     let made = allocator.allocate(3 * MIB, S).and_then(|address| allocator.free(address));
                     gpu.end_capture(S).unwrap();
-                    allocator.end_allocate_to_pool(pool).unwrap();
+                    allocator.pools().end(pool).unwrap();
                     made
                 })
             }
@@ -53,7 +54,7 @@ fn run(gpu: &SimGpu, allocator: &Allocator, live: &mut Vec<u64>) -> u32 {
         }
         balanced(gpu, allocator);
     }
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     failed
 }
 
@@ -62,7 +63,7 @@ fn any_call_may_fail_at_any_time() {
     let options = "guard:all,guard_quarantine_mb:64";
     let (plain, allocator) = guarded(options);
     assert_eq!(run(&plain, &allocator, &mut Vec::new()), 0);
-    assert_eq!(allocator.findings().len(), 0);
+    assert_eq!(allocator.guard().findings().len(), 0);
     for call in [Call::Fill, Call::Read, Call::Reserve, Call::AddressFree, Call::Unmap, Call::Release] {
         assert!(made(&plain, call) > 0, "{call}");
     }
@@ -75,7 +76,7 @@ fn any_call_may_fail_at_any_time() {
             let mut live = Vec::new();
             run(&gpu, &allocator, &mut live);
             gpu.fail_no_more();
-            let snapshot = allocator.snapshot();
+            let snapshot = allocator.reports().snapshot();
             let left = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
             let left = left.filter(|block| block.state == seamalloc::snapshot::BlockState::ActiveAllocated);
             for address in left.map(|block| block.address) {
@@ -84,7 +85,7 @@ fn any_call_may_fail_at_any_time() {
             allocator.empty_cache().unwrap();
             balanced(&gpu, &allocator);
             assert_eq!(allocator.stats().reserved_bytes.all.current, 0, "{name}");
-            assert!(allocator.findings().is_empty(), "{name}: {:?}", allocator.findings());
+            assert!(allocator.guard().findings().is_empty(), "{name}: {:?}", allocator.guard().findings());
             drop(allocator);
             assert!(gpu.leaks().is_empty(), "{name}: {}", gpu.leaks());
             assert!(gpu.faults().is_empty(), "{name}: {:?}", gpu.faults());
@@ -97,8 +98,8 @@ fn a_lost_context_leaves_the_explanation() {
     let (gpu, allocator) = guarded("guard:on");
     let address = allocator.allocate(1000, S).unwrap();
     gpu.lose_context(Status::ILLEGAL_ADDRESS);
-    let text = allocator.explain(address + 1024).unwrap().to_string();
+    let text = allocator.guard().explain(address + 1024).unwrap().to_string();
     assert!(text.contains("24 bytes behind the end of allocation #1"), "{text}");
     allocator.free(address).unwrap();
-    assert!(allocator.explain(address).unwrap().to_string().contains("still mapped"));
+    assert!(allocator.guard().explain(address).unwrap().to_string().contains("still mapped"));
 }

@@ -11,7 +11,7 @@ fn an_overrun_beyond_the_rounding_is_an_illegal_address() {
         }
         for size in [1, 1000, 2 * MIB, 3 * MIB + 5] {
             let address = allocator.allocate(size, S).unwrap();
-            assert_eq!(allocator.size_of(address).unwrap(), size, "the rounding is not to be used");
+            assert_eq!(allocator.reports().size_of(address).unwrap(), size, "the rounding is not to be used");
             let rounded = size.next_multiple_of(512);
             gpu.launch(S, &[range(address, size)], 10).unwrap();
             let text = illegal(gpu, &allocator, S, range(address, rounded + 1));
@@ -26,7 +26,7 @@ fn an_overrun_beyond_the_rounding_is_an_illegal_address() {
             assert!(text.contains("behind the end of allocation #"), "{text}");
             allocator.free(address).unwrap();
         }
-        assert!(allocator.findings().is_empty());
+        assert!(allocator.guard().findings().is_empty());
         ends_clean(gpu, allocator);
     });
 }
@@ -45,7 +45,7 @@ fn a_write_into_the_rounding_is_found_at_the_free() {
     allocator.free(address).unwrap();
     gpu.advance(100);
     allocator.allocate(1, S).unwrap();
-    let found = allocator.findings();
+    let found = allocator.guard().findings();
     let [finding @ Finding::Overrun(at)] = found.as_slice() else { panic!("{found:?}") };
     assert_eq!((at.address, at.allocation.size, at.allocation.number), (address + 1000, 1000, 1));
     assert!(finding.to_string().starts_with("written beyond the end: "), "{finding}");
@@ -58,8 +58,8 @@ fn a_write_before_the_beginning_is_found_at_the_free_and_far_before_at_once() {
     gpu.launch_write(S, range(address - 8, 8), 7, 10).unwrap();
     allocator.free(address).unwrap();
     gpu.advance(100);
-    allocator.check_guards().unwrap();
-    let found = allocator.findings();
+    allocator.guard().check().unwrap();
+    let found = allocator.guard().findings();
     let [Finding::Underrun(at)] = found.as_slice() else { panic!("{found:?}") };
     assert_eq!((at.address, at.allocation.address), (address - 1, address));
     // 2 MiB fill their memory, so that the byte before is nobody's.
@@ -72,12 +72,12 @@ fn a_write_before_the_beginning_is_found_at_the_free_and_far_before_at_once() {
 fn live_allocations_are_looked_at_when_asked() {
     let (gpu, allocator) = guarded("guard:on");
     let address = allocator.allocate(1000, S).unwrap();
-    assert_eq!(allocator.check_guards(), Ok(0));
+    assert_eq!(allocator.guard().check(), Ok(0));
     gpu.launch_write(S, range(address + 1000, 1), 7, 10).unwrap();
-    assert_eq!(allocator.check_guards(), Ok(1));
-    assert_eq!(allocator.check_guards(), Ok(1), "told once");
+    assert_eq!(allocator.guard().check(), Ok(1));
+    assert_eq!(allocator.guard().check(), Ok(1), "told once");
     allocator.free(address).unwrap();
-    assert_eq!(allocator.check_guards(), Ok(1), "told once");
+    assert_eq!(allocator.guard().check(), Ok(1), "told once");
     assert_eq!(names(&allocator), ["overrun"]);
 }
 
@@ -90,7 +90,7 @@ fn a_use_after_the_free_is_seen_while_the_memory_is_mapped_and_illegal_afterward
         allocator.free(address).unwrap();
         gpu.launch(S, &[range(address, 16)], 10).unwrap();
         assert!(matches!(gpu.faults().as_slice(), [Fault::MarkedUse { .. }]), "poisoned: {:?}", gpu.faults());
-        let text = allocator.explain(address).unwrap().to_string();
+        let text = allocator.guard().explain(address).unwrap().to_string();
         assert!(text.contains("freed on stream 0x1 after allocation #1, still mapped)"), "{text}");
         gpu.finish_hold(hold);
         gpu.advance(100);
@@ -132,8 +132,8 @@ fn a_write_after_the_free_is_found_when_the_memory_goes() {
         gpu.launch_write(S, range(address + offset, 1), 0, 10).unwrap();
         gpu.finish_hold(hold);
         gpu.advance(100);
-        allocator.check_guards().unwrap();
-        let found = allocator.findings();
+        allocator.guard().check().unwrap();
+        let found = allocator.guard().findings();
         let [Finding::WriteAfterFree(at)] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((at.address, at.allocation.number), (address + offset, 1));
     }
@@ -151,7 +151,7 @@ fn a_second_free_is_told_with_the_first() {
             assert!(text.contains("of stream 0x7, freed on stream 0x7 after allocation #2"), "{text}");
             gpu.advance(1000);
             assert_eq!(allocator.free_on(address, T).unwrap_err().to_string(), text);
-            allocator.free_under(address, T).unwrap_err();
+            allocator.free_with_current_stream(address, T).unwrap_err();
         }
         assert_eq!(names(&allocator), ["double_free"; 6]);
         allocator.free(kept).unwrap();
@@ -184,11 +184,11 @@ fn a_free_of_an_inner_address_is_told() {
 fn without_guard_mode_nothing_is_explained() {
     let (gpu, allocator) = guarded("");
     let address = allocator.allocate(4096, S).unwrap();
-    allocator.note_use(address, T).unwrap();
+    allocator.guard().record_access(&[address], T).unwrap();
     allocator.free(address).unwrap();
     assert!(allocator.free(address).unwrap_err().to_string().contains("freed twice, or of another allocator?"));
-    assert_eq!(allocator.explain(address), None);
-    assert_eq!(allocator.check_guards(), Ok(0));
+    assert_eq!(allocator.guard().explain(address), None);
+    assert_eq!(allocator.guard().check(), Ok(0));
     assert_eq!((made(&gpu, Call::Fill), made(&gpu, Call::Read)), (0, 0));
     assert_eq!(allocator.stats().guard, Default::default());
 }

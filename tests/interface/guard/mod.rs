@@ -34,19 +34,19 @@ fn illegal(gpu: &SimGpu, allocator: &Allocator, stream: StreamId, used: Range) -
     assert_eq!(error.status, Status::ILLEGAL_ADDRESS);
     let faults = gpu.faults();
     let Some(Fault::UnmappedUse { range, .. }) = faults.get(before) else { panic!("{faults:?}") };
-    allocator.explain(range.address).unwrap().to_string()
+    allocator.guard().explain(range.address).unwrap().to_string()
 }
 
 /// The names of all findings so far.
 fn names(allocator: &Allocator) -> Vec<&'static str> {
-    let found = allocator.findings();
+    let found = allocator.guard().findings();
     assert_eq!(allocator.stats().guard.findings, found.len() as u64);
     found.iter().map(Finding::name).collect()
 }
 
 /// Checks every rule, and that all memory is accounted to the byte.
 fn balanced(gpu: &SimGpu, allocator: &Allocator) {
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     assert_eq!(gpu.leaks().bytes, allocator.stats().reserved_bytes.all.current);
 }
 

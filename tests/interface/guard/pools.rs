@@ -6,16 +6,16 @@ use seamalloc::driver::sim::CaptureMode;
 
 /// Captures a graph that allocates and frees. Returns its pool and the address.
 fn captured(gpu: &SimGpu, allocator: &Allocator) -> (seamalloc::PoolId, u64) {
-    let pool = allocator.create_pool();
-    allocator.begin_allocate_to_pool(pool, Route::stream(S).capturing()).unwrap();
+    let pool = allocator.pools().create();
+    allocator.pools().begin(pool, Route::stream(S).capturing()).unwrap();
     gpu.begin_capture(S, CaptureMode::Global).unwrap();
     let address = allocator.allocate(MIB, S).unwrap();
     let other = allocator.allocate(MIB, S).unwrap();
     allocator.free(address).unwrap();
-    allocator.note_use(other, T).unwrap();
+    allocator.guard().record_access(&[other], T).unwrap();
     allocator.free(other).unwrap();
     gpu.end_capture(S).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
     (pool, address)
 }
 
@@ -32,7 +32,7 @@ fn a_graph_that_outlives_its_pool_uses_an_illegal_address() {
         gpu.advance(100);
     }
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     let text = illegal(&gpu, &allocator, T, range(address, MIB));
     assert!(text.contains("is the first byte of allocation #1") && text.contains("unmapped since"), "{text}");
     ends_clean(&gpu, allocator);
@@ -46,18 +46,18 @@ fn captures_stay_legal_and_unguarded_unless_asked() {
     gpu.launch(T, &[range(address, MIB)], 10).unwrap();
     gpu.advance(100);
     // Elsewhere, guarded memory comes and goes during the capture.
-    allocator.begin_allocate_to_pool(pool, Route::stream(S).capturing()).unwrap();
+    allocator.pools().begin(pool, Route::stream(S).capturing()).unwrap();
     gpu.begin_capture(S, CaptureMode::Global).unwrap();
     let other = allocator.allocate(1000, T).unwrap();
     allocator.record_stream(other, U).unwrap();
     allocator.free(other).unwrap();
     assert_eq!(allocator.stats().guard.guarded, 1);
-    assert!(allocator.check_guards().is_err());
+    assert!(allocator.guard().check().is_err());
     gpu.end_capture(S).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    assert_eq!(allocator.check_guards(), Ok(0));
+    allocator.pools().end(pool).unwrap();
+    assert_eq!(allocator.guard().check(), Ok(0));
     assert_eq!(allocator.stats().guard.held_bytes, 0, "what was freed in the capture is unmapped after it");
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     allocator.empty_cache().unwrap();
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
     ends_clean(&gpu, allocator);
@@ -66,21 +66,21 @@ fn captures_stay_legal_and_unguarded_unless_asked() {
 #[test]
 fn pools_without_captures_are_guarded_like_all_else() {
     let (gpu, allocator) = guarded("guard:on");
-    let pool = allocator.create_pool();
-    let address = allocator.allocate_in(pool, MIB, S).unwrap();
-    assert_eq!(allocator.pool_stats(pool).unwrap().reserved_bytes, 2 * MIB);
+    let pool = allocator.pools().create();
+    let address = allocator.pools().allocate(pool, MIB, S).unwrap();
+    assert_eq!(allocator.pools().stats(pool).unwrap().reserved_bytes, 2 * MIB);
     allocator.free(address).unwrap();
-    allocator.check_guards().unwrap();
+    allocator.guard().check().unwrap();
     let text = illegal(&gpu, &allocator, S, range(address, 1));
     assert!(text.contains("allocation #1"), "{text}");
-    let own = allocator.create_pool();
-    allocator.open_pool_with(own, seamalloc::Segments::by_malloc()).unwrap();
-    let plain = allocator.allocate_in(own, MIB, S).unwrap();
+    let own = allocator.pools().create();
+    allocator.pools().open_with(own, seamalloc::Segments::by_malloc()).unwrap();
+    let plain = allocator.pools().allocate(own, MIB, S).unwrap();
     assert_eq!(allocator.stats().guard.guarded, 1, "segments of its own are not guarded");
     allocator.free(plain).unwrap();
-    allocator.release_pool(own).unwrap();
-    allocator.release_pool(own).unwrap();
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().release(own).unwrap();
+    allocator.pools().release(own).unwrap();
+    allocator.pools().release(pool).unwrap();
     allocator.empty_cache().unwrap();
     ends_clean(&gpu, allocator);
 }
@@ -88,21 +88,21 @@ fn pools_without_captures_are_guarded_like_all_else() {
 #[test]
 fn checkpoints_are_restored_with_guards() {
     let (gpu, allocator) = guarded("guard:all");
-    let pool = allocator.create_pool();
-    allocator.begin_allocate_to_pool(pool, Route::stream(S).capturing()).unwrap();
+    let pool = allocator.pools().create();
+    allocator.pools().begin(pool, Route::stream(S).capturing()).unwrap();
     gpu.begin_capture(S, CaptureMode::Global).unwrap();
     let kept: Vec<u64> = [MIB, 700, 5 * MIB].map(|size| allocator.allocate(size, S).unwrap()).into();
     gpu.end_capture(S).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    let checkpoint = allocator.pool_blocks(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
+    let checkpoint = allocator.pools().blocks(pool).unwrap();
     assert_eq!(checkpoint.len(), 3);
     for _ in 0..2 {
         for address in &kept {
             allocator.free(*address).unwrap();
         }
         allocator.empty_cache().unwrap();
-        allocator.restore_pool(pool, &checkpoint).unwrap();
-        assert_eq!(allocator.pool_blocks(pool).unwrap(), checkpoint);
+        allocator.pools().restore(pool, &checkpoint).unwrap();
+        assert_eq!(allocator.pools().blocks(pool).unwrap(), checkpoint);
         balanced(&gpu, &allocator);
     }
     for address in &kept {
@@ -110,7 +110,7 @@ fn checkpoints_are_restored_with_guards() {
         allocator.free(*address).unwrap();
     }
     gpu.advance(100);
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     assert_eq!(allocator.stats().guard.held_bytes, 0);
     ends_clean(&gpu, allocator);
 }
@@ -120,12 +120,12 @@ fn checkpoints_are_restored_with_guards() {
 fn guarded_memory_can_be_shared_with_other_processes() {
     let (gpu, allocator) = guarded("guard:on");
     let address = allocator.allocate(3 * MIB, S).unwrap();
-    let shared = allocator.share(address).unwrap();
+    let shared = allocator.sharing().export(address).unwrap();
     assert_eq!(shared.offset, MIB, "it ends where its memory ends");
-    let opened = allocator.open_shared(&shared.handle).unwrap();
+    let opened = allocator.sharing().open(&shared.handle).unwrap();
     let physical = |address| gpu.physical(range(address, 3 * MIB));
     assert_eq!(physical(opened + shared.offset), physical(address));
-    allocator.close_shared(opened).unwrap();
+    allocator.sharing().close(opened).unwrap();
     allocator.free(address).unwrap();
     ends_clean(&gpu, allocator);
 }

@@ -28,7 +28,7 @@ fn quiet(trace: &Trace, options: &str, most: usize) -> u64 {
                 let address = allocator.allocate(size, stream).unwrap();
                 if size > 0 {
                     gpu.launch(stream, &[range(address, size)], 2).unwrap();
-                    allocator.note_use(address, stream).unwrap();
+                    allocator.guard().record_access(&[address], stream).unwrap();
                 }
                 live.push(Some((address, size)));
             }
@@ -36,7 +36,7 @@ fn quiet(trace: &Trace, options: &str, most: usize) -> u64 {
                 let (address, size) = live[block as usize].take().unwrap();
                 if trace.events.get(event + 1) != Some(&TraceEvent::FreeCompleted { block }) && size > 0 {
                     gpu.launch(side, &[range(address, size)], 20).unwrap();
-                    allocator.note_use(address, side).unwrap();
+                    allocator.guard().record_access(&[address], side).unwrap();
                     allocator.record_stream(address, side).unwrap();
                 }
                 allocator.free(address).unwrap();
@@ -46,14 +46,14 @@ fn quiet(trace: &Trace, options: &str, most: usize) -> u64 {
         event += 1;
     }
     let blamed = |allocator: &Allocator| {
-        assert!(allocator.findings().is_empty(), "{}: {}", trace.name, allocator.findings()[0]);
+        assert!(allocator.guard().findings().is_empty(), "{}: {}", trace.name, allocator.guard().findings()[0]);
         assert!(gpu.faults().is_empty(), "{}: {}", trace.name, gpu.faults()[0]);
     };
     blamed(&allocator);
     for (address, _) in live.into_iter().flatten() {
         allocator.free(address).unwrap();
     }
-    allocator.check_guards().unwrap();
+    allocator.guard().check().unwrap();
     blamed(&allocator);
     let stats = allocator.stats();
     assert_eq!(stats.guard.unguarded, 0, "{}", trace.name);

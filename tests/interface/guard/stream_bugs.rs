@@ -8,7 +8,7 @@ fn used_on(gpu: &SimGpu, allocator: &Allocator, streams: &[StreamId]) -> u64 {
     for stream in streams {
         gpu.hold(*stream);
         gpu.launch(*stream, &[range(address, MIB)], 10).unwrap();
-        allocator.note_use(address + 100, *stream).unwrap();
+        allocator.guard().record_access(&[address + 100], *stream).unwrap();
     }
     address
 }
@@ -19,7 +19,7 @@ fn missing(allocator: &Allocator) -> Vec<StreamId> {
         Finding::MissingRecordStream { used_on, .. } => *used_on,
         other => panic!("{other}"),
     };
-    allocator.findings().iter().map(stream).collect()
+    allocator.guard().findings().iter().map(stream).collect()
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn a_missing_record_stream_is_found_at_the_free() {
             let address = used_on(gpu, &allocator, &[T]);
             allocator.free(address).unwrap();
             assert_eq!(missing(&allocator), [T]);
-            let text = allocator.findings()[0].to_string();
+            let text = allocator.guard().findings()[0].to_string();
             assert!(
                 text.contains("used by work of stream 0x2") && text.contains("let stream 0x1 wait for it"),
                 "{text}"
@@ -54,7 +54,7 @@ fn a_free_on_the_wrong_stream_is_found() {
     assert_eq!(missing(&allocator), [U]);
     // The current stream is no named stream: PyTorch would hand the memory out again on S at once.
     let address = used_on(&gpu, &allocator, &[T]);
-    allocator.free_under(address, T).unwrap();
+    allocator.free_with_current_stream(address, T).unwrap();
     assert_eq!(missing(&allocator), [U, T]);
     allocator.empty_cache().unwrap();
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
@@ -70,8 +70,8 @@ fn programs_that_say_so_or_wait_are_not_blamed() {
         let named = used_on(gpu, &allocator, &[T]);
         allocator.free_on(named, T).unwrap();
         let ordered = used_on(gpu, &allocator, &[T]);
-        allocator.note_event(99, T).unwrap();
-        allocator.note_wait(S, 99).unwrap();
+        allocator.guard().record_event(99, T).unwrap();
+        allocator.guard().record_wait(S, 99).unwrap();
         allocator.free(ordered).unwrap();
         let own = used_on(gpu, &allocator, &[S]);
         allocator.free(own).unwrap();
@@ -88,7 +88,7 @@ fn programs_that_say_so_or_wait_are_not_blamed() {
         assert_eq!(missing(&allocator), []);
         // The same with one use after the event.
         let address = used_on(gpu, &allocator, &[T]);
-        allocator.note_wait(S, 99).unwrap();
+        allocator.guard().record_wait(S, 99).unwrap();
         allocator.free(address).unwrap();
         assert_eq!(missing(&allocator), [T]);
         while gpu.finish(S) || gpu.finish(T) || gpu.finish(U) {}
@@ -101,12 +101,12 @@ fn programs_that_say_so_or_wait_are_not_blamed() {
 fn uses_by_a_stream_that_was_forgotten_have_ended() {
     let (gpu, allocator) = guarded("guard:on");
     let address = used_on(&gpu, &allocator, &[T]);
-    allocator.forget_stream(T).unwrap();
+    allocator.streams().forget(T).unwrap();
     allocator.free(address).unwrap();
     assert_eq!(missing(&allocator), []);
     // The memory of a stream that ended belongs to none.
     let address = used_on(&gpu, &allocator, &[T]);
-    allocator.forget_stream(S).unwrap();
+    allocator.streams().forget(S).unwrap();
     gpu.destroy_stream(S);
     allocator.free(address).unwrap();
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
@@ -122,7 +122,7 @@ fn streams_that_vanish_do_not_keep_memory() {
     allocator.free(waiting).unwrap();
     gpu.destroy_stream(S);
     allocator.free(live).unwrap();
-    allocator.set_borrowed(U).unwrap();
+    allocator.streams().mark_external(U).unwrap();
     let borrowed = allocator.allocate(MIB, U).unwrap();
     gpu.destroy_stream(U);
     allocator.free(borrowed).unwrap();
@@ -136,12 +136,12 @@ fn streams_that_vanish_do_not_keep_memory() {
 fn a_new_stream_with_the_handle_of_the_old_one_has_to_be_named() {
     each_strategy("guard:on", |gpu, allocator| {
         let [silent, named] = [(); 2].map(|()| allocator.allocate(MIB, S).unwrap());
-        allocator.forget_stream(S).unwrap();
+        allocator.streams().forget(S).unwrap();
         gpu.replace_stream(S);
         gpu.hold(S);
         for address in [silent, named] {
             gpu.launch(S, &[range(address, MIB)], 10).unwrap();
-            allocator.note_use(address, S).unwrap();
+            allocator.guard().record_access(&[address], S).unwrap();
         }
         allocator.record_stream(named, S).unwrap();
         allocator.free(named).unwrap();
@@ -159,11 +159,11 @@ fn a_new_stream_with_the_handle_of_the_old_one_has_to_be_named() {
 fn what_a_forgotten_stream_used_is_not_blamed_on_the_next_one() {
     let (gpu, allocator) = guarded("guard:on");
     let [old, new] = [(); 2].map(|()| allocator.allocate(MIB, S).unwrap());
-    (0..5).for_each(|_| allocator.note_use(old, T).unwrap());
-    allocator.forget_stream(T).unwrap();
+    (0..5).for_each(|_| allocator.guard().record_access(&[old], T).unwrap());
+    allocator.streams().forget(T).unwrap();
     gpu.replace_stream(T);
     gpu.hold(T);
-    allocator.note_use(new, T).unwrap();
+    allocator.guard().record_access(&[new], T).unwrap();
     allocator.free(old).unwrap();
     assert_eq!(missing(&allocator), []);
     allocator.free_on(new, T).unwrap();

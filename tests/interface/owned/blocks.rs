@@ -14,7 +14,7 @@ fn a_block_frees_itself_on_its_stream() {
     let block = allocator.block(10 * MIB, MAIN).unwrap();
     assert_eq!((block.len(), block.stream(), block.last_use(), block.is_empty()), (10 * MIB, MAIN, MAIN, false));
     assert_eq!(block.as_ptr::<u8>().addr() as u64, block.address());
-    assert!(allocator.owns(block.address()));
+    assert!(allocator.reports().owns(block.address()));
     let (address, calls) = (block.address(), gpu.call_stats());
     drop(block);
     assert_eq!(live(&allocator), 0);
@@ -67,7 +67,7 @@ fn the_stream_of_the_last_use_is_waited_for() {
     for named in [false, true] {
         let mut block = allocator.block(10 * MIB, MAIN).unwrap();
         let address = block.address();
-        allocator.set_memory_limit(Some(10 * MIB)).unwrap();
+        allocator.limits().set_bytes(Some(10 * MIB)).unwrap();
         gpu.launch(SIDE, &[Range { address, size: 10 * MIB }], 1_000_000).unwrap();
         if named {
             block.set_last_use(SIDE);
@@ -114,7 +114,7 @@ fn a_raw_block_remembers_who_used_it_last() {
     gpu.launch(SIDE, &[Range { address: block.address(), size: 10 * MIB }], 1_000_000).unwrap();
     block.set_last_use(SIDE);
     let raw = block.into_raw();
-    allocator.set_memory_limit(Some(10 * MIB)).unwrap();
+    allocator.limits().set_bytes(Some(10 * MIB)).unwrap();
     allocator.free(raw.address).unwrap();
     let again = allocator.block(10 * MIB, MAIN).unwrap();
     assert_eq!(again.address(), raw.address);
@@ -144,7 +144,7 @@ fn a_free_that_fails_in_a_drop_is_logged_and_the_memory_stays() {
     let errors = log::errors(|| drop(block));
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].contains("could not be freed") && errors[0].contains(&address.to_string()), "{errors:?}");
-    assert!(allocator.owns(address));
+    assert!(allocator.reports().owns(address));
     allocator.free(address).unwrap();
 }
 
@@ -154,7 +154,7 @@ fn an_address_that_is_not_live_is_no_more_than_a_line_in_the_log() {
     let wrong = RawBlock { address: 4096, size: 512, stream: StreamId::DEFAULT };
     let errors = log::errors(|| drop(Block::from_raw(&allocator, wrong)));
     assert!(matches!(&errors[..], [error] if error.contains("not the address of a live allocation")), "{errors:?}");
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]

@@ -34,7 +34,7 @@ const OF_GROWINGS: [(&str, Growings); 7] = [
     ("into_address and free", |allocator, growing| allocator.free(growing.into_address()).unwrap()),
     ("into_address and shrink", |allocator, growing| {
         let address = growing.into_address();
-        allocator.shrink(address, 0).unwrap();
+        allocator.growing().shrink(address, 0).unwrap();
         allocator.free(address).unwrap();
     }),
     ("into_address and from_raw", |allocator, growing| {
@@ -72,7 +72,7 @@ fn part_with<'a, T>(
 ) -> Vec<Piece> {
     let (mut owned, address) = make(allocator);
     if forgets {
-        allocator.forget_stream(MAIN).unwrap();
+        allocator.streams().forget(MAIN).unwrap();
         gpu.replace_stream(MAIN);
     }
     let (user, name) = last_use;
@@ -99,13 +99,13 @@ fn all_ways(forgets: bool, user: StreamId, next: StreamId) {
             let before = part_with((&*gpu, &allocator), make, (user, name), part, forgets);
             drop(pool);
             assert!(!is_early(&gpu, &allocator, &before, (next, user)), "Block, {way}, in a pool {in_pool}");
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
         }
     }
     for (way, part) in OF_GROWINGS {
         let (gpu, allocator) = simulated::on(DEVICE, Config::default());
         let make = |allocator| {
-            let mut growing = Allocator::growing(allocator, 2 * SIZE, MAIN).unwrap();
+            let mut growing = Growing::new(allocator, 2 * SIZE, MAIN).unwrap();
             growing.grow(SIZE / 2).unwrap();
             growing.grow(SIZE).unwrap();
             let address = growing.address();
@@ -115,7 +115,7 @@ fn all_ways(forgets: bool, user: StreamId, next: StreamId) {
         let before = part_with((&*gpu, &allocator), make, (user, name), part, forgets);
         assert!(!is_early(&gpu, &allocator, &before, (next, user)), "Growing, {way}");
         assert_eq!(allocator.stats().allocated_bytes.all.current, 0, "Growing, {way}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 

@@ -9,7 +9,7 @@ fn a_device_and_options_make_an_allocator() {
     let allocator = Allocator::open("sim:h200,capacity=1GiB", "strategy:caching,memory_limit:512MiB").unwrap();
     let config = allocator.config();
     assert_eq!((config.strategy, config.memory_limit), (StrategyKind::Caching, Some(512 * MIB)));
-    assert_eq!(allocator.memory_info().unwrap().total, 1024 * MIB);
+    assert_eq!(allocator.driver().memory_info().unwrap().total, 1024 * MIB);
     assert!(matches!(allocator.allocate(600 * MIB, StreamId::DEFAULT), Err(Error::OutOfMemory(_))));
 }
 

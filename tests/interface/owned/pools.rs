@@ -17,7 +17,7 @@ fn the_use_of_a_pool_ends_with_it() {
     drop(pool);
     assert_eq!(again.stats().unwrap().uses, 1);
     drop(again);
-    assert!(matches!(allocator.pool_stats(id), Err(Error::UnknownPool { .. })));
+    assert!(matches!(allocator.pools().stats(id), Err(Error::UnknownPool { .. })));
 }
 
 #[test]
@@ -38,11 +38,11 @@ fn blocks_of_a_pool_outlive_it() {
     let block = pool.block(3 * MIB, MAIN).unwrap();
     assert_eq!(pool.stats().unwrap().allocations, 1);
     drop(pool);
-    assert!(allocator.owns(block.address()));
+    assert!(allocator.reports().owns(block.address()));
     drop(block);
     assert_eq!(live(&allocator), 0);
     allocator.empty_cache().unwrap();
-    assert_eq!(allocator.reserved(), 0);
+    assert_eq!(allocator.reports().reserved(), 0);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_route_may_outlive_its_pool() {
     let id = pool.id();
     assert!(log::errors(|| drop(pool)).is_empty());
     let block = allocator.block(MIB, MAIN).unwrap();
-    assert_eq!(allocator.pool_stats(id).unwrap().allocations, 1);
+    assert_eq!(allocator.pools().stats(id).unwrap().allocations, 1);
     assert!(log::errors(|| drop(route)).is_empty());
     drop(block);
     assert_eq!(live(&allocator), 0);
@@ -103,7 +103,7 @@ fn a_route_may_outlive_its_pool() {
 fn ids_leave_and_come_back() {
     let (_, allocator) = device();
     let id = Pool::create(&allocator).unwrap().into_id();
-    assert_eq!(allocator.pool_stats(id).unwrap().uses, 1);
+    assert_eq!(allocator.pools().stats(id).unwrap().uses, 1);
     let mut pool = Pool::from_id(&allocator, id);
     pool.release().unwrap();
     assert!(log::errors(|| drop(pool)).is_empty(), "the use has ended");

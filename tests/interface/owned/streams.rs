@@ -21,12 +21,12 @@ fn a_stream_is_forgotten_before_what_holds_it_is_dropped() {
     let stream = Stream::holding(&allocator, Theirs(Arc::clone(&gpu), MAIN), |theirs| theirs.1);
     assert_eq!((stream.id(), stream.held().1, StreamId::from(&stream)), (MAIN, MAIN, MAIN));
     drop(allocator.block(10 * MIB, &stream).unwrap());
-    let before = allocator.reserved();
+    let before = allocator.reports().reserved();
     let errors = log::errors(|| drop(stream));
     assert!(errors.is_empty(), "{errors:?}");
     // Its memory is everybody's, and nobody names it to the driver: an event there would be refused.
     let block = allocator.block(10 * MIB, SIDE).unwrap();
-    assert_eq!(allocator.reserved(), before);
+    assert_eq!(allocator.reports().reserved(), before);
     drop(block);
     allocator.empty_cache().unwrap();
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());

@@ -17,7 +17,7 @@ fn statistics_and_fragmentation_print_themselves() {
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }
-    let text = allocator.fragmentation().to_string();
+    let text = allocator.reports().fragmentation().to_string();
     for said in [
         "128.00 MiB held: 32.00 MiB in use, 0 B pending, 96.00 MiB free",
         "stream 0x7: 96.00 MiB free in 1 range, the longest 96.00 MiB",
@@ -53,9 +53,9 @@ fn reports_are_data() {
     let stats = to_value(allocator.stats()).unwrap();
     assert_eq!(stats["allocated_bytes"]["all"]["current"], json!(96 * MIB));
     assert_eq!(stats["stalls"]["by_us"].as_array().map(Vec::len), Some(seamalloc::STALL_BUCKETS));
-    let fragmentation = to_value(allocator.fragmentation()).unwrap();
+    let fragmentation = to_value(allocator.reports().fragmentation()).unwrap();
     assert_eq!((&fragmentation["allocated"], &fragmentation["free"]), (&json!(96 * MIB), &json!(0)));
-    let snapshot = to_value(allocator.snapshot()).unwrap();
+    let snapshot = to_value(allocator.reports().snapshot()).unwrap();
     assert_eq!(snapshot["segments"][0]["blocks"][0]["state"], json!("active_allocated"));
     assert_eq!(snapshot["segments"][0]["pool"], json!([0, 0]));
     let Err(Error::OutOfMemory(report)) = allocator.allocate(2048 * MIB, SIDE) else { panic!("1 GiB is not 2") };
@@ -65,7 +65,7 @@ fn reports_are_data() {
         (&json!(2048 * MIB), &json!("stitch"), &json!(8))
     );
     assert!(report["advice"].is_array() && report["cause"] != Value::Null);
-    let flight = to_value(allocator.flight().unwrap()).unwrap();
+    let flight = to_value(allocator.reports().flight().unwrap()).unwrap();
     assert!(
         flight["events"].as_array().is_some_and(|events| events.iter().any(|e| e["event"]["action"] == json!("alloc")))
     );

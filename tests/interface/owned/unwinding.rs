@@ -122,7 +122,7 @@ fn run(kind: StrategyKind, seed: u64, storm: bool) -> u64 {
         world.unwound += u64::from(ended.is_err());
         gpu.fail_no_more();
         gpu.advance(world.random.below(300_000));
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         // A free that a failing call refused has left its block live; without a storm there is none.
         let leaked = live(&allocator) - kept.len() as u64;
         assert!(storm || leaked == 0, "{kind}, seed {seed}: {leaked} blocks were not freed");
@@ -138,7 +138,7 @@ fn run(kind: StrategyKind, seed: u64, storm: bool) -> u64 {
     if !storm {
         assert_eq!(live(&allocator), 0);
         allocator.empty_cache().unwrap();
-        assert_eq!(allocator.reserved(), 0, "{kind}, seed {seed}");
+        assert_eq!(allocator.reports().reserved(), 0, "{kind}, seed {seed}");
     }
     assert!(gpu.faults().is_empty(), "{kind}, seed {seed}: {:?}", gpu.faults());
     unwound

@@ -2,10 +2,10 @@
 
 use super::fake::{AfterFree, Fake, broken};
 use super::{MAIN, MIB, SIDE, on};
+use seamalloc::Error;
 use seamalloc::resource::{
     Counter, FailureCallback, Limit, MemoryResource, RawBlock, ResourceError, Stacks, Statistics, Tracking,
 };
-use seamalloc::{Allocator, Error};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -219,7 +219,7 @@ fn a_stream_that_is_named_at_the_free_or_before_is_waited_for_unless_erased() {
     assert!(free(false, false, SIDE));
     assert!(free(true, true, SIDE));
     assert!(!free(false, true, MAIN), "a stream that was not named cannot be taken back");
-    let erased = Allocator::erase_stream(&allocator, 12345, SIDE);
+    let erased = allocator.streams().unrecord(12345, SIDE);
     assert_eq!(erased, Err(Error::InvalidAddress { address: 12345 }));
-    Allocator::erase_stream(&allocator, 0, SIDE).unwrap();
+    allocator.streams().unrecord(0, SIDE).unwrap();
 }

@@ -91,7 +91,7 @@ trait InPool {
 impl InPool for Capture<Arc<seamalloc::Allocator>> {
     fn upstream_allocate_in(&self, graph: u64, stream: StreamId) -> u64 {
         let allocator = seamalloc::resource::Layer::upstream(self);
-        allocator.allocate_in(self.pool(graph).unwrap(), MIB, stream).unwrap()
+        allocator.pools().allocate(self.pool(graph).unwrap(), MIB, stream).unwrap()
     }
 }
 
@@ -147,7 +147,7 @@ fn a_capture_that_cannot_begin_everywhere_begins_nowhere() {
     let pool = memory.create_pool().unwrap();
     // Memory of the pool that a stream has freed outside of a capture is waited for at the beginning: one of the two fails.
     for allocator in facade.allocators(0).unwrap() {
-        let address = allocator.allocate_in(pool, MIB, SIDE).unwrap();
+        let address = allocator.pools().allocate(pool, MIB, SIDE).unwrap();
         allocator.free(address).unwrap();
     }
     for nth in [1, 2] {
@@ -156,8 +156,8 @@ fn a_capture_that_cannot_begin_everywhere_begins_nowhere() {
         gpu.fail_no_more();
         assert!(matches!(memory.end_capture(pool).unwrap_err(), ResourceError::Allocator(Error::PoolNotRouted { .. })));
         for allocator in facade.allocators(0).unwrap() {
-            assert!(matches!(allocator.end_allocate_to_pool(pool), Err(Error::PoolNotRouted { .. })));
-            let address = allocator.allocate_in(pool, MIB, SIDE).unwrap();
+            assert!(matches!(allocator.pools().end(pool), Err(Error::PoolNotRouted { .. })));
+            let address = allocator.pools().allocate(pool, MIB, SIDE).unwrap();
             allocator.free(address).unwrap();
         }
     }

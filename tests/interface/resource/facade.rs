@@ -202,7 +202,7 @@ trait SnapshotAddress {
 impl SnapshotAddress for Allocator {
     /// The address of the only live block.
     fn snapshot_address(&self) -> u64 {
-        let snapshot = self.snapshot();
+        let snapshot = self.reports().snapshot();
         let blocks = snapshot.segments.iter().flat_map(|segment| segment.blocks.iter());
         let mut live = blocks.filter(|block| block.requested_size > 0);
         live.next().unwrap().address

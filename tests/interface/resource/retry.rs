@@ -103,8 +103,8 @@ fn with_no_time_and_in_a_capture_nothing_waits() {
     let allocator = Arc::new(Allocator::new(Arc::clone(&gpu) as _, Config::default()).unwrap());
     let memory = Retry::new(Arc::clone(&allocator), LONG_MS);
     memory.allocate(80 * MIB, MAIN).unwrap();
-    let pool = allocator.create_pool();
-    allocator.begin_allocate_to_pool(pool, Route::stream(SIDE).capturing()).unwrap();
+    let pool = allocator.pools().create();
+    allocator.pools().begin(pool, Route::stream(SIDE).capturing()).unwrap();
     gpu.begin_capture(SIDE, CaptureMode::Global).unwrap();
     assert!(memory.allocate(60 * MIB, SIDE).unwrap_err().is_out_of_memory());
     // A stream that is not captured may wait meanwhile.
@@ -112,7 +112,7 @@ fn with_no_time_and_in_a_capture_nothing_waits() {
     assert!(other.allocate(60 * MIB, MAIN).unwrap_err().is_out_of_memory());
     assert_eq!(other.figures().timed_out, 1);
     gpu.end_capture(SIDE).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
     assert!(begun.elapsed() < Duration::from_millis(LONG_MS));
     assert_eq!(memory.figures(), RetryFigures::default());
 }

@@ -179,7 +179,7 @@ proptest! {
             }
             gpu.fail_no_more();
             prop_assert_eq!(allocator.stats().allocation.all.current, program.live.len() as u64);
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
             let live: Vec<RawBlock> = program.live.values().copied().collect();
             for layer in &stack.layers {
                 match layer {

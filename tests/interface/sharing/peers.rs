@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Within which `open_shared` says that it ends, and a client is served.
+/// Within which `sharing().open` says that it ends, and a client is served.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// What the machine may take beyond that.
 const SLOW: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ fn opens(handle: &[u8]) -> Result<Duration, Error> {
     let opening = thread::spawn(move || {
         let receiver = of(StrategyKind::Stitch).1;
         let start = Instant::now();
-        let done = receiver.open_shared(&handle).map(|opened| receiver.close_shared(opened).unwrap());
+        let done = receiver.sharing().open(&handle).map(|opened| receiver.sharing().close(opened).unwrap());
         done.map(|()| start.elapsed())
     });
     while !opening.is_finished() {
@@ -58,7 +58,7 @@ fn opens(handle: &[u8]) -> Result<Duration, Error> {
 #[test]
 fn clients_that_say_nothing_keep_nobody_waiting_and_are_dropped() {
     let (_gpu, allocator) = of(StrategyKind::Stitch);
-    let handle = allocator.share(allocator.allocate(MIB, A).unwrap()).unwrap().handle;
+    let handle = allocator.sharing().export(allocator.allocate(MIB, A).unwrap()).unwrap().handle;
     let start = Instant::now();
     let mut silent: Vec<UnixStream> = (0..MANY).map(|_| connect(&handle)).collect();
     let took = opens(&handle).unwrap();
@@ -86,7 +86,7 @@ fn a_client_that_takes_no_answers_holds_no_descriptor() {
         let (_gpu, allocator) = of(StrategyKind::Stitch);
         let before = open_files();
         let address = allocator.allocate(30 * MIB, A).unwrap();
-        let handle = allocator.share(address).unwrap().handle;
+        let handle = allocator.sharing().export(address).unwrap().handle;
         let mut client = connect(&handle);
         client.write_all(password(&handle)).unwrap();
         client.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
@@ -96,7 +96,7 @@ fn a_client_that_takes_no_answers_holds_no_descriptor() {
         allocator.free(address).unwrap();
         // The listener, and both ends of the connection, if it still stands.
         assert!(open_files() <= before + 3, "the descriptor is closed");
-        let other = allocator.share(allocator.allocate(MIB, A).unwrap()).unwrap().handle;
+        let other = allocator.sharing().export(allocator.allocate(MIB, A).unwrap()).unwrap().handle;
         opens(&other).unwrap();
         drop(client);
     });
@@ -105,7 +105,7 @@ fn a_client_that_takes_no_answers_holds_no_descriptor() {
 #[test]
 fn a_question_may_come_in_pieces() {
     let (_gpu, allocator) = of(StrategyKind::Stitch);
-    let handle = allocator.share(allocator.allocate(30 * MIB, A).unwrap()).unwrap().handle;
+    let handle = allocator.sharing().export(allocator.allocate(30 * MIB, A).unwrap()).unwrap().handle;
     let mut client = connect(&handle);
     let said = [password(&handle), &question(&handle, 1), &[1]].concat();
     for byte in said {
@@ -131,9 +131,9 @@ fn a_question_may_come_in_pieces() {
 #[test]
 fn many_threads_open_at_once() {
     let (_gpu, allocator) = of(StrategyKind::Stitch);
-    let handle = allocator.share(allocator.allocate(30 * MIB, A).unwrap()).unwrap().handle;
+    let handle = allocator.sharing().export(allocator.allocate(30 * MIB, A).unwrap()).unwrap().handle;
     thread::scope(|scope| {
-        let open = || of(StrategyKind::Stitch).1.open_shared(&handle).unwrap();
+        let open = || of(StrategyKind::Stitch).1.sharing().open(&handle).unwrap();
         let all: Vec<_> = (0..MANY).map(|_| scope.spawn(open)).collect();
         all.into_iter().for_each(|thread| assert!(thread.join().is_ok()));
     });
@@ -175,7 +175,7 @@ fn the_process_that_shares() {
         return;
     }
     let (_gpu, allocator) = of(StrategyKind::Stitch);
-    let shared = allocator.share(allocator.allocate(30 * MIB, A).unwrap()).unwrap();
+    let shared = allocator.sharing().export(allocator.allocate(30 * MIB, A).unwrap()).unwrap();
     println!("HANDLE {}", shared.handle.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     let _ = std::io::stdin().read(&mut [0]);
 }

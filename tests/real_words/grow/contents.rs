@@ -134,7 +134,7 @@ fn memory_goes_back_to_the_driver_from_under_a_tail_and_under_what_was_freed() {
     world.check_all();
     world.free(cache);
     world.allocator.empty_cache().unwrap();
-    assert_eq!((world.device.used(), world.allocator.fragmentation().views), (0, 0));
+    assert_eq!((world.device.used(), world.allocator.reports().fragmentation().views), (0, 0));
     world.end(&[]);
 }
 

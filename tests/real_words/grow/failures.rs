@@ -45,13 +45,14 @@ fn step(world: &mut World, cache: u64, name: &str) -> Result<(), seamalloc::Erro
 /// Lets calls fail in one step.
 fn attempt(name: &str, fault: Fault) -> Calls {
     let (mut world, cache) = furnished();
-    let (held, mapped, reserved) = (world.device.used(), world.mapped(cache), world.allocator.fragmentation());
+    let (held, mapped, reserved) =
+        (world.device.used(), world.mapped(cache), world.allocator.reports().fragmentation());
     world.device.fail(&Call::ALL, fault);
     let answer = step(&mut world, cache, name);
     let calls = world.device.heal();
     let failed = &calls.failed;
     // Nothing is undone yet that could not be: it is counted.
-    world.allocator.check().unwrap();
+    world.allocator.reports().check().unwrap();
     assert_eq!(world.stats().reserved_bytes.all.current, world.device.used(), "{name}: {failed:?}");
     if failed.is_empty() {
         answer.unwrap();
@@ -73,7 +74,7 @@ fn attempt(name: &str, fault: Fault) -> Calls {
     if answer.is_err() && name == "grow" {
         let used = world.device.used();
         assert!(used <= held + 2 * MIB, "{name}: {failed:?}: {used} bytes are held of {held}");
-        assert!(world.allocator.fragmentation().views <= reserved.views);
+        assert!(world.allocator.reports().fragmentation().views <= reserved.views);
     }
     // And the way goes on.
     if world.live.contains_key(&cache) {

@@ -3,7 +3,7 @@
 use seamalloc::driver::Call;
 use seamalloc::driver::Driver;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
-use seamalloc::{Allocator, Config, StreamId};
+use seamalloc::{Allocator, Config, Growing, StreamId};
 use std::sync::Arc;
 
 const GIB: u64 = 1 << 30;
@@ -15,7 +15,7 @@ fn a_cache_of_40_gib_grows_by_tokens_with_99_percent_in_use() {
     let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
     let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse("").unwrap()).unwrap();
     let before = gpu.call_stats();
-    let mut cache = allocator.growing(40 * GIB, StreamId::DEFAULT).unwrap();
+    let mut cache = Growing::new(&allocator, 40 * GIB, StreamId::DEFAULT).unwrap();
     let (address, tokens) = (cache.address(), 40 * GIB / TOKEN);
     let mut longest = 0;
     for token in 1..=tokens {
@@ -46,7 +46,7 @@ fn a_cache_of_40_gib_grows_by_tokens_with_99_percent_in_use() {
     assert!(count(Call::SetAccess) < tokens / 100 && count(Call::Map) < tokens / 40);
     let allocations = stats.allocation.all.current;
     assert!(allocations < tokens / 100, "{allocations} parts");
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     drop(cache);
     assert_eq!(allocator.stats().allocated_bytes.all.current, 0);
     allocator.empty_cache().unwrap();
@@ -63,7 +63,7 @@ fn a_cache_grows_through_the_memory_that_a_model_left_in_pieces() {
     let blocks: Vec<u64> = (0..440).map(|_| allocator.allocate(100 << 20, stream).unwrap()).collect();
     let held = allocator.stats().reserved_bytes.all.current;
     blocks.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
-    let mut cache = allocator.growing(40 * GIB, stream).unwrap();
+    let mut cache = Growing::new(&allocator, 40 * GIB, stream).unwrap();
     let mut most = 0;
     while cache.grow(most + TOKEN).is_ok() {
         most += TOKEN;
@@ -74,5 +74,5 @@ fn a_cache_grows_through_the_memory_that_a_model_left_in_pieces() {
     eprintln!("{most} bytes grew into what is free; utilization {utilization:.5}");
     assert!(utilization > 0.99, "{utilization}");
     assert!(stats.reserved_bytes.all.peak - held <= 48 * GIB - held);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }

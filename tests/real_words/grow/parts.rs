@@ -4,7 +4,7 @@ use crate::device::{MAIN, MIB, SIDE};
 use crate::world::{CAPACITY, OPTIONS, World};
 use seamalloc::driver::Call;
 use seamalloc::driver::sim::SimGpu;
-use seamalloc::{Allocator, Config};
+use seamalloc::{Allocator, Config, Growing};
 use std::sync::Arc;
 
 /// An allocation of one part, made of chunks of 4 MiB at three places of home: one, two and two that are neighbours.
@@ -54,7 +54,7 @@ fn a_part_is_cut_again_and_again() {
 fn a_part_that_is_cut_counts_as_two() {
     for (whole, kept, allocated, freed) in [(40, 28, 1, 0), (40, 8, 1, 1), (64, 32, 2, 1), (40, 20, 1, 1)] {
         let allocator = Allocator::open("sim:h200", "chunk_size_mb:4,max_split_size_mb:24").unwrap();
-        let mut cache = allocator.growing(64 * MIB, MAIN).unwrap();
+        let mut cache = Growing::new(&allocator, 64 * MIB, MAIN).unwrap();
         cache.grow(whole * MIB).unwrap();
         cache.shrink(kept * MIB).unwrap();
         let stats = allocator.stats();
@@ -64,7 +64,7 @@ fn a_part_that_is_cut_counts_as_two() {
         assert_eq!((stats.allocation.all.allocated, stats.allocation.all.freed), (2, 1));
         drop(cache);
         assert_eq!(allocator.stats().oversize_allocations.current, 0, "{whole} to {kept}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -125,19 +125,19 @@ fn what_is_mapped_stays_for_the_next_one() {
     let gpu = Arc::new(SimGpu::new("sim:h200".parse().unwrap()).unwrap());
     let config = Config::parse("chunk_size_mb:4,sharing:completed").unwrap();
     let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
-    let cache = allocator.reserve(64 * MIB, MAIN).unwrap();
-    allocator.grow(cache, 20 * MIB).unwrap();
-    allocator.shrink(cache, 0).unwrap();
+    let cache = allocator.growing().reserve(64 * MIB, MAIN).unwrap();
+    allocator.growing().grow(cache, 20 * MIB).unwrap();
+    allocator.growing().shrink(cache, 0).unwrap();
     // Another stream gets what this one has passed.
     let other = allocator.allocate(4 * MIB, SIDE).unwrap();
-    assert_eq!(allocator.reserved(), 20 * MIB, "memory grew");
+    assert_eq!(allocator.reports().reserved(), 20 * MIB, "memory grew");
     allocator.free(cache).unwrap();
     allocator.free(other).unwrap();
-    assert_eq!((allocator.stats().views, allocator.reserve(64 * MIB, MAIN)), (1, Ok(cache)));
+    assert_eq!((allocator.stats().views, allocator.growing().reserve(64 * MIB, MAIN)), (1, Ok(cache)));
     let before = seamalloc::driver::Driver::call_stats(&*gpu);
-    allocator.grow(cache, 20 * MIB).unwrap();
+    allocator.growing().grow(cache, 20 * MIB).unwrap();
     let made = seamalloc::driver::Driver::call_stats(&*gpu).since(&before);
-    assert_eq!((made.get(Call::Map).count, allocator.reserved()), (0, 20 * MIB));
+    assert_eq!((made.get(Call::Map).count, allocator.reports().reserved()), (0, 20 * MIB));
     allocator.free(cache).unwrap();
     drop(allocator);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
@@ -147,13 +147,13 @@ fn what_is_mapped_stays_for_the_next_one() {
 #[test]
 fn addresses_that_the_gpu_has_passed_make_room_for_others() {
     let allocator = Allocator::open("sim:h200", "chunk_size_mb:4,max_view_address_space:600MiB").unwrap();
-    let old = allocator.reserve(512 * MIB, MAIN).unwrap();
-    allocator.grow(old, 8 * MIB).unwrap();
+    let old = allocator.growing().reserve(512 * MIB, MAIN).unwrap();
+    allocator.growing().grow(old, 8 * MIB).unwrap();
     allocator.free(old).unwrap();
-    let new = allocator.reserve(100 * MIB, MAIN).unwrap();
+    let new = allocator.growing().reserve(100 * MIB, MAIN).unwrap();
     let stats = allocator.stats();
     assert_eq!((stats.views, stats.views_dropped, stats.view_address_space_bytes), (1, 1, 100 * MIB));
-    allocator.grow(new, 8 * MIB).unwrap();
-    allocator.check().unwrap();
+    allocator.growing().grow(new, 8 * MIB).unwrap();
+    allocator.reports().check().unwrap();
     allocator.free(new).unwrap();
 }

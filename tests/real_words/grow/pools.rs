@@ -8,7 +8,7 @@ use seamalloc::{Backup, Error, PoolId, Route};
 #[test]
 fn a_tag_sleeps_and_wakes_with_what_has_grown() {
     let mut world = World::new(CAPACITY, OPTIONS);
-    let tag = world.allocator.create_tag().unwrap();
+    let tag = world.allocator.tags().create().unwrap();
     let free = world.allocate(20 * MIB, MAIN).unwrap();
     world.free(free);
     let cache = world.reserve_in(tag, 100 * MIB, MAIN).unwrap();
@@ -17,13 +17,13 @@ fn a_tag_sleeps_and_wakes_with_what_has_grown() {
     world.shrink(cache, 21 * MIB).unwrap();
     world.check_all();
     for backup in [Backup::Host, Backup::Host] {
-        let slept = world.allocator.sleep(tag, &backup).unwrap();
+        let slept = world.allocator.tags().sleep(tag, &backup).unwrap();
         assert_eq!((slept, world.device.used()), (30 * MIB, 20 * MIB));
-        world.allocator.check().unwrap();
-        assert_eq!(world.allocator.grow(cache, 40 * MIB), Err(Error::PoolAsleep { pool: tag }));
+        world.allocator.reports().check().unwrap();
+        assert_eq!(world.allocator.growing().grow(cache, 40 * MIB), Err(Error::PoolAsleep { pool: tag }));
         world.shrink(cache, 13 * MIB).unwrap();
-        world.allocator.check().unwrap();
-        world.allocator.wake(tag).unwrap();
+        world.allocator.reports().check().unwrap();
+        world.allocator.tags().wake(tag).unwrap();
         world.check_all();
         world.grow(cache, 30 * MIB).unwrap();
         assert_eq!(world.device.used(), 50 * MIB);
@@ -31,15 +31,15 @@ fn a_tag_sleeps_and_wakes_with_what_has_grown() {
     }
     // Its own tail serves another request of the tag, and is unmapped then.
     world.shrink(cache, 4 * MIB).unwrap();
-    let other = world.allocator.allocate_in(tag, 24 * MIB, MAIN).unwrap();
-    world.allocator.grow(cache, 20 * MIB).unwrap();
-    world.allocator.shrink(cache, 4 * MIB).unwrap();
+    let other = world.allocator.pools().allocate(tag, 24 * MIB, MAIN).unwrap();
+    world.allocator.growing().grow(cache, 20 * MIB).unwrap();
+    world.allocator.growing().shrink(cache, 4 * MIB).unwrap();
     world.allocator.free(other).unwrap();
     world.check_all();
-    world.allocator.sleep(tag, &Backup::Host).unwrap();
+    world.allocator.tags().sleep(tag, &Backup::Host).unwrap();
     world.free(cache);
-    world.allocator.check().unwrap();
-    world.allocator.wake(tag).unwrap();
+    world.allocator.reports().check().unwrap();
+    world.allocator.tags().wake(tag).unwrap();
     world.check_all();
     world.end(&[tag]);
 }
@@ -49,13 +49,13 @@ fn a_tag_sleeps_and_wakes_with_what_has_grown() {
 fn two_that_have_grown_by_turns_sleep_and_wake_with_their_words() {
     for backup in [Backup::Host, Backup::Pinned] {
         let mut world = World::new(CAPACITY, OPTIONS);
-        let tag = world.allocator.create_tag().unwrap();
+        let tag = world.allocator.tags().create().unwrap();
         let caches = [(); 2].map(|()| world.reserve_in(tag, 32 * MIB, MAIN).unwrap());
         for size in [4, 8, 12] {
             caches.into_iter().for_each(|cache| world.grow(cache, size * MIB).unwrap());
         }
-        assert_eq!(world.allocator.sleep(tag, &backup), Ok(24 * MIB));
-        assert_eq!(world.allocator.wake(tag), Ok(24 * MIB));
+        assert_eq!(world.allocator.tags().sleep(tag, &backup), Ok(24 * MIB));
+        assert_eq!(world.allocator.tags().wake(tag), Ok(24 * MIB));
         world.check_all();
         world.end(&[tag]);
     }
@@ -74,7 +74,7 @@ fn a_tag_takes_no_idle_memory() {
         public.push(world.allocate(4 * MIB, MAIN).unwrap());
     }
     let held = world.used().0;
-    let tag = world.allocator.create_tag().unwrap();
+    let tag = world.allocator.tags().create().unwrap();
     let cache = world.reserve_in(tag, 32 * MIB, MAIN).unwrap();
     world.grow(cache, 8 * MIB).unwrap();
     assert_eq!(world.used().0, held + 8 * MIB);
@@ -87,7 +87,7 @@ fn a_tag_takes_no_idle_memory() {
 #[test]
 fn what_is_freed_in_a_tag_serves_the_next_one_of_it_and_no_other() {
     let mut world = World::new(CAPACITY, OPTIONS);
-    let [a, b] = [(); 2].map(|()| world.allocator.create_tag().unwrap());
+    let [a, b] = [(); 2].map(|()| world.allocator.tags().create().unwrap());
     let cache = world.reserve_in(a, 100 * MIB, MAIN).unwrap();
     world.grow(cache, 30 * MIB).unwrap();
     world.free(cache);
@@ -106,11 +106,11 @@ fn what_is_freed_in_a_tag_serves_the_next_one_of_it_and_no_other() {
 fn one_that_outlives_its_pool_grows_by_public_memory() {
     for tag in [false, true] {
         let mut world = World::new(CAPACITY, OPTIONS);
-        let pool = if tag { world.allocator.create_tag().unwrap() } else { world.allocator.create_pool() };
+        let pool = if tag { world.allocator.tags().create().unwrap() } else { world.allocator.pools().create() };
         let cache = world.reserve_in(pool, 100 * MIB, MAIN).unwrap();
         world.grow(cache, 10 * MIB).unwrap();
-        assert_eq!(world.allocator.pool_stats(pool).unwrap().allocated_bytes, 10 * MIB);
-        world.allocator.release_pool(pool).unwrap();
+        assert_eq!(world.allocator.pools().stats(pool).unwrap().allocated_bytes, 10 * MIB);
+        world.allocator.pools().release(pool).unwrap();
         world.check_all();
         world.grow(cache, 50 * MIB).unwrap();
         world.check_all();
@@ -124,16 +124,16 @@ fn one_that_outlives_its_pool_grows_by_public_memory() {
 #[test]
 fn pools_that_cannot_have_one_refuse() {
     let mut world = World::new(CAPACITY, OPTIONS);
-    assert_eq!(world.allocator.reserve_in(PoolId(9, 9), MIB, MAIN), unknown());
-    let pool = world.allocator.create_pool();
-    let blocks = world.allocator.pool_blocks(pool).unwrap();
+    assert_eq!(world.allocator.growing().reserve_in(PoolId(9, 9), MIB, MAIN), unknown());
+    let pool = world.allocator.pools().create();
+    let blocks = world.allocator.pools().blocks(pool).unwrap();
     let cache = world.reserve_in(pool, 100 * MIB, MAIN).unwrap();
     world.grow(cache, 10 * MIB).unwrap();
-    let restored = world.allocator.restore_pool(pool, &blocks);
+    let restored = world.allocator.pools().restore(pool, &blocks);
     assert!(matches!(restored, Err(Error::NotGrowable { address, .. }) if address == cache));
     world.check_all();
     world.free(cache);
-    world.allocator.restore_pool(pool, &blocks).unwrap();
+    world.allocator.pools().restore(pool, &blocks).unwrap();
     world.end(&[pool]);
 }
 
@@ -145,20 +145,20 @@ fn unknown() -> Result<u64, Error> {
 #[test]
 fn one_whose_captured_pool_has_ended_grows_over_what_it_gave_back() {
     let mut world = World::new(CAPACITY, OPTIONS);
-    let (stream, pool) = (world.device.host.create_stream(), world.allocator.create_pool());
-    world.allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing()).unwrap();
+    let (stream, pool) = (world.device.host.create_stream(), world.allocator.pools().create());
+    world.allocator.pools().begin(pool, Route::stream(stream).capturing()).unwrap();
     world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
     let captured = world.allocator.allocate(MIB, stream).unwrap();
     world.device.host.end_capture(stream).unwrap();
-    world.allocator.end_allocate_to_pool(pool).unwrap();
+    world.allocator.pools().end(pool).unwrap();
     world.allocator.free(captured).unwrap();
     let cache = world.reserve_in(pool, 100 * MIB, MAIN).unwrap();
     world.grow(cache, 20 * MIB).unwrap();
     world.shrink(cache, 4 * MIB).unwrap();
-    let other = world.allocator.allocate_in(pool, 16 * MIB, MAIN).unwrap();
+    let other = world.allocator.pools().allocate(pool, 16 * MIB, MAIN).unwrap();
     let refused = world.grow(cache, 24 * MIB);
     assert!(matches!(refused, Err(Error::NotGrowable { address, .. }) if address == cache), "{refused:?}");
-    world.allocator.release_pool(pool).unwrap();
+    world.allocator.pools().release(pool).unwrap();
     world.grow(cache, 24 * MIB).unwrap();
     world.allocator.free(other).unwrap();
     world.check_all();
@@ -168,20 +168,20 @@ fn one_whose_captured_pool_has_ended_grows_over_what_it_gave_back() {
 #[test]
 fn one_of_a_tag_that_was_released_asleep_grows_no_more_until_the_tag_is_taken_up_again() {
     let mut world = World::new(CAPACITY, OPTIONS);
-    let tag = world.allocator.create_tag().unwrap();
+    let tag = world.allocator.tags().create().unwrap();
     let cache = world.reserve_in(tag, 100 * MIB, MAIN).unwrap();
     world.grow(cache, 10 * MIB).unwrap();
-    world.allocator.sleep(tag, &Backup::Host).unwrap();
-    world.allocator.release_pool(tag).unwrap();
-    assert_eq!(world.allocator.grow(cache, 20 * MIB), Err(Error::PoolAsleep { pool: tag }));
+    world.allocator.tags().sleep(tag, &Backup::Host).unwrap();
+    world.allocator.pools().release(tag).unwrap();
+    assert_eq!(world.allocator.growing().grow(cache, 20 * MIB), Err(Error::PoolAsleep { pool: tag }));
     world.check_books();
-    world.allocator.open_tag(tag).unwrap();
-    world.allocator.wake(tag).unwrap();
+    world.allocator.tags().open(tag).unwrap();
+    world.allocator.tags().wake(tag).unwrap();
     world.grow(cache, 20 * MIB).unwrap();
-    assert_eq!(world.allocator.pool_stats(tag).unwrap().allocated_bytes, 20 * MIB);
+    assert_eq!(world.allocator.pools().stats(tag).unwrap().allocated_bytes, 20 * MIB);
     world.check_all();
-    world.allocator.sleep(tag, &Backup::Host).unwrap();
-    world.allocator.release_pool(tag).unwrap();
+    world.allocator.tags().sleep(tag, &Backup::Host).unwrap();
+    world.allocator.pools().release(tag).unwrap();
     world.free(cache);
     world.check_books();
     world.end(&[]);
@@ -192,14 +192,14 @@ fn one_of_a_tag_that_was_released_asleep_grows_no_more_until_the_tag_is_taken_up
 fn one_that_outlives_its_pool_takes_nothing_of_the_next_pool_of_that_number() {
     let mut world = World::new(CAPACITY, OPTIONS);
     let tag = PoolId(7, 7);
-    world.allocator.open_tag(tag).unwrap();
+    world.allocator.tags().open(tag).unwrap();
     let cache = world.reserve_in(tag, 100 * MIB, MAIN).unwrap();
     world.grow(cache, 10 * MIB).unwrap();
-    world.allocator.release_pool(tag).unwrap();
-    world.allocator.open_tag(tag).unwrap();
+    world.allocator.pools().release(tag).unwrap();
+    world.allocator.tags().open(tag).unwrap();
     world.grow(cache, 20 * MIB).unwrap();
-    assert_eq!(world.allocator.pool_stats(tag).unwrap().allocated_bytes, 0);
-    assert_eq!(world.allocator.sleep(tag, &Backup::Host).unwrap(), 0);
+    assert_eq!(world.allocator.pools().stats(tag).unwrap().allocated_bytes, 0);
+    assert_eq!(world.allocator.tags().sleep(tag, &Backup::Host).unwrap(), 0);
     world.check_all();
     world.free(cache);
     world.check_books();
@@ -211,21 +211,21 @@ fn one_that_outlives_its_pool_takes_nothing_of_the_next_pool_of_that_number() {
 #[test]
 fn a_tag_that_ends_asleep_leaves_what_others_have_in_its_views() {
     let mut world = World::new(CAPACITY, OPTIONS);
-    let (stream, tag) = (world.device.host.create_stream(), world.allocator.create_tag().unwrap());
-    world.allocator.begin_allocate_to_pool(tag, Route::stream(stream).capturing()).unwrap();
+    let (stream, tag) = (world.device.host.create_stream(), world.allocator.tags().create().unwrap());
+    world.allocator.pools().begin(tag, Route::stream(stream).capturing()).unwrap();
     world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
     let captured = world.allocator.allocate(MIB, stream).unwrap();
     world.device.host.end_capture(stream).unwrap();
-    world.allocator.end_allocate_to_pool(tag).unwrap();
+    world.allocator.pools().end(tag).unwrap();
     world.allocator.free(captured).unwrap();
     let cache = world.reserve_in(tag, 100 * MIB, MAIN).unwrap();
     world.grow(cache, 10 * MIB).unwrap();
-    world.allocator.release_pool(tag).unwrap();
+    world.allocator.pools().release(tag).unwrap();
     world.grow(cache, 20 * MIB).unwrap();
-    world.allocator.open_tag(tag).unwrap();
-    assert_eq!(world.allocator.pool_stats(tag).unwrap().allocated_bytes, 10 * MIB);
-    assert!(world.allocator.sleep(tag, &Backup::Host).unwrap() >= 10 * MIB);
-    world.allocator.release_pool(tag).unwrap();
+    world.allocator.tags().open(tag).unwrap();
+    assert_eq!(world.allocator.pools().stats(tag).unwrap().allocated_bytes, 10 * MIB);
+    assert!(world.allocator.tags().sleep(tag, &Backup::Host).unwrap() >= 10 * MIB);
+    world.allocator.pools().release(tag).unwrap();
     world.free(cache);
     world.check_books();
     world.allocator.empty_cache().unwrap();

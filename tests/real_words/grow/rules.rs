@@ -23,19 +23,19 @@ fn other_strategies_and_guard_mode_refuse() {
         "guard:on",
     ] {
         let allocator = Allocator::open("sim:h200", options).unwrap();
-        let error = allocator.reserve(MIB, MAIN).unwrap_err();
+        let error = allocator.growing().reserve(MIB, MAIN).unwrap_err();
         assert!(refused(&error), "{options}: {error}");
     }
     for options in ["strategy:stitch", "sharing:never", "split:last_resort"] {
         let allocator = Allocator::open("sim:h200", options).unwrap();
-        let mut cache = allocator.growing(64 * MIB, MAIN).unwrap();
+        let mut cache = Growing::new(&allocator, 64 * MIB, MAIN).unwrap();
         let block = allocator.allocate(30 * MIB, MAIN).unwrap();
         for size in [1, 3 * MIB, 64 * MIB] {
             cache.grow(size).unwrap();
         }
         allocator.free(block).unwrap();
         cache.shrink(5).unwrap();
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         drop(cache);
         assert_eq!(allocator.stats().allocated_bytes.all.current, 0, "{options}");
     }
@@ -47,10 +47,10 @@ fn addresses_that_are_none_are_refused() {
     let block = world.allocate(10 * MIB, MAIN).unwrap();
     for address in [block, 0, 512, block + 512] {
         for answer in [
-            world.allocator.grow(address, MIB),
-            world.allocator.shrink(address, MIB),
-            world.allocator.resize(address, MIB),
-            world.allocator.extent(address).map(drop),
+            world.allocator.growing().grow(address, MIB),
+            world.allocator.growing().shrink(address, MIB),
+            world.allocator.growing().resize(address, MIB),
+            world.allocator.growing().extent(address).map(drop),
         ] {
             assert_eq!(answer, Err(Error::InvalidAddress { address }));
         }
@@ -63,28 +63,28 @@ fn addresses_that_are_none_are_refused() {
     for answer in [
         world.allocator.free(inner),
         world.allocator.free_on(inner, SIDE),
-        world.allocator.free_under(inner, MAIN),
-        world.allocator.free_under(inner, SIDE),
+        world.allocator.free_with_current_stream(inner, MAIN),
+        world.allocator.free_with_current_stream(inner, SIDE),
         world.allocator.record_stream(inner, SIDE),
-        world.allocator.erase_stream(inner, SIDE),
-        world.allocator.share(inner).map(drop),
-        world.allocator.fix_memory(inner),
-        world.allocator.handle_len(inner).map(drop),
-        world.allocator.grow(inner, 30 * MIB),
+        world.allocator.streams().unrecord(inner, SIDE),
+        world.allocator.sharing().export(inner).map(drop),
+        world.allocator.sharing().pin_physical(inner),
+        world.allocator.sharing().handle_len(inner).map(drop),
+        world.allocator.growing().grow(inner, 30 * MIB),
     ] {
         assert_eq!(answer, Err(Error::InvalidAddress { address: inner }));
         world.check_all();
     }
     let capacity = 64 * MIB;
-    let beyond = world.allocator.grow(cache, capacity + 1);
+    let beyond = world.allocator.growing().grow(cache, capacity + 1);
     assert_eq!(beyond, Err(Error::BeyondCapacity { address: cache, size: capacity + 1, capacity }));
-    assert!(refused(&world.allocator.share(cache).unwrap_err()));
-    assert!(refused(&world.allocator.fix_memory(cache).unwrap_err()));
-    assert!(refused(&world.allocator.handle_len(cache).unwrap_err()));
-    assert_eq!(world.allocator.reserve(u64::MAX, MAIN), Err(Error::RequestTooLarge { size: u64::MAX }));
+    assert!(refused(&world.allocator.sharing().export(cache).unwrap_err()));
+    assert!(refused(&world.allocator.sharing().pin_physical(cache).unwrap_err()));
+    assert!(refused(&world.allocator.sharing().handle_len(cache).unwrap_err()));
+    assert_eq!(world.allocator.growing().reserve(u64::MAX, MAIN), Err(Error::RequestTooLarge { size: u64::MAX }));
     world.check_all();
     world.free(cache);
-    assert_eq!(world.allocator.grow(cache, 1), Err(Error::InvalidAddress { address: cache }));
+    assert_eq!(world.allocator.growing().grow(cache, 1), Err(Error::InvalidAddress { address: cache }));
     assert_eq!(world.allocator.free(cache), Err(Error::InvalidAddress { address: cache }));
     world.end(&[]);
 }
@@ -98,10 +98,14 @@ fn what_has_no_memory_is_freed_like_any_other() {
         world.shrink(cache, 0).unwrap();
         world.check_all();
         world.free(cache);
-        assert_eq!((world.device.used(), world.allocator.fragmentation().views), (0, 0), "its addresses are back");
+        assert_eq!(
+            (world.device.used(), world.allocator.reports().fragmentation().views),
+            (0, 0),
+            "its addresses are back"
+        );
     }
-    let left = world.allocator.reserve(64 * MIB, MAIN).unwrap();
-    assert_eq!(world.allocator.extent(left).unwrap().capacity, 64 * MIB);
+    let left = world.allocator.growing().reserve(64 * MIB, MAIN).unwrap();
+    assert_eq!(world.allocator.growing().extent(left).unwrap().capacity, 64 * MIB);
     // The end of the allocator gives the addresses back, though nobody freed them.
     world.end(&[]);
 }
@@ -142,10 +146,10 @@ fn a_limit_counts_what_is_mapped() {
     let cache = world.reserve(200 * MIB, MAIN).unwrap();
     world.grow(cache, 32 * MIB).unwrap();
     assert!(world.grow(cache, 33 * MIB).unwrap_err().is_out_of_memory());
-    world.allocator.set_memory_limit(Some(64 * MIB)).unwrap();
+    world.allocator.limits().set_bytes(Some(64 * MIB)).unwrap();
     world.grow(cache, 64 * MIB).unwrap();
     world.shrink(cache, 8).unwrap();
-    world.allocator.set_memory_limit(Some(32 * MIB)).unwrap();
+    world.allocator.limits().set_bytes(Some(32 * MIB)).unwrap();
     assert!(world.device.used() <= 32 * MIB);
     world.check_all();
     world.end(&[]);
@@ -156,12 +160,12 @@ fn a_program_that_is_asked_for_memory_frees_it_for_a_growth() {
     let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=256MiB").unwrap()).unwrap());
     let allocator = Arc::new(Allocator::new(gpu, Config::parse("").unwrap()).unwrap());
     let hoard = parking_lot::Mutex::new(Some(Block::new(Arc::clone(&allocator), 200 * MIB, MAIN).unwrap()));
-    allocator.on_memory_pressure(move |_| hoard.lock().take().is_some());
+    allocator.limits().on_pressure(move |_| hoard.lock().take().is_some());
     let mut cache = Growing::new(Arc::clone(&allocator), 512 * MIB, MAIN).unwrap();
     cache.grow(100 * MIB).unwrap();
     assert!(cache.grow(300 * MIB).unwrap_err().is_out_of_memory());
     assert_eq!(cache.len(), 100 * MIB);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -169,15 +173,15 @@ fn one_grows_in_a_capture_but_is_not_waited_for() {
     let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
     let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse("sharing:wait").unwrap()).unwrap();
     let stream = StreamId(3);
-    let mut cache = allocator.growing(512 * MIB, MAIN).unwrap();
+    let mut cache = Growing::new(&allocator, 512 * MIB, MAIN).unwrap();
     cache.grow(100 * MIB).unwrap();
     cache.shrink(10 * MIB).unwrap();
     let taken = allocator.allocate(80 * MIB, MAIN).unwrap();
     gpu.launch(MAIN, &[], 1_000_000_000).unwrap();
     let pool = Pool::create(&allocator).unwrap();
-    allocator.begin_allocate_to_pool(pool.id(), Route::stream(stream).capturing()).unwrap();
+    allocator.pools().begin(pool.id(), Route::stream(stream).capturing()).unwrap();
     gpu.begin_capture(stream, CaptureMode::Global).unwrap();
-    let mut other = allocator.growing(512 * MIB, MAIN).unwrap();
+    let mut other = Growing::new(&allocator, 512 * MIB, MAIN).unwrap();
     other.grow(50 * MIB).unwrap();
     let mapped = cache.mapped();
     let waits = cache.grow(100 * MIB).unwrap_err();
@@ -186,10 +190,10 @@ fn one_grows_in_a_capture_but_is_not_waited_for() {
     assert_eq!(cache.mapped(), mapped);
     other.shrink(0).unwrap();
     gpu.end_capture(stream).unwrap();
-    allocator.end_allocate_to_pool(pool.id()).unwrap();
+    allocator.pools().end(pool.id()).unwrap();
     cache.grow(100 * MIB).unwrap();
     assert_eq!(gpu.faults(), []);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     allocator.free(taken).unwrap();
 }
 
@@ -208,10 +212,10 @@ fn the_owner_frees_what_it_owns_and_says_how_much_that_is() {
     cache.free().unwrap();
     cache.free().unwrap();
     assert!(cache.grow(1).is_err());
-    let raw = allocator.growing(64 * MIB, MAIN).unwrap().into_address();
-    allocator.resize(raw, 10 * MIB).unwrap();
-    allocator.resize(raw, 3 * MIB).unwrap();
-    assert_eq!(allocator.extent(raw).unwrap().len, 3 * MIB);
+    let raw = Growing::new(&*allocator, 64 * MIB, MAIN).unwrap().into_address();
+    allocator.growing().resize(raw, 10 * MIB).unwrap();
+    allocator.growing().resize(raw, 3 * MIB).unwrap();
+    assert_eq!(allocator.growing().extent(raw).unwrap().len, 3 * MIB);
     allocator.free(raw).unwrap();
     drop(cache);
     assert_eq!(allocator.stats().allocation.all.current, 0);
@@ -233,15 +237,15 @@ fn observers_and_snapshots_see_parts() {
     }
     let allocator = Allocator::open("sim:h200", "chunk_size_mb:4").unwrap();
     let live = Arc::new(parking_lot::Mutex::new(std::collections::BTreeMap::new()));
-    allocator.add_observer(Box::new(Watch(Arc::clone(&live)))).unwrap();
-    let mut cache = allocator.growing(256 * MIB, MAIN).unwrap();
+    allocator.reports().add_observer(Box::new(Watch(Arc::clone(&live)))).unwrap();
+    let mut cache = Growing::new(&allocator, 256 * MIB, MAIN).unwrap();
     for size in [MIB, 64 * MIB, 100 * MIB] {
         cache.grow(size).unwrap();
     }
     for size in [90 * MIB, 33 * MIB, 31 * MIB, 0] {
         cache.shrink(size).unwrap();
         assert_eq!(live.lock().values().sum::<u64>(), cache.mapped());
-        let snapshot = allocator.snapshot();
+        let snapshot = allocator.reports().snapshot();
         let seen: u64 = snapshot.segments.iter().map(|segment| segment.total_size).sum();
         assert_eq!(seen, allocator.stats().reserved_bytes.all.current);
     }
@@ -253,27 +257,27 @@ fn observers_and_snapshots_see_parts() {
 fn threads_grow_their_own_and_one_in_turns() {
     let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=2GiB").unwrap()).unwrap());
     let allocator = Allocator::new(gpu, Config::parse("").unwrap()).unwrap();
-    let shared = allocator.reserve(256 * MIB, MAIN).unwrap();
+    let shared = allocator.growing().reserve(256 * MIB, MAIN).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let allocator = &allocator;
             scope.spawn(move || {
-                let mut own = allocator.growing(256 * MIB, StreamId(10 + thread)).unwrap();
+                let mut own = Growing::new(allocator, 256 * MIB, StreamId(10 + thread)).unwrap();
                 for step in 1..200 {
                     own.grow(step * MIB).unwrap();
                     if step % 50 == 0 {
                         own.shrink(step / 2 * MIB).unwrap();
                     }
-                    match allocator.grow(shared, step * MIB) {
-                        Ok(()) => assert!(allocator.extent(shared).unwrap().len >= step * MIB),
+                    match allocator.growing().grow(shared, step * MIB) {
+                        Ok(()) => assert!(allocator.growing().extent(shared).unwrap().len >= step * MIB),
                         Err(error) => assert!(refused(&error), "{error}"),
                     }
                 }
             });
         }
     });
-    allocator.check().unwrap();
-    assert_eq!(allocator.extent(shared).unwrap().len, 199 * MIB);
+    allocator.reports().check().unwrap();
+    assert_eq!(allocator.growing().extent(shared).unwrap().len, 199 * MIB);
     allocator.free(shared).unwrap();
     assert_eq!(allocator.stats().allocation.all.current, 0);
 }
@@ -282,7 +286,7 @@ fn threads_grow_their_own_and_one_in_turns() {
 #[test]
 fn the_capacity_is_the_most_though_more_is_mapped() {
     let allocator = Allocator::open("sim:h200", OPTIONS).unwrap();
-    let mut cache = allocator.growing(MIB, MAIN).unwrap();
+    let mut cache = Growing::new(&allocator, MIB, MAIN).unwrap();
     cache.grow(MIB).unwrap();
     assert!(cache.mapped() > MIB);
     assert!(matches!(cache.grow(MIB + 1), Err(Error::BeyondCapacity { .. })));
@@ -296,7 +300,7 @@ fn the_owner_and_the_allocator_agree_on_lengths() {
     for seed in 0..20 {
         let allocator = Allocator::open("sim:h200", OPTIONS).unwrap();
         let mut random = Random(seed);
-        let mut cache = allocator.growing(capacity, MAIN).unwrap();
+        let mut cache = Growing::new(&allocator, capacity, MAIN).unwrap();
         let address = cache.address();
         let mut len = 0;
         for step in 0..60 {
@@ -308,13 +312,13 @@ fn the_owner_and_the_allocator_agree_on_lengths() {
             let (grows, by_owner) = (random.below(2) == 0, random.below(4) > 0);
             match (grows, by_owner) {
                 (true, true) => cache.grow(size),
-                (true, false) => allocator.grow(address, size),
+                (true, false) => allocator.growing().grow(address, size),
                 (false, true) => cache.shrink(size),
-                (false, false) => allocator.shrink(address, size),
+                (false, false) => allocator.growing().shrink(address, size),
             }
             .unwrap();
             len = if grows { size.max(len) } else { size.min(len) };
-            let extent = allocator.extent(address).unwrap();
+            let extent = allocator.growing().extent(address).unwrap();
             let context = format!("seed {seed}, step {step}: to {size}, grows {grows}, by the owner {by_owner}");
             assert_eq!((cache.len(), extent.len), (len, len), "{context}");
             assert_eq!((cache.mapped(), cache.capacity()), (extent.mapped, extent.capacity), "{context}");
@@ -330,6 +334,6 @@ fn the_owner_and_the_allocator_agree_on_lengths() {
 fn a_capacity_that_no_device_has_is_refused_by_name() {
     let allocator = Allocator::open("sim:h200", OPTIONS).unwrap();
     let most = 1 << 60;
-    assert_eq!(allocator.reserve(most + 1, MAIN), Err(Error::RequestTooLarge { size: most + 1 }));
-    assert!(!matches!(allocator.reserve(most, MAIN).unwrap_err(), Error::RequestTooLarge { .. }));
+    assert_eq!(allocator.growing().reserve(most + 1, MAIN), Err(Error::RequestTooLarge { size: most + 1 }));
+    assert!(!matches!(allocator.growing().reserve(most, MAIN).unwrap_err(), Error::RequestTooLarge { .. }));
 }

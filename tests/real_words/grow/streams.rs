@@ -2,6 +2,7 @@
 
 use crate::device::{MAIN, MIB, SIDE};
 use crate::world::{CAPACITY, OPTIONS, World};
+use seamalloc::Growing;
 use seamalloc::driver::host::{HostWork, Range};
 
 /// Gives a stream work that uses a range once the stream is let go.
@@ -22,10 +23,10 @@ fn a_tail_that_the_gpu_uses_is_not_unmapped_under_it() {
         // It serves its stream, in order; so the tail cannot be had where it is.
         let other = world.allocator.allocate(20 * MIB, stream).unwrap();
         // The CPU waits: a held stream is let go by that.
-        world.allocator.grow(cache, 30 * MIB).unwrap();
+        world.allocator.growing().grow(cache, 30 * MIB).unwrap();
         world.device.settle();
         assert_eq!(world.device.host.faults(), []);
-        world.allocator.shrink(cache, 4 * MIB).unwrap();
+        world.allocator.growing().shrink(cache, 4 * MIB).unwrap();
         world.allocator.free(other).unwrap();
         world.check_all();
         world.end(&[]);
@@ -44,7 +45,7 @@ fn what_another_stream_uses_is_not_given_away_before_it_has_passed() {
     use_later(&world, SIDE, cache, 40 * MIB);
     world.shrink(cache, 4 * MIB).unwrap();
     let held = world.device.used();
-    assert_eq!(world.allocator.fragmentation().pending, 36 * MIB, "what the side stream uses is not free");
+    assert_eq!(world.allocator.reports().fragmentation().pending, 36 * MIB, "what the side stream uses is not free");
     let other = world.allocate(20 * MIB, MAIN).unwrap();
     assert_eq!(world.device.used(), held + 20 * MIB);
     world.device.host.finish(SIDE);
@@ -54,9 +55,9 @@ fn what_another_stream_uses_is_not_given_away_before_it_has_passed() {
     world.free(other);
     world.check_all();
     // Erased, it waits for nobody.
-    world.allocator.erase_stream(cache, SIDE).unwrap();
+    world.allocator.streams().unrecord(cache, SIDE).unwrap();
     world.shrink(cache, 4 * MIB).unwrap();
-    assert_eq!(world.allocator.fragmentation().pending, 0);
+    assert_eq!(world.allocator.reports().fragmentation().pending, 0);
     world.end(&[]);
 }
 
@@ -67,10 +68,10 @@ fn one_of_which_a_stream_was_erased_is_freed_as_a_whole() {
     let cache = world.reserve(64 * MIB, MAIN).unwrap();
     world.grow(cache, 8 * MIB).unwrap();
     world.allocator.record_stream(cache, SIDE).unwrap();
-    world.allocator.erase_stream(cache, SIDE).unwrap();
+    world.allocator.streams().unrecord(cache, SIDE).unwrap();
     world.grow(cache, 40 * MIB).unwrap();
     world.free(cache);
-    assert!(world.allocator.extent(cache).is_err());
+    assert!(world.allocator.growing().extent(cache).is_err());
     assert_eq!((world.stats().allocation.all.current, world.stats().allocated_bytes.all.current), (0, 0));
     world.end_empty(&[]);
 }
@@ -98,9 +99,9 @@ fn all_of_it_waits_for_the_stream_of_its_last_use() {
         world.check_all();
         use_later(&world, SIDE, cache, 20 * MIB);
         world.live.remove(&cache);
-        let free = if under { seamalloc::Allocator::free_under } else { seamalloc::Allocator::free_on };
+        let free = if under { seamalloc::Allocator::free_with_current_stream } else { seamalloc::Allocator::free_on };
         free(&world.allocator, cache, SIDE).unwrap();
-        assert_eq!(world.allocator.fragmentation().pending, 20 * MIB);
+        assert_eq!(world.allocator.reports().fragmentation().pending, 20 * MIB);
         let next = world.reserve(64 * MIB, MAIN).unwrap();
         world.grow(next, 20 * MIB).unwrap();
         world.check_all();
@@ -115,11 +116,11 @@ fn a_stream_that_is_forgotten_is_not_named_again() {
     let cache = world.reserve(64 * MIB, MAIN).unwrap();
     world.grow(cache, 20 * MIB).unwrap();
     world.allocator.record_stream(cache, side).unwrap();
-    world.allocator.forget_stream(side).unwrap();
+    world.allocator.streams().forget(side).unwrap();
     world.device.host.destroy_stream(side);
     world.grow(cache, 30 * MIB).unwrap();
     world.shrink(cache, 0).unwrap();
-    assert_eq!(world.allocator.fragmentation().pending, 0);
+    assert_eq!(world.allocator.reports().fragmentation().pending, 0);
     world.check_all();
     world.end(&[]);
 }
@@ -132,7 +133,7 @@ fn an_allocation_whose_stream_is_forgotten_keeps_what_it_has() {
     let cache = world.reserve(64 * MIB, side).unwrap();
     world.grow(cache, 20 * MIB).unwrap();
     world.check_all();
-    world.allocator.forget_stream(side).unwrap();
+    world.allocator.streams().forget(side).unwrap();
     world.device.host.replace_stream(side);
     let error = world.grow(cache, 40 * MIB).unwrap_err();
     assert!(matches!(&error, seamalloc::Error::NotGrowable { address, .. } if *address == cache), "{error}");
@@ -141,7 +142,7 @@ fn an_allocation_whose_stream_is_forgotten_keeps_what_it_has() {
     world.allocator.record_stream(cache, side).unwrap();
     use_later(&world, side, cache, 20 * MIB);
     world.shrink(cache, 4 * MIB).unwrap();
-    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB, "it waits for the stream that was named");
+    assert_eq!(world.allocator.reports().fragmentation().pending, 16 * MIB, "it waits for the stream that was named");
     world.device.host.finish(side);
     world.device.settle();
     world.check_all();
@@ -152,12 +153,12 @@ fn an_allocation_whose_stream_is_forgotten_keeps_what_it_has() {
 #[test]
 fn one_that_owns_itself_shrinks_behind_its_last_use() {
     let world = World::new(CAPACITY, OPTIONS);
-    let mut cache = world.allocator.growing(64 * MIB, MAIN).unwrap();
+    let mut cache = Growing::new(&world.allocator, 64 * MIB, MAIN).unwrap();
     cache.grow(20 * MIB).unwrap();
     cache.set_last_use(SIDE);
     use_later(&world, SIDE, cache.address(), 20 * MIB);
     cache.shrink(4 * MIB).unwrap();
-    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);
+    assert_eq!(world.allocator.reports().fragmentation().pending, 16 * MIB);
     world.device.host.finish(SIDE);
     drop(cache);
     world.device.settle();
@@ -176,10 +177,10 @@ fn growth_within_what_is_mapped_calls_no_driver() {
     world.free(block);
     world.device.host.finish(SIDE);
     let calls = world.device.calls();
-    world.allocator.grow(cache, 4 * MIB).unwrap();
+    world.allocator.growing().grow(cache, 4 * MIB).unwrap();
     assert_eq!(world.device.calls(), calls);
-    world.allocator.grow(cache, 12 * MIB).unwrap();
-    assert_eq!((world.device.used(), world.allocator.fragmentation().pending), (12 * MIB, 0));
+    world.allocator.growing().grow(cache, 12 * MIB).unwrap();
+    assert_eq!((world.device.used(), world.allocator.reports().fragmentation().pending), (12 * MIB, 0));
     world.take_len(cache);
     world.check_all();
     world.end(&[]);
@@ -190,18 +191,22 @@ fn growth_within_what_is_mapped_calls_no_driver() {
 fn growth_takes_what_streams_have_passed() {
     for private in [false, true] {
         let mut world = World::new(CAPACITY, OPTIONS);
-        let pool = if private { world.allocator.create_pool() } else { seamalloc::PoolId::NONE };
+        let pool = if private { world.allocator.pools().create() } else { seamalloc::PoolId::NONE };
         let cache = world.reserve_in(pool, 64 * MIB, MAIN).unwrap();
         world.grow(cache, 4 * MIB).unwrap();
         let block = world.allocate_in(pool, 8 * MIB, MAIN).unwrap();
         world.allocator.record_stream(block, SIDE).unwrap();
         use_later(&world, SIDE, block, 8 * MIB);
         world.free(block);
-        assert_eq!(world.allocator.fragmentation().pending, 8 * MIB);
+        assert_eq!(world.allocator.reports().fragmentation().pending, 8 * MIB);
         world.device.host.finish(SIDE);
         world.device.settle();
         world.grow(cache, 12 * MIB).unwrap();
-        assert_eq!((world.device.used(), world.allocator.fragmentation().pending), (12 * MIB, 0), "private {private}");
+        assert_eq!(
+            (world.device.used(), world.allocator.reports().fragmentation().pending),
+            (12 * MIB, 0),
+            "private {private}"
+        );
         world.check_all();
         if private {
             world.end(&[pool]);
@@ -220,10 +225,10 @@ fn the_other_streams_that_were_named_are_waited_for() {
     world.allocator.record_stream(cache, SIDE).unwrap();
     world.grow(cache, 20 * MIB).unwrap();
     world.check_all();
-    world.allocator.forget_stream(side).unwrap();
+    world.allocator.streams().forget(side).unwrap();
     use_later(&world, SIDE, cache, 20 * MIB);
     world.shrink(cache, 4 * MIB).unwrap();
-    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);
+    assert_eq!(world.allocator.reports().fragmentation().pending, 16 * MIB);
     world.device.host.finish(SIDE);
     world.device.settle();
     world.check_all();
@@ -234,12 +239,12 @@ fn the_other_streams_that_were_named_are_waited_for() {
 #[test]
 fn one_that_owns_itself_names_streams() {
     let world = World::new(CAPACITY, OPTIONS);
-    let mut cache = world.allocator.growing(64 * MIB, MAIN).unwrap();
+    let mut cache = Growing::new(&world.allocator, 64 * MIB, MAIN).unwrap();
     cache.grow(20 * MIB).unwrap();
     cache.record_stream(SIDE).unwrap();
     use_later(&world, SIDE, cache.address(), 20 * MIB);
     cache.shrink(4 * MIB).unwrap();
-    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);
+    assert_eq!(world.allocator.reports().fragmentation().pending, 16 * MIB);
     world.device.host.finish(SIDE);
     drop(cache);
     world.device.settle();

@@ -16,10 +16,10 @@ fn blocks_and_views_hold_what_they_held_at_the_same_addresses() {
         let (held, views) = (world.device.used(), world.views());
         world.check_all();
         for _ in 0..3 {
-            assert_eq!(world.allocator.sleep(tag, &backup).unwrap(), held);
+            assert_eq!(world.allocator.tags().sleep(tag, &backup).unwrap(), held);
             assert_eq!((world.device.used(), world.views()), (0, views), "no memory is left, and all views are");
             world.check_books();
-            assert_eq!(world.allocator.wake(tag).unwrap(), held);
+            assert_eq!(world.allocator.tags().wake(tag).unwrap(), held);
             assert_eq!(world.device.used(), held);
             world.check_all();
         }
@@ -35,13 +35,13 @@ fn blocks_and_views_hold_what_they_held_at_the_same_addresses() {
 fn what_lies_apart_in_a_chunk_is_kept_apart() {
     for backup in [Backup::Host, Backup::Pinned] {
         let mut world = World::new(CAPACITY, "chunk_size_mb:16");
-        let tag = world.allocator.create_tag().unwrap();
+        let tag = world.allocator.tags().create().unwrap();
         let whole = world.allocate_in(tag, 16 * MIB, MAIN).unwrap();
         world.free(whole);
         let blocks = [(); 8].map(|()| world.allocate_in(tag, 2 * MIB, MAIN).unwrap());
         [1, 4, 6].into_iter().for_each(|block: usize| world.free(blocks[block]));
-        assert_eq!((world.allocator.sleep(tag, &backup), world.device.used()), (Ok(16 * MIB), 0));
-        assert_eq!(world.allocator.wake(tag), Ok(16 * MIB));
+        assert_eq!((world.allocator.tags().sleep(tag, &backup), world.device.used()), (Ok(16 * MIB), 0));
+        assert_eq!(world.allocator.tags().wake(tag), Ok(16 * MIB));
         world.check_all();
         world.end(&[tag]);
     }
@@ -52,8 +52,8 @@ fn discarded_contents_leave_addresses_that_can_be_used() {
     let mut world = World::new(CAPACITY, OPTIONS);
     let tag = furnished(&mut world);
     let held = world.device.used();
-    assert_eq!(world.allocator.sleep(tag, &Backup::Discard).unwrap(), held);
-    assert_eq!(world.allocator.wake(tag).unwrap(), held);
+    assert_eq!(world.allocator.tags().sleep(tag, &Backup::Discard).unwrap(), held);
+    assert_eq!(world.allocator.tags().wake(tag).unwrap(), held);
     world.check_books();
     let first = *world.live.keys().next().unwrap();
     world.free(first);
@@ -65,36 +65,36 @@ fn discarded_contents_leave_addresses_that_can_be_used() {
 #[test]
 fn one_tag_uses_the_memory_of_another_that_sleeps() {
     let mut world = World::new(64 * MIB, OPTIONS);
-    let [weights, cache] = [(); 2].map(|()| world.allocator.create_tag().unwrap());
+    let [weights, cache] = [(); 2].map(|()| world.allocator.tags().create().unwrap());
     for _ in 0..5 {
         world.allocate_in(weights, 10 * MIB, MAIN).unwrap();
     }
     assert!(world.allocate_in(cache, 40 * MIB, MAIN).unwrap_err().is_out_of_memory());
     world.check_all();
-    let slept = world.allocator.sleep(weights, &Backup::Host).unwrap();
+    let slept = world.allocator.tags().sleep(weights, &Backup::Host).unwrap();
     let in_cache = world.allocate_in(cache, 40 * MIB, MAIN).unwrap();
     let public = world.allocate(12 * MIB, SIDE).unwrap();
     world.check_all();
-    assert_eq!(world.allocator.pool_stats(weights).unwrap().asleep_bytes, slept);
-    assert_eq!(world.allocator.pool_stats(weights).unwrap().reserved_bytes, 0);
-    let refused = world.allocator.wake(weights).unwrap_err();
+    assert_eq!(world.allocator.pools().stats(weights).unwrap().asleep_bytes, slept);
+    assert_eq!(world.allocator.pools().stats(weights).unwrap().reserved_bytes, 0);
+    let refused = world.allocator.tags().wake(weights).unwrap_err();
     assert!(refused.is_out_of_memory(), "{refused}");
-    assert!(world.allocator.is_asleep(weights));
+    assert!(world.allocator.tags().is_asleep(weights));
     world.check_all();
     // What is free elsewhere goes back to make room.
     world.free(public);
-    world.allocator.sleep(cache, &Backup::Host).unwrap();
+    world.allocator.tags().sleep(cache, &Backup::Host).unwrap();
     assert!(world.device.used() > 0);
-    assert_eq!(world.allocator.wake(weights).unwrap(), slept);
+    assert_eq!(world.allocator.tags().wake(weights).unwrap(), slept);
     world.check_all();
-    world.allocator.sleep(weights, &Backup::Host).unwrap();
-    world.allocator.wake(cache).unwrap();
+    world.allocator.tags().sleep(weights, &Backup::Host).unwrap();
+    world.allocator.tags().wake(cache).unwrap();
     world.check(in_cache);
-    world.allocator.wake(weights).unwrap_err();
+    world.allocator.tags().wake(weights).unwrap_err();
     world.check_all();
     world.free(in_cache);
-    world.allocator.release_pool(cache).unwrap();
-    world.allocator.wake(weights).unwrap();
+    world.allocator.pools().release(cache).unwrap();
+    world.allocator.tags().wake(weights).unwrap();
     world.check_all();
     world.end(&[weights]);
 }
@@ -105,13 +105,13 @@ fn blocks_are_freed_while_they_sleep() {
         let mut world = World::new(CAPACITY, OPTIONS);
         let tag = furnished(&mut world);
         let keeps = backup != Backup::Discard;
-        let held = world.allocator.sleep(tag, &backup).unwrap();
+        let held = world.allocator.tags().sleep(tag, &backup).unwrap();
         let every_other: Vec<u64> = world.live.keys().copied().step_by(2).collect();
         for address in every_other {
             world.free(address);
             world.check_books();
         }
-        assert_eq!(world.allocator.wake(tag).unwrap(), held);
+        assert_eq!(world.allocator.tags().wake(tag).unwrap(), held);
         if keeps {
             world.check_all();
         }

@@ -6,10 +6,10 @@ use crate::world::{CAPACITY, World};
 use seamalloc::Backup;
 
 fn nothing_is_left(world: &World) {
-    let parts = world.allocator.fragmentation();
-    assert_eq!((parts.asleep, world.views(), world.allocator.private_pools()), (0, 0, Vec::new()), "{parts:?}");
+    let parts = world.allocator.reports().fragmentation();
+    assert_eq!((parts.asleep, world.views(), world.allocator.pools().ids()), (0, 0, Vec::new()), "{parts:?}");
     assert_eq!(world.allocator.stats().sleep.asleep_bytes, 0);
-    assert!(world.allocator.release_backups().unwrap() > 0, "its backup serves nobody");
+    assert!(world.allocator.tags().release_backups().unwrap() > 0, "its backup serves nobody");
     world.check_all();
 }
 
@@ -18,9 +18,9 @@ fn a_tag_that_is_released_asleep_ends_with_its_last_block() {
     for named in [false, true] {
         let mut world = World::new(CAPACITY, "chunk_size_mb:4");
         let tag = furnished(&mut world);
-        world.allocator.sleep(tag, &Backup::Pinned).unwrap();
-        world.allocator.release_pool(tag).unwrap();
-        assert_eq!(world.allocator.private_pools(), [tag], "its blocks are live");
+        world.allocator.tags().sleep(tag, &Backup::Pinned).unwrap();
+        world.allocator.pools().release(tag).unwrap();
+        assert_eq!(world.allocator.pools().ids(), [tag], "its blocks are live");
         let live: Vec<u64> = world.live.keys().copied().collect();
         for address in live {
             if named {
@@ -43,11 +43,11 @@ fn a_tag_that_is_released_asleep_ends_with_its_last_block() {
 fn a_tag_of_which_nothing_is_live_ends_at_once() {
     let mut world = World::new(CAPACITY, "chunk_size_mb:4");
     let tag = furnished(&mut world);
-    world.allocator.sleep(tag, &Backup::Pinned).unwrap();
+    world.allocator.tags().sleep(tag, &Backup::Pinned).unwrap();
     let live: Vec<u64> = world.live.keys().copied().collect();
     live.into_iter().for_each(|address| world.free(address));
     assert!(world.views() > 0);
-    world.allocator.release_pool(tag).unwrap();
+    world.allocator.pools().release(tag).unwrap();
     nothing_is_left(&world);
     world.end(&[]);
 }

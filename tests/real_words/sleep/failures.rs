@@ -16,18 +16,18 @@ fn attempt(backup: &Backup, waking: bool, fault: Fault) -> Calls {
     let other = world.allocate(3 * MIB / 2, MAIN).unwrap();
     let held = world.device.used();
     if waking {
-        world.allocator.sleep(tag, backup).unwrap();
+        world.allocator.tags().sleep(tag, backup).unwrap();
     }
     let before = world.device.used();
     world.device.fail(&OF_SLEEP, fault);
-    let answer = if waking { world.allocator.wake(tag) } else { world.allocator.sleep(tag, backup) };
+    let answer = if waking { world.allocator.tags().wake(tag) } else { world.allocator.tags().sleep(tag, backup) };
     // Nothing is healed yet: whatever is left to undo is counted.
     world.check_books();
     let calls = world.device.heal();
     let failed = &calls.failed;
     assert!(answer.is_ok() || !failed.is_empty(), "{answer:?}");
     if answer.is_err() {
-        assert_eq!(world.allocator.is_asleep(tag), waking, "{failed:?}: neither as before nor done");
+        assert_eq!(world.allocator.tags().is_asleep(tag), waking, "{failed:?}: neither as before nor done");
     }
     // The next request undoes what could not be undone.
     let small = world.allocate(512, MAIN).unwrap();
@@ -42,9 +42,9 @@ fn attempt(backup: &Backup, waking: bool, fault: Fault) -> Calls {
     }
     world.check(other);
     // And the way goes on.
-    world.allocator.sleep(tag, backup).unwrap();
+    world.allocator.tags().sleep(tag, backup).unwrap();
     assert_eq!(world.device.used(), 2 * MIB, "{failed:?}: only the block outside of the tag has memory");
-    world.allocator.wake(tag).unwrap();
+    world.allocator.tags().wake(tag).unwrap();
     assert_eq!(world.device.used(), held, "{failed:?}");
     if *backup != Backup::Discard {
         world.check_all();
@@ -105,7 +105,7 @@ fn a_file_that_cannot_be_made_is_named() {
     let existing = file("existing");
     std::fs::write(&existing, "precious").unwrap();
     for path in [existing.clone(), std::env::temp_dir().join("no-such-folder/backup")] {
-        let error = world.allocator.sleep(tag, &Backup::File(path.clone())).unwrap_err();
+        let error = world.allocator.tags().sleep(tag, &Backup::File(path.clone())).unwrap_err();
         assert!(matches!(&error, Error::Backup { path: named, .. } if *named == path), "{error}");
         assert_eq!(world.device.used(), held);
         world.check_all();

@@ -32,7 +32,7 @@ const OF_SLEEP: [Call; 12] = [
 
 /// Makes a tag with blocks at home, small ones, blocks that are stitched, free memory, and two streams.
 fn furnished(world: &mut World) -> PoolId {
-    let tag = world.allocator.create_tag().unwrap();
+    let tag = world.allocator.tags().create().unwrap();
     let large: Vec<u64> = (0..5).map(|_| world.allocate_in(tag, 2 * MIB, MAIN).unwrap()).collect();
     for size in [512, 4096, 900 << 10] {
         world.allocate_in(tag, size, MAIN).unwrap();

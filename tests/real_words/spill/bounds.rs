@@ -10,7 +10,7 @@ use seamalloc::driver::{Driver, MemoryInfo, PlainMemory};
 #[test]
 fn a_limit_below_what_is_held_is_kept_by_spilling() {
     let (mut world, [old, ..]) = spilled();
-    world.allocator.set_memory_limit(Some(30 * MIB)).unwrap();
+    world.allocator.limits().set_bytes(Some(30 * MIB)).unwrap();
     assert_eq!(world.stats().reserved_bytes.all.current, 48 * MIB, "it is in use");
     world.device.settle();
     world.free(old);
@@ -24,10 +24,10 @@ fn a_limit_below_what_is_held_is_kept_by_spilling() {
     );
     world.check_all();
     world.free(new);
-    assert!(world.allocator.unspill().unwrap() <= 8 * MIB);
+    assert!(world.allocator.spill().restore().unwrap() <= 8 * MIB);
     assert!(world.stats().reserved_bytes.all.current <= 30 * MIB, "the limit is in force");
-    world.allocator.set_memory_limit(None).unwrap();
-    assert!(world.allocator.unspill().unwrap() > 0);
+    world.allocator.limits().set_bytes(None).unwrap();
+    assert!(world.allocator.spill().restore().unwrap() > 0);
     world.check_all();
     world.end_empty(&[]);
 }
@@ -56,7 +56,7 @@ fn a_budget_too_small_for_the_coldest_serves_a_request_by_others() {
     let whole = world.allocate(12 * MIB, MAIN).unwrap();
     world.free(whole);
     world.allocate(6 * MIB, MAIN).unwrap();
-    world.allocator.advise(cold, Advice::Cold).unwrap();
+    world.allocator.spill().advise(cold, Advice::Cold).unwrap();
     world.device.settle();
     let new = world.allocate(12 * MIB, MAIN).unwrap();
     assert_eq!(world.spilled(), 6 * MIB);
@@ -75,13 +75,13 @@ fn at_the_bound_on_mappings_memory_is_spilled_and_comes_back() {
     assert_eq!(world.spilled(), 24 * MIB);
     world.check_all();
     world.free(other);
-    assert_eq!(world.allocator.unspill(), Ok(24 * MIB));
+    assert_eq!(world.allocator.spill().restore(), Ok(24 * MIB));
     world.check_all();
     // And its memory goes.
     let other = world.allocate(40 * MIB, MAIN).unwrap();
     world.shrink(cache, 8 * MIB).unwrap();
     world.device.settle();
-    world.allocator.release_passed().unwrap();
+    world.allocator.lending().release_passed().unwrap();
     assert!(world.spilled() <= 8 * MIB, "{}", world.spilled());
     world.check_all();
     world.free(other);

@@ -39,8 +39,8 @@ fn attempt(step: Step, fault: Fault) -> Calls {
     world.device.fail(&OF_SPILLING, fault);
     let answer = match step {
         Step::Spill => world.allocate(TOO_LARGE, MAIN).map(drop),
-        Step::Return => world.allocator.unspill().map(drop),
-        Step::Hot => large.iter().try_for_each(|address| world.allocator.advise(*address, Advice::Hot)),
+        Step::Return => world.allocator.spill().restore().map(drop),
+        Step::Hot => large.iter().try_for_each(|address| world.allocator.spill().advise(*address, Advice::Hot)),
         Step::Go => {
             gone.into_iter().for_each(|address| world.free(address));
             world.allocator.empty_cache().map(drop)
@@ -67,7 +67,7 @@ fn attempt(step: Step, fault: Fault) -> Calls {
         world.check_all();
     }
     if matches!(step, Step::Return | Step::Hot) && answer.is_err() {
-        world.allocator.unspill().unwrap();
+        world.allocator.spill().restore().unwrap();
         assert_eq!(world.spilled(), 0, "{when}");
         world.check_all();
     }
@@ -130,7 +130,7 @@ fn live_memory_is_at_its_addresses_after_a_call_whose_undoing_failed_too() {
             world.device.fail(&OF_SPILLING, fault);
             let answer = match step {
                 Step::Spill => world.allocator.allocate(TOO_LARGE, MAIN).map(drop),
-                _ => world.allocator.unspill().map(drop),
+                _ => world.allocator.spill().restore().map(drop),
             };
             let calls = world.device.heal();
             large.iter().for_each(|address| world.check(*address));

@@ -13,7 +13,7 @@ pub(crate) fn spilled() -> (World, [u64; 4]) {
     // There is room for a slab besides.
     let mut world = World::new(50 * MIB, "chunk_size_mb:8,spill:host=1GiB");
     let [a, b, c] = [(); 3].map(|()| world.allocate(16 * MIB, MAIN).unwrap());
-    world.allocator.advise(a, seamalloc::Advice::Cold).unwrap();
+    world.allocator.spill().advise(a, seamalloc::Advice::Cold).unwrap();
     let new = world.allocate(16 * MIB, MAIN).unwrap();
     assert_eq!(world.spilled(), 16 * MIB);
     world.device.settle();
@@ -31,10 +31,10 @@ fn use_later(world: &World, stream: StreamId, address: u64) {
 fn look(world: &mut World) {
     let small = world.allocate(512, MAIN).unwrap();
     world.free(small);
-    let pool = world.allocator.create_pool();
-    world.allocator.allocate_in(pool, 0, MAIN).unwrap();
-    world.allocator.release_pool(pool).unwrap();
-    world.allocator.release_passed().unwrap();
+    let pool = world.allocator.pools().create();
+    world.allocator.pools().allocate(pool, 0, MAIN).unwrap();
+    world.allocator.pools().release(pool).unwrap();
+    world.allocator.lending().release_passed().unwrap();
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn memory_freed_under_another_stream_stays_until_that_stream_has_passed() {
     let (mut world, [old, ..]) = spilled();
     use_later(&world, SIDE, old);
     world.live.remove(&old);
-    world.allocator.free_under(old, SIDE).unwrap();
+    world.allocator.free_with_current_stream(old, SIDE).unwrap();
     look(&mut world);
     assert_eq!(world.spilled(), 16 * MIB, "the other stream uses it");
     assert!(world.device.host.finish(SIDE));
@@ -57,9 +57,13 @@ fn memory_freed_under_another_stream_stays_until_that_stream_has_passed() {
 fn a_stream_that_is_named_and_erased_leaves_a_spilled_block_as_it_was() {
     let (mut world, [old, ..]) = spilled();
     world.allocator.record_stream(old, SIDE).unwrap();
-    world.allocator.erase_stream(old, SIDE).unwrap();
+    world.allocator.streams().unrecord(old, SIDE).unwrap();
     world.free(old);
-    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB, "it waits for its own stream, and serves nobody");
+    assert_eq!(
+        world.allocator.reports().fragmentation().pending,
+        16 * MIB,
+        "it waits for its own stream, and serves nobody"
+    );
     world.device.settle();
     look(&mut world);
     assert_eq!(world.spilled(), 0);
@@ -73,16 +77,16 @@ fn a_neighbour_of_what_is_spilled_waits_for_nothing() {
     for cold in 0..3 {
         let mut world = World::new(50 * MIB, "chunk_size_mb:8,spill:host=1GiB");
         let mut blocks = [(); 3].map(|()| world.allocate(16 * MIB, MAIN).unwrap()).to_vec();
-        world.allocator.advise(blocks[cold], seamalloc::Advice::Cold).unwrap();
+        world.allocator.spill().advise(blocks[cold], seamalloc::Advice::Cold).unwrap();
         blocks.push(world.allocate(16 * MIB, MAIN).unwrap());
         assert_eq!(world.spilled(), 16 * MIB);
         let spilled = blocks.remove(cold);
         for block in blocks {
             world.free(block);
-            assert_eq!(world.allocator.fragmentation().pending, 0, "{cold} is spilled");
+            assert_eq!(world.allocator.reports().fragmentation().pending, 0, "{cold} is spilled");
         }
         world.free(spilled);
-        assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);
+        assert_eq!(world.allocator.reports().fragmentation().pending, 16 * MIB);
         world.end_empty(&[]);
     }
 }
@@ -94,7 +98,7 @@ fn a_neighbour_of_what_is_spilled_waits_for_the_named_stream_alone() {
     let config = Config::parse("chunk_size_mb:8,spill:host=1GiB").unwrap();
     let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
     let blocks = [(); 3].map(|()| allocator.allocate(16 * MIB, MAIN).unwrap());
-    allocator.advise(blocks[1], seamalloc::Advice::Cold).unwrap();
+    allocator.spill().advise(blocks[1], seamalloc::Advice::Cold).unwrap();
     let new = allocator.allocate(16 * MIB, MAIN).unwrap();
     assert_eq!(allocator.stats().spilled_bytes.current, 16 * MIB);
     gpu.launch(MAIN, &[], 1 << 30).unwrap();
@@ -104,7 +108,7 @@ fn a_neighbour_of_what_is_spilled_waits_for_the_named_stream_alone() {
     }
     // A request looks which frees are complete.
     let small = allocator.allocate(512, SIDE).unwrap();
-    assert_eq!(allocator.fragmentation().pending, 0);
+    assert_eq!(allocator.reports().fragmentation().pending, 0);
     [small, blocks[1]].into_iter().for_each(|block| allocator.free(block).unwrap());
     drop(allocator);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
@@ -119,7 +123,8 @@ fn what_an_idle_program_freed_goes_back_to_the_machine_too() {
         world.free(old);
         world.device.host.finish_hold(hold);
         world.device.settle();
-        let given = if lends { world.allocator.lend(MIB) } else { world.allocator.release_passed() };
+        let given =
+            if lends { world.allocator.lending().lend(MIB) } else { world.allocator.lending().release_passed() };
         assert_eq!((given, world.spilled()), (Ok(0), 0), "{lends}");
         world.check_all();
         world.end_empty(&[]);
@@ -136,7 +141,7 @@ fn what_waits_for_a_stream_that_ends_goes_with_it() {
     let hold = world.device.host.hold(stream).unwrap();
     world.free(old);
     world.device.host.finish_hold(hold);
-    world.allocator.forget_stream(stream).unwrap();
+    world.allocator.streams().forget(stream).unwrap();
     assert_eq!(world.spilled(), 0);
     world.free(new);
     world.end_empty(&[]);
@@ -147,14 +152,14 @@ fn what_waits_for_a_stream_that_ends_goes_with_it() {
 fn what_is_freed_during_a_capture_serves_nobody_and_goes_after_it() {
     let (mut world, [old, ..]) = spilled();
     let stream = StreamId(9);
-    let pool = world.allocator.create_pool();
-    world.allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing()).unwrap();
+    let pool = world.allocator.pools().create();
+    world.allocator.pools().begin(pool, Route::stream(stream).capturing()).unwrap();
     world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
     world.free(old);
     assert!(world.allocator.allocate(16 * MIB, MAIN).unwrap_err().is_out_of_memory(), "it got the machine's memory");
     world.device.host.end_capture(stream).unwrap();
-    world.allocator.end_allocate_to_pool(pool).unwrap();
-    world.allocator.release_pool(pool).unwrap();
+    world.allocator.pools().end(pool).unwrap();
+    world.allocator.pools().release(pool).unwrap();
     look(&mut world);
     world.device.settle();
     look(&mut world);
@@ -168,7 +173,7 @@ fn what_is_freed_during_a_capture_serves_nobody_and_goes_after_it() {
 fn what_is_spilled_or_asleep_is_no_part_of_what_is_held() {
     let (mut world, [.., new]) = spilled();
     world.free(new);
-    let spare = world.allocator.spare();
+    let spare = world.allocator.lending().lendable();
     assert_eq!((spare.held, spare.live, spare.free), (48 * MIB, 32 * MIB, 16 * MIB));
     let mut idle = seamalloc::IdleRelease::new(std::time::Duration::ZERO);
     let ticks = [0, 100, 200].map(|s| idle.tick(&world.allocator, std::time::Duration::from_secs(s)).unwrap());
@@ -265,12 +270,16 @@ fn a_stitched_block_that_is_spilled_serves_nobody_once_it_is_freed() {
     [0, 2].into_iter().for_each(|at: usize| world.free(blocks[at]));
     let stitched = world.allocate(16 * MIB, MAIN).unwrap();
     assert_eq!(world.views(), 1);
-    world.allocator.advise(stitched, seamalloc::Advice::Cold).unwrap();
+    world.allocator.spill().advise(stitched, seamalloc::Advice::Cold).unwrap();
     world.allocate(16 * MIB, MAIN).unwrap();
     assert_eq!(world.spilled(), 16 * MIB);
     world.device.settle();
     world.free(stitched);
-    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB, "it waits for its own stream, and serves nobody");
+    assert_eq!(
+        world.allocator.reports().fragmentation().pending,
+        16 * MIB,
+        "it waits for its own stream, and serves nobody"
+    );
     world.device.settle();
     look(&mut world);
     assert_eq!(world.spilled(), 0);

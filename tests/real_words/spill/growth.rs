@@ -19,24 +19,24 @@ fn filled() -> (World, u64) {
 fn advice_holds_for_all_of_an_allocation_that_grows_and_for_what_it_gets() {
     let (mut world, cache) = filled();
     let block = world.allocate(16 * MIB, MAIN).unwrap();
-    world.allocator.advise(cache, Advice::Cold).unwrap();
+    world.allocator.spill().advise(cache, Advice::Cold).unwrap();
     let new = world.allocate(24 * MIB, MAIN).unwrap();
     assert_eq!(world.spilled(), 24 * MIB);
-    world.allocator.advise(block, Advice::Hot).unwrap();
+    world.allocator.spill().advise(block, Advice::Hot).unwrap();
     assert_eq!(world.stats().spills.returned_chunks, 0, "the block is on the device, so the cache went");
     world.free(new);
-    world.allocator.advise(cache, Advice::Hot).unwrap();
+    world.allocator.spill().advise(cache, Advice::Hot).unwrap();
     assert_eq!((world.spilled(), world.stats().spills.returned_chunks), (0, 3), "all of it comes back");
     world.check_all();
     // What it gets is as hot.
     world.free(block);
     world.grow(cache, 40 * MIB).unwrap();
-    world.allocator.advise(cache, Advice::Cold).unwrap();
+    world.allocator.spill().advise(cache, Advice::Cold).unwrap();
     world.shrink(cache, 24 * MIB).unwrap();
     let other = world.allocate(16 * MIB, MAIN).unwrap();
     world.grow(cache, 32 * MIB).unwrap();
     assert_eq!(world.spilled(), 8 * MIB);
-    world.allocator.advise(other, Advice::Hot).unwrap();
+    world.allocator.spill().advise(other, Advice::Hot).unwrap();
     assert_eq!(world.spilled(), 8 * MIB, "a part of the cache went");
     world.check_all();
     world.end_empty(&[]);
@@ -58,9 +58,9 @@ fn a_stream_that_is_named_is_a_use_of_all_of_an_allocation_that_grows() {
     let new = world.allocate(16 * MIB, MAIN).unwrap();
     assert!(world.spilled() >= 14 * MIB, "{}", world.spilled());
     world.free(new);
-    world.allocator.advise(block, Advice::Hot).unwrap();
+    world.allocator.spill().advise(block, Advice::Hot).unwrap();
     assert_eq!((world.spilled(), world.stats().spills.returned_chunks > 0), (0, true), "the cache was used since");
-    assert!(world.allocator.advise(cache + 8 * MIB, Advice::Cold).is_err(), "a part is no allocation");
+    assert!(world.allocator.spill().advise(cache + 8 * MIB, Advice::Cold).is_err(), "a part is no allocation");
     world.check_all();
     world.end_empty(&[]);
 }
@@ -74,14 +74,14 @@ fn what_is_fixed_of_a_view_is_what_the_block_has() {
     let whole = world.allocate(16 * MIB, MAIN).unwrap();
     world.free(whole);
     let [fixed, cold] = [(); 2].map(|()| world.allocate(8 * MIB, MAIN).unwrap());
-    assert_eq!(world.allocator.fragmentation().views, 1);
-    world.allocator.advise(cold, Advice::Cold).unwrap();
+    assert_eq!(world.allocator.reports().fragmentation().views, 1);
+    world.allocator.spill().advise(cold, Advice::Cold).unwrap();
     let new = world.allocate(8 * MIB, MAIN).unwrap();
     assert_eq!(world.spilled(), 8 * MIB);
-    world.allocator.fix_memory(fixed).unwrap();
+    world.allocator.sharing().pin_physical(fixed).unwrap();
     world.check_all();
     world.free(new);
-    assert_eq!(world.allocator.unspill(), Ok(8 * MIB));
+    assert_eq!(world.allocator.spill().restore(), Ok(8 * MIB));
     world.check_all();
     world.end_empty(&[]);
 }
@@ -92,7 +92,7 @@ fn nothing_grows_while_live_memory_is_missing() {
     const BLOCK: u64 = 4 * MIB;
     for nth in 1.. {
         let mut world = World::new(12 * MIB, "chunk_size_mb:2,spill:host=1GiB");
-        let pool = world.allocator.create_pool();
+        let pool = world.allocator.pools().create();
         let cache = world.reserve_in(pool, 16 * MIB, MAIN).unwrap();
         world.grow(cache, 2 * MIB).unwrap();
         world.shrink(cache, 0).unwrap();
@@ -106,7 +106,7 @@ fn nothing_grows_while_live_memory_is_missing() {
         };
         let is_missing = !blocks.iter().all(has_memory);
         if is_missing {
-            let grown = world.allocator.grow(cache, MIB);
+            let grown = world.allocator.growing().grow(cache, MIB);
             assert!(matches!(grown, Err(Error::Driver(_))), "{nth}: {grown:?}");
         }
         world.device.heal();

@@ -13,7 +13,7 @@ fn spilled(sizes: &[u64], new: u64, options: &str) -> (World, Vec<u64>) {
     let options = format!("chunk_size_mb:8,spill:host=1GiB,{options}");
     let mut world = World::new(sizes.iter().sum::<u64>() * MIB, &options);
     let mut blocks: Vec<u64> = sizes.iter().map(|mib| world.allocate(mib * MIB, MAIN).unwrap()).collect();
-    world.allocator.advise(blocks[0], Advice::Cold).unwrap();
+    world.allocator.spill().advise(blocks[0], Advice::Cold).unwrap();
     blocks.push(world.allocate(new * MIB, MAIN).unwrap());
     assert!(world.spilled() >= new * MIB);
     (world, blocks)
@@ -30,7 +30,7 @@ fn what_came_back_leaves_its_memory_for_the_next_spill() {
     let before = made(&world);
     for turn in 1..=3 {
         world.free(blocks.pop().unwrap());
-        assert_eq!(world.allocator.unspill(), Ok(16 * MIB));
+        assert_eq!(world.allocator.spill().restore(), Ok(16 * MIB));
         assert_eq!((world.spilled(), world.kept(), world.used()), (0, 16 * MIB, (32 * MIB + 16 * MIB, 16 * MIB)));
         world.check_all();
         blocks.push(world.allocate(16 * MIB, MAIN).unwrap());
@@ -52,7 +52,7 @@ fn what_came_back_leaves_its_memory_for_the_next_spill() {
 fn it_goes_back_where_the_program_empties_the_cache_and_where_nothing_is_spilled_for_long() {
     let (mut world, mut blocks) = spilled(&[16, 16, 16], 16, "");
     world.free(blocks.pop().unwrap());
-    world.allocator.unspill().unwrap();
+    world.allocator.spill().restore().unwrap();
     assert_eq!(world.kept(), 16 * MIB);
     world.allocator.trim(u64::MAX).unwrap();
     assert_eq!(world.kept(), 16 * MIB, "it is not the device's");
@@ -61,7 +61,7 @@ fn it_goes_back_where_the_program_empties_the_cache_and_where_nothing_is_spilled
     // Now by itself.
     blocks.push(world.allocate(16 * MIB, MAIN).unwrap());
     world.free(blocks.pop().unwrap());
-    world.allocator.unspill().unwrap();
+    world.allocator.spill().restore().unwrap();
     world.free(blocks.pop().unwrap());
     assert_eq!(world.kept(), 16 * MIB);
     let steps = (1..1000).find(|_| {
@@ -81,10 +81,10 @@ fn no_more_is_kept_and_spilled_than_once_lay_spilled() {
     for size in [2, 10, 24, 6, 20, 14, 24, 4] {
         world.free(blocks.pop().unwrap());
         if size % 4 == 0 {
-            world.allocator.unspill().unwrap();
+            world.allocator.spill().restore().unwrap();
         }
         order += 1;
-        world.allocator.advise(blocks[order % 4], Advice::Cold).unwrap();
+        world.allocator.spill().advise(blocks[order % 4], Advice::Cold).unwrap();
         blocks.push(world.allocate(size * MIB, MAIN).unwrap());
         assert!(world.spilled() + world.kept() <= most, "{size}: {:?}", world.stats());
         world.check_all();
@@ -99,7 +99,7 @@ fn what_is_spilled_lies_in_several_kept_pieces_where_none_fits() {
     let mut world = World::new(32 * MIB, "chunk_size_mb:4,spill:host=1GiB");
     let small: Vec<u64> = (0..4).map(|_| world.allocate(4 * MIB, MAIN).unwrap()).collect();
     let large = world.allocate(16 * MIB, MAIN).unwrap();
-    small.iter().for_each(|address| world.allocator.advise(*address, Advice::Cold).unwrap());
+    small.iter().for_each(|address| world.allocator.spill().advise(*address, Advice::Cold).unwrap());
     let new = world.allocate(16 * MIB, MAIN).unwrap();
     assert_eq!(world.spilled(), 16 * MIB);
     small.iter().for_each(|address| world.free(*address));
@@ -108,12 +108,12 @@ fn what_is_spilled_lies_in_several_kept_pieces_where_none_fits() {
     assert_eq!((world.spilled(), world.kept()), (0, 16 * MIB));
     let before = made(&world);
     world.free(new);
-    world.allocator.advise(large, Advice::Cold).unwrap();
+    world.allocator.spill().advise(large, Advice::Cold).unwrap();
     let new = world.allocate(26 * MIB, MAIN).unwrap();
     assert!(world.spilled() >= 10 * MIB && made(&world) == before, "{:?}", world.stats());
     world.check_all();
     world.free(new);
-    assert!(world.allocator.unspill().unwrap() >= 10 * MIB);
+    assert!(world.allocator.spill().restore().unwrap() >= 10 * MIB);
     world.check_all();
     world.end_empty(&[]);
 }
@@ -123,7 +123,7 @@ fn an_option_bounds_what_is_kept() {
     for (options, kept) in [("backup_cache:0B", 0), ("backup_cache:10MiB", 8 * MIB), ("backup_cache:1GiB", 16 * MIB)] {
         let (mut world, mut blocks) = spilled(&[16, 16, 16], 16, options);
         world.free(blocks.pop().unwrap());
-        world.allocator.unspill().unwrap();
+        world.allocator.spill().restore().unwrap();
         assert_eq!((world.spilled(), world.kept()), (0, kept), "{options}");
         world.check_all();
         world.end_empty(&[]);
@@ -139,7 +139,7 @@ fn a_machine_that_refuses_gets_back_what_is_kept() {
     let old: Vec<u64> = (0..6).map(|_| allocator.allocate(8 * MIB, MAIN).unwrap()).collect();
     let new = allocator.allocate(16 * MIB, MAIN).unwrap();
     allocator.free(new).unwrap();
-    allocator.unspill().unwrap();
+    allocator.spill().restore().unwrap();
     assert_eq!(allocator.stats().spill_kept_bytes, 16 * MIB);
     // Chunks of 6 MiB, for which what is kept is too large, and beside which the machine has room for 2 MiB.
     old.into_iter().for_each(|address| allocator.free(address).unwrap());
@@ -148,7 +148,7 @@ fn a_machine_that_refuses_gets_back_what_is_kept() {
     let new = allocator.allocate(18 * MIB, MAIN).unwrap();
     let stats = allocator.stats();
     assert_eq!((stats.spilled_bytes.current, stats.spill_kept_bytes, gpu.leaks().host_bytes), (18 * MIB, 0, 18 * MIB));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     old.into_iter().chain([new]).for_each(|address| allocator.free(address).unwrap());
     drop(allocator);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
@@ -165,14 +165,14 @@ fn backups_have_what_is_kept_given_back() {
     [old, new].into_iter().for_each(|address| allocator.free(address).unwrap());
     allocator.trim(u64::MAX).unwrap();
     assert!(allocator.stats().spill_kept_bytes > 0);
-    let tag = allocator.create_tag().unwrap();
-    let block = allocator.allocate_in(tag, 8 * MIB, MAIN).unwrap();
+    let tag = allocator.tags().create().unwrap();
+    let block = allocator.pools().allocate(tag, 8 * MIB, MAIN).unwrap();
     gpu.fail_nth(Call::HostMalloc, 1, Status::OUT_OF_MEMORY);
-    allocator.sleep(tag, &Backup::Pinned).unwrap();
+    allocator.tags().sleep(tag, &Backup::Pinned).unwrap();
     assert_eq!((allocator.stats().spill_kept_bytes, gpu.leaks().host_bytes), (0, 0));
-    allocator.wake(tag).unwrap();
+    allocator.tags().wake(tag).unwrap();
     allocator.free(block).unwrap();
-    allocator.release_pool(tag).unwrap();
+    allocator.pools().release(tag).unwrap();
     drop(allocator);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
 }
@@ -185,14 +185,14 @@ fn fails(call: Call, nth: u64, lasting: bool, status: Status) -> bool {
     let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
     let when = format!("{call} failed the {nth}th time, lasting: {lasting}, {status:?}");
     let agrees = || {
-        allocator.check().unwrap_or_else(|error| panic!("{when}: {error}"));
+        allocator.reports().check().unwrap_or_else(|error| panic!("{when}: {error}"));
         let (stats, leaks) = (allocator.stats(), gpu.leaks());
         assert_eq!((stats.reserved_bytes.all.current, stats.host()), (leaks.bytes, leaks.host_bytes), "{when}");
     };
     let mut blocks: Vec<u64> = [3, 7, 5, 9, 8].map(|mib| allocator.allocate(mib * MIB, MAIN).unwrap()).to_vec();
     let new = allocator.allocate(10 * MIB, MAIN).unwrap();
     allocator.free(new).unwrap();
-    allocator.unspill().unwrap();
+    allocator.spill().restore().unwrap();
     let before = allocator.stats();
     assert!(before.spill_kept_bytes > 0 && before.spilled_bytes.current == 0, "{before:?}");
     let most = if lasting { nth + 60 } else { nth };
@@ -208,7 +208,7 @@ fn fails(call: Call, nth: u64, lasting: bool, status: Status) -> bool {
         let small = allocator.allocate(512, MAIN).unwrap();
         allocator.free(small).unwrap();
         agrees();
-        allocator.unspill().unwrap();
+        allocator.spill().restore().unwrap();
         agrees();
         let after = allocator.stats();
         assert_eq!(after.allocated_bytes.all.current, before.allocated_bytes.all.current, "{when}");
@@ -254,14 +254,14 @@ fn a_spill_that_comes_to_nothing_leaves_what_is_kept() {
         let blocks: Vec<u64> = (0..3).map(|_| allocator.allocate(12 * MIB, MAIN).unwrap()).collect();
         let new = allocator.allocate(12 * MIB, MAIN).unwrap();
         allocator.free(new).unwrap();
-        allocator.unspill().unwrap();
+        allocator.spill().restore().unwrap();
         let made = gpu.call_stats().get(Call::CreateOnHost).count;
         gpu.fail_nth(call, 1, Status::UNKNOWN);
         assert!(matches!(allocator.allocate(12 * MIB, MAIN), Err(Error::Driver(_))), "{call}");
         let stats = allocator.stats();
         assert_eq!((stats.spill_kept_bytes, stats.spilled_bytes.current), (12 * MIB, 0), "{call}");
         assert_eq!(gpu.leaks().host_bytes, 12 * MIB, "{call}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         let new = allocator.allocate(12 * MIB, MAIN).unwrap();
         assert_eq!(gpu.call_stats().get(Call::CreateOnHost).count, made, "{call}: there was some");
         assert_eq!(allocator.stats().spills.reused_bytes, 12 * MIB, "{call}");
@@ -284,7 +284,7 @@ fn breaks(call: Call, nth: u64, unmap: u64, from: u64) -> bool {
     };
     let new = allocator.allocate(12 * MIB, MAIN).unwrap();
     allocator.free(new).unwrap();
-    allocator.unspill().unwrap();
+    allocator.spill().restore().unwrap();
     let (before, stats) = (lie(), allocator.stats());
     assert_eq!(stats.spill_kept_bytes, 12 * MIB);
     gpu.fail_nth(call, nth, Status::UNKNOWN);
@@ -300,7 +300,7 @@ fn breaks(call: Call, nth: u64, unmap: u64, from: u64) -> bool {
     // The next operation makes all whole.
     let small = allocator.allocate(512, MAIN).unwrap();
     assert!(is_spilled() || lie() == before, "{when}");
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     [small].into_iter().chain(answer).chain(blocks).for_each(|address| allocator.free(address).unwrap());
     allocator.empty_cache().unwrap();
     drop(allocator);

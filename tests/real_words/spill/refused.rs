@@ -35,7 +35,7 @@ fn a_machine_without_memory_is_asked_a_few_times_and_the_request_refused() {
     });
     let spills = allocator.stats().spills;
     assert_eq!((asked, spills.chunks, spills.requests), (MOST, 0, 0));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     let new = allocator.allocate(36 * MIB, MAIN).unwrap();
     assert_eq!(allocator.stats().spilled_bytes.current, 36 * MIB);
     [new].into_iter().chain(blocks).for_each(|address| allocator.free(address).unwrap());
@@ -48,10 +48,10 @@ fn a_device_without_memory_is_asked_a_few_times_and_what_is_spilled_stays() {
     let (gpu, allocator, blocks) = twenty();
     let new = allocator.allocate(40 * MIB, MAIN).unwrap();
     allocator.free(new).unwrap();
-    let asked = refusing(&gpu, Call::Create, || assert_eq!(allocator.unspill(), Ok(0)));
+    let asked = refusing(&gpu, Call::Create, || assert_eq!(allocator.spill().restore(), Ok(0)));
     assert_eq!((asked, allocator.stats().spilled_bytes.current), (MOST, 40 * MIB));
-    allocator.check().unwrap();
-    assert_eq!(allocator.unspill(), Ok(40 * MIB));
+    allocator.reports().check().unwrap();
+    assert_eq!(allocator.spill().restore(), Ok(40 * MIB));
     blocks.into_iter().for_each(|address| allocator.free(address).unwrap());
     drop(allocator);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
@@ -67,7 +67,7 @@ fn what_was_spilled_before_the_machine_refused_is_counted() {
     let stats = allocator.stats();
     assert_eq!((stats.spills.chunks, stats.spilled_bytes.current, stats.spills.requests), (3, 6 * MIB, 0));
     assert_eq!((gpu.leaks().bytes, gpu.leaks().host_bytes), (34 * MIB, 6 * MIB));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     blocks.into_iter().for_each(|address| allocator.free(address).unwrap());
     drop(allocator);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());

@@ -10,7 +10,7 @@ use seamalloc::{Advice, Stat};
 fn spilled(options: &str) -> (World, Vec<u64>) {
     let mut world = World::new(48 * MIB, &format!("chunk_size_mb:8,spill:host=1GiB,{options}"));
     let mut blocks: Vec<u64> = (0..3).map(|_| world.allocate(16 * MIB, MAIN).unwrap()).collect();
-    world.allocator.advise(blocks[0], Advice::Cold).unwrap();
+    world.allocator.spill().advise(blocks[0], Advice::Cold).unwrap();
     blocks.push(world.allocate(16 * MIB, MAIN).unwrap());
     assert_eq!((world.spilled(), world.stats().spills.chunks), (16 * MIB, 2));
     (world, blocks)
@@ -19,11 +19,11 @@ fn spilled(options: &str) -> (World, Vec<u64>) {
 #[test]
 fn what_is_spilled_comes_back_when_the_program_asks() {
     let (mut world, blocks) = spilled("");
-    assert_eq!(world.allocator.unspill(), Ok(0), "there is no room");
+    assert_eq!(world.allocator.spill().restore(), Ok(0), "there is no room");
     assert_eq!(world.spilled(), 16 * MIB);
     world.free(blocks[3]);
     assert_eq!(world.spilled(), 16 * MIB, "a free alone moves nothing");
-    assert_eq!(world.allocator.unspill(), Ok(16 * MIB));
+    assert_eq!(world.allocator.spill().restore(), Ok(16 * MIB));
     let stats = world.stats();
     let Stat { current, peak, allocated, freed, .. } = stats.spilled_bytes;
     assert_eq!((current, peak, allocated, freed), (0, 16 * MIB, 16 * MIB, 16 * MIB));
@@ -32,19 +32,19 @@ fn what_is_spilled_comes_back_when_the_program_asks() {
     assert_eq!((stats.spills.returned_chunks, stats.spills.returned_bytes), (2, 16 * MIB));
     assert_eq!(stats.reserved_bytes.all.current, 48 * MIB);
     world.check_all();
-    assert_eq!(world.allocator.unspill(), Ok(0));
+    assert_eq!(world.allocator.spill().restore(), Ok(0));
     world.end_empty(&[]);
 }
 
 #[test]
 fn what_the_program_calls_hot_comes_back_at_once_if_there_is_room() {
     let (mut world, blocks) = spilled("");
-    world.allocator.advise(blocks[0], Advice::Hot).unwrap();
+    world.allocator.spill().advise(blocks[0], Advice::Hot).unwrap();
     assert_eq!(world.spilled(), 16 * MIB, "there is none");
     world.free(blocks[3]);
-    world.allocator.advise(blocks[1], Advice::Hot).unwrap();
+    world.allocator.spill().advise(blocks[1], Advice::Hot).unwrap();
     assert_eq!(world.spilled(), 16 * MIB, "that one is on the device");
-    world.allocator.advise(blocks[0], Advice::Hot).unwrap();
+    world.allocator.spill().advise(blocks[0], Advice::Hot).unwrap();
     assert_eq!(world.spilled(), 0);
     world.check_all();
     world.end_empty(&[]);
@@ -67,10 +67,10 @@ fn the_memory_of_a_freed_block_goes_back_to_the_machine() {
         assert!(new.is_ok() && world.stats().reserved_bytes.all.current <= device, "{options}");
         world.allocator.empty_cache().unwrap();
         world.check_all();
-        world.allocator.unspill().unwrap();
+        world.allocator.spill().restore().unwrap();
         world.free(new.unwrap());
         world.free(blocks[3]);
-        world.allocator.unspill().unwrap();
+        world.allocator.spill().restore().unwrap();
         assert_eq!(world.spilled(), 0, "{options}");
         world.check_all();
         world.end_empty(&[]);
@@ -142,7 +142,7 @@ fn memory_comes_back_by_itself_and_does_not_go_to_and_fro() {
     assert_eq!(world.spilled(), 0);
     assert!(first < 10, "{first}: it was quiet for long");
     world.check_all();
-    world.allocator.advise(blocks[0], Advice::Cold).unwrap();
+    world.allocator.spill().advise(blocks[0], Advice::Cold).unwrap();
     let mut apart = Vec::new();
     for _ in 0..3 {
         let again = world.allocate(32 * MIB, MAIN).unwrap();
@@ -200,7 +200,7 @@ fn nearly_full(last: u64) -> World {
     let mut world = World::new(64 * MIB, "chunk_size_mb:2,spill:host=1GiB");
     let blocks = [16, 16, 16].map(|size| world.allocate(size * MIB, MAIN).unwrap());
     world.allocate(last, MAIN).unwrap();
-    world.allocator.advise(blocks[0], Advice::Cold).unwrap();
+    world.allocator.spill().advise(blocks[0], Advice::Cold).unwrap();
     let large = world.allocate(20 * MIB, MAIN).unwrap();
     world.free(large);
     assert!(world.spilled() >= 15 * MIB, "{}", world.spilled());
@@ -228,14 +228,14 @@ fn memory_does_not_come_back_by_itself_while_requests_are_routed_for_a_capture()
     let (mut world, blocks) = spilled("");
     world.free(blocks[3]);
     world.free(blocks[2]);
-    let pool = world.allocator.create_pool();
-    world.allocator.begin_allocate_to_pool(pool, seamalloc::Route::stream(SIDE).capturing()).unwrap();
+    let pool = world.allocator.pools().create();
+    world.allocator.pools().begin(pool, seamalloc::Route::stream(SIDE).capturing()).unwrap();
     (0..100).for_each(|_| small_step(&world));
     assert_eq!(world.stats().spills.returned_chunks, 0);
-    world.allocator.end_allocate_to_pool(pool).unwrap();
+    world.allocator.pools().end(pool).unwrap();
     (0..100).for_each(|_| small_step(&world));
     assert!(world.stats().spills.returned_chunks > 0);
-    world.allocator.release_pool(pool).unwrap();
+    world.allocator.pools().release(pool).unwrap();
     world.check_all();
     world.end_empty(&[]);
 }
@@ -264,11 +264,11 @@ fn streams_are_asked_whether_they_are_captured() {
     let known = |world: &mut World| assert!(world.allocate(512, SIDE).is_ok());
     assert_eq!(ask(None, &|_| {}), (false, true));
     assert_eq!(ask(None, &known), (true, true));
-    let borrowed = |world: &mut World| world.allocator.set_borrowed(SIDE).unwrap();
+    let borrowed = |world: &mut World| world.allocator.streams().mark_external(SIDE).unwrap();
     assert_eq!(ask(None, &borrowed), (false, true));
     let forgotten = |world: &mut World| {
         world.allocate(512, SIDE).unwrap();
-        world.allocator.forget_stream(SIDE).unwrap();
+        world.allocator.streams().forget(SIDE).unwrap();
     };
     assert_eq!(ask(None, &forgotten), (false, true));
     for (status, returned) in [(Status::INVALID_HANDLE, true), (Status::UNKNOWN, false)] {
@@ -280,19 +280,19 @@ fn streams_are_asked_whether_they_are_captured() {
 #[test]
 fn a_free_of_what_is_on_the_device_is_free_at_once() {
     let (mut world, blocks) = spilled("");
-    let pool = world.allocator.create_pool();
+    let pool = world.allocator.pools().create();
     world.free(blocks[3]);
-    assert_eq!(world.allocator.fragmentation().pending, 0);
+    assert_eq!(world.allocator.reports().fragmentation().pending, 0);
     let private = world.allocate_in(pool, 512, MAIN).unwrap();
     world.free(private);
-    assert_eq!((world.allocator.fragmentation().pending, world.spilled()), (0, 16 * MIB));
+    assert_eq!((world.allocator.reports().fragmentation().pending, world.spilled()), (0, 16 * MIB));
     // A stream that was named is erased again, and one under which it is freed is no user.
     world.allocator.record_stream(blocks[2], SIDE).unwrap();
-    world.allocator.erase_stream(blocks[2], SIDE).unwrap();
+    world.allocator.streams().unrecord(blocks[2], SIDE).unwrap();
     world.free_by(blocks[2], |allocator| allocator.free(blocks[2])).unwrap();
-    world.free_by(blocks[1], |allocator| allocator.free_under(blocks[1], SIDE)).unwrap();
-    assert_eq!((world.allocator.fragmentation().pending, world.spilled()), (0, 16 * MIB));
-    world.allocator.release_pool(pool).unwrap();
+    world.free_by(blocks[1], |allocator| allocator.free_with_current_stream(blocks[1], SIDE)).unwrap();
+    assert_eq!((world.allocator.reports().fragmentation().pending, world.spilled()), (0, 16 * MIB));
+    world.allocator.pools().release(pool).unwrap();
     world.check_all();
     world.end_empty(&[]);
 }
@@ -307,9 +307,9 @@ fn a_free_that_fails_forgets_that_its_stream_was_to_be_waited_for() {
     world.device.heal();
     world.check_all();
     world.free(blocks[3]);
-    assert_eq!(world.allocator.unspill(), Ok(16 * MIB));
+    assert_eq!(world.allocator.spill().restore(), Ok(16 * MIB));
     world.free(blocks[0]);
-    assert_eq!(world.allocator.fragmentation().pending, 0);
+    assert_eq!(world.allocator.reports().fragmentation().pending, 0);
     world.check_all();
     world.end_empty(&[]);
 }

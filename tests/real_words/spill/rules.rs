@@ -54,7 +54,7 @@ fn it_is_off_by_default_and_a_budget_bounds_it() {
 fn spilled_of(world: &World, blocks: &[u64]) -> Vec<usize> {
     let is_spilled = |address: &u64| {
         let before = world.stats().spills.returned_chunks;
-        world.allocator.advise(*address, Advice::Hot).unwrap();
+        world.allocator.spill().advise(*address, Advice::Hot).unwrap();
         world.stats().spills.returned_chunks > before
     };
     (0..blocks.len()).filter(|index| is_spilled(&blocks[*index])).collect()
@@ -86,7 +86,7 @@ fn the_programs_word_comes_first_then_age() {
         world.end_empty(&[]);
         spilled
     };
-    let cold = tells(&|world, blocks| world.allocator.advise(blocks[2], Advice::Cold).unwrap());
+    let cold = tells(&|world, blocks| world.allocator.spill().advise(blocks[2], Advice::Cold).unwrap());
     assert!(cold.contains(&2), "{cold:?}");
     let used = tells(&|world, blocks| {
         for block in [0, 1, 3] {
@@ -96,14 +96,14 @@ fn the_programs_word_comes_first_then_age() {
     assert!(used.contains(&2), "{used:?}: the others were used since");
     let hot = tells(&|world, blocks| {
         for block in [0, 1] {
-            world.allocator.advise(blocks[block], Advice::Hot).unwrap();
+            world.allocator.spill().advise(blocks[block], Advice::Hot).unwrap();
         }
     });
     assert!(!hot.contains(&0) && !hot.contains(&1), "{hot:?}");
     let normal = tells(&|world, blocks| {
-        world.allocator.advise(blocks[3], Advice::Cold).unwrap();
-        world.allocator.advise(blocks[3], Advice::Normal).unwrap();
-        (0..3).for_each(|block| world.allocator.advise(blocks[block], Advice::Cold).unwrap());
+        world.allocator.spill().advise(blocks[3], Advice::Cold).unwrap();
+        world.allocator.spill().advise(blocks[3], Advice::Normal).unwrap();
+        (0..3).for_each(|block| world.allocator.spill().advise(blocks[block], Advice::Cold).unwrap());
     });
     assert!(!normal.contains(&3), "{normal:?}");
 }
@@ -113,14 +113,19 @@ fn the_programs_word_comes_first_then_age() {
 fn the_hottest_comes_back_first() {
     for (hot, cold) in [(0, 1), (1, 0)] {
         let (mut world, blocks) = four();
-        [0, 1].into_iter().for_each(|block: usize| world.allocator.advise(blocks[block], Advice::Cold).unwrap());
+        [0, 1]
+            .into_iter()
+            .for_each(|block: usize| world.allocator.spill().advise(blocks[block], Advice::Cold).unwrap());
         let new = [(); 2].map(|()| world.allocate(12 * MIB, MAIN).unwrap());
         assert_eq!(world.spilled(), 24 * MIB, "no more than is needed");
-        world.allocator.advise(blocks[hot], Advice::Normal).unwrap();
+        world.allocator.spill().advise(blocks[hot], Advice::Normal).unwrap();
         world.free(new[0]);
-        assert_eq!(world.allocator.unspill(), Ok(12 * MIB));
-        assert!(world.allocator.fix_memory(blocks[cold]).unwrap_err().is_out_of_memory(), "{cold} is spilled");
-        world.allocator.fix_memory(blocks[hot]).unwrap();
+        assert_eq!(world.allocator.spill().restore(), Ok(12 * MIB));
+        assert!(
+            world.allocator.sharing().pin_physical(blocks[cold]).unwrap_err().is_out_of_memory(),
+            "{cold} is spilled"
+        );
+        world.allocator.sharing().pin_physical(blocks[hot]).unwrap();
         world.check_all();
         world.end_empty(&[]);
     }
@@ -156,7 +161,7 @@ fn a_chunk_is_as_hot_as_the_hottest_of_its_blocks() {
         world.device.settle();
         let both = [(); 2].map(|()| world.allocate(6 * MIB, MAIN).unwrap());
         for (block, advice) in both.into_iter().zip(advice) {
-            world.allocator.advise(block, advice).unwrap();
+            world.allocator.spill().advise(block, advice).unwrap();
         }
         let new = world.allocate(12 * MIB, MAIN).unwrap();
         assert_eq!(world.spilled(), 12 * MIB, "{advice:?}: one chunk");
@@ -182,7 +187,7 @@ fn a_policy_of_the_programs_decides() {
         }
     }
     let (mut world, large) = furnished(SPILL);
-    world.allocator.set_spill_policy(Only(5 * MIB));
+    world.allocator.spill().set_policy(Only(5 * MIB));
     let Err(Error::OutOfMemory(report)) = world.allocate(TOO_LARGE, MAIN) else { panic!("one block is too little") };
     assert_eq!(report.spill_policy, "only");
     let nine = *large.iter().find(|address| world.live[address].size == 5 * MIB).unwrap();
@@ -198,8 +203,8 @@ fn a_policy_of_the_programs_decides() {
 fn what_others_know_is_never_spilled() {
     type Tells = dyn Fn(&World, u64);
     let why: [(&str, &Tells); 2] = [
-        ("named to fix_memory", &|world, address| world.allocator.fix_memory(address).unwrap()),
-        ("shared with other processes", &|world, address| drop(world.allocator.share(address).unwrap())),
+        ("named to fix_memory", &|world, address| world.allocator.sharing().pin_physical(address).unwrap()),
+        ("shared with other processes", &|world, address| drop(world.allocator.sharing().export(address).unwrap())),
     ];
     for (why, fix) in why {
         let (mut world, blocks) = four();
@@ -218,7 +223,7 @@ fn what_others_know_of_a_stitched_block_is_all_of_its_chunks_and_no_other() {
     let blocks = [(); 4].map(|()| world.allocate(8 * MIB, MAIN).unwrap());
     [0, 2].into_iter().for_each(|block: usize| world.free(blocks[block]));
     let stitched = world.allocate(16 * MIB, MAIN).unwrap();
-    world.allocator.fix_memory(stitched).unwrap();
+    world.allocator.sharing().pin_physical(stitched).unwrap();
     assert!(world.allocate(24 * MIB, MAIN).unwrap_err().is_out_of_memory(), "two chunks may go");
     assert_eq!(world.spilled(), 0);
     world.allocate(16 * MIB, MAIN).unwrap();
@@ -231,7 +236,7 @@ fn what_others_know_of_a_stitched_block_is_all_of_its_chunks_and_no_other() {
 fn what_others_know_of_a_block_is_not_its_neighbours() {
     for fixed in 0..4 {
         let (mut world, blocks) = four();
-        world.allocator.fix_memory(blocks[fixed]).unwrap();
+        world.allocator.sharing().pin_physical(blocks[fixed]).unwrap();
         world.allocate(36 * MIB, MAIN).unwrap();
         assert_eq!(world.spilled(), 36 * MIB, "{fixed}");
         world.check_all();
@@ -245,12 +250,12 @@ fn what_others_are_to_know_comes_back_first() {
     let (mut world, blocks) = four();
     let new = world.allocate(12 * MIB, MAIN).unwrap();
     assert_eq!(world.spilled(), 12 * MIB);
-    let spilled = *blocks.iter().find(|address| world.allocator.fix_memory(**address).is_err()).unwrap();
-    let error = world.allocator.share(spilled).unwrap_err();
+    let spilled = *blocks.iter().find(|address| world.allocator.sharing().pin_physical(**address).is_err()).unwrap();
+    let error = world.allocator.sharing().export(spilled).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}: there is no room for it");
     world.check_all();
     world.free(new);
-    world.allocator.fix_memory(spilled).unwrap();
+    world.allocator.sharing().pin_physical(spilled).unwrap();
     assert_eq!(world.spilled(), 0);
     world.check_all();
     world.end_empty(&[]);
@@ -260,7 +265,7 @@ fn what_others_are_to_know_comes_back_first() {
 fn private_pools_tags_and_small_blocks_are_never_spilled() {
     for tag in [false, true] {
         let mut world = World::new(48 * MIB, &format!("chunk_size_mb:12,{SPILL}"));
-        let pool = if tag { world.allocator.create_tag().unwrap() } else { world.allocator.create_pool() };
+        let pool = if tag { world.allocator.tags().create().unwrap() } else { world.allocator.pools().create() };
         for _ in 0..4 {
             world.allocate_in(pool, 12 * MIB, MAIN).unwrap();
         }
@@ -269,7 +274,7 @@ fn private_pools_tags_and_small_blocks_are_never_spilled() {
         world.check_all();
         let live: Vec<u64> = world.live.keys().copied().collect();
         live.into_iter().for_each(|address| world.free(address));
-        world.allocator.release_pool(pool).unwrap();
+        world.allocator.pools().release(pool).unwrap();
         world.end_empty(&[]);
     }
     let mut world = World::new(16 * MIB, SPILL);
@@ -290,7 +295,7 @@ fn a_slab_is_never_spilled() {
     [small, blocks[0]].into_iter().for_each(|block| world.free(block));
     let stitched = world.allocate(10 * MIB, MAIN).unwrap();
     assert_eq!((world.used(), world.views()), ((18 * MIB, 0), 1), "it has what was free");
-    world.allocator.advise(stitched, Advice::Cold).unwrap();
+    world.allocator.spill().advise(stitched, Advice::Cold).unwrap();
     world.allocate(10 * MIB, MAIN).unwrap();
     assert_eq!(world.spilled(), 16 * MIB, "two chunks, and not the slab");
     world.check_all();
@@ -301,12 +306,12 @@ fn a_slab_is_never_spilled() {
 #[test]
 fn requests_of_private_pools_are_served_too() {
     let (mut world, _) = four();
-    let pool: PoolId = world.allocator.create_pool();
+    let pool: PoolId = world.allocator.pools().create();
     let address = world.allocate_in(pool, 20 * MIB, MAIN).unwrap();
     assert_eq!(world.spilled(), 24 * MIB);
     world.check_all();
     world.free(address);
-    world.allocator.release_pool(pool).unwrap();
+    world.allocator.pools().release(pool).unwrap();
     world.end_empty(&[]);
 }
 
@@ -316,20 +321,20 @@ fn nothing_is_spilled_and_nothing_comes_back_during_a_capture() {
     let new = world.allocate(12 * MIB, MAIN).unwrap();
     let spilled = world.spilled();
     let stream = StreamId(9);
-    let pool = world.allocator.create_pool();
-    world.allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing()).unwrap();
+    let pool = world.allocator.pools().create();
+    world.allocator.pools().begin(pool, Route::stream(stream).capturing()).unwrap();
     world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
     assert!(world.allocator.allocate(30 * MIB, stream).unwrap_err().is_out_of_memory());
     world.free(new);
-    assert_eq!(world.allocator.unspill(), Ok(0));
-    blocks.iter().for_each(|address| world.allocator.advise(*address, Advice::Hot).unwrap());
+    assert_eq!(world.allocator.spill().restore(), Ok(0));
+    blocks.iter().for_each(|address| world.allocator.spill().advise(*address, Advice::Hot).unwrap());
     let gone = blocks[0];
     world.free(gone);
     assert_eq!((world.spilled(), world.stats().spills.returned_chunks), (spilled, 0));
     world.device.host.end_capture(stream).unwrap();
-    world.allocator.end_allocate_to_pool(pool).unwrap();
-    world.allocator.release_pool(pool).unwrap();
-    assert!(world.allocator.unspill().unwrap() > 0 || world.spilled() == 0);
+    world.allocator.pools().end(pool).unwrap();
+    world.allocator.pools().release(pool).unwrap();
+    assert!(world.allocator.spill().restore().unwrap() > 0 || world.spilled() == 0);
     world.check_all();
     world.end_empty(&[]);
 }
@@ -346,10 +351,10 @@ fn what_is_spilled_comes_back_before_another_device_has_access() {
     let new = allocator.allocate(32 * MIB, MAIN).unwrap();
     assert!(allocator.stats().spilled_bytes.current >= 16 * MIB);
     allocator.free(new).unwrap();
-    allocator.enable_peer_access(1).unwrap();
+    allocator.sharing().enable_peer_access(1).unwrap();
     assert_eq!(allocator.stats().spilled_bytes.current, 0);
     assert!(allocator.allocate(32 * MIB, MAIN).unwrap_err().is_out_of_memory());
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     allocator.free(old).unwrap();
     drop(allocator);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
@@ -366,7 +371,7 @@ fn a_machine_without_room_refuses() {
     let old = allocator.allocate(48 * MIB, MAIN).unwrap();
     assert!(allocator.allocate(32 * MIB, MAIN).unwrap_err().is_out_of_memory());
     assert_eq!((allocator.stats().spilled_bytes.current, gpu.leaks().host_bytes), (0, 0));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     allocator.free(old).unwrap();
     drop(allocator);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
@@ -406,7 +411,7 @@ fn an_allocation_that_grows_is_spilled_and_grows_on() {
     world.rewrite(cache, MAIN);
     world.check_all();
     world.free(other);
-    assert!(world.allocator.unspill().unwrap() >= 16 * MIB, "it waits for what was freed");
+    assert!(world.allocator.spill().restore().unwrap() >= 16 * MIB, "it waits for what was freed");
     assert_eq!(world.spilled(), 0);
     world.check_all();
     world.shrink(cache, 8 * MIB).unwrap();

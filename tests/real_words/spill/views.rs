@@ -61,7 +61,7 @@ fn a_view_that_loses_no_memory_serves_again_once_it_is_back() {
     assert_eq!((world.spilled(), world.views()), (8 * MIB, 1));
     world.check_all();
     world.free(new);
-    assert_eq!(world.allocator.unspill(), Ok(8 * MIB));
+    assert_eq!(world.allocator.spill().restore(), Ok(8 * MIB));
     halves.into_iter().for_each(|half| world.free(half));
     world.device.settle();
     let (before, built) = (world.device.calls(), world.stats().views_built);

@@ -32,7 +32,5 @@ pub(crate) const KNOWN: &[&[&str]] = &[
     &["fuzz/targets/src/operations/program.rs", "fuzz/targets/src/operations/scenarios.rs"],
     &["order/src/branches.rs", "order/src/roam.rs"],
     &["plan/src/exact/mod.rs", "plan/src/exact/search.rs"],
-    &["driver/src/cuda/calls.rs", "driver/src/cuda/peer_access.rs", "driver/src/cuda/reopening.rs"],
-    &["driver/src/cuda/device.rs", "driver/src/cuda/streams.rs"],
     &["src/strategy/stitch/extend.rs", "src/strategy/stitch/last_resort.rs", "src/strategy/stitch/miss.rs"],
 ];

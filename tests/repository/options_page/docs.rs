@@ -11,7 +11,7 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn read() -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config");
-        let items = ["choices.rs", "names.rs", "strategy_kind.rs"].into_iter().flat_map(|file| {
+        let items = ["choices.rs", "names.rs"].into_iter().flat_map(|file| {
             let text = fs::read_to_string(folder.join(file)).unwrap();
             syn::parse_file(&text).unwrap().items
         });
@@ -35,11 +35,32 @@ impl Source {
     /// The documentation of the variants of an enum, in their order.
     pub(crate) fn variants(&self, owner: &str) -> Vec<String> {
         let found = self.items.iter().find_map(|item| match item {
-            syn::Item::Enum(found) if found.ident == owner => Some(&found.variants),
+            syn::Item::Enum(found) if found.ident == owner => {
+                Some(found.variants.iter().map(|one| text_of(&one.attrs)).collect())
+            }
             _ => None,
         });
-        found.unwrap_or_else(|| panic!("no enum {owner}")).iter().map(|one| text_of(&one.attrs)).collect()
+        found.unwrap_or_else(|| panic!("no enum {owner}"))
     }
+}
+
+/// The documentation of the strategies in their order, from the table in `src/config/strategy_kind.rs`.
+pub(crate) fn strategies() -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config/strategy_kind.rs");
+    let text = fs::read_to_string(path).unwrap();
+    let (_, table) = text.split_once("\nkinds! {").unwrap();
+    let (mut texts, mut lines) = (Vec::new(), Vec::new());
+    for line in table.lines().map(str::trim).take_while(|line| !line.starts_with("impl")) {
+        if let Some(doc) = line.strip_prefix("///") {
+            lines.push(doc);
+        } else if line.ends_with("\",") {
+            texts.push(text_of_lines(&std::mem::take(&mut lines)));
+        } else if line.ends_with('{') {
+            // What stands before is said of the family.
+            lines.clear();
+        }
+    }
+    texts
 }
 
 /// The documentation in attributes, as [`text_of_lines`].

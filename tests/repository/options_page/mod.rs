@@ -105,12 +105,9 @@ fn values(row: &Row, source: &Source) -> Vec<(String, String)> {
     };
     match row.name {
         "strategy" => {
-            let mut listed: Vec<(String, String)> =
-                StrategyKind::ALL.map(|kind| (kind.to_string(), String::new())).to_vec();
-            for ((_, text), found) in listed.iter_mut().zip(source.variants("StrategyKind")) {
-                *text = found;
-            }
-            listed
+            let texts = docs::strategies();
+            assert_eq!(texts.len(), StrategyKind::ALL.len(), "a strategy has no text");
+            StrategyKind::ALL.into_iter().map(|kind| kind.to_string()).zip(texts).collect()
         }
         "sharing" => of("StreamSharing", StreamSharing::ALL.map(StreamSharing::name).to_vec()),
         "split" => of("Split", Split::ALL.map(Split::name).to_vec()),
@@ -208,6 +205,20 @@ fn defaults_are_typed_as_they_are_told() {
         let read = Config::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(Config { strategy_named: false, ..read }, Config::default(), "{text}");
         assert_ne!(Config::parse(&typed(row)).unwrap(), Config::default(), "{}", row.name);
+    }
+}
+
+/// Each option alone, and all at once.
+#[test]
+fn every_option_is_printed_and_read_back() {
+    // A segment as large as its example excludes the example of `max_split_size_mb`.
+    let examples = rows().filter(|row| row.name != "large_segment_size_mb").map(typed);
+    let all = examples.collect::<Vec<_>>().join(",");
+    for text in rows().map(typed).chain([all, String::new()]) {
+        let config = Config::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let printed = config.to_string();
+        assert_eq!(Config::parse(&printed).as_ref(), Ok(&config), "{text}: {printed}");
+        assert_eq!(printed.is_empty(), text.is_empty(), "{text}: {printed}");
     }
 }
 

@@ -71,11 +71,11 @@ fn few_addresses_serve_what_the_memory_serves() {
                 let served = allocator.allocate(GIB, MAIN);
                 live.push(served.unwrap_or_else(|error| panic!("{options:?}, {one}, {all}, request {nth}: {error}")));
             }
-            assert_eq!(allocator.instead_of(), None, "{options:?}, {one}");
+            assert_eq!(allocator.reports().fallback_from(), None, "{options:?}, {one}");
             sound(&device.gpu, &allocator);
             live.drain(..).for_each(|address| allocator.free(address).unwrap());
             allocator.empty_cache().unwrap();
-            assert_eq!((allocator.reserved(), device.gpu.leaks().reservations), (0, 0), "{options:?}, {one}");
+            assert_eq!((allocator.reports().reserved(), device.gpu.leaks().reservations), (0, 0), "{options:?}, {one}");
         }
     }
 }
@@ -102,7 +102,7 @@ fn a_home_of_many_ranges_keeps_every_rule() {
                 let at = random.below(live.len() as u64) as usize;
                 allocator.free(live.swap_remove(at)).unwrap();
             }
-            peak = peak.max((allocator.reserved(), device.gpu.leaks().reservations));
+            peak = peak.max((allocator.reports().reserved(), device.gpu.leaks().reservations));
             if step % 50 == 0 {
                 sound(&device.gpu, &allocator);
             }
@@ -114,7 +114,7 @@ fn a_home_of_many_ranges_keeps_every_rule() {
         live.into_iter().for_each(|address| allocator.free(address).unwrap());
         allocator.empty_cache().unwrap();
         sound(&device.gpu, &allocator);
-        assert_eq!((allocator.reserved(), device.gpu.leaks().reservations), (0, 0), "{options}");
+        assert_eq!((allocator.reports().reserved(), device.gpu.leaks().reservations), (0, 0), "{options}");
     }
 }
 
@@ -123,14 +123,14 @@ fn a_home_of_many_ranges_keeps_every_rule() {
 fn without_addresses_plain_memory_serves_or_is_advised() {
     let device = FewAddresses::new("sim:h100,capacity=62GiB", 64 * MIB, u64::MAX);
     let allocator = device.allocator("split:last_resort");
-    assert_eq!(allocator.instead_of(), None, "the driver was not asked yet");
+    assert_eq!(allocator.reports().fallback_from(), None, "the driver was not asked yet");
     let mut live: Vec<u64> = Vec::new();
     let warnings = log::warnings(|| live.extend((0..20).map(|_| allocator.allocate(GIB, MAIN).unwrap())));
     let told = warnings.iter().filter(|line| line.contains("`caching` takes its place")).count();
     assert_eq!(told, 1, "{warnings:?}");
     live.push(allocator.allocate(100, StreamId(3)).unwrap());
     assert_eq!(
-        (allocator.config().strategy, allocator.instead_of()),
+        (allocator.config().strategy, allocator.reports().fallback_from()),
         (StrategyKind::Caching, Some(StrategyKind::Stitch))
     );
     sound(&device.gpu, &allocator);
@@ -138,14 +138,14 @@ fn without_addresses_plain_memory_serves_or_is_advised() {
     assert!(report.to_string().contains("too few addresses or no virtual memory, which `stitch` needs"), "{report}");
     live.into_iter().for_each(|address| allocator.free(address).unwrap());
     allocator.empty_cache().unwrap();
-    assert_eq!(allocator.reserved(), 0);
+    assert_eq!(allocator.reports().reserved(), 0);
 
     for kind in [StrategyKind::Stitch, StrategyKind::Gmlake, StrategyKind::Expandable] {
         let allocator = device.allocator(&format!("strategy:{kind}"));
         let Err(Error::OutOfMemory(report)) = allocator.allocate(GIB, MAIN) else { panic!("{kind} has addresses") };
         assert_eq!((report.cause, &report.advice[..]), (Cause::Refused, &[Advice::PlainMemory][..]), "{kind}");
         assert!(report.to_string().contains("strategy:caching"), "{report}");
-        assert_eq!((allocator.reserved(), device.gpu.leaks().reservations), (0, 0), "{kind}");
+        assert_eq!((allocator.reports().reserved(), device.gpu.leaks().reservations), (0, 0), "{kind}");
         sound(&device.gpu, &allocator);
     }
     device.allocator("strategy:caching").allocate(GIB, MAIN).unwrap();
@@ -156,12 +156,12 @@ fn without_addresses_plain_memory_serves_or_is_advised() {
 fn a_tag_keeps_the_strategy_without_addresses() {
     let device = FewAddresses::new("sim:h100,capacity=62GiB", 0, u64::MAX);
     let allocator = device.allocator("");
-    let tag = allocator.create_tag().unwrap();
-    let refused = allocator.allocate_in(tag, GIB, MAIN);
+    let tag = allocator.tags().create().unwrap();
+    let refused = allocator.pools().allocate(tag, GIB, MAIN);
     assert!(refused.is_err_and(|error| error.is_out_of_memory()));
-    assert_eq!(allocator.instead_of(), None);
+    assert_eq!(allocator.reports().fallback_from(), None);
     device.one.store(u64::MAX, Relaxed);
-    allocator.allocate_in(tag, GIB, MAIN).unwrap();
+    allocator.pools().allocate(tag, GIB, MAIN).unwrap();
     sound(&device.gpu, &allocator);
 }
 
@@ -177,11 +177,11 @@ fn a_failed_reservation_leaves_all_as_it_was() {
                 device.gpu.fail_nth(Call::AddressFree, 1, status);
                 let mut live = Vec::new();
                 for _ in 0..5 {
-                    let (held, ranges) = (allocator.reserved(), device.gpu.leaks().reservations);
+                    let (held, ranges) = (allocator.reports().reserved(), device.gpu.leaks().reservations);
                     match allocator.allocate(700 * MIB, MAIN) {
                         Ok(address) => live.push(address),
                         Err(_) => {
-                            assert_eq!(allocator.reserved(), held, "{options:?}, {nth}");
+                            assert_eq!(allocator.reports().reserved(), held, "{options:?}, {nth}");
                             assert!(device.gpu.leaks().reservations <= ranges, "{options:?}, {nth}");
                         }
                     }
@@ -216,6 +216,6 @@ fn streams_that_come_and_go_do_not_use_up_the_addresses() {
         sound(&gpu, &allocator);
         kept.iter().for_each(|address| allocator.free(*address).unwrap());
         allocator.empty_cache().unwrap();
-        assert_eq!((allocator.reserved(), gpu.leaks().reservations), (0, 0), "{kind}");
+        assert_eq!((allocator.reports().reserved(), gpu.leaks().reservations), (0, 0), "{kind}");
     }
 }

@@ -15,7 +15,7 @@ fn an_error_of_one_call_is_not_told_by_another() {
                 // Something that is cached, and more than it is asked for.
                 let cached = allocator.allocate(30 * MIB, MAIN).unwrap();
                 allocator.free(cached).unwrap();
-                let held = allocator.reserved();
+                let held = allocator.reports().reserved();
                 // Also when it is tried again.
                 (1..=8).for_each(|nth| gpu.fail_nth(call, nth, status));
                 let refused = allocator.allocate(200 * MIB, MAIN);
@@ -26,12 +26,12 @@ fn an_error_of_one_call_is_not_told_by_another() {
                     Err(error) => {
                         let short = status == Status::OUT_OF_MEMORY;
                         assert_eq!(error.is_out_of_memory(), short, "{kind}, {call}: {error}");
-                        assert!(allocator.reserved() <= held, "{kind}, {call}");
+                        assert!(allocator.reports().reserved() <= held, "{kind}, {call}");
                     }
                 }
                 sound(&gpu, &allocator);
                 allocator.empty_cache().unwrap();
-                assert_eq!(allocator.reserved(), 0, "{kind}, {call}");
+                assert_eq!(allocator.reports().reserved(), 0, "{kind}, {call}");
                 sound(&gpu, &allocator);
                 let address = allocator.allocate(200 * MIB, MAIN).unwrap();
                 allocator.free(address).unwrap();

@@ -12,7 +12,7 @@ fn on(kind: StrategyKind) -> (Arc<SimGpu>, Allocator) {
 
 /// A kernel on all of a block: a range without access to it is a fault.
 fn touch(gpu: &SimGpu, allocator: &Allocator, address: u64, stream: StreamId) {
-    let size = allocator.size_of(address).unwrap();
+    let size = allocator.reports().size_of(address).unwrap();
     gpu.launch(stream, &[Range { address, size }], 50_000).unwrap();
 }
 
@@ -30,7 +30,7 @@ fn what_was_closed_is_given_back_whole_also_where_it_grew_in_pieces() {
             allocator.free(whole).unwrap();
             allocator.empty_cache().unwrap();
             let info = gpu.memory_info().unwrap();
-            assert_eq!((info.total - info.free, allocator.reserved()), (0, 0), "{kind:?}, cycle {cycle}");
+            assert_eq!((info.total - info.free, allocator.reports().reserved()), (0, 0), "{kind:?}, cycle {cycle}");
         }
         // Nothing was unmapped while a kernel used it.
         assert_eq!(gpu.faults(), [], "{kind:?}");
@@ -57,7 +57,7 @@ fn a_growth_that_fails_takes_no_access_from_what_was_there() {
                 let again = allocator.allocate(70 * MIB, A).unwrap();
                 touch(&gpu, &allocator, again, A);
                 assert_eq!(gpu.faults(), [], "{kind:?}: {call} {nth}");
-                allocator.check().unwrap();
+                allocator.reports().check().unwrap();
             }
         }
     }
@@ -81,7 +81,7 @@ fn nothing_is_released_twice_and_no_error_outlives_its_call() {
             gpu.fail_no_more();
             allocator.empty_cache().unwrap();
             allocator.empty_cache().unwrap();
-            assert_eq!(allocator.reserved(), 0, "{kind:?}: {call}");
+            assert_eq!(allocator.reports().reserved(), 0, "{kind:?}: {call}");
             let again = allocator.allocate(60 * MIB, A).unwrap();
             touch(&gpu, &allocator, again, A);
             allocator.free(again).unwrap();
@@ -100,23 +100,23 @@ fn a_segment_keeps_its_handle_whatever_happens_beside_the_shared_block() {
         // Both from one piece of memory.
         allocator.free(allocator.allocate(18 * MIB, A).unwrap()).unwrap();
         let [first, second] = [5, 6].map(|size| allocator.allocate(size * MIB, A).unwrap());
-        let [name, other] = [first, second].map(|address| allocator.share(address).unwrap());
+        let [name, other] = [first, second].map(|address| allocator.sharing().export(address).unwrap());
         // A receiver recognizes the segment by these bytes.
         let same = name.handle == other.handle;
         assert!(same || kind == StrategyKind::Gmlake, "{kind:?}: blocks of one segment, with the handles of two");
         for size in [3, 40, 90] {
             let more = allocator.allocate(size * MIB, B).unwrap();
-            allocator.share(more).unwrap();
+            allocator.sharing().export(more).unwrap();
             allocator.free(more).unwrap();
             allocator.empty_cache().unwrap();
-            assert_eq!(allocator.share(first).unwrap(), name, "{kind:?}");
+            assert_eq!(allocator.sharing().export(first).unwrap(), name, "{kind:?}");
         }
         allocator.free(second).unwrap();
-        assert_eq!(allocator.share(first).unwrap(), name, "{kind:?}");
+        assert_eq!(allocator.sharing().export(first).unwrap(), name, "{kind:?}");
         let again = allocator.allocate(6 * MIB, A).unwrap();
         // With a share of its own memory ended, it is another share.
         if same && again == second {
-            assert_eq!(allocator.share(again).unwrap(), other, "{kind:?}");
+            assert_eq!(allocator.sharing().export(again).unwrap(), other, "{kind:?}");
         }
     }
 }

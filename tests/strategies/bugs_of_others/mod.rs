@@ -24,7 +24,7 @@ fn on(kind: StrategyKind, device: &str) -> (Arc<SimGpu>, Allocator) {
 
 /// Every byte that the device says is held is reserved, every rule holds, and no kernel met memory that was not there.
 fn sound(gpu: &SimGpu, allocator: &Allocator) {
-    allocator.check().unwrap();
-    assert_eq!(gpu.leaks().bytes, allocator.reserved());
+    allocator.reports().check().unwrap();
+    assert_eq!(gpu.leaks().bytes, allocator.reports().reserved());
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
 }

@@ -9,13 +9,13 @@ fn while_requests_are_routed_to_a_pool_the_memory_of_others_is_given_back() {
     for kind in StrategyKind::MAIN {
         let (gpu, allocator) = on(kind, "sim:h200");
         let public = allocator.allocate(100 * MIB, MAIN).unwrap();
-        let pool = allocator.create_pool();
-        allocator.begin_allocate_to_pool(pool, Route::stream(SIDE)).unwrap();
+        let pool = allocator.pools().create();
+        allocator.pools().begin(pool, Route::stream(SIDE)).unwrap();
         let weights = allocator.allocate(60 * MIB, SIDE).unwrap();
         allocator.free(public).unwrap();
         assert_eq!(allocator.empty_cache().unwrap(), 100 * MIB, "{kind}");
-        assert_eq!(allocator.pool_stats(pool).unwrap().reserved_bytes, 60 * MIB, "{kind}");
-        allocator.end_allocate_to_pool(pool).unwrap();
+        assert_eq!(allocator.pools().stats(pool).unwrap().reserved_bytes, 60 * MIB, "{kind}");
+        allocator.pools().end(pool).unwrap();
         allocator.free(weights).unwrap();
         sound(&gpu, &allocator);
     }
@@ -27,17 +27,17 @@ fn while_requests_are_routed_to_a_pool_the_memory_of_others_is_given_back() {
 fn what_a_live_pool_keeps_is_named_and_goes_with_its_last_use() {
     for kind in StrategyKind::MAIN {
         let (gpu, allocator) = on(kind, "sim:h200,capacity=100MiB");
-        let pool = allocator.create_pool();
-        let stage = allocator.allocate_in(pool, 80 * MIB, MAIN).unwrap();
+        let pool = allocator.pools().create();
+        let stage = allocator.pools().allocate(pool, 80 * MIB, MAIN).unwrap();
         allocator.free(stage).unwrap();
         assert_eq!(allocator.empty_cache().unwrap(), 0, "{kind}");
         let Err(Error::OutOfMemory(report)) = allocator.allocate(60 * MIB, MAIN) else { panic!("{kind}: it is kept") };
         assert_eq!(report.free_in_private_pools, 80 * MIB, "{kind}");
         assert!(report.to_string().contains("80.00 MiB of it in other private pools"), "{report}");
         // It serves the pool itself meanwhile.
-        let again = allocator.allocate_in(pool, 70 * MIB, MAIN).unwrap();
+        let again = allocator.pools().allocate(pool, 70 * MIB, MAIN).unwrap();
         allocator.free(again).unwrap();
-        allocator.release_pool(pool).unwrap();
+        allocator.pools().release(pool).unwrap();
         allocator.allocate(60 * MIB, MAIN).unwrap();
         sound(&gpu, &allocator);
     }

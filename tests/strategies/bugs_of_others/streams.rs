@@ -34,7 +34,7 @@ fn all_that_is_free_of_the_device_serves_any_stream() {
 
 /// Another stream gets memory of `size` bytes only after `ends`.
 fn is_had_after(gpu: &SimGpu, allocator: &Allocator, size: u64, stream: StreamId, ends: u64) {
-    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.limits().set_bytes(Some(allocator.reports().reserved())).unwrap();
     let address = allocator.allocate(size, stream).unwrap();
     gpu.launch(stream, &[Range { address, size }], 1).unwrap();
     let starts = gpu.done_at(stream).unwrap().max(gpu.now_ns());
@@ -53,7 +53,7 @@ fn the_rest_of_a_split_block_is_waited_for_as_the_whole_was() {
             let (gpu, allocator) = simulated::on("sim:h200,capacity=1GiB", Config::parse(options).unwrap());
             let block = allocator.allocate(96 * MIB, MAIN).unwrap();
             gpu.launch(under, &[Range { address: block, size: 96 * MIB }], KERNEL_NS).unwrap();
-            allocator.free_under(block, under).unwrap();
+            allocator.free_with_current_stream(block, under).unwrap();
             let ends = gpu.done_at(under).unwrap();
             // The block's own stream has a part at once, except where the block waits.
             let part = allocator.allocate(16 * MIB, MAIN).unwrap();

@@ -29,11 +29,11 @@ fn a_request_of_133_mb_is_served_while_31_gb_are_free_in_pieces() {
         // Three in eight are freed, no two of them beside each other.
         let freed = blocks.iter().enumerate().filter(|(nth, _)| matches!(nth % 8, 0 | 3 | 6));
         freed.for_each(|(_, address)| allocator.free(*address).unwrap());
-        let (used, reserved) = (allocator.stats().allocated_bytes.all.current, allocator.reserved());
-        let memory = allocator.fragmentation();
+        let (used, reserved) = (allocator.stats().allocated_bytes.all.current, allocator.reports().reserved());
+        let memory = allocator.reports().fragmentation();
         assert!(used <= USED && memory.largest_free() < REQUEST && memory.free > 25_000_000_000, "{options}");
         match allocator.allocate(REQUEST, MAIN) {
-            Ok(_) => assert!(refused.is_none() && allocator.reserved() <= reserved, "{options}"),
+            Ok(_) => assert!(refused.is_none() && allocator.reports().reserved() <= reserved, "{options}"),
             Err(Error::OutOfMemory(report)) => assert_eq!(Some(report.cause), refused, "{report}"),
             Err(error) => panic!("{options}: {error}"),
         }

@@ -8,18 +8,18 @@ use seamalloc::{Allocator, PoolId, Route};
 const GRAPH: StreamId = StreamId(3);
 
 fn capture<T>(gpu: &SimGpu, allocator: &Allocator, pool: PoolId, run: impl FnOnce() -> T) -> T {
-    allocator.begin_allocate_to_pool(pool, Route::stream(GRAPH).capturing()).unwrap();
+    allocator.pools().begin(pool, Route::stream(GRAPH).capturing()).unwrap();
     gpu.begin_capture(GRAPH, CaptureMode::Global).unwrap();
     let out = run();
     gpu.end_capture(GRAPH).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
     out
 }
 
 #[test]
 fn in_a_capture_what_is_freed_serves_it_again() {
     let (gpu, allocator) = on("sim:h200", "");
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     capture(&gpu, &allocator, pool, || {
         let address = allocator.allocate(10 * MIB, GRAPH).unwrap();
         allocator.free(address).unwrap();
@@ -35,12 +35,12 @@ fn in_a_capture_what_is_freed_serves_it_again() {
 #[test]
 fn what_a_capture_has_goes_with_its_graph() {
     let (gpu, allocator) = on("sim:h200", "");
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     let address = capture(&gpu, &allocator, pool, || allocator.allocate(10 * MIB, GRAPH).unwrap());
     allocator.free(address).unwrap();
     allocator.empty_cache().unwrap();
     assert_eq!(calls(&gpu, Call::PoolFree), 0, "the graph can be launched");
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     allocator.empty_cache().unwrap();
     assert_eq!((calls(&gpu, Call::PoolFree), held(&allocator)), (1, 0));
     balanced(&gpu, &allocator);
@@ -49,13 +49,13 @@ fn what_a_capture_has_goes_with_its_graph() {
 #[test]
 fn a_request_for_a_graphs_pool_leaves_the_graph_its_memory() {
     let (gpu, allocator) = on("sim:h200", "");
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     let address = capture(&gpu, &allocator, pool, || {
         let address = allocator.allocate(10 * MIB, GRAPH).unwrap();
         allocator.free(address).unwrap();
         address
     });
-    let other = allocator.allocate_in(pool, 20 * MIB, GRAPH).unwrap();
+    let other = allocator.pools().allocate(pool, 20 * MIB, GRAPH).unwrap();
     assert!(other.abs_diff(address) >= 10 * MIB);
     gpu.launch(GRAPH, &[Range { address, size: 10 * MIB }], 1000).unwrap();
     assert_eq!(calls(&gpu, Call::PoolFree), 0);
@@ -66,7 +66,7 @@ fn a_request_for_a_graphs_pool_leaves_the_graph_its_memory() {
 fn what_is_freed_in_a_capture_goes_back_after_it() {
     for used_by_another in [false, true] {
         let (gpu, allocator) = on("sim:h200", "");
-        let pool = allocator.create_pool();
+        let pool = allocator.pools().create();
         let address = allocator.allocate(10 * MIB, MAIN).unwrap();
         if used_by_another {
             allocator.record_stream(address, StreamId(9)).unwrap();
@@ -107,14 +107,14 @@ fn a_capture_that_nobody_told_of_stays_valid() {
 #[test]
 fn what_is_freed_in_a_capture_goes_back_whoever_asks_next() {
     let (gpu, allocator) = on("sim:h200", "");
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     let address = allocator.allocate(10 * MIB, MAIN).unwrap();
     allocator.record_stream(address, StreamId(9)).unwrap();
     let unused = allocator.allocate(6 * MIB, MAIN).unwrap();
     capture(&gpu, &allocator, pool, || {
         allocator.free(address).unwrap();
         allocator.free(unused).unwrap();
-        assert_eq!(allocator.fragmentation().largest_reachable(), 6 * MIB);
+        assert_eq!(allocator.reports().fragmentation().largest_reachable(), 6 * MIB);
     });
     gpu.advance(1_000_000_000);
     allocator.allocate(MIB, StreamId(5)).unwrap();

@@ -25,7 +25,7 @@ fn a_limit_counts_what_the_pool_holds() {
     assert_eq!(held(&allocator), 64 * MIB);
     allocator.allocate(30 * MIB, MAIN).unwrap();
     balanced(&gpu, &allocator);
-    allocator.set_memory_limit(None).unwrap();
+    allocator.limits().set_bytes(None).unwrap();
     allocator.allocate(45 * MIB, MAIN).unwrap();
 }
 
@@ -79,8 +79,8 @@ fn a_snapshot_has_the_blocks_and_the_rest_is_free() {
     let (gpu, allocator) = on("sim:h200", "");
     allocator.allocate(10 * MIB, MAIN).unwrap();
     allocator.free(allocator.allocate(70 * MIB, MAIN).unwrap()).unwrap();
-    let shown: u64 = allocator.snapshot().segments.iter().map(|segment| segment.total_size).sum();
-    assert_eq!((shown, allocator.fragmentation().free, held(&allocator)), (10 * MIB, 86 * MIB, 96 * MIB));
+    let shown: u64 = allocator.reports().snapshot().segments.iter().map(|segment| segment.total_size).sum();
+    assert_eq!((shown, allocator.reports().fragmentation().free, held(&allocator)), (10 * MIB, 86 * MIB, 96 * MIB));
     assert_eq!(allocator.stats().reserved_bytes.all.peak, 96 * MIB);
     balanced(&gpu, &allocator);
 }
@@ -119,7 +119,7 @@ fn free_memory_of_the_very_size_serves_at_a_limit() {
 fn beyond_a_later_limit_free_memory_serves() {
     let (gpu, allocator) = on("sim:h200", "memory_limit:100MiB");
     let parts = [30, 40, 20, 6].map(|size| allocator.allocate(size * MIB, MAIN).unwrap());
-    allocator.set_memory_limit(Some(64 * MIB)).unwrap();
+    allocator.limits().set_bytes(Some(64 * MIB)).unwrap();
     allocator.free(parts[3]).unwrap();
     assert_eq!((allocator.allocate(6 * MIB, MAIN), held(&allocator)), (Ok(parts[3]), 96 * MIB));
     balanced(&gpu, &allocator);
@@ -132,7 +132,7 @@ fn a_program_is_asked_for_memory_first() {
     let _kept = allocator.allocate(40 * MIB, MAIN).unwrap();
     let asked = Arc::new(AtomicU32::new(0));
     let (count, of) = (Arc::clone(&asked), Arc::clone(&gpu));
-    allocator.on_memory_pressure(move |_| {
+    allocator.limits().on_pressure(move |_| {
         let made = [Call::PoolTrim, Call::Synchronize].map(|call| calls(&of, call));
         assert_eq!(made, [0, 0]);
         count.fetch_add(1, Ordering::Relaxed) == 0

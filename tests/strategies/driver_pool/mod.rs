@@ -39,7 +39,7 @@ fn calls(gpu: &SimGpu, call: Call) -> u64 {
 fn balanced(gpu: &SimGpu, allocator: &Allocator) {
     let info = gpu.memory_info().unwrap();
     assert_eq!(info.total - info.free, held(allocator));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
 }
 

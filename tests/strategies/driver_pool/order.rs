@@ -78,7 +78,7 @@ fn a_stream_that_has_ended_frees_nothing() {
     let (gpu, allocator) = on("sim:h200", "");
     let addresses = [(); 2].map(|()| allocator.allocate(8 * MIB, SIDE).unwrap());
     gpu.launch(SIDE, &[Range { address: addresses[1], size: MIB }], 1_000_000).unwrap();
-    allocator.forget_stream(SIDE).unwrap();
+    allocator.streams().forget(SIDE).unwrap();
     gpu.destroy_stream(SIDE);
     allocator.free(addresses[0]).unwrap();
     // And one of which the allocator was not told.
@@ -99,7 +99,7 @@ fn frees_that_fail_leave_the_block_live() {
         allocator.record_stream(address, SIDE).unwrap();
         gpu.fail_nth(call, 1, Status::UNKNOWN);
         assert!(allocator.free(address).is_err(), "{call}");
-        assert_eq!(allocator.size_of(address), Ok(MIB), "{call}");
+        assert_eq!(allocator.reports().size_of(address), Ok(MIB), "{call}");
         balanced(&gpu, &allocator);
         allocator.free(address).unwrap();
         drop(allocator);

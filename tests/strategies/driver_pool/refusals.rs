@@ -12,17 +12,17 @@ fn it_is_shared_with_nobody() {
     gpu.connect_peer(1);
     let address = allocator.allocate(MIB, MAIN).unwrap();
     let refusals = [
-        allocator.share(address).map(drop),
-        allocator.handle_len(address).map(drop),
-        allocator.fix_memory(address),
-        allocator.enable_peer_access(1),
+        allocator.sharing().export(address).map(drop),
+        allocator.sharing().handle_len(address).map(drop),
+        allocator.sharing().pin_physical(address),
+        allocator.sharing().enable_peer_access(1),
     ];
     for refusal in refusals {
         let error = refusal.unwrap_err();
         assert!(matches!(error, Error::NotOfPools { .. }), "{error}");
         assert!(error.to_string().ends_with("memory of the driver's pools is not exportable"), "{error}");
     }
-    assert_eq!(allocator.share(address + 1).unwrap_err(), Error::InvalidAddress { address: address + 1 });
+    assert_eq!(allocator.sharing().export(address + 1).unwrap_err(), Error::InvalidAddress { address: address + 1 });
     allocator.free(address).unwrap();
 }
 

@@ -53,7 +53,7 @@ fn agrees(options: &str, rules: Rules, least: u64) {
                     assert_eq!(got.as_ref().ok().copied(), model.allocate(size), "{name}: {size} bytes: {got:?}");
                     match got {
                         Ok(address) => {
-                            assert_eq!(allocator.size_of(address).unwrap(), model.size_of(address), "{name}");
+                            assert_eq!(allocator.reports().size_of(address).unwrap(), model.size_of(address), "{name}");
                             live.push(address);
                         }
                         Err(_) => refused += 1,
@@ -72,7 +72,7 @@ fn agrees(options: &str, rules: Rules, least: u64) {
         live.into_iter().for_each(|address| allocator.free(address).unwrap());
         allocator.empty_cache().unwrap();
         assert_eq!(held(&allocator), 0);
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 

@@ -17,7 +17,7 @@ const OPTIONS: [&str; 5] = [
 ];
 
 fn block(allocator: &Allocator, address: u64) -> Range {
-    Range { address, size: allocator.size_of(address).unwrap() }
+    Range { address, size: allocator.reports().size_of(address).unwrap() }
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_block_that_another_stream_uses_waits_for_it() {
         let blocks = [(); 2].map(|()| allocator.allocate(30 * MIB, MAIN).unwrap());
         assert!(blocks.contains(&address), "{options}: once that has passed, it serves again");
         assert!(gpu.faults().is_empty(), "{options}: {:?}", gpu.faults());
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -54,7 +54,7 @@ fn memory_of_one_stream_serves_no_other() {
         let theirs = block(&allocator, other);
         assert!(theirs.address >= whole.address + whole.size || whole.address >= theirs.address + theirs.size);
         gpu.launch(SIDE, &[theirs], 1_000).unwrap();
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 
@@ -76,7 +76,7 @@ fn a_limit_is_reached_and_not_exceeded() {
         allocator.free(small).unwrap();
         allocator.allocate(size, MAIN).unwrap();
         assert!(held(&allocator) <= 128 * MIB, "{options}");
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
 }
 

@@ -122,7 +122,7 @@ fn agrees(options: &str, rules: Rules) {
                 }
                 15 => {
                     let address = live[random.below(live.len() as u64) as usize];
-                    allocator.erase_stream(address, stream).unwrap();
+                    allocator.streams().unrecord(address, stream).unwrap();
                     model.erase(address, stream);
                 }
                 _ => {
@@ -143,7 +143,7 @@ fn agrees(options: &str, rules: Rules) {
         live.into_iter().for_each(|address| allocator.free(address).unwrap());
         allocator.empty_cache().unwrap();
         assert_eq!(held(&allocator), 0);
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         drop(allocator);
         assert_eq!(device_gpu.leaks(), Default::default(), "{options}");
     }
@@ -203,7 +203,7 @@ fn what_differs_from_the_rule_of_all_strategies() {
             let served = served.or_else(|_| allocator.allocate(95 * MIB, MAIN));
             allocator.free(served.unwrap()).unwrap();
             assert!(gpu.faults().is_empty(), "{name}");
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
         }
     }
 }
@@ -252,15 +252,15 @@ fn in_a_capture_streams_are_noted_and_their_events_recorded_afterwards() {
     let (gpu, allocator) = on("sim:h200,capacity=1GiB", &options);
     let [captured, side, _] = SIDES;
     let block = allocator.allocate(4 * MIB, MAIN).unwrap();
-    let pool = allocator.create_pool();
-    allocator.begin_allocate_to_pool(pool, Route::stream(captured).capturing()).unwrap();
+    let pool = allocator.pools().create();
+    allocator.pools().begin(pool, Route::stream(captured).capturing()).unwrap();
     gpu.begin_capture(captured, CaptureMode::Global).unwrap();
     let records = gpu.call_stats().get(Call::EventRecord).count;
     allocator.record_stream(block, side).unwrap();
     allocator.free(block).unwrap();
     assert_eq!(gpu.call_stats().get(Call::EventRecord).count, records);
     gpu.end_capture(captured).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
     // Given before the event, which is recorded at the next look.
     let hold = gpu.hold(side);
     let other = allocator.allocate(4 * MIB, MAIN).unwrap();
@@ -310,7 +310,7 @@ fn failures_leave_what_was_named() {
     let again = allocator.allocate(4 * MIB, MAIN).unwrap();
     assert_eq!(again, block);
     allocator.free(again).unwrap();
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     drop(allocator);
     assert_eq!(gpu.leaks(), Default::default());
 }
@@ -325,11 +325,11 @@ fn a_free_that_fails_leaves_the_events_of_the_block() {
     let other = allocator.allocate(4 * MIB, MAIN).unwrap();
     let hold = gpu.hold(side);
     allocator.record_stream(block, side).unwrap();
-    let pool = allocator.create_pool();
-    allocator.begin_allocate_to_pool(pool, Route::stream(StreamId(99)).capturing()).unwrap();
+    let pool = allocator.pools().create();
+    allocator.pools().begin(pool, Route::stream(StreamId(99)).capturing()).unwrap();
     // It has no event before the capture ends.
     allocator.record_stream(block, noted).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
     gpu.fail_nth(Call::EventRecord, 1, Status(999));
     assert!(allocator.free(block).is_err());
     gpu.fail_no_more();
@@ -359,7 +359,7 @@ fn the_stream_of_the_last_use_is_waited_for_up_to_the_free() {
     // A stream that ends takes its events along.
     let kept = allocator.allocate(4 * MIB, MAIN).unwrap();
     allocator.record_stream(kept, side).unwrap();
-    allocator.forget_stream(side).unwrap();
+    allocator.streams().forget(side).unwrap();
     allocator.free(kept).unwrap();
     assert_eq!(allocator.allocate(4 * MIB, MAIN).unwrap(), kept);
 }

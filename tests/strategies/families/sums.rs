@@ -12,7 +12,7 @@ fn buddies_waste_what_the_tutorial_says() {
     let block = |strategy: &str| {
         let (_, allocator) = on("sim:h200", &format!("strategy:{strategy}"));
         let address = allocator.allocate(66 * KIB, MAIN).unwrap();
-        allocator.size_of(address).unwrap()
+        allocator.reports().size_of(address).unwrap()
     };
     assert_eq!(block("buddy"), 128 * KIB);
     assert_eq!(block("slab"), 72 * KIB);
@@ -45,7 +45,7 @@ fn a_whole_tree_of_leaves_is_one_tree_again() {
     assert!(leaves.windows(2).all(|pair| pair[1] == pair[0] + KIB), "the leftmost first");
     leaves.iter().rev().for_each(|leaf| allocator.free(*leaf).unwrap());
     assert_eq!(allocator.allocate(8 * MIB, MAIN), Ok(leaves[0]));
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// `test_memory_pool_flags` of Paddle's `test_allocator_flags` (pull request 74463), without what it takes in advance: seven

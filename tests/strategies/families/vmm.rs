@@ -95,7 +95,7 @@ fn while_memory_is_plentiful_it_is_as_an_independent_model_has_it() {
                     let at = pools[of].allocate(size);
                     let start = *pools[of].start.get_or_insert(address);
                     assert_eq!(address - start, at, "{flags}, seed {seed}, step {step}: {asked} bytes");
-                    assert_eq!(allocator.size_of(address), Ok(size));
+                    assert_eq!(allocator.reports().size_of(address), Ok(size));
                     live.push((of, at, address));
                 } else {
                     let (of, at, address) = live.swap_remove(random.below(live.len() as u64) as usize);
@@ -104,7 +104,7 @@ fn while_memory_is_plentiful_it_is_as_an_independent_model_has_it() {
                 }
                 assert_eq!(held(&allocator), pools.iter().map(|pool| pool.mapped).sum::<u64>());
             }
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
         }
     }
 }
@@ -121,7 +121,7 @@ fn handles_are_moved_together_as_far_as_a_request_needs() {
     assert_eq!(physical(&gpu, address, 62 * MIB), 62 * MIB);
     assert!(live.iter().all(|block| physical(&gpu, *block, 20 * MIB) == 20 * MIB), "what is live stays");
     assert_eq!(held(&allocator), 200 * MIB);
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     // All of it can be freed and given back.
     live.iter().chain([&address]).for_each(|block| allocator.free(*block).unwrap());
     allocator.empty_cache().unwrap();
@@ -161,7 +161,7 @@ fn a_move_may_fail_at_any_call() {
                 }
                 let failed = allocator.allocate(61 * MIB, MAIN);
                 assert!(failed.is_err(), "{name}");
-                allocator.check().unwrap_or_else(|broken| panic!("{name}: {broken}"));
+                allocator.reports().check().unwrap_or_else(|broken| panic!("{name}: {broken}"));
                 let info = gpu.memory_info().unwrap();
                 assert_eq!(info.total - info.free, held(&allocator), "{name}");
                 assert!(live.iter().all(|block| physical(&gpu, *block, 20 * MIB) == 20 * MIB), "{name}");
@@ -169,7 +169,7 @@ fn a_move_may_fail_at_any_call() {
                 let again = allocator.allocate(61 * MIB, MAIN).or_else(|_| allocator.allocate(61 * MIB, MAIN));
                 let address = again.unwrap_or_else(|error| panic!("{name}: {error}"));
                 assert_eq!(physical(&gpu, address, 62 * MIB), 62 * MIB, "{name}");
-                allocator.check().unwrap();
+                allocator.reports().check().unwrap();
                 live.iter().chain([&address]).for_each(|block| allocator.free(*block).unwrap());
                 allocator.empty_cache().unwrap();
                 assert_eq!(held(&allocator), 0, "{name}");

@@ -9,7 +9,7 @@ use seamalloc::{Config, StrategyKind};
 fn graphs_that_share_a_pool_share_its_slabs() {
     for shared in [false, true] {
         let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200");
-        let pools = [0, 1].map(|_| allocator.create_pool());
+        let pools = [0, 1].map(|_| allocator.pools().create());
         let mut last = None;
         for pool in [pools[0], pools[usize::from(!shared)]] {
             capture(&gpu, &allocator, pool, || {
@@ -34,11 +34,11 @@ fn in_a_capture_stitching_still_finds_what_the_gpu_has_passed() {
     // Ends the epoch: its event completes in the capture.
     let side = allocator.allocate(20 * MIB, SIDE).unwrap();
     gpu.finish(MAIN);
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     capture(&gpu, &allocator, pool, || {
         let found = allocator.allocate(40 * MIB, SIDE).unwrap();
         assert_eq!(found, first);
     });
     [second, side].iter().for_each(|address| allocator.free(*address).unwrap());
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }

@@ -14,12 +14,12 @@ fn copied(gpu: &SimGpu, allocator: &Allocator, size: u64) -> u64 {
 }
 
 fn copied_to(pool: PoolId, gpu: &SimGpu, allocator: &Allocator, size: u64) -> u64 {
-    allocator.open_pool(pool).unwrap();
-    allocator.begin_allocate_to_pool(pool, Route::stream(SIDE)).unwrap();
+    allocator.pools().open(pool).unwrap();
+    allocator.pools().begin(pool, Route::stream(SIDE)).unwrap();
     let input = allocator.allocate(size, SIDE).unwrap();
     gpu.launch(SIDE, &[], 1_000_000_000).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     input
 }
 
@@ -28,12 +28,12 @@ fn captured<T>(gpu: &SimGpu, allocator: &Allocator, within: impl FnOnce() -> T) 
 }
 
 fn captured_in<T>(pool: PoolId, gpu: &SimGpu, allocator: &Allocator, within: impl FnOnce() -> T) -> T {
-    allocator.open_pool(pool).unwrap();
-    allocator.begin_allocate_to_pool(pool, Route::stream(SIDE).capturing()).unwrap();
+    allocator.pools().open(pool).unwrap();
+    allocator.pools().begin(pool, Route::stream(SIDE).capturing()).unwrap();
     gpu.begin_capture(SIDE, CaptureMode::ThreadLocal).unwrap();
     let done = within();
     gpu.end_capture(SIDE).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.pools().end(pool).unwrap();
     done
 }
 
@@ -52,7 +52,7 @@ fn no_capture_takes_one_that_it_frees_and_the_next_may() {
         let both = [(); 2].map(|()| allocator.allocate(8 * MIB, SIDE).unwrap());
         assert!(both.contains(&input));
     });
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Two pools serve the same stream, and each has inputs set aside.
@@ -71,7 +71,7 @@ fn an_input_stays_with_its_pool() {
             assert_eq!(allocator.allocate(8 * MIB, SIDE).unwrap(), input);
         });
     }
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// A model's forward and backward pass, warmed up and captured, for two lengths in turn. Before, an input that a capture freed
@@ -99,12 +99,12 @@ fn all_else_that_the_pool_has_serves_the_capture() {
             if captures {
                 captured(&gpu, &allocator, run);
             } else {
-                allocator.begin_allocate_to_pool(POOL, Route::stream(SIDE)).unwrap();
+                allocator.pools().begin(POOL, Route::stream(SIDE)).unwrap();
                 run();
-                allocator.end_allocate_to_pool(POOL).unwrap();
+                allocator.pools().end(POOL).unwrap();
             }
         }
-        allocator.reserved()
+        allocator.reports().reserved()
     };
     let warm = step(4, false).max(step(3, false));
     let held = [4, 3, 4].map(|scale| step(scale, true));
@@ -114,7 +114,7 @@ fn all_else_that_the_pool_has_serves_the_capture() {
         held.iter().all(|held| *held <= warm + 28 * MIB && *held <= peak + 30 * MIB),
         "{held:?} of {warm}, {peak} live"
     );
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 #[test]
@@ -126,16 +126,16 @@ fn a_stitched_one_is_set_aside_with_its_pieces() {
     blocks.iter().step_by(2).for_each(|block| allocator.free(*block).unwrap());
     let stitched = copied(&gpu, &allocator, 60 * MIB);
     assert!(allocator.stats().views > 0);
-    let reserved = allocator.reserved();
+    let reserved = allocator.reports().reserved();
     captured(&gpu, &allocator, || {
         allocator.free(stitched).unwrap();
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
         let other = allocator.allocate(60 * MIB, SIDE).unwrap();
-        assert!(allocator.reserved() >= reserved + 40 * MIB, "a part of the input was handed out");
+        assert!(allocator.reports().reserved() >= reserved + 40 * MIB, "a part of the input was handed out");
         allocator.free(other).unwrap();
     });
     captured(&gpu, &allocator, || allocator.free(allocator.allocate(100 * MIB, SIDE).unwrap()).unwrap());
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// Then too the capture has all else.
@@ -147,14 +147,14 @@ fn beside_a_stitched_one_the_pool_serves_the_capture() {
         blocks.iter().step_by(2).for_each(|block| allocator.free(*block).unwrap());
     });
     let stitched = copied(&gpu, &allocator, 60 * MIB);
-    let (reserved, views) = (allocator.reserved(), allocator.stats().views);
+    let (reserved, views) = (allocator.reports().reserved(), allocator.stats().views);
     assert_eq!((reserved, views), (160 * MIB, 1));
     captured(&gpu, &allocator, || {
         allocator.free(stitched).unwrap();
         allocator.allocate(20 * MIB, SIDE).unwrap();
-        assert_eq!(allocator.reserved(), reserved);
+        assert_eq!(allocator.reports().reserved(), reserved);
     });
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
 }
 
 /// A program of captures that free inputs, small ones, large ones and stitched ones, some of them used by another stream; of
@@ -181,7 +181,7 @@ fn inputs_of_any_kind_are_set_aside_whatever_becomes_of_the_pool() {
                     for _ in 0..8 {
                         if random.below(3) == 0 && !inputs.is_empty() {
                             let (input, of_stream) = inputs.swap_remove(random.below(inputs.len() as u64) as usize);
-                            let size = allocator.size_of(input).unwrap();
+                            let size = allocator.reports().size_of(input).unwrap();
                             if of_stream == stream {
                                 aside.extend(gpu.physical(Range { address: input, size }));
                             }
@@ -193,7 +193,7 @@ fn inputs_of_any_kind_are_set_aside_whatever_becomes_of_the_pool() {
                             allocator.free(live.swap_remove(random.below(live.len() as u64) as usize)).unwrap();
                         } else {
                             let address = allocator.allocate(size(&mut random), SIDE).unwrap();
-                            let size = allocator.size_of(address).unwrap();
+                            let size = allocator.reports().size_of(address).unwrap();
                             let taken = gpu.physical(Range { address, size });
                             for (piece, other) in taken.iter().flat_map(|piece| aside.iter().map(move |of| (piece, of)))
                             {
@@ -204,26 +204,26 @@ fn inputs_of_any_kind_are_set_aside_whatever_becomes_of_the_pool() {
                             }
                             live.push(address);
                         }
-                        allocator.check().unwrap();
+                        allocator.reports().check().unwrap();
                     }
                 }),
                 6 => match checkpoint.take() {
-                    None => checkpoint = Some((allocator.pool_blocks(POOL).unwrap(), inputs.clone(), live.clone())),
+                    None => checkpoint = Some((allocator.pools().blocks(POOL).unwrap(), inputs.clone(), live.clone())),
                     Some((blocks, of_inputs, of_live)) => {
-                        allocator.restore_pool(POOL, &blocks).unwrap();
-                        assert_eq!(allocator.pool_blocks(POOL).unwrap(), blocks);
+                        allocator.pools().restore(POOL, &blocks).unwrap();
+                        assert_eq!(allocator.pools().blocks(POOL).unwrap(), blocks);
                         (inputs, live) = (of_inputs, of_live);
                     }
                 },
                 _ => {
-                    allocator.forget_stream(SIDE).unwrap();
+                    allocator.streams().forget(SIDE).unwrap();
                     stream += 1;
                 }
             }
-            allocator.check().unwrap();
+            allocator.reports().check().unwrap();
             let all = inputs.iter().map(|(input, _)| input).chain(&live);
             let pieces = all.flat_map(|address| {
-                gpu.physical(Range { address: *address, size: allocator.size_of(*address).unwrap() })
+                gpu.physical(Range { address: *address, size: allocator.reports().size_of(*address).unwrap() })
             });
             let mut pieces: Vec<_> = pieces.map(|of| (of.memory, of.offset, of.offset + of.size)).collect();
             pieces.sort_unstable();
@@ -236,13 +236,13 @@ fn inputs_of_any_kind_are_set_aside_whatever_becomes_of_the_pool() {
                 .chain(live.drain(..))
                 .for_each(|address| allocator.free(address).unwrap());
         }
-        while !matches!(allocator.release_pool(POOL), Err(Error::UnknownPool { .. })) {}
-        allocator.check().unwrap();
+        while !matches!(allocator.pools().release(POOL), Err(Error::UnknownPool { .. })) {}
+        allocator.reports().check().unwrap();
         inputs.into_iter().map(|(input, _)| input).chain(live).for_each(|address| allocator.free(address).unwrap());
         gpu.synchronize().unwrap();
         allocator.empty_cache().unwrap();
-        assert_eq!(allocator.reserved(), 0, "seed {seed}");
-        allocator.check().unwrap();
+        assert_eq!(allocator.reports().reserved(), 0, "seed {seed}");
+        allocator.reports().check().unwrap();
         assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
     }
 }

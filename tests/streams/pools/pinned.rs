@@ -8,8 +8,8 @@ use seamalloc::{Config, StrategyKind};
 fn views_that_a_graph_may_use_outlive_every_bound() {
     let config = Config::parse("strategy:stitch,max_view_mappings:4").unwrap();
     let (gpu, allocator) = simulated::on("sim:h200", config);
-    let pool = allocator.create_pool();
-    let blocks: Vec<u64> = (0..5).map(|_| allocator.allocate_in(pool, 16 * MIB, GRAPH).unwrap()).collect();
+    let pool = allocator.pools().create();
+    let blocks: Vec<u64> = (0..5).map(|_| allocator.pools().allocate(pool, 16 * MIB, GRAPH).unwrap()).collect();
     for at in [0, 2] {
         allocator.free(blocks[at]).unwrap();
     }
@@ -25,7 +25,7 @@ fn views_that_a_graph_may_use_outlive_every_bound() {
         allocator.allocate(16 * MIB, MAIN).unwrap();
         allocator.allocate(16 * MIB, MAIN).unwrap();
         graph.replay(&gpu, SIDE);
-        allocator.check().unwrap();
+        allocator.reports().check().unwrap();
     }
     assert!(allocator.stats().views_built > 1);
 }
@@ -39,7 +39,7 @@ fn of_a_view_that_a_graph_uses_a_part_of_that_part_stays() {
     allocator.free(stitched).unwrap();
     // Another stream's miss makes it idle.
     let other = allocator.allocate(1, SIDE).unwrap();
-    let pool = allocator.create_pool();
+    let pool = allocator.pools().create();
     let graph = graph_of(&gpu, &allocator, pool, &[30 * MIB]);
     assert_eq!(graph.0[0].0.address, stitched, "the first two holes, through the view that is there");
     allocator.free(other).unwrap();
@@ -51,7 +51,7 @@ fn of_a_view_that_a_graph_uses_a_part_of_that_part_stays() {
     held.iter().skip(1).step_by(2).for_each(|address| allocator.free(*address).unwrap());
     allocator.empty_cache().unwrap();
     graph.replay(&gpu, SIDE);
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     allocator.empty_cache().unwrap();
     assert_eq!(reserved(&allocator), 0);
 }
@@ -61,14 +61,14 @@ fn of_a_view_that_a_graph_uses_a_part_of_that_part_stays() {
 fn what_a_graph_uses_stays_though_the_stream_of_its_capture_ends() {
     for kind in StrategyKind::MAIN {
         let (gpu, allocator) = on(kind, "sim:h200");
-        let pool = allocator.create_pool();
+        let pool = allocator.pools().create();
         let graph = graph_of(&gpu, &allocator, pool, &[30 * MIB, 5000]);
         let held = reserved(&allocator);
-        allocator.forget_stream(GRAPH).unwrap();
+        allocator.streams().forget(GRAPH).unwrap();
         gpu.destroy_stream(GRAPH);
         assert_eq!(allocator.empty_cache().unwrap() + allocator.trim(held).unwrap(), 0, "{kind}");
         graph.replay(&gpu, SIDE);
-        allocator.release_pool(pool).unwrap();
+        allocator.pools().release(pool).unwrap();
         assert_eq!(allocator.empty_cache().unwrap(), held, "{kind}");
     }
 }

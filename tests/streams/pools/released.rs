@@ -14,15 +14,15 @@ fn released_memory_is_no_more_passed_than_its_stream() {
     let early = allocator.allocate(16 * MIB, GRAPH).unwrap();
     allocator.free(early).unwrap();
     allocator.allocate(16 * MIB, SIDE).unwrap();
-    let pool = allocator.create_pool();
-    let blocks: Vec<u64> = (0..3).map(|_| allocator.allocate_in(pool, 16 * MIB, GRAPH).unwrap()).collect();
+    let pool = allocator.pools().create();
+    let blocks: Vec<u64> = (0..3).map(|_| allocator.pools().allocate(pool, 16 * MIB, GRAPH).unwrap()).collect();
     [0, 2].iter().for_each(|at| allocator.free(blocks[*at]).unwrap());
-    let stitched = allocator.allocate_in(pool, 32 * MIB, GRAPH).unwrap();
+    let stitched = allocator.pools().allocate(pool, 32 * MIB, GRAPH).unwrap();
     assert_eq!(allocator.stats().views_built, 1);
     gpu.launch(GRAPH, &[Range { address: stitched, size: 32 * MIB }], 1_000_000_000).unwrap();
     let memory = gpu.physical(Range { address: stitched, size: 32 * MIB });
     allocator.free(stitched).unwrap();
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     let busy = gpu.done_at(GRAPH).unwrap();
     // Others want memory, and more mappings than there may be.
     let held: Vec<u64> = (0..6).map(|_| allocator.allocate(16 * MIB, SIDE).unwrap()).collect();
@@ -34,7 +34,7 @@ fn released_memory_is_no_more_passed_than_its_stream() {
         allocator.free(address).unwrap();
     }
     assert!(gpu.now_ns() < busy && gpu.faults().is_empty(), "{:?}", gpu.faults());
-    allocator.check().unwrap();
+    allocator.reports().check().unwrap();
     // Once it has passed, the memory is anyone's.
     gpu.advance(busy);
     let held = reserved(&allocator);
@@ -46,11 +46,11 @@ fn released_memory_is_no_more_passed_than_its_stream() {
 fn released_memory_serves_other_streams_once_its_own_has_passed() {
     let config = Config::parse("strategy:stitch,sharing:completed").unwrap();
     let (gpu, allocator) = simulated::on("sim:h200", config);
-    let pool = allocator.create_pool();
-    let address = allocator.allocate_in(pool, 40 * MIB, GRAPH).unwrap();
+    let pool = allocator.pools().create();
+    let address = allocator.pools().allocate(pool, 40 * MIB, GRAPH).unwrap();
     gpu.launch(GRAPH, &[Range { address, size: 40 * MIB }], 1_000_000).unwrap();
     allocator.free(address).unwrap();
-    allocator.release_pool(pool).unwrap();
+    allocator.pools().release(pool).unwrap();
     allocator.allocate(40 * MIB, SIDE).unwrap();
     assert_eq!(reserved(&allocator), 80 * MIB);
     gpu.advance(2_000_000);

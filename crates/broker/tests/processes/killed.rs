@@ -40,7 +40,7 @@ fn member(folder: &Path) -> (Arc<Allocator>, Membership, Arc<dyn Lender>) {
     let allocator = Arc::new(Allocator::new(driver, Config::parse(&options).unwrap()).unwrap());
     let membership = Membership::start(Terms::of(&allocator).unwrap(), Arc::downgrade(&allocator)).unwrap();
     let lender = membership.lender();
-    allocator.set_lender(Some(Arc::clone(&lender)));
+    allocator.lending().set_lender(Some(Arc::clone(&lender)));
     (allocator, membership, lender)
 }
 
@@ -175,7 +175,7 @@ fn forks(folder: &Path) {
     assert_eq!(status::members(broker.path()).unwrap().len(), 1, "its parent goes on");
     // One that lives on, with copies of all connections.
     let child = fork(|| thread::sleep(LONG));
-    allocator.set_lender(None);
+    allocator.lending().set_lender(None);
     drop((membership, lender));
     let begun = Instant::now();
     while !status::members(broker.path()).unwrap().is_empty() {

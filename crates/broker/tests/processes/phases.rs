@@ -42,7 +42,7 @@ impl Job {
         let allocator = Arc::new(Allocator::new(driver, Config::parse(options).unwrap()).unwrap());
         let membership = Terms::of(&allocator).map(|terms| {
             let membership = Membership::start(terms, Arc::downgrade(&allocator)).unwrap();
-            allocator.set_lender(Some(membership.lender()));
+            allocator.lending().set_lender(Some(membership.lender()));
             membership
         });
         Self { device, allocator, membership }
@@ -94,13 +94,13 @@ fn process_of_a_test() {
         let line = line.unwrap();
         let (bytes, seed) = line.split_once(' ').unwrap();
         match job.phase(bytes.parse().unwrap(), seed.parse().unwrap()) {
-            Ok(()) => println!("\ndone {}", job.allocator.reserved()),
+            Ok(()) => println!("\ndone {}", job.allocator.reports().reserved()),
             Err(error) => println!("\nfailed {}", error.replace('\n', " ")),
         }
     }
     drop(job.membership);
     job.allocator.empty_cache().unwrap();
-    assert_eq!(job.allocator.reserved(), 0);
+    assert_eq!(job.allocator.reports().reserved(), 0);
     let info = seamalloc::driver::ForwardingDriver::inner(&*job.device).memory_info().unwrap();
     assert_eq!(info.free, info.total, "memory is left behind");
 }

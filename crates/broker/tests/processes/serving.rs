@@ -42,7 +42,7 @@ impl World {
         let mut terms = Terms::new("gpu", &self.socket());
         terms.wait = wait;
         let membership = Membership::start(terms, Arc::downgrade(&allocator)).unwrap();
-        allocator.set_lender(Some(membership.lender()));
+        allocator.lending().set_lender(Some(membership.lender()));
         assert!(membership.wait_joined(LONG));
         (allocator, membership)
     }
@@ -85,7 +85,7 @@ fn members_come_lend_and_go() {
     assert!(
         members.iter().all(|member| member.pid == std::process::id() as i32 && member.command.contains("processes"))
     );
-    assert_eq!((members[0].held, members[1].held), (one.reserved(), two.reserved()));
+    assert_eq!((members[0].held, members[1].held), (one.reports().reserved(), two.reports().reserved()));
     drop(second);
     let begun = Instant::now();
     while status::members(&world.socket()).unwrap().len() > 1 {
@@ -273,7 +273,7 @@ fn a_broker_that_hangs_costs_bounded_time() {
     let mut terms = Terms::new("gpu", &socket);
     terms.wait = Duration::from_millis(500);
     let membership = Membership::start(terms, Arc::downgrade(&two)).unwrap();
-    two.set_lender(Some(membership.lender()));
+    two.lending().set_lender(Some(membership.lender()));
     assert!(membership.wait_joined(LONG));
     let kept = one.allocate(700 * MIB, StreamId::DEFAULT).unwrap();
     let begun = Instant::now();
@@ -290,7 +290,7 @@ fn without_a_broker_everything_is_as_before_and_one_that_comes_is_joined() {
     world.broker = None;
     let allocator = Arc::new(Allocator::new(world.gpu.clone(), Config::default()).unwrap());
     let membership = Membership::start(Terms::new("gpu", &world.socket()), Arc::downgrade(&allocator)).unwrap();
-    allocator.set_lender(Some(membership.lender()));
+    allocator.lending().set_lender(Some(membership.lender()));
     let begun = Instant::now();
     assert!(!membership.is_joined());
     let kept = allocator.allocate(700 * MIB, StreamId::DEFAULT).unwrap();

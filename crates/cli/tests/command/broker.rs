@@ -64,7 +64,7 @@ fn allocators(socket: &Path) -> [(Arc<Allocator>, Membership); 2] {
     [(); 2].map(|()| {
         let allocator = Arc::new(Allocator::new(gpu.clone(), Config::default()).unwrap());
         let membership = Membership::start(Terms::new("gpu", socket), Arc::downgrade(&allocator)).unwrap();
-        allocator.set_lender(Some(membership.lender()));
+        allocator.lending().set_lender(Some(membership.lender()));
         assert!(membership.wait_joined(LONG));
         (allocator, membership)
     })
@@ -111,7 +111,10 @@ fn it_says_what_happens_and_status_shows_who_takes_part() {
     let text = run(&["broker", "status", "--socket", name, "--json"], 0).get_output().stdout.clone();
     let lines: Vec<Value> =
         String::from_utf8(text).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!((lines.len(), &lines[1]["live"], &lines[1]["held"]), (2, &(600 * MIB).into(), &two.reserved().into()));
+    assert_eq!(
+        (lines.len(), &lines[1]["live"], &lines[1]["held"]),
+        (2, &(600 * MIB).into(), &two.reports().reserved().into())
+    );
     assert_eq!(broker.end("-TERM"), Some(0));
     assert!(!socket.exists());
 }

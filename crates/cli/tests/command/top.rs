@@ -53,8 +53,8 @@ fn a_look_shows_what_is_held_and_what_it_costs() {
     let text = job.top(&["--once", "--json", "--interval", "0.05"]);
     let line: Value = serde_json::from_str(text.trim_end()).unwrap();
     assert_eq!((&line["pid"], &line["live_bytes"]), (&std::process::id().into(), &(30 * MIB).into()));
-    assert_eq!(line["reserved_bytes"], job.allocator.reserved());
-    assert_eq!(line["stranded_bytes"], job.allocator.fragmentation().stranded());
+    assert_eq!(line["reserved_bytes"], job.allocator.reports().reserved());
+    assert_eq!(line["stranded_bytes"], job.allocator.reports().fragmentation().stranded());
     assert_eq!((&line["stalls_per_second"], &line["waits_per_second"]), (&0.0.into(), &0.0.into()));
     assert_eq!(line["stalls_total"], job.allocator.stats().stalls.count);
 }

@@ -9,7 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::api::CudaApi;
-use super::device::{CudaDriver, LiveEvent, event_text, handle_text, stream_text, unknown_event, unknown_handle};
+use super::device::{
+    CudaDriver, LiveEvent, event_text, handle_text, host_size, range_text, stream_text, unknown_event, unknown_handle,
+};
 use super::ffi;
 use super::place::Place;
 use crate::contract::in_relaxed_capture_mode;
@@ -243,14 +245,4 @@ impl Driver for CudaDriver {
     fn rest(&self, ns: u64) {
         thread::sleep(Duration::from_nanos(ns));
     }
-}
-
-pub(super) fn host_size(call: Call, bytes: u64) -> DriverResult<usize> {
-    usize::try_from(bytes).map_err(|_| {
-        DriverError::new(call, Status::INVALID_VALUE, format!("{bytes} bytes are more than this machine can address"))
-    })
-}
-
-pub(super) fn range_text(address: u64, size: u64) -> String {
-    format!("{size} bytes at {address:#x}")
 }

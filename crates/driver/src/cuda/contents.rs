@@ -4,8 +4,7 @@
 //! them up, and they hold up none.
 
 use super::api::CudaApi;
-use super::calls::{host_size, range_text};
-use super::device::CudaDriver;
+use super::device::{CudaDriver, host_size, range_text};
 use super::error::CudaOpenError;
 use crate::{Call, Contents, DriverError, DriverResult, Status, StreamId};
 

@@ -17,7 +17,7 @@ use super::access::Access;
 use super::api::CudaApi;
 use super::context::{ContextError, PrimaryContext};
 use super::error::MissingEntryPoint;
-use super::ffi::{CUdevice, CUevent};
+use super::ffi::{CUdevice, CUevent, MemAccessDesc};
 use super::host_pages::HostPages;
 use super::locked_buffer::LockedBuffer;
 use super::place::Place;
@@ -164,21 +164,24 @@ impl CudaDriver {
         }
     }
 
+    /// Gives the devices of a list access to a mapped range.
+    pub(super) fn issue_access(
+        &self,
+        address: u64,
+        size: u64,
+        list: &[MemAccessDesc],
+        arguments: impl Fn() -> String,
+    ) -> DriverResult<()> {
+        let bytes = host_size(Call::SetAccess, size)?;
+        // SAFETY: the descriptions live during the call and their number is right.
+        self.demand(Call::SetAccess, arguments, |api| unsafe {
+            api.mem_set_access(address, bytes, list.as_ptr(), list.len())
+        })
+    }
+
     pub(super) fn destroy(&self, event: &LiveEvent) -> DriverResult<()> {
         // SAFETY: the event came from cuEventCreate, it is out of the table, and no other call holds it.
         self.demand(Call::EventDestroy, || event_text(event.0), |api| unsafe { api.event_destroy(raw_event(event.0)) })
-    }
-}
-
-impl Drop for CudaDriver {
-    fn drop(&mut self) {
-        if let Some(stream) = self.own_stream.get_mut().take()
-            && let Err(error) = self.destroy_stream(stream)
-        {
-            tracing::warn!(%error, "a stream for copies was not destroyed");
-        }
-        self.access.release(&self.api);
-        self.context.release(&self.api);
     }
 }
 
@@ -206,4 +209,14 @@ pub(super) fn handle_text(handle: Handle) -> String {
 
 pub(super) fn stream_text(stream: StreamId) -> String {
     format!("stream {stream}")
+}
+
+pub(super) fn host_size(call: Call, bytes: u64) -> DriverResult<usize> {
+    usize::try_from(bytes).map_err(|_| {
+        DriverError::new(call, Status::INVALID_VALUE, format!("{bytes} bytes are more than this machine can address"))
+    })
+}
+
+pub(super) fn range_text(address: u64, size: u64) -> String {
+    format!("{size} bytes at {address:#x}")
 }

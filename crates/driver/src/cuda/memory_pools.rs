@@ -5,8 +5,7 @@
 use std::ptr;
 
 use super::api::CudaApi;
-use super::calls::host_size;
-use super::device::{CudaDriver, stream_text};
+use super::device::{CudaDriver, host_size, stream_text};
 use super::ffi::{self, CUmemoryPool, MemPoolProps};
 use crate::{Call, DriverError, DriverResult, MemoryPool, MemoryPools, PoolAttribute, Status, StreamId};
 

@@ -8,7 +8,7 @@
 //! reopening.rs        their access to what is mapped already
 //! process_sharing.rs  memory that processes share
 //! memory_pools.rs     stream-ordered memory: pools, and what is allocated of them
-//! open.rs             opening a GPU: what it and its driver can do
+//! open.rs             opening a GPU: what it and its driver can do; closing it
 //! page_locked.rs      page-locked memory of the host, and its copies
 //! registration.rs     how it is had: pages of the system (host_pages.rs) that the driver locks, or the driver's memory
 //! place.rs            where its memory lies: on the GPU, or page-locked in the machine

@@ -1,6 +1,7 @@
-//! Opening a device: its properties, and what it and its driver support.
+//! Opening a device: its properties, and what it and its driver support. Closing it.
 //!
-//! Owns: the order of queries before the context is retained, and which missing entry points a device can do without.
+//! Owns: the order of queries before the context is retained, which missing entry points a device can do without, and what a device that is
+//! closed gives back.
 
 use std::ffi::c_int;
 use std::sync::atomic::AtomicBool;
@@ -205,6 +206,18 @@ fn has_virtual_memory(api: &CudaApi, device: CUdevice) -> Result<bool, CudaOpenE
         tracing::warn!(%missing, "this driver is too old for virtual memory: only the strategy `caching` works");
     }
     Ok(missing.is_none())
+}
+
+impl Drop for CudaDriver {
+    fn drop(&mut self) {
+        if let Some(stream) = self.own_stream.get_mut().take()
+            && let Err(error) = self.destroy_stream(stream)
+        {
+            tracing::warn!(%error, "a stream for copies was not destroyed");
+        }
+        self.access.release(&self.api);
+        self.context.release(&self.api);
+    }
 }
 
 /// Returns the node of the machine that is nearest to the device, if the device can use virtual memory there. A driver that

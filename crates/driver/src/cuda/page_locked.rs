@@ -9,8 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::api::CudaApi;
-use super::calls::{host_size, range_text};
-use super::device::{CudaDriver, raw_event};
+use super::device::{CudaDriver, host_size, range_text, raw_event};
 use super::ffi::{self, CUstream};
 use super::locked_buffer::{LockedBuffer, Origin};
 use crate::{Call, DriverError, DriverResult, EventId, HostBuffer, PageLocked, Status};

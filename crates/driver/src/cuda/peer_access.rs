@@ -5,9 +5,8 @@
 //! Plain memory has only the latter.
 
 use super::access::{AccessState, Peer};
-use super::calls::{host_size, range_text};
 use super::context::{ContextError, PrimaryContext};
-use super::device::CudaDriver;
+use super::device::{CudaDriver, range_text};
 use super::error::{CudaOpenError, MissingEntryPoint};
 use super::ffi::{self, CUdevice, MemAccessDesc, MemAllocationProp, MemLocation};
 use super::query::{find, granularities};
@@ -61,20 +60,6 @@ impl CudaDriver {
         self.demand(Call::Unmap, arguments, |api| unsafe { api.mem_unmap(address, bytes) })?;
         state.forget(address, address.saturating_add(bytes as u64));
         Ok(())
-    }
-
-    pub(super) fn issue_access(
-        &self,
-        address: u64,
-        size: u64,
-        list: &[MemAccessDesc],
-        arguments: impl Fn() -> String,
-    ) -> DriverResult<()> {
-        let bytes = host_size(Call::SetAccess, size)?;
-        // SAFETY: the descriptions live during the call and their number is right.
-        self.demand(Call::SetAccess, arguments, |api| unsafe {
-            api.mem_set_access(address, bytes, list.as_ptr(), list.len())
-        })
     }
 
     /// Refuses a peer without a path to this device's memory, or with an unsuitable granularity.

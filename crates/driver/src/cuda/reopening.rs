@@ -14,8 +14,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::api::CudaApi;
-use super::calls::range_text;
-use super::device::CudaDriver;
+use super::device::{CudaDriver, range_text};
 use super::ffi::MemAccessDesc;
 use crate::span::Span;
 use crate::{Call, DriverError, DriverResult, Status};

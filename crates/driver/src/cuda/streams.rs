@@ -65,7 +65,7 @@ impl CudaDriver {
     /// The program vouches for every [`StreamId`] that reaches this driver from now on, through an allocator or
     /// directly, except the default stream and those of [`Self::create_stream`]: it is the handle of a stream of this
     /// device's primary context, and the stream lives until the last call that names it has returned. An allocator may
-    /// name a stream until `Allocator::forget_stream`, or until it is dropped.
+    /// name a stream until `allocator.streams().forget`, or until it is dropped.
     pub unsafe fn trust_streams(&self) {
         self.trusts_streams.store(true, Ordering::Relaxed);
     }
@@ -97,7 +97,7 @@ impl CudaDriver {
     }
 
     /// Destroys a stream of [`Self::create_stream`] by `cuStreamDestroy`. An allocator that knows the stream must
-    /// forget it before (`Allocator::forget_stream`).
+    /// forget it before (`allocator.streams().forget`).
     ///
     /// # Errors
     /// [`Status::INVALID_HANDLE`] for any other stream; the driver's.

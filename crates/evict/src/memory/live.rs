@@ -89,7 +89,7 @@ impl Memory for Live {
     }
 
     fn pieces(&self) -> Vec<Piece> {
-        let segments = self.allocator.snapshot().segments;
+        let segments = self.allocator.reports().snapshot().segments;
         let pieces = segments.iter().enumerate().flat_map(|(segment, held)| {
             held.blocks.iter().map(move |block| Piece {
                 address: block.address,

@@ -239,7 +239,7 @@ proptest! {
                 let memory = Live::new(seamalloc::Config::with_strategy(strategy), budget).unwrap();
                 let mut memory = Checked { memory, live: BTreeMap::new() };
                 bounds(&graph, &judged(&graph, &mut memory, kind), budget);
-                memory.memory.allocator().check().unwrap();
+                memory.memory.allocator().reports().check().unwrap();
                 prop_assert!(memory.memory.peak_reserved() <= budget);
             }
         }

@@ -164,7 +164,7 @@ def test_fewer_points_keep_every_peak(looker):
 
 def test_blocks_tile_the_memory_that_is_held(looker):
     for arguments in [JOB, REFUSED, SPLIT, (with_stacks(looker), "--quick", "--strategy", "main")]:
-        with looker.open(*arguments, code=3 if arguments is REFUSED else 0) as page:
+        with looker.open(*arguments) as page:
             wrong = page.js(
                 """async () => {
                     const { job } = Seam.shown;
@@ -347,7 +347,7 @@ def test_it_says_what_is_under_the_pointer(looker):
 
 
 def test_refusals_have_their_moments(looker):
-    with looker.open(*REFUSED, code=3) as page:
+    with looker.open(*REFUSED) as page:
         refusal = page.page.locator("#refusals .refusal").first
         within(refusal.inner_text(), "caching: 3.54 GiB refused at operation 16,978", "What would have helped")
         refusal.get_by_role("button").click()
@@ -414,7 +414,7 @@ def test_the_verdict_is_first_and_the_peak_is_marked(looker):
         for scheme in ["light", "dark"]:
             with looker.open("opt1.3b-R", "--quick", width=width, scheme=scheme) as page:
                 verdict = page.page.locator("#verdict")
-                within(verdict.inner_text(), "PyTorch's expandable segments are enough", "Next: Set PYTORCH_CUDA_ALLOC_CONF=")
+                within(verdict.inner_text(), "Nothing to do: with native, ", "Next: Keep PyTorch's allocator as it is.")
                 must(verdict.bounding_box()["y"] < page.page.locator("#summary").bounding_box()["y"], "the verdict is below")
                 text = page.page.locator("#summary").inner_text()
                 within(text, "caching: PyTorch's default", "expandable_segments:True", "GMLake's algorithm", "stitch: seamalloc's own")

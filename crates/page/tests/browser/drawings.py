@@ -48,7 +48,7 @@ def report(looker):
 def holes(looker):
     """The maps of three strategies, one below the other."""
     maps = []
-    with looker.open(*HOLES, "--quick", code=3, width=WIDTH + 40) as page:
+    with looker.open(*HOLES, "--quick", width=WIDTH + 40) as page:
         page.js("(height) => { Seam.shown.map.box.style.height = `${height}px`; }", HEIGHT)
         for index in range(len(CAPTIONS)):
             # The request that does not fit is the last block. The first strategy has none to mark.

@@ -13,7 +13,6 @@ mod origins;
 mod pickle;
 mod raw;
 mod read;
-mod refusals;
 mod unpickle;
 mod write;
 
@@ -21,5 +20,4 @@ pub use contents::PyTorchSnapshot;
 pub use origins::{Frame, HeldOrigins, Origins, Refusal, read_held_origins, read_origins, read_with_origins};
 pub use read::read_snapshot;
 pub(crate) use read::{PICKLE_MAGIC, read_snapshot_named};
-pub use refusals::make_refused;
 pub use write::{write_flight_pickle, write_snapshot_json, write_snapshot_pickle};

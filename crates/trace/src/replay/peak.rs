@@ -30,7 +30,7 @@ pub(super) struct Peak {
 impl Peak {
     /// A pass begins.
     pub(super) fn begin(&mut self, allocator: &Allocator, busy_ns: u64, events: &[TraceEvent]) {
-        let reserved = allocator.reserved();
+        let reserved = allocator.reports().reserved();
         if reserved > 0 && self.fullest.is_none() {
             self.fullest = Some(fullest(events));
         }
@@ -49,7 +49,7 @@ impl Peak {
     #[cold]
     fn consider(&mut self, allocator: &Allocator, busy_ns: u64, event: usize) {
         self.busy_ns = busy_ns;
-        let reserved = allocator.reserved();
+        let reserved = allocator.reports().reserved();
         if reserved > self.reserved {
             (self.reserved, self.look_from) = (reserved, self.not_before);
         }
@@ -75,7 +75,7 @@ impl Peak {
 
     fn look(&mut self, allocator: &Allocator, event: usize) {
         let start = Instant::now();
-        let memory = allocator.fragmentation();
+        let memory = allocator.reports().fragmentation();
         // What was given back in the meantime is no peak any more; an earlier look is nearer to it.
         if memory.reserved >= self.reserved || self.found.is_none() {
             let ranges: u64 = memory.pools.iter().map(|pool| pool.ranges).sum();

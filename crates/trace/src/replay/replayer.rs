@@ -104,7 +104,7 @@ impl<'t> Replayer<'t> {
         progress: &mut dyn FnMut(usize),
     ) -> Result<PassReport, ReplayError> {
         self.addresses.clear();
-        self.allocator.reset_peak_stats();
+        self.allocator.reports().reset_peaks();
         let before = self.allocator.stats();
         let calls = self.device.driver().call_stats();
         let idle_waits = self.device.idle_waits();
@@ -233,7 +233,7 @@ impl<'t> Replayer<'t> {
                 idle.tick(&self.allocator, Duration::from_secs(hours * 3600)).map_err(|error| self.failed(0, error))?;
             }
         }
-        Ok(self.allocator.reserved())
+        Ok(self.allocator.reports().reserved())
     }
 
     fn report(&self, pass: u32, before: &Stats, calls: &CallStats) -> PassReport {

@@ -184,7 +184,7 @@ impl<'t> Run<'t> {
         let before = self.memory.as_ref().map(|memory| memory.allocator.stats().stream_waits).unwrap_or_default();
         let (cpu_waits, effective_waits) = self.clock.lock().waits();
         if let Some(memory) = &self.memory {
-            memory.allocator.reset_peak_stats();
+            memory.allocator.reports().reset_peaks();
         }
         let mut order = Order::of(self.timeline);
         let mut begun = None;

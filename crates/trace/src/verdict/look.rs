@@ -1,6 +1,6 @@
-//! The need of an allocator, from a replay of a job.
+//! How memory is divided up while a job is replayed.
 //!
-//! Owns: which moment of a replay counts, and what of the memory held is out of reach at it.
+//! Owns: when that is looked at, and what an allocator needs by it.
 
 use super::figures::Need;
 use crate::replay::{PassReport, Step, Watcher, simulated};
@@ -25,9 +25,9 @@ impl Watcher for Look {
         if !matches!(step.what, TraceEvent::Alloc { .. }) {
             return;
         }
-        let reserved = step.allocator.reserved();
+        let reserved = step.allocator.reports().reserved();
         if reserved > self.reserved.saturating_add(self.reserved / LOOK_PART) {
-            (self.reserved, self.event, self.memory) = (reserved, step.event, step.allocator.fragmentation());
+            (self.reserved, self.event, self.memory) = (reserved, step.event, step.allocator.reports().fragmentation());
         }
     }
 

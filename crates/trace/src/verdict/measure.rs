@@ -1,7 +1,7 @@
 //! The figures of a trace for a verdict: the job through each allocator, with the request that was refused when it was
 //! recorded.
 //!
-//! Owns: the memory on which the job is replayed, and what the recording says of it.
+//! Owns: which replays are judged. `look.rs` says which moment of one counts.
 
 use super::figures::{Figures, Holder, Judgement, OWNERS};
 use crate::owners::owners;

@@ -2,7 +2,7 @@
 //! one next step.
 //!
 //! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their thresholds,
-//! `words.rs` the sentences, `measure.rs` the figures of a trace, `look.rs` the need of an allocator, `shortage.rs` those of a job that nothing runs.
+//! `words.rs` the sentences, `measure.rs` and `look.rs` the figures of a trace, `shortage.rs` those of a job that nothing runs.
 
 mod figures;
 mod look;

@@ -6,15 +6,15 @@ use crate::persistent::Persistent;
 use crate::replay::{ReplayError, ReplayOptions, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 
+/// About so many replays a search takes.
+pub(super) const EXPECTED_TRIES: u32 = 8;
+
 /// Steps are made larger in parts of this: 1%.
 const WHOLE: u64 = 100;
 /// The search stops at steps so many times as large, in hundredths.
 const MOST: u64 = 8 * WHOLE;
 /// The factor that is found is this part below one that does not run, or a hundredth below it.
 const EXACT_PART: u64 = 100;
-
-/// About so many replays a search takes.
-pub(super) const EXPECTED_TRIES: u32 = 8;
 
 /// The factor at which the search for larger steps stops.
 pub const MOST_GROWTH: f64 = (MOST / WHOLE) as f64;

@@ -48,7 +48,7 @@ fn live_sizes(trace: &Trace) -> Vec<u64> {
 fn every_form_of_the_file_has_the_operations_that_were_made() {
     let allocator = on("");
     let made = work(&allocator, 300);
-    let flight = allocator.flight().unwrap();
+    let flight = allocator.reports().flight().unwrap();
     let folder = tempfile::tempdir().unwrap();
     for name in ["flight.pickle", "flight.seam", "flight.csv", "flight.csv.gz"] {
         let path = folder.path().join(name);
@@ -63,7 +63,7 @@ fn every_form_of_the_file_has_the_operations_that_were_made() {
 fn what_was_overwritten_is_said_and_live_blocks_are_there_all_the_same() {
     let allocator = on("flight_recorder:100");
     work(&allocator, 200);
-    let flight = allocator.flight().unwrap();
+    let flight = allocator.reports().flight().unwrap();
     assert!(flight.overwritten > 200);
     let folder = tempfile::tempdir().unwrap();
     let [pickle, seam] = ["flight.pickle", "flight.seam"].map(|name| folder.path().join(name));
@@ -110,5 +110,5 @@ fn a_refusal_writes_it_and_a_folder_that_is_missing_changes_nothing() {
     let dump = FlightDump::of(&nowhere.config(), 0);
     let refused = nowhere.allocate(1100 * MIB, StreamId::DEFAULT).unwrap_err();
     dump.refused(&nowhere, &refused);
-    assert_eq!(nowhere.check(), Ok(()));
+    assert_eq!(nowhere.reports().check(), Ok(()));
 }

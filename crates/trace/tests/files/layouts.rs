@@ -45,7 +45,7 @@ fn used(strategy: StrategyKind, seed: u64) -> (Allocator, Layout) {
         }
     }
     let mut json = Vec::new();
-    write_snapshot_json(&allocator.snapshot(), &[], &mut json).unwrap();
+    write_snapshot_json(&allocator.reports().snapshot(), &[], &mut json).unwrap();
     let error = read_bytes("state.json", &json).unwrap_err();
     let [layout] = error.layouts() else { panic!("{error}") };
     (allocator, layout.clone())
@@ -61,7 +61,7 @@ fn the_largest_request_is_served_and_no_larger_one() {
                 _ => layout.largest_requests(Some(CAPACITY)).expandable,
             };
             let (allocator, layout) = used(strategy, seed);
-            let held = allocator.fragmentation();
+            let held = allocator.reports().fragmentation();
             assert_eq!((layout.held.reserved, layout.held.free), (held.reserved, held.free), "{strategy}, {seed}");
             let ask = |more: u64, stream: StreamId| {
                 let (allocator, layout) = used(strategy, seed);

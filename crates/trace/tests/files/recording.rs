@@ -19,7 +19,7 @@ fn a_replayed_trace_is_recorded_as_it_was() {
         let trace = workload::find(name).unwrap().generate(1, Scale { steps: Some(1) }).unwrap();
         let (gpu, allocator) = allocator(StrategyKind::Expandable);
         let (recorder, observer) = Recorder::new(usize::MAX);
-        assert!(allocator.observe(Some(observer)).is_none());
+        assert!(allocator.reports().set_observer(Some(observer)).is_none());
         let mut replayer = Replayer::new(&trace, allocator, gpu);
         replayer.pass(1, &mut |_| {}).unwrap();
         let recorded = recorder.to_trace(name, None).unwrap();
@@ -39,7 +39,7 @@ fn a_snapshot_of_ours_is_read_back_whole() {
     for kind in StrategyKind::ALL.into_iter().filter(|kind| *kind != StrategyKind::MallocAsync) {
         let (gpu, allocator) = allocator(kind);
         let (recorder, observer) = Recorder::new(1000);
-        allocator.observe(Some(observer));
+        allocator.reports().set_observer(Some(observer));
         let keep: Vec<u64> = (1..40u64).map(|i| allocator.allocate(i * 300_000, StreamId(i % 3)).unwrap()).collect();
         for address in keep.iter().step_by(2) {
             allocator.free(*address).unwrap();
@@ -47,7 +47,7 @@ fn a_snapshot_of_ours_is_read_back_whole() {
         gpu.hold(StreamId(9));
         allocator.record_stream(keep[1], StreamId(9)).unwrap();
         allocator.free(keep[1]).unwrap();
-        let snapshot = allocator.snapshot();
+        let snapshot = allocator.reports().snapshot();
         let stats = allocator.stats();
         let total: u64 = snapshot.segments.iter().map(|segment| segment.total_size).sum();
         let requested: u64 = snapshot.segments.iter().map(|segment| segment.requested_size()).sum();

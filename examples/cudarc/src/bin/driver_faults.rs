@@ -180,7 +180,7 @@ fn full(
         }
     };
     let seamalloc::Error::OutOfMemory(said) = &refusal else { return Err(refusal.into()) };
-    allocator.check()?;
+    allocator.reports().check()?;
     // What is held can be freed and had again; no more than that.
     for address in served.drain(..) {
         allocator.free(address)?;
@@ -195,8 +195,8 @@ fn full(
         allocator.free(address)?;
     }
     allocator.empty_cache()?;
-    allocator.check()?;
-    match allocator.reserved() {
+    allocator.reports().check()?;
+    match allocator.reports().reserved() {
         0 => Ok(said.to_string().lines().next().unwrap_or_default().to_owned()),
         left => Err(format!("{left} bytes were not given back").into()),
     }
@@ -225,7 +225,7 @@ fn lost(
         ("free", allocator.free(kept)),
         ("trim", allocator.trim(u64::MAX).map(drop)),
         ("empty_cache", allocator.empty_cache().map(drop)),
-        ("forget_stream", allocator.forget_stream(other)),
+        ("forget_stream", allocator.streams().forget(other)),
     ];
     let mut seen = Vec::new();
     for (name, answer) in &answers {
@@ -239,7 +239,7 @@ fn lost(
     if !typed.clone().any(seamalloc::Error::is_context_lost) {
         return Err(format!("no answer says that the context is lost: {}", seen.join("; ")).into());
     }
-    allocator.check()?;
+    allocator.reports().check()?;
     drop(allocator);
     Ok(seen.join("; "))
 }

@@ -90,7 +90,7 @@ fn run(allocator: &Allocator) -> Result<(), Box<dyn Error>> {
     drop((graph, result, pool));
     drop(streams);
     allocator.empty_cache()?;
-    match (wrong, allocator.reserved()) {
+    match (wrong, allocator.reports().reserved()) {
         (0, 0) => Ok(()),
         (0, left) => Err(format!("{left} bytes were not given back").into()),
         _ => Err(format!("{wrong} wrong words").into()),

@@ -81,7 +81,7 @@ def held():
         return {}
     stats = seamalloc.stats()
     calls = sum(one["count"] for one in stats["driver_calls"].values())
-    return {"held": stats["reserved_bytes"]["all"]["current"], "calls": calls, "views": stats["views_built"], **stats["plans"]}
+    return {"held": stats["reserved_bytes"]["all"]["current"], "calls": calls, "views": stats["views_built"]}
 
 
 def peaks():
@@ -98,7 +98,6 @@ def peaks():
         ours = seamalloc.stats()
         found.update({name: ours[name] for name in OURS})
         found["splits"] = ours["splits"]["chunks"]
-        found["plans"] = ours["plans"]
         found["driver_calls"] = {name: one for name, one in ours["driver_calls"].items() if one["count"]}
     return found
 

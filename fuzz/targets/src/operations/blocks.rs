@@ -57,8 +57,8 @@ impl World {
         let Some(at) = self.pool(pool).filter(|_| self.live.len() < MAX_BLOCKS) else { return };
         let (pool, size, stream) = (self.pools[at].id, self.bytes(size), self.stream(stream));
         let done = match only_held {
-            true => self.allocator.allocate_held_in(pool, size, stream),
-            false => self.allocator.allocate_in(pool, size, stream).map(Some),
+            true => self.allocator.pools().allocate_held(pool, size, stream),
+            false => self.allocator.pools().allocate(pool, size, stream).map(Some),
         };
         self.callback_freed();
         match done {
@@ -80,7 +80,7 @@ impl World {
     }
 
     fn handed_out(&mut self, address: u64, requested: u64, stream: StreamId, pool: Option<PoolId>, kernel: Kernel) {
-        let size = self.allocator.size_of(address).expect("it was just handed out");
+        let size = self.allocator.reports().size_of(address).expect("it was just handed out");
         assert!(size >= requested && address.is_multiple_of(ALIGNMENT), "{requested} bytes, at {address:#x}: {size}");
         assert!(!self.live.contains_key(&address), "{address:#x} is live already");
         let pieces = self.gpu.physical(Range { address, size });
@@ -183,17 +183,20 @@ impl World {
                 // The block's own stream, or a new one with its handle, gets the memory at once.
                 let untold = handle.filter(|own| *own != stream);
                 self.launch(address, stream, untold, kernel);
-                (self.allocator.free_under(address, stream), Some(stream))
+                (self.allocator.free_with_current_stream(address, stream), Some(stream))
             }
         };
         match done {
             Ok(()) => {
                 self.gone(address);
-                assert!(matches!(self.allocator.size_of(address), Err(Error::InvalidAddress { .. })), "it was freed");
+                assert!(
+                    matches!(self.allocator.reports().size_of(address), Err(Error::InvalidAddress { .. })),
+                    "it was freed"
+                );
                 assert!(matches!(self.allocator.free(address), Err(Error::InvalidAddress { .. })), "freed twice");
             }
             Err(error) => {
-                assert!(self.allocator.size_of(address).is_ok(), "a free that failed left {address:#x} live");
+                assert!(self.allocator.reports().size_of(address).is_ok(), "a free that failed left {address:#x} live");
                 self.refused(&error);
                 if let Some(stream) = named {
                     self.tell(address, stream);
@@ -243,7 +246,7 @@ impl World {
     /// A callback that frees what was left to it, and calls the allocator in other ways.
     pub(super) fn add_callback(&mut self) {
         let (allocator, left) = (std::sync::Arc::downgrade(&self.allocator), std::sync::Arc::clone(&self.left));
-        self.allocator.on_memory_pressure(move |pressure| {
+        self.allocator.limits().on_pressure(move |pressure| {
             let Some(allocator) = allocator.upgrade() else { return false };
             let Some(address) = left.lock().ok().and_then(|mut left| left.may_free.pop()) else { return false };
             let freed = allocator.free(address).is_ok();
@@ -257,7 +260,7 @@ impl World {
                     }
                 }
                 1 => drop((allocator.empty_cache(), allocator.trim(MIB))),
-                2 => drop((allocator.fragmentation(), allocator.snapshot())),
+                2 => drop((allocator.reports().fragmentation(), allocator.reports().snapshot())),
                 _ => {}
             }
             freed
@@ -273,10 +276,10 @@ impl World {
         let done = [
             allocator.free(address),
             allocator.free_on(address, stream),
-            allocator.free_under(address, stream),
+            allocator.free_with_current_stream(address, stream),
             allocator.record_stream(address, stream),
-            allocator.size_of(address).map(drop),
-            allocator.share(address).map(drop),
+            allocator.reports().size_of(address).map(drop),
+            allocator.sharing().export(address).map(drop),
         ];
         for (at, done) in done.into_iter().enumerate() {
             assert!(done.is_err(), "operation {at} took {address:#x}, which is nothing");

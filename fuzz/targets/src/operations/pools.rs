@@ -34,7 +34,7 @@ impl SegmentSource for PlainSource {
 impl World {
     pub(super) fn create_pool(&mut self) {
         if self.pools.len() < MAX_POOLS {
-            let id = self.allocator.create_pool();
+            let id = self.allocator.pools().create();
             self.pools.push(Pool { id, uses: 1 });
         }
     }
@@ -49,7 +49,7 @@ impl World {
             true => Segments::from_source(PlainSource(Arc::clone(&self.gpu))),
             false => Segments::by_malloc(),
         };
-        match self.allocator.open_pool_with(id, if unsplit { segments.unsplit() } else { segments }) {
+        match self.allocator.pools().open_with(id, if unsplit { segments.unsplit() } else { segments }) {
             Ok(()) => self.pools.push(Pool { id, uses: 1 }),
             Err(error) => self.refused(&error),
         }
@@ -57,20 +57,20 @@ impl World {
 
     /// A pool that was released comes back.
     pub(super) fn reopen_pool(&mut self, which: u8) {
-        let known = self.allocator.private_pools();
+        let known = self.allocator.pools().ids();
         let released: Vec<PoolId> =
             known.into_iter().filter(|id| self.pools.iter().all(|pool| pool.id != *id)).collect();
         if released.is_empty() || self.pools.len() >= MAX_POOLS {
             return;
         }
         let id = released[usize::from(which) % released.len()];
-        self.allocator.open_pool(id).expect("any pool can be opened");
+        self.allocator.pools().open(id).expect("any pool can be opened");
         self.pools.push(Pool { id, uses: 1 });
     }
 
     pub(super) fn keep_unsplit(&mut self, pool: u8) {
         let Some(at) = self.pool(pool) else { return };
-        match self.allocator.set_pool_unsplit(self.pools[at].id) {
+        match self.allocator.pools().set_unsplit(self.pools[at].id) {
             Ok(()) | Err(Error::PoolInUse { .. }) => {}
             Err(error) => self.refused(&error),
         }
@@ -78,30 +78,30 @@ impl World {
 
     pub(super) fn retain_pool(&mut self, pool: u8) {
         let Some(at) = self.pool(pool) else { return };
-        self.allocator.retain_pool(self.pools[at].id).expect("it has a use");
+        self.allocator.pools().retain(self.pools[at].id).expect("it has a use");
         self.pools[at].uses += 1;
     }
 
     pub(super) fn release_pool(&mut self, pool: u8) {
         let Some(at) = self.pool(pool) else { return };
         let id = self.pools[at].id;
-        self.allocator.release_pool(id).expect("it has a use");
+        self.allocator.pools().release(id).expect("it has a use");
         self.pools[at].uses -= 1;
         if self.pools[at].uses == 0 {
             self.pools.remove(at);
             // No graph of it may be launched any more.
             self.graphs.retain(|graph| graph.0.iter().all(|captured| captured.pool != id));
             self.capturing.retain(|captured| captured.pool != id);
-            assert_eq!(self.allocator.release_pool(id), Err(Error::UnknownPool { pool: id }), "released too often");
+            assert_eq!(self.allocator.pools().release(id), Err(Error::UnknownPool { pool: id }), "released too often");
         }
     }
 
     pub(super) fn empty_pool(&mut self, pool: u8) {
-        let known = self.allocator.private_pools();
+        let known = self.allocator.pools().ids();
         let Some(&id) = known.get(usize::from(pool) % known.len().max(1)) else { return };
-        let before = self.allocator.reserved();
-        match self.allocator.empty_pool(id) {
-            Ok(given) => assert_eq!(before - given, self.allocator.reserved(), "what was given back"),
+        let before = self.allocator.reports().reserved();
+        match self.allocator.pools().empty(id) {
+            Ok(given) => assert_eq!(before - given, self.allocator.reports().reserved(), "what was given back"),
             Err(error) => self.refused(&error),
         }
     }
@@ -114,7 +114,7 @@ impl World {
     pub(super) fn begin_route(&mut self, pool: u8, stream: u8) {
         let Some(at) = self.pool(pool) else { return };
         let (id, stream) = (self.pools[at].id, self.stream(stream));
-        match self.allocator.begin_allocate_to_pool(id, Route::stream(stream)) {
+        match self.allocator.pools().begin(id, Route::stream(stream)) {
             Ok(()) => self.routed.push((id, stream)),
             Err(Error::PoolRouted { .. }) => {
                 assert!(self.routed.iter().any(|(pool, _)| *pool == id), "{id} is not routed")
@@ -126,7 +126,7 @@ impl World {
     pub(super) fn end_route(&mut self, pool: u8) {
         let Some(&(id, _)) = self.routed.get(usize::from(pool) % self.routed.len().max(1)) else { return };
         if self.capture.is_none_or(|capture| capture.pool != id) {
-            self.allocator.end_allocate_to_pool(id).expect("it is routed");
+            self.allocator.pools().end(id).expect("it is routed");
             self.routed.retain(|(pool, _)| *pool != id);
         }
     }
@@ -138,7 +138,7 @@ impl World {
         if self.destroyed.contains(&stream) || self.routed.iter().any(|(routed, _)| *routed == pool) {
             return;
         }
-        match self.allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing()) {
+        match self.allocator.pools().begin(pool, Route::stream(stream).capturing()) {
             Ok(()) => {
                 self.routed.push((pool, stream));
                 self.gpu.begin_capture(stream, capture_mode(mode)).expect("no capture is under way");
@@ -153,7 +153,7 @@ impl World {
     pub(super) fn end_capture(&mut self) {
         let Some(Capture { stream, pool }) = self.capture.take() else { return };
         self.gpu.end_capture(stream).unwrap_or_else(|error| panic!("the capture was invalidated: {error}"));
-        self.allocator.end_allocate_to_pool(pool).expect("it is routed");
+        self.allocator.pools().end(pool).expect("it is routed");
         self.routed.retain(|(routed, _)| *routed != pool);
         let mut memory = std::mem::take(&mut self.capturing);
         // A pool may have been routed to on after its last use.
@@ -184,7 +184,7 @@ impl World {
     pub(super) fn take_checkpoint(&mut self, pool: u8) {
         let Some(at) = self.pool(pool) else { return };
         let id = self.pools[at].id;
-        let blocks = self.allocator.pool_blocks(id).expect("the pool exists");
+        let blocks = self.allocator.pools().blocks(id).expect("the pool exists");
         if self.checkpoints.len() == MAX_CHECKPOINTS {
             self.checkpoints.remove(0);
         }
@@ -197,13 +197,13 @@ impl World {
             return;
         }
         let (id, blocks) = self.checkpoints[usize::from(checkpoint) % self.checkpoints.len()].clone();
-        let before = self.allocator.pool_blocks(id).unwrap_or_default();
-        let done = self.allocator.restore_pool(id, &blocks);
+        let before = self.allocator.pools().blocks(id).unwrap_or_default();
+        let done = self.allocator.pools().restore(id, &blocks);
         if matches!(done, Err(Error::UnknownPool { .. })) {
             return;
         }
         before.iter().for_each(|block| self.gone(block.address));
-        let after = self.allocator.pool_blocks(id).unwrap_or_default();
+        let after = self.allocator.pools().blocks(id).unwrap_or_default();
         for block in &after {
             let pieces = self.gpu.physical(Range { address: block.address, size: block.size });
             self.taken.take(block.address, &pieces);

@@ -126,7 +126,7 @@ pub(super) enum How {
     Recorded(u8, Kernel),
     /// `free_on`, after a use on that stream.
     On(u8, Kernel),
-    /// `free_under`, after a use on that stream that nobody named.
+    /// `free_with_current_stream`, after a use on that stream that nobody named.
     Under(u8, Kernel),
 }
 

@@ -48,7 +48,7 @@ impl World {
             Op::LeaveToCallback { block } => self.leave_to_callback(block),
             Op::Share { block } => self.share(block),
             Op::OpenShared { handle } => {
-                let opened = self.allocator.open_shared(&handle);
+                let opened = self.allocator.sharing().open(&handle);
                 assert!(opened.is_err(), "{handle:?} names nothing");
             }
             Op::WrongAddress { address } => self.wrong_address(address),
@@ -74,8 +74,8 @@ impl World {
                 }
             }
             Op::ResetStats => {
-                self.allocator.reset_peak_stats();
-                self.allocator.reset_accumulated_stats();
+                self.allocator.reports().reset_peaks();
+                self.allocator.reports().reset_accumulated();
             }
             Op::Look => self.look(),
         }
@@ -92,17 +92,17 @@ impl World {
     }
 
     fn empty_cache(&mut self) {
-        let before = self.allocator.reserved();
+        let before = self.allocator.reports().reserved();
         match self.allocator.empty_cache() {
-            Ok(given) => assert_eq!(before - given, self.allocator.reserved(), "what was given back"),
+            Ok(given) => assert_eq!(before - given, self.allocator.reports().reserved(), "what was given back"),
             Err(error) => self.refused(&error),
         }
     }
 
     fn trim(&mut self, part: u8) {
-        let before = self.allocator.reserved();
+        let before = self.allocator.reports().reserved();
         match self.allocator.trim(self.capacity / 256 * u64::from(part)) {
-            Ok(given) => assert_eq!(before - given, self.allocator.reserved(), "what was given back"),
+            Ok(given) => assert_eq!(before - given, self.allocator.reports().reserved(), "what was given back"),
             Err(error) => self.refused(&error),
         }
     }
@@ -110,14 +110,14 @@ impl World {
     fn set_limit(&mut self, part: Option<u8>) {
         let bytes = part.map(|part| self.capacity / 256 * u64::from(part));
         self.limited |= bytes.is_some();
-        if let Err(error) = self.allocator.set_memory_limit(bytes) {
+        if let Err(error) = self.allocator.limits().set_bytes(bytes) {
             self.refused(&error);
         }
     }
 
     fn set_fraction(&mut self, percent: u8) {
         self.limited |= percent != 100;
-        match self.allocator.set_memory_fraction(f64::from(percent) / 100.0) {
+        match self.allocator.limits().set_fraction(f64::from(percent) / 100.0) {
             Ok(()) => assert!(percent <= 100, "{percent} %"),
             Err(error) => assert!(percent > 100 && matches!(error, Error::Config(_)), "{percent} %: {error}"),
         }
@@ -129,7 +129,7 @@ impl World {
         if self.destroyed.contains(&stream) {
             return;
         }
-        match self.allocator.forget_stream(stream) {
+        match self.allocator.streams().forget(stream) {
             Ok(()) => {
                 self.live.values_mut().filter(|live| live.stream == Some(stream)).for_each(|live| live.stream = None);
                 if destroy {
@@ -158,7 +158,7 @@ impl World {
 
     fn borrow_stream(&mut self, stream: u8) {
         let stream = self.stream(stream);
-        if let Err(error) = self.allocator.set_borrowed(stream) {
+        if let Err(error) = self.allocator.streams().mark_external(stream) {
             self.refused(&error);
         }
     }
@@ -172,14 +172,14 @@ impl World {
             // As it ends where memory is shared, so that an input does the same wherever it stands among others.
             return self.gpu.synchronize().expect("no call fails");
         }
-        let shared = self.allocator.share(address).expect("no call fails");
-        match self.allocator.open_shared(&shared.handle) {
+        let shared = self.allocator.sharing().export(address).expect("no call fails");
+        match self.allocator.sharing().open(&shared.handle) {
             Ok(opened) => {
                 let live = &self.live[&address];
                 let range = Range { address: opened + shared.offset, size: live.size };
                 assert_eq!(self.gpu.physical(range), live.pieces, "what was opened is what was shared");
-                self.allocator.close_shared(opened).expect("no call fails");
-                let again = self.allocator.close_shared(opened);
+                self.allocator.sharing().close(opened).expect("no call fails");
+                let again = self.allocator.sharing().close(opened);
                 assert_eq!(again, Err(Error::Ipc(IpcError::NotOpen { address: opened })), "closed twice");
             }
             // Plain memory cannot be opened by the process that has it.
@@ -192,7 +192,7 @@ impl World {
     fn connect_peer(&mut self, ordinal: u8) {
         let ordinal = 1 + u32::from(ordinal) % 3;
         self.gpu.connect_peer(ordinal);
-        match self.allocator.enable_peer_access(ordinal) {
+        match self.allocator.sharing().enable_peer_access(ordinal) {
             Ok(()) => {
                 self.peers.insert(ordinal);
             }
@@ -203,11 +203,14 @@ impl World {
     fn look(&self) {
         let stats = self.allocator.stats();
         assert!(stats.reserved_bytes.all.peak >= stats.reserved_bytes.all.current);
-        for pool in self.allocator.private_pools() {
-            let pool = self.allocator.pool_stats(pool).expect("it exists");
+        for pool in self.allocator.pools().ids() {
+            let pool = self.allocator.pools().stats(pool).expect("it exists");
             assert!(pool.allocated_bytes <= pool.active_bytes && pool.active_bytes <= pool.reserved_bytes, "{pool:?}");
         }
-        for done in [self.allocator.largest_request(), self.allocator.memory_info().map(|memory| memory.free)] {
+        for done in [
+            self.allocator.reports().largest_request(),
+            self.allocator.driver().memory_info().map(|memory| memory.free).map_err(Error::from),
+        ] {
             if let Err(error) = done {
                 self.refused(&error);
             }

@@ -204,7 +204,7 @@ impl World {
         // A report takes longer to print than a request takes.
         assert!(!self.ops.is_multiple_of(THOROUGH) || !error.to_string().is_empty());
         match error {
-            Error::Internal(_) => panic!("{error}; {:?}", self.allocator.check()),
+            Error::Internal(_) => panic!("{error}; {:?}", self.allocator.reports().check()),
             Error::Driver(_) | Error::Source { .. } => {
                 assert!(self.faulty || self.lost || self.capture.is_some(), "{error}, although no call fails")
             }
@@ -223,7 +223,7 @@ impl World {
     }
 
     pub(super) fn check(&mut self, thorough: bool) {
-        self.allocator.check().unwrap_or_else(|broken| panic!("{broken}"));
+        self.allocator.reports().check().unwrap_or_else(|broken| panic!("{broken}"));
         let stats = self.allocator.stats();
         assert_eq!(stats.allocated_bytes.all.current, self.live_bytes(), "bytes allocated");
         assert_eq!(stats.allocation.all.current, self.live.len() as u64, "blocks allocated");
@@ -240,10 +240,10 @@ impl World {
     }
 
     fn check_thoroughly(&self) {
-        let free = self.allocator.fragmentation();
+        let free = self.allocator.reports().fragmentation();
         assert_eq!(free.allocated + free.pending + free.free + free.unsettled, free.reserved, "{free:?}");
         assert_eq!(free.pools.iter().map(|pool| pool.free).sum::<u64>(), free.free, "{free:?}");
-        let snapshot = self.allocator.snapshot();
+        let snapshot = self.allocator.reports().snapshot();
         let allocated: u64 = snapshot.segments.iter().map(|segment| segment.allocated_size()).sum();
         assert_eq!(allocated, free.allocated, "the snapshot's blocks");
         let held: u64 = snapshot.segments.iter().map(|segment| segment.total_size).sum();
@@ -266,10 +266,10 @@ impl World {
         }
         self.end_capture();
         for (pool, _) in std::mem::take(&mut self.routed) {
-            self.allocator.end_allocate_to_pool(pool).expect("it is routed");
+            self.allocator.pools().end(pool).expect("it is routed");
         }
         for Pool { id, uses } in std::mem::take(&mut self.pools) {
-            (0..uses).for_each(|_| self.allocator.release_pool(id).expect("it has a use"));
+            (0..uses).for_each(|_| self.allocator.pools().release(id).expect("it has a use"));
         }
         self.graphs.clear();
         for address in self.live.keys() {
@@ -279,7 +279,7 @@ impl World {
         self.taken.clear();
         self.allocator.empty_cache().expect("no call fails");
         self.check(true);
-        assert_eq!(self.allocator.reserved(), 0, "all was freed; {:?}", self.allocator.private_pools());
+        assert_eq!(self.allocator.reports().reserved(), 0, "all was freed; {:?}", self.allocator.pools().ids());
         let Self { gpu, allocator, .. } = self;
         drop(Arc::into_inner(allocator).expect("nobody else has it"));
         assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
@@ -293,7 +293,7 @@ impl World {
                 Err(error) => assert!(error.is_context_lost(), "{error}"),
             }
         }
-        self.allocator.check().unwrap_or_else(|broken| panic!("{broken}"));
+        self.allocator.reports().check().unwrap_or_else(|broken| panic!("{broken}"));
     }
 
     /// Whether the device has so much more than was asked for that a refusal is wrong, whatever lies where.
@@ -306,6 +306,6 @@ impl World {
             && !self.faulty
             && !self.lost
             && self.strategy() == StrategyKind::Stitch
-            && self.allocator.memory_info().is_ok_and(|memory| memory.free >= spare)
+            && self.allocator.driver().memory_info().is_ok_and(|memory| memory.free >= spare)
     }
 }

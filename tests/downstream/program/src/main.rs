@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Observers, several at once.
     let counts: [Arc<AtomicU64>; 2] = Default::default();
-    let ids = [0, 1].map(|at| allocator.add_observer(Box::new(Allocations(Arc::clone(&counts[at])))));
+    let ids = [0, 1].map(|at| allocator.reports().add_observer(Box::new(Allocations(Arc::clone(&counts[at])))));
 
     // Streams by handle.
     let (compute, copies) = (Stream::new(&*allocator, 7 as *mut u8), StreamId(8));
@@ -119,24 +119,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{report}");
 
     // Figures as text and as data.
-    let (stats, memory): (Stats, Fragmentation) = (allocator.stats(), allocator.fragmentation());
+    let (stats, memory): (Stats, Fragmentation) = (allocator.stats(), allocator.reports().fragmentation());
     println!("{stats}\n{memory}");
     let calls: CallStats = allocator.driver().call_stats();
-    println!("{}", serde_json::json!({ "stats": stats, "memory": memory, "calls": calls, "snapshot": allocator.snapshot() }));
+    println!("{}", serde_json::json!({ "stats": stats, "memory": memory, "calls": calls, "snapshot": allocator.reports().snapshot() }));
 
     let [first, second] = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
     assert!(first == second && first >= 7, "{first} and {second}");
     for id in ids {
-        assert!(allocator.remove_observer(id?).is_some());
+        assert!(allocator.reports().remove_observer(id?).is_some());
     }
 
     // A trace, recorded here and replayed elsewhere.
     let (recorder, observer) = seamalloc_trace::Recorder::new(1000);
-    let id = allocator.add_observer(observer)?;
+    let id = allocator.reports().add_observer(observer)?;
     for mib in 1..20 {
         drop(allocator.block(mib * MIB, &compute)?);
     }
-    allocator.remove_observer(id);
+    allocator.reports().remove_observer(id);
     let trace = recorder.to_trace("downstream", None)?;
     assert!(trace.events.len() >= 38, "{} events", trace.events.len());
 

@@ -1,0 +1,21 @@
+//! The request that was refused while a job was recorded becomes a part of its trace, with its stack.
+
+use crate::pytorch::Origins;
+use crate::refused::RefusedRequest;
+use crate::trace::Trace;
+
+/// Makes the request that was refused while a job was recorded a part of the trace, as if it had been served where it was
+/// refused and its block freed at once; `origins` has its stack then. Does nothing where there is none, or where that was done.
+pub fn make_refused(trace: &mut Trace, origins: Option<&mut Origins>) {
+    let Some(refused) = RefusedRequest::of(trace).filter(|refused| !refused.is_made) else { return };
+    *trace = refused.made_in(trace);
+    if let Some(origins) = origins {
+        let new = refused.block_of(trace);
+        let refusals = origins.refusals.iter().filter(|refusal| refusal.before_block as usize == new);
+        let stack = refusals.filter(|refusal| refusal.size == refused.size).map(|refusal| refusal.stack).next();
+        origins.of_block.insert(new.min(origins.of_block.len()), stack.unwrap_or(0));
+        for later in origins.refusals.iter_mut().filter(|refusal| refusal.before_block as usize > new) {
+            later.before_block = later.before_block.saturating_add(1);
+        }
+    }
+}

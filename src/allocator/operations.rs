@@ -1,0 +1,309 @@
+//! The operations of an allocator by subject.
+//!
+//! Owns: which groups of operations there are. Each is a value that borrows the allocator, without state of its own; its methods stand in
+//! the files of the feature. What every program needs is on [`Allocator`] itself.
+
+use super::core::Allocator;
+
+/// Private pools: memory for CUDA graphs and for PyTorch's `MemPool`.
+///
+/// A private pool's memory serves only requests made for the pool. Addresses that it has handed out stay mapped to the
+/// same memory until the pool has no use left, so that a graph captured with them can be replayed.
+/// [`Pool`](crate::Pool) is the type that owns one.
+///
+/// | PyTorch | here |
+/// |---|---|
+/// | `createOrIncrefPool` | [`open`](Self::open); with an allocator [`open_with`](Self::open_with) |
+/// | `setNoSplit` | [`set_unsplit`](Self::set_unsplit) |
+/// | `beginAllocateToPool` | `open`, then [`begin`](Self::begin) |
+/// | `endAllocateToPool` | [`end`](Self::end) |
+/// | `releasePool`, `emptyCache` of a pool | [`release`](Self::release), [`empty`](Self::empty) |
+/// | `getCheckpointState`, `setCheckpointPoolState` | [`blocks`](Self::blocks), [`restore`](Self::restore) |
+///
+/// ```
+/// use seamalloc::{Allocator, Config, Route, driver::{StreamId, sim::{CaptureMode, SimConfig, SimGpu}}};
+/// use std::sync::Arc;
+///
+/// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);
+/// let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default())?;
+/// let stream = StreamId(7);
+/// let pool = allocator.pools().create();
+/// allocator.pools().begin(pool, Route::stream(stream).capturing())?;
+/// gpu.begin_capture(stream, CaptureMode::Global)?;
+/// let address = allocator.allocate(10 << 20, stream)?;
+/// allocator.free(address)?;
+/// gpu.end_capture(stream)?;
+/// allocator.pools().end(pool)?;
+/// // The graph can be launched from here on.
+/// assert_eq!(allocator.pools().stats(pool)?.reserved_bytes, 10 << 20);
+/// // It cannot any more.
+/// allocator.pools().release(pool)?;
+/// assert_eq!(allocator.empty_cache()?, 10 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Pools<'a>(pub(super) &'a Allocator);
+
+/// Tags: memory that sleeps and wakes.
+///
+/// A *tag* is a private pool whose physical memory comes in chunks of its own, so that all of it can go without touching that of
+/// others: the weights, the key-value cache, the optimizer's state. Who allocates says to which tag a block belongs: by
+/// [`Pools::allocate`], or by a [`Route`](crate::Route). While a tag sleeps, its blocks stay live at their
+/// addresses, without memory.
+///
+/// ```
+/// use seamalloc::{Allocator, Backup, StreamId};
+///
+/// let allocator = Allocator::open("sim:h200", "")?;
+/// let weights = allocator.tags().create()?;
+/// let address = allocator.pools().allocate(weights, 1 << 30, StreamId::DEFAULT)?;
+/// assert_eq!(allocator.tags().sleep(weights, &Backup::Host)?, 1 << 30);
+/// assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
+/// // Others use the memory of the device here.
+/// assert_eq!(allocator.tags().wake(weights)?, 1 << 30);
+/// // The block is at its address, and holds what it held.
+/// allocator.free(address)?;
+/// allocator.pools().release(weights)?;
+/// # Ok::<(), seamalloc::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Tags<'a>(pub(super) &'a Allocator);
+
+/// Allocations that grow in place.
+///
+/// [`reserve`](Self::reserve) takes addresses and no memory, [`grow`](Self::grow) and [`shrink`](Self::shrink) change how much of
+/// them has memory, and [`Allocator::free`] ends it, as for any allocation. The address stays, nothing is copied, and what is
+/// held is at most one granule (2 MiB) or a 128th more than what is in use. Free memory of any place serves, in whole chunks.
+/// [`Growing`](crate::Growing) is the type that owns one.
+///
+/// ```
+/// use seamalloc::{Allocator, StreamId};
+///
+/// let allocator = Allocator::open("sim:h200", "")?;
+/// let cache = allocator.growing().reserve(40 << 30, StreamId::DEFAULT)?;
+/// assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
+/// allocator.growing().grow(cache, 10 << 20)?;
+/// // 10 MiB at the address `cache` can be used; later more, where it is.
+/// allocator.growing().grow(cache, 1 << 30)?;
+/// assert_eq!(allocator.stats().reserved_bytes.all.current, 1 << 30);
+/// allocator.growing().shrink(cache, 10 << 20)?;
+/// allocator.free(cache)?;
+/// # Ok::<(), seamalloc::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct GrowingAllocations<'a>(pub(super) &'a Allocator);
+
+/// Guard mode: mistakes of the program are found where they are made.
+///
+/// The option `guard:on` ([`GuardOptions`](crate::GuardOptions)) looks for mistakes of the program: memory that is used
+/// beyond its end or after its free, frees that are none, and frees without
+/// [`record_stream`](Allocator::record_stream). A mistake that can be seen is a [`Finding`](crate::Finding): logged, counted and kept.
+/// One that the GPU makes is an illegal address, and [`explain`](Self::explain) says what was there.
+///
+/// ```
+/// use seamalloc::{Allocator, Config, driver::{StreamId, sim::{Range, SimConfig, SimGpu}}};
+/// use std::sync::Arc;
+///
+/// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);
+/// let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse("guard:on")?)?;
+/// let address = allocator.allocate(1000, StreamId::DEFAULT)?;
+/// let beyond = Range { address: address + 1024, size: 4 };
+/// assert!(gpu.launch(StreamId::DEFAULT, &[beyond], 0).is_err());
+/// let text = allocator.guard().explain(beyond.address).map(|found| found.to_string()).unwrap_or_default();
+/// assert!(text.contains("24 bytes behind the end of allocation #1 (1000 bytes at"), "{text}");
+/// allocator.free(address)?;
+/// assert!(allocator.free(address).is_err_and(|error| error.to_string().contains("freed twice")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct GuardMode<'a>(pub(super) &'a Allocator);
+
+/// Memory that other devices, libraries and processes use too.
+///
+/// An allocation is exported as a handle, which another process opens as CUDA's IPC does; its physical memory can be pinned for a
+/// library that registers it, such as NCCL; and other devices of the process can be given access to all memory.
+///
+/// ```
+/// use seamalloc::{Allocator, StreamId};
+///
+/// let allocator = Allocator::open("sim:h200", "split:last_resort")?;
+/// let buffer = allocator.allocate(64 << 20, StreamId::DEFAULT)?;
+/// // From here on a library may register the memory behind the addresses.
+/// allocator.sharing().pin_physical(buffer)?;
+/// allocator.free(buffer)?;
+/// # Ok::<(), seamalloc::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Sharing<'a>(pub(super) &'a Allocator);
+
+/// Live memory that does not fit the device.
+///
+/// With [`Config::spill`](crate::Config::spill), live memory that does not fit the device lies in the machine's memory, at its
+/// addresses: a request that would be refused has chunks exchanged that were not used for long. Kernels use them as before, but
+/// over the bus.
+///
+/// ```
+/// use seamalloc::{Advice, Allocator, StreamId};
+///
+/// let allocator = Allocator::open("sim:h200,capacity=1GiB", "spill:host=4GiB")?;
+/// let states = allocator.allocate(600 << 20, StreamId::DEFAULT)?;
+/// allocator.spill().advise(states, Advice::Cold)?;
+/// // Both together are more than the device has.
+/// let activations = allocator.allocate(700 << 20, StreamId::DEFAULT)?;
+/// assert!(allocator.stats().spilled_bytes.current >= 276 << 20);
+/// allocator.free(activations)?;
+/// assert!(allocator.spill().restore()? >= 276 << 20);
+/// assert_eq!(allocator.stats().spilled_bytes.current, 0);
+/// # Ok::<(), seamalloc::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Spilling<'a>(pub(super) &'a Allocator);
+
+/// Memory of the device that other processes need, or have.
+///
+/// Free memory is lent to a process that lacks it, goes back while the program is idle, and goes back where the device has too
+/// little free ([`Config::headroom`](crate::Config::headroom)). A [`Lender`](crate::Lender) asks other processes in turn.
+///
+/// ```
+/// use seamalloc::{Allocator, StreamId};
+///
+/// let allocator = Allocator::open("sim:h200", "")?;
+/// allocator.free(allocator.allocate(1 << 30, StreamId::DEFAULT)?)?;
+/// assert_eq!(allocator.lending().lendable().free, 1 << 30);
+/// // Only memory goes that the GPU has passed: a first call records events, a later one releases.
+/// let mut lent = allocator.lending().lend(1 << 30)?;
+/// lent += allocator.lending().lend((1 << 30) - lent)?;
+/// assert_eq!(lent, 1 << 30);
+/// # Ok::<(), seamalloc::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct DeviceLending<'a>(pub(super) &'a Allocator);
+
+/// Limits on the memory that is held, and callbacks for requests that meet one.
+///
+/// ```
+/// use seamalloc::{Allocator, StreamId};
+///
+/// let allocator = Allocator::open("sim:h200", "")?;
+/// allocator.limits().set_bytes(Some(1 << 30))?;
+/// assert!(allocator.allocate(2 << 30, StreamId::DEFAULT).is_err());
+/// allocator.limits().set_bytes(None)?;
+/// allocator.free(allocator.allocate(2 << 30, StreamId::DEFAULT)?)?;
+/// # Ok::<(), seamalloc::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct MemoryLimits<'a>(pub(super) &'a Allocator);
+
+/// Streams: how long the allocator may pass them to the driver, and who destroys them.
+///
+/// A [`StreamId`](crate::StreamId) is the handle of a stream. The stream must live for as long as the allocator may pass it to the
+/// driver: from the first call with it to [`forget`](Self::forget), or to the end of the allocator.
+/// Events are recorded on it even after its memory was freed. [`Stream`](crate::Stream) is the type that forgets one by itself.
+///
+/// Drivers give the handle of a destroyed stream to a new one. If the driver numbers streams (CUDA 12.0), this is
+/// noticed before another stream gets memory that was freed on it, and before such memory goes back to the driver; the
+/// CPU waits for the device then. It is not noticed by requests of the new stream, which may get memory that the old
+/// one still uses, nor for a stream named with [`record_stream`](Allocator::record_stream) or
+/// [`free_with_current_stream`](Allocator::free_with_current_stream), nor in private pools. So forget a stream before it is
+/// destroyed.
+///
+/// ```
+/// use seamalloc::{Allocator, StreamId};
+///
+/// let allocator = Allocator::open("sim:h200", "")?;
+/// let stream = StreamId(7);
+/// allocator.free(allocator.allocate(10 << 20, stream)?)?;
+/// allocator.streams().forget(stream)?;
+/// // cuStreamDestroy(stream)
+/// # Ok::<(), seamalloc::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Streams<'a>(pub(super) &'a Allocator);
+
+/// Reports beyond [`Allocator::stats`]: addresses, fragmentation, snapshots, the flight recorder, observers.
+///
+/// ```
+/// use seamalloc::{Allocator, StreamId};
+///
+/// let allocator = Allocator::open("sim:h200", "")?;
+/// let address = allocator.allocate(1000, StreamId::DEFAULT)?;
+/// assert_eq!(allocator.reports().size_of(address)?, 1024);
+/// assert_eq!(allocator.reports().snapshot().segments.len(), 1);
+/// allocator.free(address)?;
+/// assert!(!allocator.reports().owns(address));
+/// # Ok::<(), seamalloc::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct Reports<'a>(pub(super) &'a Allocator);
+
+impl Allocator {
+    /// Returns the operations of private pools, for CUDA graphs and PyTorch's `MemPool`.
+    #[inline]
+    pub fn pools(&self) -> Pools<'_> {
+        Pools(self)
+    }
+
+    /// Returns the operations of tags, which sleep and wake.
+    #[inline]
+    pub fn tags(&self) -> Tags<'_> {
+        Tags(self)
+    }
+
+    /// Returns the operations of allocations that grow in place.
+    #[inline]
+    pub fn growing(&self) -> GrowingAllocations<'_> {
+        GrowingAllocations(self)
+    }
+
+    /// Returns the operations of guard mode.
+    #[inline]
+    pub fn guard(&self) -> GuardMode<'_> {
+        GuardMode(self)
+    }
+
+    /// Returns the operations of memory that other devices, libraries and processes use.
+    #[inline]
+    pub fn sharing(&self) -> Sharing<'_> {
+        Sharing(self)
+    }
+
+    /// Returns the operations of live memory that does not fit the device.
+    #[inline]
+    pub fn spill(&self) -> Spilling<'_> {
+        Spilling(self)
+    }
+
+    /// Returns the operations by which processes pass memory of the device to one another.
+    #[inline]
+    pub fn lending(&self) -> DeviceLending<'_> {
+        DeviceLending(self)
+    }
+
+    /// Returns the limits on held memory, and the callbacks of requests that meet one.
+    #[inline]
+    pub fn limits(&self) -> MemoryLimits<'_> {
+        MemoryLimits(self)
+    }
+
+    /// Returns the operations of streams that are not needed for each allocation.
+    #[inline]
+    pub fn streams(&self) -> Streams<'_> {
+        Streams(self)
+    }
+
+    /// Returns the reports beyond [`Self::stats`].
+    #[inline]
+    pub fn reports(&self) -> Reports<'_> {
+        Reports(self)
+    }
+}
