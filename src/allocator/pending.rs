@@ -65,7 +65,7 @@ pub(super) fn wait(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
         found = if waiting.until.is_none() || search.core.capturing() {
             search.retry(Means::All)
         } else {
-            waiting.to_give_back(search)
+            waiting.until_given_back(search)
         };
     }
     if waiting.any {
@@ -114,7 +114,7 @@ impl Waiting {
     }
 
     /// Waits, within the bound, for memory that can be given back for the request once the GPU has passed it.
-    fn to_give_back(&mut self, search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
+    fn until_given_back(&mut self, search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
         let mut last = None;
         loop {
             if search.core.capturing() {
