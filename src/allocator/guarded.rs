@@ -49,7 +49,7 @@ impl GuardMode<'_> {
     /// found is a [`Finding`]. Returns how many mistakes were found so far. Without guard mode it does nothing.
     ///
     /// # Errors
-    /// [`Error::Driver`] during a stream capture, when the CPU cannot wait
+    /// [`Error::Driver`](crate::Error::Driver) during a stream capture, when the CPU cannot wait
     /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]), or if a call failed.
     pub fn check(self) -> Result<u64> {
         let core = &mut *self.0.core.lock();
@@ -77,7 +77,7 @@ impl GuardMode<'_> {
     /// ignored, and so is a stream that is being captured. Without guard mode it does nothing.
     ///
     /// # Errors
-    /// [`Error::Driver`] if an event could not be recorded.
+    /// [`Error::Driver`](crate::Error::Driver) if an event could not be recorded.
     pub fn record_access(self, addresses: &[u64], stream: StreamId) -> Result<()> {
         let core = &mut *self.0.core.lock();
         if core.features.guard.is_none() || core.capturing() {
@@ -95,7 +95,7 @@ impl GuardMode<'_> {
     /// program has for it; recording it again forgets the earlier record.
     ///
     /// # Errors
-    /// [`Error::Driver`] if `stream` names no particular stream.
+    /// [`Error::Driver`](crate::Error::Driver) if `stream` names no particular stream.
     pub fn record_event(self, event: u64, stream: StreamId) -> Result<()> {
         let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
@@ -108,7 +108,7 @@ impl GuardMode<'_> {
     /// Says that the program lets later work of `stream` wait for an event of [`Self::record_event`].
     ///
     /// # Errors
-    /// [`Error::Driver`] if `stream` names no particular stream.
+    /// [`Error::Driver`](crate::Error::Driver) if `stream` names no particular stream.
     pub fn record_wait(self, stream: StreamId, event: u64) -> Result<()> {
         let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;

@@ -19,7 +19,7 @@ impl Allocator {
     /// only for work that `stream` was given before the last such call.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if no live allocation starts there; [`Error::HostMemory`]; the driver's.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; [`Error::HostMemory`](crate::Error::HostMemory); the driver's.
     pub fn record_stream(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -42,7 +42,7 @@ impl Streams<'_> {
     /// (`StreamSafeCUDAAllocation`). Does nothing if the stream was not named. Address 0 is ignored.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if no live allocation starts there; the driver's, if it does not know the stream.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; the driver's, if it does not know the stream.
     pub fn unrecord(self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
