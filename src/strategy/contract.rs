@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(serve(&mut heap, 14), Err(14), "the limit holds beside what is live");
         free(&mut heap, lowest);
         free(&mut heap, b);
-        assert_eq!(serve(&mut heap, 14).is_ok(), true, "all that was free went back first");
+        assert!(serve(&mut heap, 14).is_ok(), "all that was free went back first");
         assert_eq!((heap.reserved(), heap.check()), (14 * MIB, Ok(())));
     }
 }

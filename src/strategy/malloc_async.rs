@@ -70,10 +70,10 @@ impl Strategy for MallocAsync {
             self.throttle(context, request)?;
         }
         let grows = Increase::of(grown_by(request.size));
-        if context.allows(grows) {
-            if let Some(id) = self.pool.malloc(context, request.pool, request.size).found()? {
-                return Ok(id);
-            }
+        if context.allows(grows)
+            && let Some(id) = self.pool.malloc(context, request.pool, request.size).found()?
+        {
+            return Ok(id);
         }
         if means != Means::All || context.capturing() {
             return Err(Miss::OUT_OF_MEMORY);
