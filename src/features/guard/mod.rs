@@ -28,6 +28,9 @@ use quarantine::Quarantine;
 use records::Records;
 use stream_uses::StreamUses;
 
+/// The target of guard mode in the log, which filters of programs name.
+const TARGET: &str = "seamalloc::guard";
+
 /// The most findings that are kept, so that a mistake in each step does not fill the memory with reports.
 const FINDINGS_KEPT: usize = 1000;
 
@@ -93,7 +96,7 @@ impl Guard {
             Ok(id) => Ok(Some(id)),
             Err(Miss::OutOfMemory { .. }) => {
                 if self.stats.unguarded == 0 {
-                    tracing::warn!("memory does not suffice to guard every allocation; some are served without");
+                    tracing::warn!(target: TARGET, "memory does not suffice to guard every allocation; some are served without");
                 }
                 self.stats.unguarded += 1;
                 Ok(None)
@@ -166,7 +169,7 @@ impl Guard {
                     missing.push(used_on);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, %used_on, "it is unknown whether a stream still uses freed memory")
+                    tracing::warn!(target: TARGET, %error, %used_on, "it is unknown whether a stream still uses freed memory")
                 }
             }
         }
@@ -264,7 +267,7 @@ impl Guard {
         let most = self.options.quarantine;
         let result = result.and_then(|()| Ok(self.trim(context.driver(), most)?));
         if let Err(error) = result {
-            tracing::warn!(%error, "guarded memory that was freed stays for now");
+            tracing::warn!(target: TARGET, %error, "guarded memory that was freed stays for now");
         }
     }
 
@@ -315,7 +318,7 @@ impl Guard {
         {
             match marks::fill_poison(context.driver(), &record.allocation, stream) {
                 Ok(()) => record.is_poisoned = true,
-                Err(error) => tracing::warn!(%error, "freed memory could not be filled"),
+                Err(error) => tracing::warn!(target: TARGET, %error, "freed memory could not be filled"),
             }
         }
         self.quarantine.wait(context.driver(), stream, id, address)?;
@@ -376,7 +379,7 @@ impl Guard {
     }
 
     fn report(&mut self, finding: Finding) {
-        tracing::error!(kind = finding.name(), %finding, "guard mode found a mistake");
+        tracing::error!(target: TARGET, kind = finding.name(), %finding, "guard mode found a mistake");
         self.stats.findings += 1;
         if self.findings.len() < FINDINGS_KEPT {
             self.findings.push(finding);
@@ -387,7 +390,7 @@ impl Guard {
     pub(crate) fn close(&mut self, context: &mut AllocatorContext<'_>) {
         self.drain(context);
         if let Err(error) = self.trim(context.driver(), 0) {
-            tracing::warn!(%error, "addresses of guarded memory could not be given back");
+            tracing::warn!(target: TARGET, %error, "addresses of guarded memory could not be given back");
         }
     }
 
@@ -409,14 +412,14 @@ fn fills_canary(heap: &Heap, driver: &dyn Driver, allocation: &GuardedAllocation
     };
     let filled: DriverResult<bool> = fill();
     filled.unwrap_or_else(|error| {
-        tracing::warn!(%error, "the bytes around an allocation could not be filled");
+        tracing::warn!(target: TARGET, %error, "the bytes around an allocation could not be filled");
         false
     })
 }
 
 /// Returns what was seen, or nothing if the memory could not be read.
 fn seen<T>(looked: DriverResult<T>) -> Option<T> {
-    looked.inspect_err(|error| tracing::warn!(%error, "freed memory could not be looked at")).ok()
+    looked.inspect_err(|error| tracing::warn!(target: TARGET, %error, "freed memory could not be looked at")).ok()
 }
 
 /// Mixes a number, so that a program which repeats itself does not always get the same allocations guarded (splitmix64).

@@ -67,7 +67,7 @@ impl StreamUses {
         let mut clock = known.clock.clone();
         clock.insert(stream, known.made);
         if self.events.len() >= EVENTS {
-            tracing::warn!("guard mode forgets which streams wait for which: the program has too many events");
+            tracing::warn!(target: super::TARGET, "guard mode forgets which streams wait for which: the program has too many events");
             self.events.clear();
         }
         self.events.insert(event, clock);
