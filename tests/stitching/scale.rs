@@ -86,11 +86,11 @@ fn the_driver_works_for_misses_and_their_chunks_and_for_nothing_else() {
             let run = run(name, steps, options);
             let Run { misses, chunks, memory_calls, event_calls, driver_us, streams, ops } = run;
             let what = format!("{name} with `{options}`: {run:?}");
-            // Streams that share come to rest early.
-            let least = if name == "prefetch" { 50 } else { 100 };
+            // Streams that share come to rest early, so that most chunks have just been made.
+            let (least, by_chunk) = if name == "prefetch" { (30, 3) } else { (100, 2) };
             assert!(misses > least && chunks > misses, "{what}");
-            // A chunk is mapped by a call of its own, and may have been made by one before it.
-            assert!(memory_calls <= 4 * misses + 2 * chunks, "{what}");
+            // A chunk is mapped in a view by a call of its own; others may have made it and mapped it at home before.
+            assert!(memory_calls <= 4 * misses + by_chunk * chunks, "{what}");
             assert!(driver_us <= CHUNK_US * chunks + MISS_US * misses, "{what}");
             // A stream alone has nobody to wait for; events order views that make room for one another.
             let by_miss = if streams == 1 && options == "sharing:wait" { 0 } else { 2 * streams * misses };
