@@ -21,7 +21,7 @@
 //! The package `seamalloc-trace` reads, writes, records, generates and replays allocation traces of real programs.
 //!
 //! The README shows the command `seamalloc`, which compares strategies on traces. docs/rust.md is the page for
-//! programs, docs/ARCHITECTURE.md the map of the code.
+//! programs, docs/design.md explains how the allocator works, and docs/ARCHITECTURE.md is the map of the code.
 //!
 //! The library does not print, exit or panic. Errors are values ([`Error`]); log events go to `tracing`.
 
