@@ -1,4 +1,4 @@
-//! Which pieces of memory to give back, so that they suffice and are hardly more than needed.
+//! The choice of pieces of memory to give back: enough bytes, and hardly more than needed.
 //!
 //! Owns: the choice. It knows sizes and an order of preference, but not what the pieces are.
 
@@ -9,8 +9,8 @@ use crate::heap::GRANULE;
 /// preference. This bounds the time: pieces times this many granules at most.
 const CHOSEN_EXACTLY: u64 = 256 * GRANULE;
 
-/// Returns which of the pieces make up at least `bytes`, so that none of them could be left out. `sizes` is in order of
-/// preference. Returns all pieces if all of them together are less.
+/// Returns the indices of pieces that add up to at least `bytes`, none of which could be left out. `sizes` is in order
+/// of preference. Returns all pieces if all of them together are less.
 pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Grown<Vec<usize>> {
     let mut missing = bytes;
     let (mut taken, mut rest) = (Vec::new(), Vec::new());
