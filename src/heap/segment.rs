@@ -22,6 +22,7 @@ pub(crate) struct Segment {
     pub(crate) span: Span,
     pub(crate) pool: PoolIndex,
     pub(crate) backing: Backing,
-    /// The block at its first byte. It never changes, because splits and merges keep the id of the lower block.
+    /// The block at the segment's first byte. Its id never changes, because splits and merges keep the id of the lower
+    /// block.
     pub(crate) head: BlockId,
 }
