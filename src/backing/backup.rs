@@ -79,7 +79,7 @@ impl Runs {
 /// Copies the live bytes of the pool's chunks to the host.
 ///
 /// # Errors
-/// Everything is as before, and no copy is under way.
+/// On any error the pool has not changed, and no copy is under way.
 pub(super) fn save(context: &mut StrategyContext<'_>, sleeper: &Sleeper, backup: &Backup) -> Result<Saved> {
     let mut spans: Vec<Span> = Vec::new();
     if *backup != Backup::Discard {

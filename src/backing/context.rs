@@ -26,7 +26,7 @@ pub(crate) struct StrategyContext<'a> {
     pub(crate) limits: Limits,
     /// Whether physical memory may be exchanged under live addresses ([`Split`](crate::config::Split)).
     pub(super) exchanges: bool,
-    /// How live memory may be spilled, if it may be.
+    /// The budget and the policy of spilling, if live memory may be spilled.
     pub(super) spill: Option<Spill<'a>>,
     /// Whether the driver has refused to reserve addresses.
     pub(super) no_addresses: bool,
@@ -93,7 +93,7 @@ impl<'a> AllocatorContext<'a> {
     }
 }
 
-/// How live memory may be spilled.
+/// The budget and the policy of spilling live memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Spill<'a> {
     /// The most bytes of host memory that spilled memory may take.
@@ -101,10 +101,10 @@ pub(crate) struct Spill<'a> {
     pub(crate) policy: &'a dyn SpillPolicy,
 }
 
-/// Why no memory was found for a request.
+/// The reason why no memory was found for a request.
 #[derive(Debug)]
 pub(crate) enum Miss {
-    /// There is too little memory, after all means were tried.
+    /// Too little memory was found, after all means were tried.
     OutOfMemory {
         /// If the bounds on views forbade a view: how much all views would have taken with it, after every other one
         /// that could be was dropped. `None` if the request wanted no view, or got it.

@@ -162,9 +162,9 @@ impl NewMemory {
 /// device. Lost parts become idle memory first, and views without users that map them are dropped.
 ///
 /// # Errors
-/// [`Miss::OutOfMemory`]: there is too little memory for the new parts beside the old one, or too little room for mappings.
-/// No address has other memory than before, whatever the error; what could not be undone is tried again
-/// (`PendingRollback`).
+/// [`Miss::OutOfMemory`]: there is too little memory for the new parts beside the old one, or too little room for
+/// mappings. After any error all addresses have the same memory as before; calls that could not be undone are retried
+/// later (`PendingRollback`).
 pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
     context.retry_rollback().map_err(|error| failure(context, error))?;
     let chunk = context.heap.home().and_then(|home| home.chunk(id));
@@ -236,7 +236,7 @@ pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[
 /// Splits a chunk into these parts, as [`exchange`] does, and counts it.
 ///
 /// # Errors
-/// Those of [`exchange`].
+/// The errors of [`exchange`].
 pub(crate) fn split_chunk(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
     exchange(context, id, parts)?;
     let splits = &mut context.heap.counters_mut().splits;

@@ -36,7 +36,7 @@ pub(crate) fn reserve_addresses(context: &mut StrategyContext<'_>, capacity: u64
 /// for the next allocation that grows, until its memory is released or other views need the room.
 ///
 /// # Errors
-/// A driver call failed. The view grows no more, and its addresses go back with the next release.
+/// A driver call failed. The view grows no more, and its addresses are given back at the next release.
 pub(crate) fn release_addresses(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> {
     context.heap.set_growing(view, false);
     let is_empty = |of: &crate::heap::View| of.mappings() == 0 && context.heap.is_done_with(of);
@@ -58,12 +58,12 @@ fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> MissResult<(
     if refused.is_some() { Err(Miss::OutOfMemory { refused }) } else { Ok(()) }
 }
 
-/// Returns which chunks behind the parts of a view serve a request where they are mapped. If they do not suffice, the rest is
-/// unmapped, once the GPU has passed it: the CPU waits where that is not yet so.
+/// Returns which chunks behind the parts of a view serve a request where they are mapped. If they do not suffice, the
+/// rest is unmapped, once the GPU has passed it: the CPU waits for that if necessary.
 ///
 /// # Errors
-/// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use what would be unmapped. What was unmapped
-/// before a call that failed stays so.
+/// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use the memory to unmap. Chunks
+/// unmapped before a failed call stay unmapped.
 pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request) -> Result<Tail> {
     let view = request.extends;
     if context.heap.has_pending_parts(view) {

@@ -109,8 +109,8 @@ impl Mapping {
         held
     }
 
-    /// Releases, unmaps and gives back all that the mapping owns. Nothing has used the addresses yet. A call that fails
-    /// leaves the rest to the next attempt.
+    /// Releases, unmaps and gives back all that the mapping owns. The addresses have not been used yet. A call that
+    /// fails leaves the rest to the next attempt.
     pub(super) fn undo(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         if self.owned.is_some() {
             for piece in &mut self.pieces {

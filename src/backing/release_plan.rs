@@ -1,12 +1,12 @@
 //! The choice of pieces of memory to give back: enough bytes, and hardly more than needed.
 //!
-//! Owns: the choice. It knows sizes and an order of preference, but not what the pieces are.
+//! Owns: the choice. The choice uses sizes and an order of preference, but not the kind of the pieces.
 
 use crate::fallible::{Grown, TryCollect, TryPush, filled};
 use crate::heap::GRANULE;
 
 /// Up to this many missing bytes, the choice is exact to the granule; beyond it, pieces are taken in order of
-/// preference. This bounds the time: pieces times this many granules at most.
+/// preference. The constant bounds the time: pieces times this many granules at most.
 const CHOSEN_EXACTLY: u64 = 256 * GRANULE;
 
 /// Returns the indices of pieces that add up to at least `bytes`, none of which could be left out. `sizes` is in order

@@ -1,7 +1,7 @@
 //! Mappings that failed calls left behind, and how they are undone.
 //!
-//! Owns: mappings that could not be undone at once. They count as reserved, and undoing them is tried again before the
-//! next change.
+//! Owns: mappings that could not be undone at once. Such mappings count as reserved, and undoing them is tried again
+//! before the next change.
 
 use super::mapping::Mapping;
 use super::place::Place;

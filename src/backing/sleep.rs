@@ -28,8 +28,8 @@ use crate::ids::{Class, PoolId};
 /// the bytes given back. The device has passed all work.
 ///
 /// # Errors
-/// Everything is as before, but for live memory that could not be mapped again at once: that is tried again before anything
-/// else (`PendingRollback`).
+/// On any error the pool has not changed, except for live memory that could not be mapped again at once: its mapping is
+/// tried again before any other step (`PendingRollback`).
 pub(crate) fn sleep(context: &mut StrategyContext<'_>, owner: PoolId, backup: &Backup) -> Result<u64> {
     context.retry_rollback()?;
     let sleeper = context.heap.sleeper(owner)?;

@@ -30,7 +30,7 @@ struct Chosen {
 /// for the device. Returns whether any was spilled; none is if all candidates together would not suffice.
 ///
 /// # Errors
-/// Those of [`exchange`].
+/// The errors of [`exchange`].
 pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult<bool> {
     let Some(spill) = context.spill.filter(|_| !context.capturing()) else { return Ok(false) };
     drop_spilled(context)?;

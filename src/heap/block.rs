@@ -63,7 +63,7 @@ pub(crate) enum Kind {
     Guarded,
 }
 
-/// A contiguous part of a segment. It takes 64 bytes, which is one cache line.
+/// A contiguous part of a segment. The struct takes 64 bytes, which is one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Block {

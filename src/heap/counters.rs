@@ -127,7 +127,8 @@ macro_rules! counters_of {
             $( pub(crate) $over_time: Counter, )*
             $( pub(crate) $reset: $reset_type, )*
             $( pub(crate) $kept: $kept_type, )*
-            /// When the newest event was recorded for which the present request waits, and on which stream; 0 without a wait.
+            /// The operation at which the newest event was recorded for which the present request waits, and its
+            /// stream; 0 without a wait.
             pub(crate) newest_wait: (u64, StreamId),
             pub(crate) sleeps: u64,
             pub(crate) wakes: u64,
@@ -164,7 +165,7 @@ macro_rules! counters_of {
 statistics!(counters_of);
 
 impl Counters {
-    /// Returns the number of allocations and frees so far, modulo 2^64. It serves as a clock.
+    /// Returns the number of allocations and frees so far, modulo 2^64. The number serves as a clock.
     pub(crate) fn operations(&self) -> u64 {
         let of = |pool: &PoolCount| pool.added.wrapping_mul(2).wrapping_sub(pool.current);
         of(&self.allocation.pools[0]).wrapping_add(of(&self.allocation.pools[1]))

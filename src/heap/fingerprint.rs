@@ -1,4 +1,4 @@
-//! Fingerprints: numbers that tell whether tables hold what they held before.
+//! Fingerprints: numbers that tell whether tables have the same contents as before.
 //!
 //! Owns: [`Fingerprint`].
 

@@ -43,7 +43,7 @@ const SEGMENT_UNMAP: u64 = 7;
 const SEGMENT_LEFT: u64 = 8;
 const SEGMENT_JOINED: u64 = 9;
 const OOM: u64 = 10;
-/// Both halves of a free that waits for nobody.
+/// Request and completion of a free that waits for no stream.
 const FREED: u64 = 11;
 /// Word 1 is the time, in microseconds since 1970.
 const TIME: u64 = 12;
@@ -74,7 +74,7 @@ impl Entry {
         Self::new(ALLOC, address, requested, pool)
     }
 
-    /// A free that waits for nobody.
+    /// A free that waits for no stream.
     #[inline(always)]
     pub(super) const fn freed(address: u64, requested: u64, pool: PoolIndex) -> Self {
         Self::new(FREED, address, requested, pool)

@@ -278,7 +278,7 @@ fn priority(id: BlockId) -> u32 {
     x ^ (x >> 15)
 }
 
-/// Returns the bin of a size. It is monotonic: a larger block never has a lower bin.
+/// Returns the bin of a size. The function is monotonic: a larger block never has a lower bin.
 fn bin_of(size: u64) -> usize {
     let units = size / MIN_BLOCK;
     if units < PER_OCTAVE as u64 {

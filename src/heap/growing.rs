@@ -181,7 +181,7 @@ impl Heap {
     /// Returns the second one. An observer is told of a free of the part and of two allocations.
     ///
     /// # Errors
-    /// The host has no memory for it. Nothing has changed.
+    /// The host has no memory for the second block. Nothing has changed.
     pub(crate) fn split_part(&mut self, id: BlockId, at: u64) -> Result<BlockId> {
         let whole = self.blocks[id];
         let (view, pool) = (whole.view(), whole.pool);

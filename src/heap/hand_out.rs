@@ -178,7 +178,7 @@ mod tests {
         Allocator::new(gpu, Config::parse(options).unwrap()).unwrap()
     }
 
-    /// Puts back what lies at an address, as if its request had failed before it was handed out.
+    /// Puts back the block at an address, as if its request had failed before the block was handed out.
     fn put_back(heap: &mut Heap, address: u64) -> BlockId {
         let id = heap.take_live(address).unwrap();
         heap.put_back(id);

@@ -78,8 +78,8 @@ impl HostStock {
         self.bytes += size;
     }
 
-    /// Notes that all kept memory was given back while `spilled` bytes are spilled. These are the new bound on kept and
-    /// spilled bytes together.
+    /// Notes that all kept memory was given back while `spilled` bytes are spilled. The number `spilled` is the new
+    /// bound on kept and spilled bytes together.
     pub(crate) fn emptied(&mut self, spilled: u64) {
         self.most_spilled = spilled;
     }

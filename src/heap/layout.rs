@@ -32,7 +32,7 @@ pub(crate) enum Placement {
     Halves,
 }
 
-/// How a heap divides its memory. It does not change while the heap lives.
+/// How a heap divides its memory. The layout does not change while the heap exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) rounding: Rounding,

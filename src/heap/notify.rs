@@ -47,7 +47,7 @@ impl Heap {
         self.send(Event { action, address: span.start, size: span.size, stream, pool: owner });
     }
 
-    /// Reports what happened to a block of a pool, or to a request.
+    /// Reports an action on a block of a pool, or on a request.
     pub(crate) fn notify(&mut self, action: Action, span: Span, pool: PoolIndex) {
         self.flight.note(Entry::of(action, span, pool));
         if self.observers.is_empty() {

@@ -217,7 +217,7 @@ impl Heap {
         self.insert_free(head);
     }
 
-    /// Returns whether a segment has become free that is to go back to the driver.
+    /// Returns whether a segment has become free that is to be given back to the driver.
     #[inline]
     pub(crate) fn gives_back(&self) -> bool {
         self.gives_back

@@ -172,7 +172,7 @@ impl Heap {
     /// is done.
     ///
     /// # Errors
-    /// Those of [`Self::join_pairs`].
+    /// The errors of [`Self::join_pairs`].
     pub(crate) fn join_ended_pairs(&mut self, owner: PoolId) -> Result<()> {
         let serves = |heap: &Self, pair: &PrivatePair| heap.private_pair(owner, pair.stream) == Some(pair.large);
         let is_over = |heap: &Self, pair: &PrivatePair| {

@@ -1,4 +1,4 @@
-//! Which requests go to a private pool.
+//! Routes: the choice of requests that go to a private pool.
 //!
 //! Owns: [`Route`]. `private_pools.rs` has the routes that were begun.
 
@@ -8,7 +8,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, ThreadId};
 
-/// Which requests go to a private pool, from [`Pools::begin`](crate::operations::Pools::begin) to
+/// The requests that go to a private pool, from [`Pools::begin`](crate::operations::Pools::begin) to
 /// [`Pools::end`](crate::operations::Pools::end), and whether a stream capture is under way meanwhile.
 ///
 pub struct Route {

@@ -10,7 +10,7 @@ pub(crate) enum Backing {
     Malloc,
     /// A reservation in which each unit is mapped or not. The list ends at the last unit ever mapped.
     Expandable { unit: u64, units: Vec<Option<Handle>> },
-    /// The reservation that is home; its chunks stand in the chunk map.
+    /// The reservation that is home; the chunk map has its chunks.
     Home,
     /// Memory of one guarded block: its handle, and the addresses that were reserved around it.
     Guarded { handle: Handle, reservation: Span },

@@ -103,7 +103,7 @@ pub(crate) fn hole_at(holes: &[Span], offset: u64) -> u64 {
     holes.binary_search_by_key(&offset, |hole| hole.start).map_or(0, |at| holes[at].size)
 }
 
-/// A view that is going to be built, for which there is room in the tables.
+/// A view to be built, for which there is room in the tables.
 #[derive(Debug)]
 pub(crate) struct NewView {
     pub(super) chunks: Vec<ChunkId>,

@@ -33,9 +33,9 @@ impl StreamContext<'_> {
         self.heap.private().capturing()
     }
 
-    /// Asks the driver for the state of a pool's stream. If the stream was destroyed without a word to the allocator
-    /// (its handle is invalid, or another stream's), the CPU has waited for the device, since no event can be recorded
-    /// on the stream.
+    /// Asks the driver for the state of a pool's stream. If the stream was destroyed without telling the allocator (its
+    /// handle is invalid, or another stream's), the CPU has waited for the device, since no event can be recorded on
+    /// the stream.
     pub(crate) fn stream_state(&mut self, large: PoolIndex) -> DriverResult<StreamState> {
         let of = self.heap.pool(large);
         let (stream, known) = (of.stream, of.number);

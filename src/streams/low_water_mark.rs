@@ -1,4 +1,4 @@
-//! The low-water mark of live memory. It tells the allocator when a step of the program ends.
+//! The low-water mark of live memory. The mark tells the allocator when a step of the program ends.
 //!
 //! Owns: when live memory counts as low. The caller acts on it.
 //!

@@ -250,7 +250,8 @@ fn is_same_stream(context: &StreamContext<'_>, pool: PoolIndex) -> bool {
     stream == StreamId::DEFAULT || context.driver.stream_number(stream).is_ok_and(|now| now == number)
 }
 
-/// Returns the latest epoch of each stream. It covers the earlier ones, so one wait for each stream suffices.
+/// Returns the latest epoch of each stream. The latest epoch covers the earlier ones, so one wait for each stream
+/// suffices.
 fn latest_by_stream(taken: &[ForeignPart]) -> Grown<Vec<(PoolIndex, u64)>> {
     let mut last: Vec<(PoolIndex, u64)> = Vec::new();
     for ForeignPart { from, epoch, .. } in taken {
