@@ -331,8 +331,9 @@ impl StrategyContext<'_> {
     }
 
     /// Hands memory to the request that the GPU may still use, behind waits, until about `missing` bytes are found:
-    /// blocks of its own pool that recorded streams use, blocks that other streams have freed, and blocks of those that
-    /// recorded streams use. No event recorded later than `until` is waited for. Returns whether any memory was found.
+    /// blocks of its own pool that recorded streams use, blocks that other streams have freed, and among these also
+    /// blocks that recorded streams use. No event recorded later than `until` is waited for. Returns whether any memory
+    /// was found.
     pub(crate) fn wait_on_gpu(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.take_recorded(&mut on, request, (missing, until, false))?

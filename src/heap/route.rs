@@ -42,7 +42,7 @@ impl<F: Fn(StreamId) -> bool + Send> Filter for [F; 1] {
 impl Route {
     /// Routes requests on the streams for which `covers` returns `true`. The filter is called in the thread that
     /// allocates, under the allocator's lock: it must be quick, and must not call the allocator. If it panics, the
-    /// request is not routed. If the host has no memory for the filter, the route does not begin, with
+    /// request is not routed. If the host has no memory for the filter, beginning the route fails with
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn when(covers: impl Fn(StreamId) -> bool + Send + 'static) -> Self {
         let covers = boxed(covers).map(|covers| covers as Box<dyn Filter>);
