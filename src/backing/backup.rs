@@ -1,12 +1,12 @@
-//! What a private pool holds, on its way to the host before it sleeps, and back.
+//! Copies of a private pool's live memory: to the host before the pool sleeps, and back when it wakes.
 //!
-//! Owns: the copies, and the page-locked memory that they go through. `heap/saved.rs` keeps the bytes.
+//! Owns: the copies, and the page-locked memory that they go through. `heap/saved.rs` keeps the saved bytes.
 //!
 //! ```text
 //! Pinned        runs of live bytes ==copies==> page-locked memory, kept until the pool wakes
 //! Host, File    runs of live bytes ==copies==> [stage | stage] --threads, or calls of the system--> memory, or a file
 //! ```
-//! With a stage, one half is emptied while the other fills. All copies are given to the driver's own stream, one behind the other.
+//! With a stage, one half is emptied while the other fills. All copies are made in order on the driver's own stream.
 
 use super::context::StrategyContext;
 use super::host_stock::give_all_back;
@@ -23,21 +23,21 @@ const MIB: u64 = 1 << 20;
 /// the parts that `heap/saved.rs` keeps.
 const STAGE: u64 = 64 * MIB;
 
-/// Bytes that are page-locked at a time for a backup: they are copied to while the next ones are locked.
+/// Bytes that are page-locked at a time for a backup: copies fill them while the next ones are locked.
 const LOCKED: u64 = 256 * MIB;
 
-/// What is locked is a multiple of this.
+/// Page-locked sizes are multiples of this number of bytes.
 const LOCKED_STEP: u64 = 2 * MIB;
 
-/// Live bytes that lie one behind the other in the device's addresses, and what of them was given to copies.
+/// Contiguous runs of live bytes in device addresses, and how far copies of them have been issued.
 struct Runs {
     runs: Vec<Span>,
-    /// The number of the next one, and how much of it is done.
+    /// The index of the next run, and how many of its bytes are done.
     next: (usize, u64),
 }
 
 impl Runs {
-    /// Returns the addresses of spans of home, in their order.
+    /// Returns the runs for spans of home, in the order of the spans.
     fn of(spans: &[Span], sleeper: &Sleeper) -> Result<Self> {
         const GONE: Error = Error::Internal("the place of a live block that sleeps is gone");
         let addresses = sleeper.addresses()?;
@@ -54,12 +54,13 @@ impl Runs {
         Ok(Self { runs, next: (0, 0) })
     }
 
-    /// Returns the bytes of all.
+    /// Returns the bytes of all runs.
     fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.size).sum()
     }
 
-    /// Calls `copy` with the next addresses, sizes, and offsets among at most `most` bytes. Returns the bytes.
+    /// Calls `copy` with the address, size and offset of each of the next pieces, at most `most` bytes together.
+    /// Returns their bytes.
     fn next(&mut self, most: u64, mut copy: impl FnMut(u64, u64, u64) -> DriverResult<()>) -> DriverResult<u64> {
         let mut taken = 0;
         while taken < most
@@ -75,15 +76,15 @@ impl Runs {
     }
 }
 
-/// Copies what is live in the chunks.
+/// Copies the live bytes of the pool's chunks to the host.
 ///
 /// # Errors
-/// Everything is as before, and no copy is under way.
+/// On any error the pool has not changed, and no copy is under way.
 pub(super) fn save(context: &mut StrategyContext<'_>, sleeper: &Sleeper, backup: &Backup) -> Result<Saved> {
     let mut spans: Vec<Span> = Vec::new();
     if *backup != Backup::Discard {
         for ((_, chunk), address) in sleeper.chunks.iter().zip(sleeper.addresses()?) {
-            // What is mapped nowhere has no contents that anybody could miss.
+            // A chunk that is mapped nowhere has no contents to save.
             if address.is_some() {
                 let live = context.heap.live_in(chunk)?;
                 spans.try_reserve(live.len())?;
@@ -101,7 +102,7 @@ pub(super) fn save(context: &mut StrategyContext<'_>, sleeper: &Sleeper, backup:
     result.map(|()| saved)
 }
 
-/// Copies to page-locked memory: what there is, and new one.
+/// Copies the runs to page-locked memory: first to buffers from the stock, then to new ones.
 fn save_locked(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut Runs) -> Result<()> {
     let (mut left, mut known) = (runs.bytes(), 0);
     let mut copy_all = |context: &mut StrategyContext<'_>, to: &mut Vec<Locked>| -> Result<()> {
@@ -125,7 +126,7 @@ fn save_locked(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut 
     let result = copy_all(context, to);
     if result.is_err() {
         settle(context, to);
-        // What was not there before goes back.
+        // Newly locked buffers go back to the host.
         for (at, locked) in to.drain(..).enumerate() {
             if at < known { context.heap.private_mut().stock_mut().put(locked) } else { free(context, locked) }
         }
@@ -133,7 +134,7 @@ fn save_locked(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut 
     result
 }
 
-/// Copies through the stage.
+/// Copies the runs through the stage to ordinary memory or a file.
 fn save_staged(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut Runs) -> Result<()> {
     if !saved.keeps() || runs.bytes() == 0 {
         return Ok(());
@@ -164,7 +165,7 @@ fn save_staged(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut 
     result
 }
 
-/// Writes what was kept of a pool to its chunks, which have memory again.
+/// Copies the saved contents of a pool back to its chunks, which have memory again.
 ///
 /// # Errors
 /// No copy is under way.
@@ -250,10 +251,10 @@ fn settle(context: &StrategyContext<'_>, locked: &[Locked]) {
     }
 }
 
-/// Page-locks memory. Where the host refuses, what is kept of it goes back first.
+/// Page-locks memory of the host. If the host refuses, all kept page-locked memory is given back first.
 fn make(context: &mut StrategyContext<'_>, size: u64) -> Result<Locked> {
     context.heap.private_mut().stock_mut().reserve()?;
-    // It is not the device that has too little.
+    // The shortage is one of the host, not of the device.
     let mut made = context.driver.host_malloc(size);
     if made.as_ref().is_err_and(DriverError::is_out_of_memory) && give_all_back(context) {
         made = context.driver.host_malloc(size);

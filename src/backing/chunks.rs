@@ -1,4 +1,4 @@
-//! Chunks of physical memory are created, mapped at home, and released.
+//! Chunks of physical memory: how they are created, mapped at home, and released.
 //!
 //! Owns: the driver calls for chunks. The strategy chooses how large they are, where they are placed and which of them
 //! go.
@@ -12,11 +12,11 @@ use crate::heap::{Chunk, ChunkMap, NewMemory};
 use crate::ids::{BlockId, ChunkId};
 use crate::span::Span;
 
-/// Where new chunks lie, and how they are used.
+/// The place and the use of new chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkPlace {
     pub(crate) memory: NewMemory,
-    /// The most bytes of a chunk.
+    /// The largest size of a chunk, in bytes.
     pub(crate) chunk: u64,
     /// Whether the chunks are mapped at home at once. Otherwise they are bare until home needs them.
     pub(crate) mapped: bool,

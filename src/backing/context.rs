@@ -26,16 +26,17 @@ pub(crate) struct StrategyContext<'a> {
     pub(crate) limits: Limits,
     /// Whether physical memory may be exchanged under live addresses ([`Split`](crate::config::Split)).
     pub(super) exchanges: bool,
-    /// How live memory may be spilled, if it may be.
+    /// The budget and the policy of spilling, if live memory may be spilled.
     pub(super) spill: Option<Spill<'a>>,
-    /// Whether the driver has refused addresses.
+    /// Whether the driver has refused to reserve addresses.
     pub(super) no_addresses: bool,
 }
 
 /// The tables that a step may change.
 type Tables<'a> = (&'a mut Heap, &'a mut Streams, &'a mut PendingRollback);
 
-/// The context of a step of the allocator or of guard mode: a [`StrategyContext`] of which the tables and the driver are at hand.
+/// The context of a step of the allocator or of guard mode: a [`StrategyContext`] with access to the tables and the
+/// driver.
 pub(crate) struct AllocatorContext<'a>(StrategyContext<'a>);
 
 impl<'a> Deref for AllocatorContext<'a> {
@@ -81,7 +82,7 @@ impl<'a> AllocatorContext<'a> {
         self.0.streams.recorded.poll(self.0.heap, self.0.driver)
     }
 
-    /// Returns whether all live memory is where it should be.
+    /// Returns whether all live memory is mapped at its addresses.
     pub(crate) fn is_whole(&self) -> bool {
         self.0.rollback.is_whole()
     }
@@ -92,18 +93,18 @@ impl<'a> AllocatorContext<'a> {
     }
 }
 
-/// How live memory may be spilled.
+/// The budget and the policy of spilling live memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Spill<'a> {
-    /// The most bytes of the machine's memory.
+    /// The most bytes of host memory that spilled memory may take.
     pub(crate) budget: u64,
     pub(crate) policy: &'a dyn SpillPolicy,
 }
 
-/// Why no memory was found for a request.
+/// The reason why no memory was found for a request.
 #[derive(Debug)]
 pub(crate) enum Miss {
-    /// There is too little memory, after all means were tried.
+    /// Too little memory was found, after all means were tried.
     OutOfMemory {
         /// If the bounds on views forbade a view: how much all views would have taken with it, after every other one
         /// that could be was dropped. `None` if the request wanted no view, or got it.
@@ -119,7 +120,7 @@ pub(crate) type MissResult<T> = std::result::Result<T, Miss>;
 /// A free block that serves a request, or the reason why there is none.
 pub(crate) type Served = MissResult<BlockId>;
 
-/// Steps that are tried one after the other, as long as there is too little memory.
+/// Steps for a request that are tried in turn until one finds memory.
 pub(crate) trait InTurn<T>: Sized {
     /// Returns `None` if there was too little memory, so that the next step is tried.
     fn found(self) -> MissResult<Option<T>>;
@@ -212,8 +213,8 @@ impl StrategyContext<'_> {
         if self.allows(more) { Ok(()) } else { Err(Miss::OUT_OF_MEMORY) }
     }
 
-    /// Returns whether the device keeps its headroom. It is asked each time, since what others hold there changes without a word; where it
-    /// does not tell, memory grows as without a headroom.
+    /// Returns whether the device keeps its headroom. The driver is asked each time, since other processes allocate
+    /// there too; if it does not answer, memory grows as without a headroom.
     fn leaves_headroom(&self, more: Increase) -> bool {
         if self.limits.headroom() == 0 {
             return true;
@@ -232,9 +233,9 @@ impl StrategyContext<'_> {
         self.known_room().unwrap_or(0)
     }
 
-    /// Returns by how many bytes what is held must fall before it can grow by `more`.
+    /// Returns how many held bytes must be released before memory can grow by `more` bytes.
     pub(crate) fn missing(&self, more: u64) -> u64 {
-        // A device that does not tell has none.
+        // If the driver does not answer, the device counts as having no room beyond the headroom.
         let free = self.driver.memory_info().map_or(self.limits.headroom(), |info| info.free);
         self.limits.missing(self.heap.reserved(), free, more)
     }
@@ -251,7 +252,7 @@ impl StrategyContext<'_> {
         reserved
     }
 
-    /// Maps pieces, or undoes what was mapped of them. There is room for that in the rollback.
+    /// Maps all pieces, or undoes the mapping. The rollback has room for it.
     pub(super) fn map(&mut self, mut mapping: Mapping) -> MissResult<Mapping> {
         if let Err(error) = mapping.map(self.driver) {
             self.rollback.undo(self.heap, self.driver, mapping);
@@ -280,8 +281,8 @@ impl StrategyContext<'_> {
         self.streams.recorded.synchronize(self.heap, self.driver)
     }
 
-    /// Does the same, unless streams are safe by Paddle's rule: then blocks become free whose events have passed, and none is
-    /// waited for.
+    /// Waits on the CPU for blocks that recorded streams use, and frees them. Under Paddle's stream safety, frees only
+    /// those whose events have completed, without a wait.
     pub(crate) fn reclaim_recorded_streams(&mut self) -> Result<(), Error> {
         if self.config.paddle_stream_safe() {
             return self.streams.recorded.poll(self.heap, self.driver);
@@ -289,7 +290,7 @@ impl StrategyContext<'_> {
         self.wait_for_recorded_streams()
     }
 
-    /// Lets the CPU wait for both before a request is refused.
+    /// Waits on the CPU for recorded streams and for the device, before a request is refused.
     pub(crate) fn wait_at_last(&mut self) -> Result<(), Error> {
         let before = self.driver.clock_ns();
         self.wait_for_recorded_streams()?;
@@ -316,7 +317,8 @@ impl StrategyContext<'_> {
         Ok(self.streams.rounds.begin(self.heap, request)?)
     }
 
-    /// Notes the request's wait for work of its own round, of which a warning is given if it stays pending (`streams/new_waits.rs`).
+    /// Notes the request's wait for work of its own round, so that a warning is logged if the wait stays pending
+    /// (`streams/new_waits.rs`).
     pub(crate) fn note_new_wait(&mut self, request: &Request) {
         let (at, awaited) = std::mem::take(&mut self.heap.counters_mut().newest_wait);
         if at == 0 || !self.streams.rounds.is_new(at) {
@@ -328,9 +330,10 @@ impl StrategyContext<'_> {
         }
     }
 
-    /// Hands memory to the request that the GPU may still use, behind waits, until about `missing` bytes are found: its own that
-    /// recorded streams use, what other streams have freed, and what these have freed while recorded streams use it. No event is
-    /// waited for that was recorded later than `until` says. Returns whether there was any.
+    /// Hands memory to the request that the GPU may still use, behind waits, until about `missing` bytes are found:
+    /// blocks of its own pool that recorded streams use, blocks that other streams have freed, and among these also
+    /// blocks that recorded streams use. No event recorded later than `until` is waited for. Returns whether any memory
+    /// was found.
     pub(crate) fn wait_on_gpu(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.take_recorded(&mut on, request, (missing, until, false))?
@@ -339,8 +342,8 @@ impl StrategyContext<'_> {
                     || streams.take_recorded(&mut on, request, (missing, until, true))?)))
     }
 
-    /// Frees memory for the request's pool that recorded streams still use, behind waits: a block that serves the request, or several
-    /// of about `missing` bytes. Returns whether there was any.
+    /// Frees memory for the request's pool that recorded streams still use, behind waits: a block that serves the
+    /// request, or several of about `missing` bytes. Returns whether any was found.
     pub(crate) fn take_recorded(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.take_recorded(&mut on, request, (missing, until, false))?)
@@ -352,7 +355,7 @@ impl StrategyContext<'_> {
         streams.epochs.may_wait(&on, request)
     }
 
-    /// Hands what other streams have of these spans of home to the request, behind GPU-side waits.
+    /// Hands other streams' memory in these spans of home to the request, behind GPU-side waits.
     pub(crate) fn wait_for_spans(&mut self, request: &Request, spans: &[Span]) -> Result<(), Error> {
         let (streams, mut on) = self.on_streams();
         streams.epochs.wait_for_spans(&mut on, request, spans)

@@ -1,7 +1,7 @@
 //! The driver's pool of stream-ordered memory: allocations of it, and frees in the order of streams.
 //!
-//! Owns: the pool, and the stream on which frees of several streams are joined. A block is noted before its call can be lost; if
-//! the pool's own figure cannot be read, the last one stands until it can.
+//! Owns: the pool, and the stream on which frees of several streams are joined. A block is noted in the heap before a
+//! failed call could lose it. If the pool's size cannot be read, the last value read stays in use.
 
 use super::context::{Served, StrategyContext};
 use crate::driver::{DriverResult, MemoryPool, PoolAttribute, StreamId};
@@ -14,23 +14,23 @@ use crate::streams::StreamState;
 /// The pool keeps all memory until it is trimmed (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`).
 const KEEPS_ALL: u64 = u64::MAX;
 
-/// The driver's pool, once there was a request.
+/// The driver's pool, created at the first request.
 #[derive(Debug, Default)]
 pub(crate) struct DriverPool {
     pool: Option<MemoryPool>,
-    /// The stream that frees are joined on, once one had to be.
+    /// The stream that frees of several streams are joined on, created when first needed.
     free_stream: Option<StreamId>,
-    /// Bytes freed on that stream, since a request's stream last waited for it.
+    /// Bytes freed on `free_stream` since a request's stream last waited for it.
     pending: u64,
-    /// Whether the pool's figure is older than its last change.
+    /// Whether the last size read from the pool is older than its last change.
     is_stale: bool,
 }
 
 impl DriverPool {
     /// Allocates a segment of one block for a pool of the heap. The block is in no index.
     ///
-    /// A stream that is being captured gets memory that no graph owns: it is allocated on the stream for frees, and the CPU waits
-    /// for that one.
+    /// A stream that is being captured gets memory that no graph owns: it is allocated on the stream for frees, and the
+    /// CPU waits for that stream.
     pub(crate) fn malloc(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> Served {
         let mut slots = context.heap.reserve_pooled(pool)?;
         let stream = context.heap.pool(pool.large()).stream;
@@ -61,14 +61,14 @@ impl DriverPool {
         Ok(id)
     }
 
-    /// Notes memory that could not be given back as a free block.
+    /// Notes memory as a free block, because it could not be given back.
     fn keep(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex, span: Span, slots: &mut crate::heap::Slots) {
         let id = context.heap.add_pooled_segment(pool, span, slots);
         context.heap.insert_free(id);
         self.read_held(context);
     }
 
-    /// Makes calls for an allocation, so that no capture is harmed by them.
+    /// Makes driver calls for an allocation in a way that leaves captures valid.
     fn undisturbed<T>(
         context: &StrategyContext<'_>,
         captured: bool,
@@ -102,10 +102,10 @@ impl DriverPool {
         Ok(true)
     }
 
-    /// Gives free blocks of public pools back that could not be given back when they were freed.
+    /// Gives back the free blocks of public pools that could not be given back when they were freed.
     ///
     /// # Errors
-    /// A driver call failed. The rest stays.
+    /// A driver call failed. The remaining blocks stay free.
     pub(crate) fn release_free(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
         for pool in context.heap.every_public_pool()? {
             self.release_free_of(context, pool)?;
@@ -113,7 +113,7 @@ impl DriverPool {
         Ok(())
     }
 
-    /// Does the same for one pool.
+    /// Gives back the free blocks of one pool, as [`Self::release_free`] does for all public pools.
     pub(crate) fn release_free_of(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex) -> Result<()> {
         if context.heap.pool(pool).free.len() == 0 {
             return Ok(());
@@ -124,16 +124,16 @@ impl DriverPool {
         Ok(())
     }
 
-    /// Gives a block back that was allocated, and that serves nothing.
+    /// Gives back an allocated block that serves no request.
     ///
     /// # Errors
-    /// A driver call failed. The block stays, as a free one.
+    /// A driver call failed. The block stays as a free block.
     pub(crate) fn undo(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
         context.heap.insert_free(id);
         self.release_block(context, id)
     }
 
-    /// Does the same for one free block.
+    /// Gives one free block back to the driver's pool.
     fn release_block(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
         let Some(on) = self.stream_of_free(context, id)? else { return Ok(()) };
         context.allowed_in_captures(|| context.driver.pool_free(context.heap.block(id).address, on))?;
@@ -142,8 +142,8 @@ impl DriverPool {
         Ok(())
     }
 
-    /// Returns the stream in whose order a block may be freed: its own, or the one on which frees of several streams are joined. Returns
-    /// `None` while a stream is being captured: frees beside a capture gave wrong words on an H200
+    /// Returns the stream in whose order a block may be freed: its own, or the one on which frees of several streams
+    /// are joined. Returns `None` while a stream is being captured: frees beside a capture corrupted data on an H200
     /// (docs/measurements/2026-11-23-malloc-async).
     fn stream_of_free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<Option<StreamId>> {
         let large = context.heap.block(id).pool.large();
@@ -165,7 +165,7 @@ impl DriverPool {
         if is_live {
             uses.push(stream);
         } else if borrowed && !passed {
-            // It may be gone, so that no event can be recorded on it.
+            // The stream may have been destroyed, so that no event can be recorded on it.
             context.driver.synchronize()?;
         }
         for other in context.streams.recorded.uses(id) {
@@ -181,7 +181,7 @@ impl DriverPool {
         }
     }
 
-    /// Lets a stream wait for all frees that were joined, so that it may have their memory.
+    /// Makes a stream wait on the GPU for all joined frees, so that it may use their memory.
     ///
     /// # Errors
     /// A driver call failed.
@@ -209,7 +209,7 @@ impl DriverPool {
         Ok(trimmed?)
     }
 
-    /// Ends the pool and the stream, with the allocator. What is live of the pool stays valid.
+    /// Ends the pool and the stream, with the allocator. Live allocations of the pool stay valid.
     ///
     /// # Errors
     /// A driver call failed.
@@ -224,15 +224,15 @@ impl DriverPool {
         Ok(())
     }
 
-    /// Asks again how much the pool holds, if the last answer failed.
+    /// Reads again how many bytes the pool holds, if the last read failed.
     pub(crate) fn refresh(&mut self, context: &mut StrategyContext<'_>) {
         if self.is_stale {
             self.read_held(context);
         }
     }
 
-    /// Reads how much the pool holds. An answer that fails is asked for once more, and then with the next step: the memory was
-    /// given or taken, whatever the answer.
+    /// Reads how many bytes the pool holds. A failed read is repeated once, and then at the next step; the caller's
+    /// step does not fail for it.
     fn read_held(&mut self, context: &mut StrategyContext<'_>) {
         let Some(pool) = self.pool else { return };
         let ask = || context.allowed_in_captures(|| context.driver.pool_attribute(pool, PoolAttribute::Reserved));

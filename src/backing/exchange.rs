@@ -1,4 +1,4 @@
-//! Physical memory is exchanged for other physical memory under the same addresses, of live blocks too.
+//! Exchange of physical memory under unchanged addresses, those of live blocks included.
 //!
 //! Owns: the order of the calls, and the way back when one of them fails.
 //!
@@ -6,12 +6,12 @@
 //! home   |aa....bbb...|     one chunk: a and b are live, dots are free
 //! home   |aa|...|bbb..|     three chunks: the parts with live bytes are copies, the middle one is free memory, or none
 //! ```
-//! New memory comes before old memory goes: it is created, what is live is copied to it through addresses of its own, and
-//! only then is the old memory unmapped, place by place, and the new memory mapped there. Until the last place is done, all
-//! can be mapped as it was, since the old memory still has everything.
+//! New memory is created before old memory is released: live contents are copied to it through temporary addresses, and
+//! only then is the old memory unmapped, place by place, and the new memory mapped there. Until the last place is done,
+//! the old memory still has all contents and can be mapped again.
 //!
 //! No work may use the memory from the copy to the end. The caller has waited for the device, and
-//! [`StrategyContext::exchanges`] is the program's word that nobody gives it more.
+//! [`StrategyContext::exchanges`] says that the program gives the device no new work meanwhile.
 
 use super::context::{Miss, MissResult, StrategyContext};
 use super::host_stock::{create_on_host, keep, make_room};
@@ -26,16 +26,16 @@ use crate::heap::{Chunk, GRANULE, Heap, ViewUsage};
 use crate::ids::{Account, ChunkId, Class, Handle};
 use crate::span::Span;
 
-/// What becomes of the memory of a part.
+/// How the exchange treats the memory of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Its contents are copied to new memory.
+    /// The part's contents are copied to new memory.
     Copied,
-    /// Its contents are copied to memory of the machine. Then nothing else of the chunk is copied to the device's.
+    /// The part's contents are copied to host memory. No part of such a chunk is `Copied`.
     Spilled,
-    /// It is free: new memory, with any contents.
+    /// The part is free, and gets new memory with arbitrary contents.
     Renewed,
-    /// It is free: there is no memory any more.
+    /// The part is free, and loses its memory.
     Lost,
 }
 
@@ -58,7 +58,7 @@ struct NewMemory {
     /// The copied parts, mapped one behind the other.
     copied: Mapping,
     renewed: Mapping,
-    /// Of `copied`, which pieces were kept of an earlier spill. None for parts of the device.
+    /// For each piece of `copied`, whether it comes from the host stock. Empty for parts on the device.
     kept: Vec<bool>,
 }
 
@@ -73,7 +73,7 @@ impl NewMemory {
         Ok(Self { copied, renewed: of(device, &|fate| fate == Fate::Renewed)?, kept })
     }
 
-    /// Creates memory of the machine for all copied parts, but for those for which there is some that was kept.
+    /// Takes host memory for all copied parts, from the host stock where a kept piece fits, otherwise newly created.
     fn make_on_host(&mut self, context: &mut StrategyContext<'_>, parts: &[Part]) -> DriverResult<()> {
         for size in parts.iter().filter(|part| part.fate.is_copied()).map(|part| part.size) {
             let handle = context.heap.host_stock_mut().take(size);
@@ -87,12 +87,12 @@ impl NewMemory {
         Ok(())
     }
 
-    /// Returns the bytes that were kept of an earlier spill.
+    /// Returns the bytes of the pieces from the host stock.
     fn kept_bytes(&self) -> u64 {
         self.copied.pieces.iter().zip(&self.kept).filter(|(_, kept)| **kept).map(|(piece, _)| piece.size).sum()
     }
 
-    /// Keeps again what was kept before.
+    /// Puts the pieces from the host stock back into it.
     fn put_back(&mut self, heap: &mut Heap) {
         for (piece, _) in self.copied.pieces.iter_mut().zip(&self.kept).filter(|(_, kept)| **kept) {
             if let Some(handle) = piece.handle.take() {
@@ -101,7 +101,7 @@ impl NewMemory {
         }
     }
 
-    /// Creates the memory, and copies the contents to it from `source`, where the old memory is mapped.
+    /// Creates the new memory, and copies the contents to it from `source`, where the old memory is mapped.
     fn make(&mut self, context: &mut StrategyContext<'_>, parts: &[Part], source: Option<u64>) -> DriverResult<()> {
         let driver = context.driver;
         let on_host = self.copied.owned == Some(Account::Host);
@@ -117,7 +117,7 @@ impl NewMemory {
             }
         }
         let size = self.copied.pieces.iter().map(|piece| piece.size).sum();
-        // What is mapped nowhere has no contents that anybody could miss.
+        // A chunk that is mapped nowhere has no contents to copy.
         let Some(mut from) = source.filter(|_| size > 0) else { return Ok(()) };
         let copies = Span::new(driver.reserve(size, GRANULE)?, size);
         context.heap.check_answer(Call::Reserve, copies, GRANULE)?;
@@ -134,7 +134,7 @@ impl NewMemory {
         Ok(())
     }
 
-    /// Counts it as held beside the old memory, until it is counted in the place of that.
+    /// Starts to count the new memory as held beside the old if `held`, and stops otherwise.
     fn count(&self, heap: &mut Heap, held: bool) {
         for mapping in [&self.copied, &self.renewed] {
             let size = mapping.pieces.iter().map(|piece| piece.size).sum();
@@ -158,13 +158,13 @@ impl NewMemory {
     }
 }
 
-/// Exchanges the memory of a chunk for new memory in these parts, which add up to it. The CPU has waited for the device. What is
-/// lost becomes idle memory first, and views without users go that would lose a part.
+/// Exchanges the memory of a chunk for new memory in these parts, which add up to it. The CPU has waited for the
+/// device. Lost parts become idle memory first, and views without users that map them are dropped.
 ///
 /// # Errors
-/// [`Miss::OutOfMemory`]: there is too little memory for the new parts beside the old one, or too little room for mappings.
-/// No address has other memory than before, whatever the error; what could not be undone is tried again
-/// (`PendingRollback`).
+/// [`Miss::OutOfMemory`]: there is too little memory for the new parts beside the old one, or too little room for
+/// mappings. After any error all addresses have the same memory as before; calls that could not be undone are retried
+/// later (`PendingRollback`).
 pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
     context.retry_rollback().map_err(|error| failure(context, error))?;
     let chunk = context.heap.home().and_then(|home| home.chunk(id));
@@ -172,7 +172,7 @@ pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[
     let spills = parts.iter().any(|part| part.fate == Fate::Spilled);
     let of_device = |part: &&Part| matches!(part.fate, Fate::Copied | Fate::Renewed);
     let bytes = parts.iter().filter(of_device).map(|part| part.size).sum();
-    // What takes nothing of the device is allowed beyond its bounds too.
+    // New memory that takes nothing of the device is not subject to the device's bounds.
     if bytes > 0 {
         context.require(Increase::of(bytes))?;
     }
@@ -194,14 +194,14 @@ pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[
         undo(context, new);
         return Err(error.into());
     }
-    // Both are held for a moment.
+    // Old and new memory are both held during the exchange.
     new.count(context.heap, true);
     if let Err(error) = map_everywhere(context, places, &new, parts) {
         new.count(context.heap, false);
         undo(context, new);
         return Err(failure(context, error));
     }
-    // What moves between the device and the machine is never counted twice for one of them.
+    // Memory that moves between the device and the host is never counted twice on either side.
     let moves = spills || chunk.spilled;
     if moves {
         new.count(context.heap, false);
@@ -236,7 +236,7 @@ pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[
 /// Splits a chunk into these parts, as [`exchange`] does, and counts it.
 ///
 /// # Errors
-/// Those of [`exchange`].
+/// The errors of [`exchange`].
 pub(crate) fn split_chunk(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
     exchange(context, id, parts)?;
     let splits = &mut context.heap.counters_mut().splits;
@@ -257,15 +257,15 @@ fn lost_spans(chunk: &Chunk, parts: &[Part]) -> Result<Vec<Span>> {
     Ok(lost.try_to_vec()?)
 }
 
-/// Drops the views over a chunk that nobody needs.
+/// Drops the views over a chunk that have no users.
 fn drop_views_over(context: &mut StrategyContext<'_>, id: ChunkId) -> Result<()> {
     let heap = &*context.heap;
     let over = heap.views().iter().filter(|(_, view)| heap.is_done_with(view) && view.chunks.contains(&id));
     over.map(|(view, _)| view).try_to_vec()?.into_iter().try_for_each(|view| drop_view(context, view))
 }
 
-/// Makes room within the bounds for the mappings by which views over a chunk get more: one for each part with memory, in the
-/// place of one.
+/// Makes room within the bounds on views for the added mappings: each view over the chunk gets one for each part with
+/// memory, in place of one.
 fn make_room_in_views(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
     let mapped = parts.iter().filter(|part| part.fate != Fate::Lost).count();
     let views = context.heap.views().iter().filter(|(_, view)| view.chunks.contains(&id)).count();
@@ -307,15 +307,15 @@ fn map_everywhere(
     mapped
 }
 
-/// Returns why a request ends. While live memory is missing, no other means are tried: they could give back the addresses
-/// that it is to come back to.
+/// Returns the reason why a request fails. While live memory is unmapped, nothing else is tried for the request:
+/// another step could give back the addresses that the memory must be mapped at again.
 fn failure(context: &StrategyContext<'_>, error: DriverError) -> Miss {
     if context.rollback.is_whole() { error.into() } else { Miss::Failed(error.into()) }
 }
 
-/// Gives back new memory that came to nothing. While a place is not restored, it may still be mapped there.
+/// Gives back the new memory of a failed exchange. At a place that is not restored, it may still be mapped.
 fn undo(context: &mut StrategyContext<'_>, mut new: NewMemory) {
-    // What is still mapped is not kept, but goes back once it is not.
+    // Pieces that are still mapped are not put into the host stock; they are released once unmapped.
     if context.rollback.is_whole() && new.copied.unmap(context.driver).is_ok() {
         new.put_back(context.heap);
     }

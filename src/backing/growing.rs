@@ -1,6 +1,7 @@
-//! Views that grow for one allocation: their addresses, and the chunks that are mapped behind those that are there.
+//! Views that grow for one allocation: their addresses, and the chunks that are mapped behind the earlier ones.
 //!
-//! Owns: the driver calls for them, and what must be over before anything is unmapped. The strategy chooses the chunks.
+//! Owns: the driver calls for them, and which work must be done before memory is unmapped. The strategy chooses the
+//! chunks.
 
 use super::context::{Miss, MissResult, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
@@ -13,8 +14,8 @@ use crate::heap::{Chunk, GRANULE, PrivatePool, Request, Tail, ViewUsage, Window}
 use crate::ids::{ChunkId, PoolId, ViewId};
 use crate::span::Span;
 
-/// Reserves addresses for a view that grows to `capacity` bytes, a multiple of the granule. A view that grew for an earlier
-/// allocation serves again, with what is still mapped there.
+/// Reserves addresses for a view that grows to `capacity` bytes, a multiple of the granule. A view that grew for an
+/// earlier allocation is reused, with the chunks still mapped there.
 ///
 /// # Errors
 /// [`Miss::OutOfMemory`] if the bounds on views, or the device, have no room for the addresses. Nothing has changed.
@@ -31,11 +32,11 @@ pub(crate) fn reserve_addresses(context: &mut StrategyContext<'_>, capacity: u64
     Ok(context.heap.add_growing(span, new))
 }
 
-/// Ends the growth of a view. If nothing is mapped there, its addresses are given back; otherwise it stays as it is, for the
-/// next allocation that grows, until its memory goes or others need the room.
+/// Ends the growth of a view. If nothing is mapped there, its addresses are given back; otherwise it stays as it is,
+/// for the next allocation that grows, until its memory is released or other views need the room.
 ///
 /// # Errors
-/// A driver call failed. The view grows no more, and its addresses go back with the next release.
+/// A driver call failed. The view grows no more, and its addresses are given back at the next release.
 pub(crate) fn release_addresses(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> {
     context.heap.set_growing(view, false);
     let is_empty = |of: &crate::heap::View| of.mappings() == 0 && context.heap.is_done_with(of);
@@ -50,19 +51,19 @@ pub(crate) fn release_addresses(context: &mut StrategyContext<'_>, view: ViewId)
 fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> MissResult<()> {
     let mut refused = make_room_for(context, more)?;
     if refused.is_some() {
-        // What the GPU has passed meanwhile may go too.
+        // Views that the GPU has passed meanwhile may be dropped too.
         context.advance_epochs()?;
         refused = make_room_for(context, more)?;
     }
     if refused.is_some() { Err(Miss::OutOfMemory { refused }) } else { Ok(()) }
 }
 
-/// Returns which chunks behind the parts of a view serve a request where they are mapped. If they do not suffice, the rest is
-/// unmapped, once the GPU has passed it: the CPU waits where that is not yet so.
+/// Returns which chunks behind the parts of a view serve a request where they are mapped. If they do not suffice, the
+/// rest is unmapped, once the GPU has passed it: the CPU waits for that if necessary.
 ///
 /// # Errors
-/// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use what would be unmapped. What was unmapped
-/// before a call that failed stays so.
+/// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use the memory to unmap. Chunks
+/// unmapped before a failed call stay unmapped.
 pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request) -> Result<Tail> {
     let view = request.extends;
     if context.heap.has_pending_parts(view) {
@@ -74,7 +75,7 @@ pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request)
     }
     let tail = context.heap.tail(view, request.size, request.pool)?;
     if tail.bytes >= request.size {
-        // Nothing is mapped behind it for now, so the rest stays, for what comes next.
+        // Nothing is to be mapped behind the tail at present, so the rest stays for later requests.
         return Ok(tail);
     }
     let runs = context.heap.mapped_behind(view, tail.before)?;
@@ -89,7 +90,7 @@ pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request)
             context.heap.cut_tail(view, chunks, run.start);
         }
     }
-    // What is left there has no memory any more.
+    // The rest of the tail has no memory any more.
     context.heap.cut_tail(view, tail.before, kept);
     Ok(tail)
 }
@@ -100,7 +101,7 @@ fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> 
         let view = context.heap.views().get(view);
         view.map_or((true, false), |view| (context.heap.has_passed(view), !view.pins.is_empty()))
     };
-    // Uses of private pools are in nobody's epochs.
+    // Uses by private pools are in no epoch.
     let (passed, pinned) = state(context);
     if passed && !pinned {
         return Ok(());
@@ -108,7 +109,7 @@ fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> 
     refuse_in_capture(context, view)?;
     if pinned {
         if is_captured(context, view) {
-            // Of pools that have ended no graph is launched any more.
+            // Graphs of pools that have ended are not launched any more.
             if let Some(error) = reclaim_private_pools(context)? {
                 tracing::warn!(%error, "the source of a private pool that has ended refused its memory");
             }

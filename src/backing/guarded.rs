@@ -1,6 +1,6 @@
 //! Memory for guarded blocks: each gets a reservation and physical memory of its own.
 //!
-//! Owns: the driver calls for it. What the heap notes of it is in `heap/guarded.rs`.
+//! Owns: the driver calls for it. `heap/guarded.rs` has the heap's records of it.
 
 use super::context::{Miss, Served, StrategyContext};
 use super::mapping::Mapping;
@@ -11,13 +11,13 @@ use crate::heap::{GRANULE, GuardedMemory, Request};
 use crate::ids::BlockId;
 use crate::span::Span;
 
-/// Addresses without memory before and behind the memory of a guarded block, in bytes. What is used beyond them by a
-/// wrong index may be someone else's.
+/// Addresses without memory before and behind the memory of a guarded block, in bytes. An access beyond them by a wrong
+/// index may reach other memory unnoticed.
 pub(crate) const GUARD_RANGE: u64 = GRANULE;
 
 const NO_MEMORY: Error = Error::Internal("a guarded block without memory of its own");
 
-/// Makes a guarded block for a request. It is in no index. The calls are legal in captures.
+/// Makes a guarded block for a request. The block is in no index. The driver calls are legal in captures.
 pub(crate) fn map_guarded(context: &mut StrategyContext<'_>, request: &Request) -> Served {
     let size = request.size.next_multiple_of(GRANULE);
     context.require(Increase::of(size))?;
@@ -44,15 +44,15 @@ pub(crate) fn map_guarded(context: &mut StrategyContext<'_>, request: &Request) 
     }
 }
 
-/// Unmaps a freed guarded block, and gives its memory back. All that used it has passed. Returns its addresses, which stay
-/// reserved, or `None` if the block is not guarded.
+/// Unmaps a freed guarded block, and gives its memory back. All work that used it is done. Returns its addresses, which
+/// stay reserved, or `None` if the block is not guarded.
 pub(crate) fn unmap_guarded(context: &mut StrategyContext<'_>, id: BlockId) -> Result<Option<Span>, Error> {
     let Some(GuardedMemory { handle, mapped, reservation }) = context.heap.guarded_memory(id) else { return Ok(None) };
     let class = context.heap.block(id).pool.class();
     context.rollback.reserve_handles(1)?;
     context.driver.unmap(mapped.start, mapped.size)?;
     context.heap.remove_guarded_segment(id, mapped);
-    // Where that fails, the memory counts as held, and is given back later.
+    // If the release fails, the memory counts as held, and is given back later.
     if let Err(error) = context.rollback.release(context.driver, (handle, mapped.size), class) {
         context.heap.pending_rollback(class, mapped.size, 0);
         tracing::warn!(%error, "memory of a guarded allocation could not be given back yet");

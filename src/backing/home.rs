@@ -2,8 +2,8 @@
 //!
 //! Owns: the driver calls for them. The strategy chooses what lies in home, and where.
 //!
-//! Some drivers refuse one large range, and give smaller ones: on embedded devices, under WSL, in processes with little address
-//! space. Home is asked for in halves until it is had, and grows by further ranges.
+//! Some drivers refuse one large range, and give smaller ones: on embedded devices, under WSL, in processes with little
+//! address space. Home asks for half as much until the driver agrees, and grows by further ranges.
 
 use super::context::{Miss, MissResult, StrategyContext};
 use crate::driver::{Call, DriverResult};
@@ -39,13 +39,14 @@ pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64, size: 
     }
 }
 
-/// Reserves one more range of home, in which `size` bytes have a place, unless home has as many addresses as it is to have. With
-/// `spare`, the range is as large as the driver gives it, otherwise as small as may be. Returns whether there is a new range.
+/// Reserves one more range of home, in which `size` bytes have a place, unless home has all its addresses already. With
+/// `spare`, the range is as large as the driver allows, otherwise as small as possible. Returns whether there is a new
+/// range.
 pub(crate) fn grow_home(context: &mut StrategyContext<'_>, times: u64, size: u64, spare: bool) -> MissResult<bool> {
     let Some(home) = context.heap.home() else { return Ok(false) };
     let left = wanted(context, times).saturating_sub(home.addresses());
     let least = least_range(context, size);
-    // The driver has refused more than it gave last.
+    // The driver has refused larger ranges than the last one.
     let last = home.ranges().last().map_or(left, |range| range.reserved.size);
     let mut range = if spare { left.min(last).max(least) } else { least };
     if least > left {
@@ -68,7 +69,7 @@ pub(crate) fn grow_home(context: &mut StrategyContext<'_>, times: u64, size: u64
         }
         refused => {
             context.driver.address_free(reserved.start, reserved.size)?;
-            // Addresses so far from the others are of no use.
+            // Addresses too far from the other ranges are of no use.
             refused.transpose().map(|_| false).map_err(Miss::from)
         }
     }
@@ -77,7 +78,7 @@ pub(crate) fn grow_home(context: &mut StrategyContext<'_>, times: u64, size: u64
 /// Returns the bytes of addresses that home is to have.
 fn wanted(context: &StrategyContext<'_>, times: u64) -> u64 {
     let total = context.driver.properties().total_memory;
-    // What is spilled has its addresses there too.
+    // Spilled memory keeps its addresses in home too.
     let beside = context.config.spill.unwrap_or(0);
     total.saturating_mul(times).saturating_add(beside).clamp(GRANULE, MAX_HOME).next_multiple_of(UNIT)
 }
@@ -85,7 +86,7 @@ fn wanted(context: &StrategyContext<'_>, times: u64) -> u64 {
 /// Returns the bytes of the smallest range in which `size` bytes have a place. No range holds more than the device.
 fn least_range(context: &StrategyContext<'_>, size: u64) -> u64 {
     let total = context.driver.properties().total_memory;
-    // A granule at each end may go, so that ranges do not touch.
+    // A granule at each end may be left out, so that ranges do not touch.
     let size = if size <= total { size + 2 * GRANULE } else { 0 };
     (total / LEAST_PART).max(size).clamp(GRANULE, MAX_HOME).next_multiple_of(UNIT)
 }

@@ -1,13 +1,13 @@
-//! Page-locked memory of the machine that serves nothing at present: it is kept for the next spill and the next backup, and goes
-//! back.
+//! Unused page-locked host memory, kept for the next spill and the next backup, and how it is given back.
 //!
-//! Owns: the calls, and when they are made. `heap/host_stock.rs` has what spilling keeps, `heap/saved.rs` what backups keep.
+//! Owns: the calls, and when they are made. `heap/host_stock.rs` has the memory kept for spilling, `heap/saved.rs` that
+//! kept for backups.
 
 use super::context::StrategyContext;
 use crate::driver::DriverResult;
 use crate::ids::Handle;
 
-/// Creates memory of the machine. Where it refuses, all that is kept goes back first.
+/// Creates page-locked host memory. If the host refuses, all kept memory is given back first.
 pub(super) fn create_on_host(context: &mut StrategyContext<'_>, size: u64) -> DriverResult<Handle> {
     let refused = match context.driver.create_on_host(size) {
         Err(error) if error.is_out_of_memory() => error,
@@ -16,7 +16,7 @@ pub(super) fn create_on_host(context: &mut StrategyContext<'_>, size: u64) -> Dr
     if give_all_back(context) { context.driver.create_on_host(size) } else { Err(refused) }
 }
 
-/// Gives back all that is kept, because the machine has refused memory. Returns whether it was any; a failure is logged.
+/// Gives back all kept memory, because the host has refused more. Returns whether there was any; a failure is logged.
 pub(super) fn give_all_back(context: &mut StrategyContext<'_>) -> bool {
     let before = context.heap.host_stock().bytes() + context.heap.private().stock().cached();
     let released = release_host_stock(context).and_then(|_| release_backups(context));
@@ -26,13 +26,13 @@ pub(super) fn give_all_back(context: &mut StrategyContext<'_>) -> bool {
     context.heap.host_stock().bytes() + context.heap.private().stock().cached() < before
 }
 
-/// Keeps memory of the machine that is not spilled any more and mapped nowhere, if it may be and there is room
+/// Keeps host memory that is no longer spilled to and mapped nowhere, if the bounds allow it and there is room
 /// (`HostStock::reserve`). Returns whether it is kept.
 pub(super) fn keep(context: &mut StrategyContext<'_>, size: u64, handle: Handle) -> bool {
     let spilled = context.heap.spilled();
     let cached = context.heap.host_stock().bytes() + context.heap.private().stock().cached() + size;
     let fits = context.config.backup_cache.is_none_or(|most| cached <= most);
-    // Once nothing is spilled any more, nothing is kept for it.
+    // Without spilling, no memory is kept for it.
     let keeps = fits && context.spill.is_some() && context.heap.host_stock().allows(size, spilled);
     if keeps {
         context.heap.host_stock_mut().put(size, handle);
@@ -40,7 +40,8 @@ pub(super) fn keep(context: &mut StrategyContext<'_>, size: u64, handle: Handle)
     keeps
 }
 
-/// Gives back what is kept too much once so many bytes are spilled. A failure is logged: it stays.
+/// Gives back kept memory beyond the bound that holds once `spilled` bytes are spilled. After a failure, which is
+/// logged, the memory stays.
 pub(super) fn make_room(context: &mut StrategyContext<'_>, spilled: u64) {
     loop {
         let excess = context.heap.host_stock().excess(spilled);
@@ -55,7 +56,7 @@ pub(super) fn make_room(context: &mut StrategyContext<'_>, spilled: u64) {
     }
 }
 
-/// Gives back all that is kept for spilling. Returns the bytes.
+/// Gives back all memory kept for spilling. Returns its bytes.
 pub(crate) fn release_host_stock(context: &mut StrategyContext<'_>) -> DriverResult<u64> {
     let mut released = 0;
     while let Some(piece) = context.heap.host_stock_mut().take_for(u64::MAX) {
@@ -67,12 +68,12 @@ pub(crate) fn release_host_stock(context: &mut StrategyContext<'_>) -> DriverRes
     Ok(released)
 }
 
-/// Releases a piece that was taken. If that fails, it is kept again.
+/// Releases a piece that was taken from the stock. If the release fails, the stock keeps the piece again.
 fn release(context: &mut StrategyContext<'_>, (size, handle): (u64, Handle)) -> DriverResult<()> {
     context.driver.release(handle).inspect_err(|_| context.heap.host_stock_mut().put(size, handle))
 }
 
-/// Gives all page-locked memory back to the host that serves no backup. Returns the bytes.
+/// Gives back all page-locked memory that holds no backup. Returns its bytes.
 pub(crate) fn release_backups(context: &mut StrategyContext<'_>) -> DriverResult<u64> {
     let mut released = 0;
     while context.heap.private().stock().cached() > 0 {
@@ -81,7 +82,8 @@ pub(crate) fn release_backups(context: &mut StrategyContext<'_>) -> DriverResult
     Ok(released)
 }
 
-/// Gives page-locked memory back that serves no backup, until no more is kept than the option allows. A failure is logged: it stays.
+/// Gives back page-locked memory that holds no backup, until no more is kept than the option allows. After a failure,
+/// which is logged, the memory stays.
 pub(crate) fn bound_backups(context: &mut StrategyContext<'_>) {
     let Some(most) = context.config.backup_cache else { return };
     while context.heap.private().stock().cached() > most.saturating_sub(context.heap.host_stock().bytes()) {

@@ -11,7 +11,7 @@ use crate::span::Span;
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) size: u64,
-    /// `None` once released.
+    /// The piece's handle, `None` once released.
     pub(crate) handle: Option<Handle>,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Mapping {
     pub(crate) pieces: Vec<Piece>,
     /// How many bytes from the address on are mapped.
     mapped: u64,
-    /// What the memory is counted for, if it was created for this mapping. Otherwise it is owned elsewhere.
+    /// The account that the memory counts for, if it was created for this mapping. `None` if it is owned elsewhere.
     pub(super) owned: Option<Account>,
     /// Addresses that are given back with the mapping.
     reservation: Span,
@@ -86,8 +86,8 @@ impl Mapping {
         driver.set_access(self.address, self.mapped)
     }
 
-    /// Takes the part behind the first `pieces` pieces off, which are mapped and stay so. The part is still to be undone.
-    /// `rest` has room for it.
+    /// Splits off the pieces behind the first `pieces` ones, which stay mapped. Returns the split part, which is still
+    /// to be undone. `rest` has room for it.
     pub(super) fn split_off(&mut self, pieces: usize, mut rest: Vec<Piece>) -> Self {
         let kept: u64 = self.pieces[..pieces].iter().map(|piece| piece.size).sum();
         rest.extend(self.pieces.drain(pieces..));
@@ -96,7 +96,7 @@ impl Mapping {
         Self { address: self.address + kept, pieces: rest, mapped, owned: self.owned, reservation: Span::default() }
     }
 
-    /// Returns the physical bytes that it holds: pieces that are mapped or not released.
+    /// Returns the physical bytes that the mapping holds: pieces that are mapped or not released.
     pub(super) fn held(&self) -> u64 {
         let mut at = 0;
         let mut held = 0;
@@ -109,8 +109,8 @@ impl Mapping {
         held
     }
 
-    /// Releases, unmaps and gives back all that the mapping owns. Nothing has used the addresses yet. A call that fails
-    /// leaves the rest to the next attempt.
+    /// Releases, unmaps and gives back all that the mapping owns. The addresses have not been used yet. A call that
+    /// fails leaves the rest to the next attempt.
     pub(super) fn undo(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         if self.owned.is_some() {
             for piece in &mut self.pieces {
@@ -123,7 +123,7 @@ impl Mapping {
         self.unmap(driver)
     }
 
-    /// Unmaps, and gives the addresses back, but no memory.
+    /// Unmaps the pieces and gives back the addresses, but releases no memory.
     pub(super) fn unmap(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         if self.mapped > 0 {
             driver.unmap(self.address, self.mapped)?;

@@ -7,12 +7,12 @@ use crate::fallible::{Grown, with_room};
 use crate::ids::Handle;
 use crate::span::Span;
 
-/// What is mapped at a place of the old memory.
+/// The state of the old memory at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Old {
-    /// All of it, for use.
+    /// All of the old memory is mapped and usable.
     Usable,
-    /// All of it, but the device may not use it.
+    /// All of the old memory is mapped, but the device has no access yet.
     Mapped,
     Gone,
 }
@@ -23,12 +23,13 @@ pub(super) struct Place {
     span: Span,
     handle: Handle,
     old: Old,
-    /// What is mapped there of the new memory, with room for all of it.
+    /// The mapped spans of the new memory, with room for all of its parts.
     new: Vec<Span>,
 }
 
 impl Place {
-    /// A place where all of some memory is mapped, at which it may be exchanged for so many parts.
+    /// Returns the place of a span where all of a handle's memory is mapped, with room to exchange it for so many
+    /// parts.
     pub(super) fn of(span: Span, handle: Handle, parts: usize) -> Grown<Self> {
         Ok(Self { span, handle, old: Old::Usable, new: with_room(parts)? })
     }
@@ -37,7 +38,7 @@ impl Place {
         self.span.start
     }
 
-    /// Maps other memory there: for each part its bytes, and its handle unless nothing is mapped.
+    /// Maps new memory at the place, given as the bytes of each part and its handle, `None` if the part has no memory.
     pub(super) fn exchange(
         &mut self,
         driver: &dyn Driver,
@@ -45,7 +46,7 @@ impl Place {
     ) -> DriverResult<()> {
         driver.unmap(self.span.start, self.span.size)?;
         self.old = Old::Gone;
-        // Since the last gap.
+        // The parts mapped since the last gap.
         let mut run = Span::new(self.span.start, 0);
         for (size, handle) in parts {
             match handle {
@@ -63,7 +64,7 @@ impl Place {
         allow(driver, run)
     }
 
-    /// Maps the old memory there again.
+    /// Maps the old memory at the place again.
     pub(super) fn restore(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         while let Some(new) = self.new.last() {
             driver.unmap(new.start, new.size)?;
@@ -82,7 +83,7 @@ impl Place {
     }
 }
 
-/// Lets the device use what is mapped in a span.
+/// Gives the device access to the memory mapped in a span.
 fn allow(driver: &dyn Driver, span: Span) -> DriverResult<()> {
     if span.size == 0 { Ok(()) } else { driver.set_access(span.start, span.size) }
 }

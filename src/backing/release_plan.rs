@@ -1,16 +1,16 @@
-//! Which pieces of memory to give back, so that they suffice and are hardly more than needed.
+//! The choice of pieces of memory to give back: enough bytes, and hardly more than needed.
 //!
-//! Owns: the choice. It knows sizes and an order of preference, but not what the pieces are.
+//! Owns: the choice. The choice uses sizes and an order of preference, but not the kind of the pieces.
 
 use crate::fallible::{Grown, TryCollect, TryPush, filled};
 use crate::heap::GRANULE;
 
 /// Up to this many missing bytes, the choice is exact to the granule; beyond it, pieces are taken in order of
-/// preference. This bounds the time: pieces times this many granules at most.
+/// preference. The constant bounds the time: pieces times this many granules at most.
 const CHOSEN_EXACTLY: u64 = 256 * GRANULE;
 
-/// Returns which of the pieces make up at least `bytes`, so that none of them could be left out. `sizes` is in order of
-/// preference. Returns all pieces if all of them together are less.
+/// Returns the indices of pieces that add up to at least `bytes`, none of which could be left out. `sizes` is in order
+/// of preference. Returns all pieces if all of them together are less.
 pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Grown<Vec<usize>> {
     let mut missing = bytes;
     let (mut taken, mut rest) = (Vec::new(), Vec::new());

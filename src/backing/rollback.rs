@@ -1,7 +1,7 @@
 //! Mappings that failed calls left behind, and how they are undone.
 //!
-//! Owns: mappings that could not be undone at once. They count as reserved, and undoing them is tried again before the
-//! next change.
+//! Owns: mappings that could not be undone at once. Such mappings count as reserved, and undoing them is tried again
+//! before the next change.
 
 use super::mapping::Mapping;
 use super::place::Place;
@@ -14,7 +14,7 @@ use crate::ids::{Account, Handle};
 #[derive(Debug, Default)]
 pub(crate) struct PendingRollback {
     mappings: Vec<Mapping>,
-    /// Memory that is not mapped: handle, bytes, and what it is counted for.
+    /// Memory that is not mapped: its handle, its bytes, and the account that it counts for.
     unreleased: Vec<(Handle, u64, Account)>,
     /// Places of live memory that could not be mapped there again.
     unrestored: Vec<Place>,
@@ -50,12 +50,12 @@ impl PendingRollback {
         }
     }
 
-    /// Returns whether all live memory is where it should be.
+    /// Returns whether all live memory is mapped at its addresses.
     pub(crate) fn is_whole(&self) -> bool {
         self.unrestored.is_empty()
     }
 
-    /// Keeps a mapping whose memory others still need, to undo it later.
+    /// Keeps a mapping whose memory is still needed elsewhere, to undo it later.
     pub(super) fn keep(&mut self, heap: &mut Heap, mapping: Mapping) {
         if let Some(account) = mapping.owned {
             heap.pending_rollback(account, mapping.held(), 0);
@@ -63,8 +63,8 @@ impl PendingRollback {
         self.mappings.push(mapping);
     }
 
-    /// Undoes a mapping that failed, for which there is room. If that fails too, it counts as reserved, and is tried again
-    /// later.
+    /// Undoes a failed mapping, for which there is room. If undoing fails too, the mapping counts as reserved and
+    /// undoing is tried again later.
     pub(crate) fn undo(&mut self, heap: &mut Heap, driver: &dyn Driver, mut mapping: Mapping) {
         if let Err(error) = mapping.undo(driver) {
             tracing::error!(%error, address = mapping.address, "a failed growth could not be undone yet");
@@ -72,8 +72,8 @@ impl PendingRollback {
         }
     }
 
-    /// Releases memory that is not mapped, for whose handle there is room. If that fails, it is tried again later; the
-    /// caller counts it as reserved until then.
+    /// Releases memory that is not mapped, for whose handle there is room. If the release fails, it is tried again
+    /// later; the caller counts the memory as reserved until then.
     pub(crate) fn release(
         &mut self,
         driver: &dyn Driver,
@@ -83,7 +83,7 @@ impl PendingRollback {
         driver.release(handle).inspect_err(|_| self.unreleased.push((handle, size, account.into())))
     }
 
-    /// Tries again to undo everything.
+    /// Tries again to undo everything that is noted.
     pub(crate) fn retry(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         while let Some(place) = self.unrestored.last_mut() {
             place.restore(driver)?;

@@ -14,7 +14,8 @@ use crate::ids::{BlockId, PoolId, PoolIndex};
 use crate::span::Span;
 use std::cmp::Reverse;
 
-/// Bytes that no segment has: the user addresses of x86-64 are as many. The flight recorder has room for smaller sizes alone.
+/// A number of bytes that no segment reaches: the size of the user address space of x86-64. The flight recorder has
+/// room for smaller sizes alone.
 const ADDRESS_SPACE: u64 = 1 << 47;
 
 /// Allocates a segment for a pool, from its source or by the driver's `malloc`. Returns its block, which is in no
@@ -32,7 +33,7 @@ pub(crate) fn malloc_largest(
     pool: PoolIndex,
     sizes: impl Iterator<Item = u64>,
 ) -> Served {
-    // Once the driver has refused one, those for which it has no room are not asked for.
+    // Once the driver has refused a size, sizes for which the device has no room are not requested.
     let mut room = u64::MAX;
     for size in sizes {
         if size > room || !context.allows(Increase::of(size)) {

@@ -1,4 +1,5 @@
-//! A private pool sleeps: its physical memory goes back to the driver, and comes again under the same addresses.
+//! Sleep of a private pool: its physical memory goes back to the driver, and new memory is mapped at the same addresses
+//! later.
 //!
 //! Owns: the order of the calls, and the way back when one of them fails. `backup.rs` copies.
 //!
@@ -7,9 +8,9 @@
 //! awake     |aa..|bbbb|     |bbbb|aa..|    two chunks
 //! asleep    |aa..|bbbb|     |bbbb|aa..|    none: these are only addresses. What a and b hold is kept elsewhere
 //! ```
-//! To sleep, what is live is copied first; then every place of every chunk is unmapped, each of which can be mapped again while
-//! the memory is there; and only then is the memory released. To wake, new memory is created, mapped at every place and
-//! written; it is the pool's once all of that is done.
+//! To sleep, live contents are copied first. Then every place of every chunk is unmapped; each can be mapped again as
+//! long as the memory exists. Only then is the memory released. To wake, new memory is created, mapped at every place
+//! and written; the pool owns it once all of that is done.
 //!
 //! No work may use the memory meanwhile: the program says so by its call, and the caller has waited for the device.
 
@@ -23,12 +24,12 @@ use crate::fallible::{Grown, TryPush, with_room};
 use crate::heap::{Backup, Sleeper};
 use crate::ids::{Class, PoolId};
 
-/// Gives the memory of a private pool with chunks of its own back, and keeps what its live blocks hold. Returns the bytes given
-/// back. The device has passed all work.
+/// Gives back the memory of a private pool with chunks of its own, and keeps the contents of its live blocks. Returns
+/// the bytes given back. The device has passed all work.
 ///
 /// # Errors
-/// Everything is as before, but for live memory that could not be mapped again at once: that is tried again before anything
-/// else (`PendingRollback`).
+/// On any error the pool has not changed, except for live memory that could not be mapped again at once: its mapping is
+/// tried again before any other step (`PendingRollback`).
 pub(crate) fn sleep(context: &mut StrategyContext<'_>, owner: PoolId, backup: &Backup) -> Result<u64> {
     context.retry_rollback()?;
     let sleeper = context.heap.sleeper(owner)?;
@@ -73,11 +74,11 @@ fn unmap_everywhere(context: &mut StrategyContext<'_>, sleeper: &Sleeper) -> Res
     Ok(())
 }
 
-/// Gives a private pool that sleeps its memory again, and what its live blocks held. Returns the bytes taken.
+/// Gives a sleeping private pool memory again, and restores the contents of its live blocks. Returns the bytes taken.
 ///
 /// # Errors
-/// [`Miss::OutOfMemory`] if the limits or the device leave too little room. The pool sleeps on, whatever the error, and what
-/// was kept is kept.
+/// [`Miss::OutOfMemory`] if the limits or the device leave too little room. After any error the pool still sleeps, and
+/// its saved contents are kept.
 pub(crate) fn wake(context: &mut StrategyContext<'_>, owner: PoolId) -> MissResult<u64> {
     context.retry_rollback()?;
     let sleeper = context.heap.sleeper(owner)?;
@@ -95,13 +96,13 @@ pub(crate) fn wake(context: &mut StrategyContext<'_>, owner: PoolId) -> MissResu
     Ok(bytes)
 }
 
-/// Places that lie one behind the other, with the numbers of their chunks.
+/// Contiguous places, with the numbers of their chunks.
 struct Run {
     mapping: Mapping,
     chunks: Vec<usize>,
 }
 
-/// Returns the places in runs, each of which is mapped with one call for its access.
+/// Returns the places in runs of contiguous ones; one call gives the device access to a run.
 fn runs_of(sleeper: &Sleeper) -> Grown<Vec<Run>> {
     let mut runs: Vec<Run> = Vec::new();
     let mut last = None;
@@ -120,7 +121,7 @@ fn runs_of(sleeper: &Sleeper) -> Grown<Vec<Run>> {
     Ok(runs)
 }
 
-/// Creates the memory, and maps it everywhere.
+/// Creates the pool's new memory, and maps it at all places.
 fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, runs: &mut [Run]) -> Result<()> {
     for (_, chunk) in &sleeper.chunks {
         memory.create(context.driver, chunk.size, chunk.size)?;
@@ -137,7 +138,7 @@ fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, 
 /// Gives back memory with which a pool could not wake. Where a place could not be unmapped, the memory counts as held until it
 /// is, so it is released after that.
 fn undo(context: &mut StrategyContext<'_>, memory: Mapping, mut left: Vec<Run>) {
-    // As far as it goes; those that remain are undone in the same order later.
+    // Runs that cannot be undone here are undone in the same order later.
     left.retain_mut(|run| run.mapping.undo(context.driver).is_err());
     if left.is_empty() {
         context.rollback.undo(context.heap, context.driver, memory);

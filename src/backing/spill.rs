@@ -1,6 +1,6 @@
-//! Live memory is spilled to the machine's memory, and comes back.
+//! Spilling of live memory to the machine's memory, and its return to the device.
 //!
-//! Owns: which chunks, and how many of them. `exchange.rs` makes the calls; the heap says which may be.
+//! Owns: the choice of chunks to spill. `exchange.rs` makes the calls; the heap says which chunks may be spilled.
 
 use super::context::{InTurn, Miss, MissResult, Spill, StrategyContext};
 use super::exchange::{Fate, Part, exchange};
@@ -12,10 +12,10 @@ use crate::ids::{BlockId, ChunkId};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
-/// How many chunks are tried at once that cannot be exchanged, for bounds or for what the driver says.
+/// The most exchanges that the bounds or the driver may refuse in one call of [`spill`].
 const MAX_REFUSED: u32 = 16;
 
-/// In how many steps the live part of a chunk is told from that of another.
+/// The number of steps in which the live parts of chunks are compared.
 const SHARES: u128 = 64;
 
 /// A chunk that is to be spilled.
@@ -26,11 +26,11 @@ struct Chosen {
     coldness: u64,
 }
 
-/// Spills live memory until the device has about `bytes` more, if it may be spilled at present. The CPU has waited for the device.
-/// Returns whether any was spilled: none if all that may be would not suffice.
+/// Spills live memory until the device has about `bytes` more, if spilling is allowed at present. The CPU has waited
+/// for the device. Returns whether any was spilled; none is if all candidates together would not suffice.
 ///
 /// # Errors
-/// Those of [`exchange`].
+/// The errors of [`exchange`].
 pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult<bool> {
     let Some(spill) = context.spill.filter(|_| !context.capturing()) else { return Ok(false) };
     drop_spilled(context)?;
@@ -72,7 +72,8 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
     Ok(any)
 }
 
-/// Returns the parts that a chunk is spilled in: as it is cut, and what is live once more, so that kept memory of the machine fits.
+/// Returns the parts that a chunk is spilled in: free parts are lost, and live parts are cut into sizes of kept host
+/// memory.
 fn parts_of(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     let mut kept = heap.host_stock().sizes()?;
     let mut parts = Vec::new();
@@ -86,7 +87,8 @@ fn parts_of(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     Ok(parts)
 }
 
-/// Chooses the coldest chunks by which the device gets so many bytes, within the budget: none, if all are too few.
+/// Returns the coldest chunks whose spilling gives the device `bytes` bytes within the budget, or none if all together
+/// are too few.
 fn choose(
     heap: &Heap,
     spill: &Spill<'_>,
@@ -102,7 +104,7 @@ fn choose(
     }
     all.sort_unstable_by_key(|of| (Reverse(of.coldness), Reverse(of.candidate.size), of.chunk.address));
     if !within(&all, bytes, budget) {
-        // Those that take least of the machine's memory for what the device gets.
+        // Prefer chunks with the fewest live bytes for each byte that the device gains.
         let share = |of: &SpillCandidate| u128::from(of.live) * SHARES / u128::from(of.size.max(1));
         all.sort_unstable_by_key(|of| (share(&of.candidate), Reverse(of.coldness), of.chunk.address));
         if !within(&all, bytes, budget) {
@@ -114,7 +116,7 @@ fn choose(
     Ok(all)
 }
 
-/// Returns whether these chunks, in their order, give the device so many bytes within a budget.
+/// Returns whether spilling these chunks in order gives the device `bytes` bytes within the budget.
 fn within(all: &[Chosen], bytes: u64, budget: u64) -> bool {
     let (mut gained, mut left) = (0, budget);
     all.iter().any(|of| {
@@ -123,7 +125,7 @@ fn within(all: &[Chosen], bytes: u64, budget: u64) -> bool {
     })
 }
 
-/// Returns whether a chunk is spilled too, where so many bytes were gained and so many of the budget are left.
+/// Returns whether a chunk is spilled, given the bytes gained and the budget left so far, and updates both.
 fn takes(of: &SpillCandidate, bytes: u64, gained: &mut u64, left: &mut u64) -> bool {
     let takes = *gained < bytes && of.live <= *left;
     if takes {
@@ -133,10 +135,10 @@ fn takes(of: &SpillCandidate, bytes: u64, gained: &mut u64, left: &mut u64) -> b
     takes
 }
 
-/// Gives the machine's memory back in which nothing is live any more, where every stream has passed. No stream is being captured.
+/// Gives back host memory in which no block is live and which every stream has passed. No stream is being captured.
 ///
 /// # Errors
-/// A driver call failed; what was given back before stays so.
+/// A driver call failed; memory given back before stays given back.
 pub(crate) fn drop_spilled(context: &mut StrategyContext<'_>) -> Result<()> {
     for (id, size) in context.heap.spilled_and_free()? {
         match exchange(context, id, &[Part { size, fate: Fate::Lost }]) {
@@ -147,11 +149,11 @@ pub(crate) fn drop_spilled(context: &mut StrategyContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Lets what is spilled come back, the hottest first, or only these chunks, as long as the device has room for it and `spare` bytes
-/// more. The CPU has waited for the device. Returns the bytes that came back.
+/// Moves spilled chunks back to the device, the hottest first, or only those in `only`, as long as the device has room
+/// for them and `spare` bytes more. The CPU has waited for the device. Returns the bytes that came back.
 ///
 /// # Errors
-/// A driver call failed; what came back before stays so.
+/// A driver call failed; chunks moved back before stay on the device.
 pub(crate) fn unspill(context: &mut StrategyContext<'_>, only: Option<&[ChunkId]>, spare: u64) -> Result<u64> {
     drop_spilled(context)?;
     let before = context.driver.busy_ns();

@@ -1,4 +1,4 @@
-//! Units of expandable segments: mapped, unmapped, and the addresses that they lie in.
+//! Units of expandable segments: how they are mapped, unmapped and moved, and the addresses that they lie in.
 //!
 //! Owns: the driver calls for them, with the costs of PyTorch's (`ExpandableSegment` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike there, a failed growth is undone.
@@ -18,7 +18,7 @@ use crate::span::Span;
 #[derive(Clone, Copy)]
 pub(crate) struct Units {
     pub(crate) block: BlockId,
-    /// Bytes of one.
+    /// Bytes of one unit.
     pub(crate) unit: u64,
     pub(crate) first: u64,
     pub(crate) end: u64,
@@ -31,8 +31,8 @@ pub(crate) struct UnmappedPart {
     pub(crate) span: Span,
 }
 
-/// Reserves addresses for a segment of a pool: `size` bytes, or, where the driver refuses so many, half of them, and so on, but
-/// not fewer than `least`. Returns its unmapped block.
+/// Reserves addresses for a segment of a pool: `size` bytes, halved as long as the driver refuses, but at least
+/// `least`. Returns its unmapped block.
 pub(crate) fn reserve_segment(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
@@ -64,7 +64,7 @@ fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> Driver
     Ok(())
 }
 
-/// Does the same for a segment in which memory was to be mapped, unless some that failed may still be.
+/// Gives back the addresses of a segment after mapping memory there failed, unless some of it may still be mapped.
 pub(crate) fn release_unused(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
     if context.rollback.is_empty() { release_reservation(context, id) } else { Ok(()) }
 }
@@ -79,8 +79,8 @@ pub(crate) fn release_empty_segments(context: &mut StrategyContext<'_>, pool: Po
     }
 }
 
-/// Creates and maps the units of all parts, or undoes it. Returns the free block that the last part became part of; `None`
-/// without parts.
+/// Creates and maps the units of all parts, or of none. Returns the free block that the last part became part of;
+/// `None` without parts.
 pub(crate) fn map_units(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
@@ -162,9 +162,9 @@ pub(crate) fn unmap_units(context: &mut StrategyContext<'_>, units: Units) -> Re
     result
 }
 
-/// Moves units of free blocks of one pool to a part of an unmapped block of its segment, one behind the other, or none of them.
-/// Their stream has passed. Returns the free block that they are part of. A unit that cannot be unmapped where it was stays
-/// there, and so do those behind it: then the others have moved, and the error is returned.
+/// Moves units of free blocks of one pool to a part of an unmapped block of its segment, one behind the other, or none
+/// of them. Their stream has passed. Returns the free block that they are part of. If a unit cannot be unmapped at its
+/// old place, it and the units behind it stay there, the others have moved, and the error is returned.
 ///
 /// A unit is mapped at its new place before it is unmapped at the old one, so that its memory is always at one of them.
 pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], to: UnmappedPart) -> Served {
@@ -180,7 +180,7 @@ pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], t
     context.heap.reserve_units(to.room, to.span)?;
     context.rollback.reserve(1)?;
     let mut slots = context.heap.reserve_parts(to.room, sources.len() + 1)?;
-    // Room for what is split off if a unit cannot be unmapped, and for how far each source has gone.
+    // Room for the part split off if a unit cannot be unmapped, and for the progress in each source.
     let spare: Vec<Piece> = with_room(count)?;
     let mut gone: Vec<u64> = with_room(sources.len())?;
     let mut mapping = context.map(mapping)?;

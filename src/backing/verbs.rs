@@ -10,7 +10,7 @@ use crate::ids::{BlockId, PoolIndex, StreamId};
 use crate::span::Span;
 
 impl StrategyContext<'_> {
-    /// Takes the free block that fits the request best by these rules out of the free index.
+    /// Takes the free block out of the free index that fits the request best by these rules.
     pub(crate) fn fit(&mut self, request: &Request, rules: &FitRules) -> Option<BlockId> {
         self.heap.fit(request, rules).some()
     }
@@ -21,12 +21,12 @@ impl StrategyContext<'_> {
         id
     }
 
-    /// Puts a block back that was taken, and that serves nothing.
+    /// Puts back a block that was taken and serves no request.
     pub(crate) fn put_back(&mut self, id: BlockId) {
         self.heap.put_back(id);
     }
 
-    /// Takes the part `span` of a free block of chunks or units. What lies before it and behind it stays free.
+    /// Takes the part `span` of a free block of chunks or units. The parts before and behind `span` stay free.
     pub(crate) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
         self.heap.carve(id, span)
     }
@@ -41,19 +41,20 @@ impl StrategyContext<'_> {
         self.heap.cut_equally(id, size, most)
     }
 
-    /// Joins the free blocks of segments in which nothing is live, where blocks do not merge when they are freed.
+    /// Joins the free blocks of segments without live blocks, for strategies in which blocks do not merge when freed.
     pub(crate) fn join_free_segments(&mut self) -> Result<()> {
         self.heap.join_free_segments()
     }
 
-    /// Takes a block for the request from a run of free blocks that begins at `first`, and that only pools separate.
+    /// Takes a block for the request from a run of free blocks that begins at `first`; the blocks differ only in their
+    /// pools.
     pub(crate) fn take_run(&mut self, first: BlockId, request: &Request, placement: Placement) -> Result<BlockId> {
         let id = self.heap.join_run(first, request.pool, request.size)?;
         self.heap.take_free(id);
         Ok(self.heap.place(id, request, placement))
     }
 
-    /// Takes a block of a view that exists. The plan is the one by which the view is found again.
+    /// Takes a block of a view that exists. `plan` is the hash by which the view is found again.
     pub(crate) fn reuse_view(&mut self, window: Window, request: &Request, plan: Option<PlanHash>) -> Result<BlockId> {
         self.heap.reuse_view(window, request.size, request.pool, plan)
     }
@@ -67,7 +68,7 @@ impl StrategyContext<'_> {
 
     /// Makes a granule of a free large block a slab for a pool of small blocks, and takes it.
     pub(crate) fn carve_slab(&mut self, id: BlockId, slab: Span, pool: PoolIndex) -> Served {
-        // Mapped before it is cut out: if this fails, nothing has changed.
+        // The granule is mapped before it is cut out, so that a failed mapping changes nothing.
         map_home(self, slab)?;
         let id = self.heap.carve(id, slab)?;
         self.heap.make_slab(id, pool);
@@ -100,7 +101,8 @@ impl StrategyContext<'_> {
         Ok(streams.epochs.has_passed_all(&mut on, pool.large())?)
     }
 
-    /// Returns whether a pool has free memory, and its stream is being captured, though nobody said so: then it cannot be waited for.
+    /// Returns whether a pool has free memory and its stream is in a capture that the allocator was not told of. Such a
+    /// stream cannot be waited for.
     pub(crate) fn is_captured(&self, pool: PoolIndex) -> Result<bool> {
         let of = self.heap.pool(pool.large());
         let has_memory = self.heap.pool(pool).free.len() > 0;
@@ -108,7 +110,8 @@ impl StrategyContext<'_> {
         Ok(may_be && self.driver.is_capturing(of.stream)?)
     }
 
-    /// In a capture: frees, and makes idle, what is passed according to events that were recorded before it.
+    /// During a capture, frees blocks and makes memory idle that streams have passed by events recorded before the
+    /// capture.
     pub(crate) fn poll_in_capture(&mut self) -> Result<()> {
         let (streams, mut on) = self.on_streams();
         streams.epochs.poll_in_capture(&mut on, &mut streams.recorded)
@@ -120,12 +123,13 @@ impl StrategyContext<'_> {
         self.streams.epochs.recorded_at(self.heap, pool, id)
     }
 
-    /// Counts that memory is asked for again after free memory was given back.
+    /// Counts a retry: a request asks the driver again after free memory was given back.
     pub(crate) fn count_retry(&mut self) {
         self.heap.counters_mut().num_alloc_retries += 1;
     }
 
-    /// Counts the bytes by which memory grew for a request, if it could have had memory that recorded streams use behind waits instead.
+    /// Counts the bytes by which memory grew for a request that could instead have waited for blocks that recorded
+    /// streams use.
     pub(crate) fn count_growth_for_wait(&mut self, request: &Request, bytes: u64) -> Result<()> {
         let (streams, on) = self.on_streams();
         if streams.has_recorded(&on, request)? {

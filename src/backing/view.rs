@@ -1,4 +1,4 @@
-//! Views are built, cut and dropped.
+//! Views: how they are built, cut and dropped.
 //!
 //! Owns: the driver calls that make and remove a view, and the bounds on views. The strategy chooses the chunks of a
 //! view.
@@ -87,12 +87,13 @@ pub(crate) fn build_view(context: &mut StrategyContext<'_>, plan: ViewPlan, requ
 }
 
 /// Drops views until the planned one is within the bounds: those unused longest first, and only views that no stream
-/// can still be using. If that cannot suffice, drops none and returns how much views would have taken.
+/// can still be using. If dropping all of those would not suffice, drops none and returns the usage that views would
+/// have had.
 pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<Option<ViewUsage>, Error> {
     make_room_for(context, plan.usage_with(ViewUsage::default()))
 }
 
-/// Does the same for `more` of each bounded quantity.
+/// Drops views, as [`make_room`] does, until `more` of each bounded quantity is within the bounds.
 pub(super) fn make_room_for(context: &mut StrategyContext<'_>, more: ViewUsage) -> Result<Option<ViewUsage>, Error> {
     let views = context.heap.views();
     let mut left = views.usage();
@@ -109,7 +110,7 @@ pub(super) fn make_room_for(context: &mut StrategyContext<'_>, more: ViewUsage) 
     dropped.into_iter().try_for_each(|id| drop_view(context, id)).map(|()| None)
 }
 
-/// Returns how much views take that [`make_room`] would not drop.
+/// Returns the usage of the views that [`make_room`] would not drop.
 pub(crate) fn usage_of_kept_views(heap: &Heap) -> ViewUsage {
     let kept = heap.views().iter().filter(|(_, view)| !heap.is_done_with(view));
     kept.fold(ViewUsage::default(), |usage, (_, view)| ViewUsage {
@@ -136,7 +137,7 @@ pub(crate) fn drop_view(context: &mut StrategyContext<'_>, id: ViewId) -> Result
     Ok(())
 }
 
-/// Unmaps these chunks of a view. Its other parts may be in use.
+/// Unmaps chosen chunks of a view. Other parts of the view may be in use.
 pub(crate) fn cut_view(
     context: &mut StrategyContext<'_>,
     id: ViewId,
@@ -161,7 +162,7 @@ pub(crate) fn cut_view(
     Ok(())
 }
 
-/// Gives back the addresses of views without mappings. One that has only holes may still have users.
+/// Gives back the addresses of views without mappings. A view that has only holes may still have users.
 pub(crate) fn finish_drops(context: &mut StrategyContext<'_>) -> Result<(), Error> {
     let heap = &*context.heap;
     let is_unused = |view: &View| view.chunks.is_empty() && view.users == 0;

@@ -1,6 +1,6 @@
 //! The table of blocks: slots addressed by small numbers, with links instead of pointers.
 //!
-//! Owns: the storage of [`Block`]s and the meaning of a [`BlockId`]. It does not know what a free block is for.
+//! Owns: the storage of [`Block`]s and the meaning of a [`BlockId`]. The table does not know how free blocks are used.
 //!
 //! Slot 0 is a sentinel that no block ever uses. A missing neighbour is slot 0, so links are written without a check,
 //! and an id out of range reads the sentinel instead of panicking.
@@ -28,7 +28,7 @@ pub(crate) enum State {
     Unmapped,
     /// A range of home whose bytes a block hands out through a view.
     Piece,
-    /// Memory before a guarded block, which serves nobody.
+    /// Memory before a guarded block, which serves no request.
     Slack,
     /// A guarded block that is not handed out, and whose memory is to be unmapped.
     Retired,
@@ -40,9 +40,10 @@ pub(crate) enum State {
 pub(crate) enum Freeing {
     /// The block merges with its neighbours.
     AtOnce,
-    /// More than merging: other streams were named by `record_stream`, or the block is of a private pool.
+    /// Freeing takes more than merging: `record_stream` named other streams, or the block belongs to a private pool.
     BySteps,
-    /// The same. The stream of the block has ended, so the block belongs to none, also where a new stream has the handle and the pool.
+    /// As `BySteps`, and the block's stream has ended. The block belongs to no stream, even if a new stream has
+    /// the handle and the pool.
     OfNoStream,
 }
 
@@ -56,27 +57,27 @@ pub(crate) enum Kind {
     Expandable,
     /// A part of home.
     Home,
-    /// A part of a view: it owns pieces of home, linked through `left` and then each piece's `right`.
+    /// A part of a view: the block owns pieces of home, linked through `left` and then each piece's `right`.
     View,
-    /// Memory of its own, between addresses without memory.
+    /// A guarded block: it has memory of its own, between addresses without memory.
     Guarded,
 }
 
-/// A contiguous part of a segment. It takes 64 bytes, which is one cache line.
+/// A contiguous part of a segment. The struct takes 64 bytes, which is one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// Bytes as requested, when the block was last handed out.
+    /// The requested bytes when the block was last handed out.
     pub(crate) requested: u64,
     /// The clock of the pool when the last of the bytes became free. The clock counts searches (an age, for garbage
-    /// collection), or the epochs of the stream. Of a live block, where memory may be spilled: the count of operations when the
-    /// program last said that it uses it.
+    /// collection), or the epochs of the stream. For a live block, if memory may be spilled: the count of operations
+    /// when the program last said that it uses the block.
     pub(crate) freed_at: u64,
-    /// The neighbour before it in its segment.
+    /// The neighbour before the block in its segment.
     pub(crate) prev: BlockId,
-    /// The neighbour after it in its segment.
+    /// The neighbour after the block in its segment.
     pub(crate) next: BlockId,
     /// Links of the free index.
     pub(crate) left: BlockId,
@@ -88,9 +89,9 @@ pub(crate) struct Block {
     pub(crate) capture: u32,
     pub(crate) kind: Kind,
     pub(crate) state: State,
-    /// Of a live block: what freeing it takes.
+    /// For a live block: how it is freed.
     pub(crate) freeing: Freeing,
-    /// Of a live block, where memory may be spilled: what the program said of its use.
+    /// For a live block, if memory may be spilled: the program's advice on its use.
     pub(crate) advice: Advice,
 }
 
@@ -149,13 +150,14 @@ impl Block {
         self.freeing != Freeing::AtOnce
     }
 
-    /// Returns the first byte behind it.
+    /// Returns the address of the first byte behind the block.
     pub(crate) fn end(&self) -> u64 {
         self.address + self.size
     }
 }
 
-/// Slots of a [`BlockTable`] that are reserved for the caller, who holds the heap, so that no one else can take them.
+/// Slots of a [`BlockTable`] that are reserved for the caller, who borrows the heap, so that no other code can take
+/// them.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Slots {
@@ -180,7 +182,7 @@ impl BlockTable {
         Ok(Self { slots, vacant: BlockId::NONE, live: 0 })
     }
 
-    /// Returns how many blocks there are.
+    /// Returns the number of blocks.
     pub(crate) fn len(&self) -> usize {
         self.live
     }

@@ -1,7 +1,7 @@
 //! Copies between memory of the CPU by several threads.
 //!
-//! Owns: how many threads, and from how many bytes on. One thread copies 5 to 10 GB/s into memory that it touches first, a link
-//! to a GPU 55.
+//! Owns: how many threads copy, and from how many bytes on. One thread copies 5 to 10 GB/s into memory that it touches
+//! first, a link to a GPU carries 55 GB/s.
 
 use crate::fallible::{Grown, TryPush, with_room};
 use std::num::NonZero;
@@ -10,14 +10,14 @@ use std::thread;
 /// The bytes of one part, which one thread copies.
 pub(super) const PART: usize = 4 << 20;
 
-/// From so many parts on there are threads: to start one takes as long as to copy a part, and memory of the host that cannot be
-/// refused, which is why little is copied without.
+/// Threads are used from this many parts on. To start a thread takes as long as to copy a part, and needs host memory
+/// whose lack cannot be handled, so that small copies use none.
 const FOR_THREADS: usize = 8;
 
 /// The most threads at once.
 const THREADS: usize = 8;
 
-/// A copy of one part, and whether it was made.
+/// The copy of one part, and whether it was made.
 struct Job<'a> {
     from: &'a [u8],
     to: To<'a>,
@@ -25,7 +25,7 @@ struct Job<'a> {
 }
 
 enum To<'a> {
-    /// Memory that is made for it.
+    /// New memory, allocated for the part.
     New(Vec<u8>),
     Known(&'a mut [u8]),
 }
@@ -60,14 +60,14 @@ pub(super) fn append(parts: &mut Vec<Vec<u8>>, bytes: &[u8]) -> Grown<()> {
     for job in jobs {
         match job.to {
             To::New(bytes) if job.done => parts.push(bytes),
-            // Asked again for the error.
+            // A reservation that must fail returns the error.
             _ => Vec::<u8>::new().try_reserve_exact(usize::MAX)?,
         }
     }
     Ok(())
 }
 
-/// Copies parts to bytes, which are as many. Returns whether they were.
+/// Copies parts to a slice of the same total size. Returns whether the sizes were equal.
 pub(super) fn copy(parts: &[Vec<u8>], bytes: &mut [u8]) -> Grown<bool> {
     let mut jobs = Vec::new();
     let whole = parts.iter().map(Vec::len).sum::<usize>() == bytes.len();
@@ -81,7 +81,7 @@ pub(super) fn copy(parts: &[Vec<u8>], bytes: &mut [u8]) -> Grown<bool> {
     Ok(whole && jobs.iter().all(|job| job.done))
 }
 
-/// Runs all jobs, in threads if there are several. A thread that cannot be had is done without.
+/// Runs all jobs, in threads if there are several. If a thread cannot be started, the caller's thread runs its jobs.
 fn run(jobs: &mut [Job<'_>]) {
     let most =
         if jobs.len() < FOR_THREADS { 1 } else { thread::available_parallelism().map_or(1, NonZero::get).min(THREADS) };

@@ -127,7 +127,8 @@ impl Heap {
         large
     }
 
-    /// Does the same as [`Self::open_window`] for bytes at home. `large` is the pool, if it is known.
+    /// Returns the large pool of a private pool for which all of these bytes at home are free. `large` is the pool, if
+    /// it is known.
     fn open_span(&self, owner: PoolId, large: Option<PoolIndex>, span: Span) -> Option<PoolIndex> {
         let mut id = self.covering(span.start);
         let large = large.unwrap_or(self.blocks[id].pool.large());

@@ -32,13 +32,13 @@ pub(crate) struct Chunk {
     pub(crate) address: u64,
     pub(crate) size: u64,
     pub(crate) handle: Handle,
-    /// Whether it was placed as a slab for small blocks.
+    /// Whether the chunk was placed as a slab for small blocks.
     pub(crate) slab: bool,
-    /// Whether others know the memory, and not only its addresses.
+    /// Whether the physical memory is known outside the allocator, and not only its addresses.
     pub(crate) fixed: bool,
-    /// Whether it sleeps: its memory is gone, and its handle with it. Its addresses stay.
+    /// Whether the chunk sleeps: its memory and its handle were released, its addresses stay.
     pub(crate) asleep: bool,
-    /// Whether it is spilled: its memory is the machine's.
+    /// Whether the chunk is spilled: its physical memory is the machine's.
     pub(crate) spilled: bool,
 }
 
@@ -56,7 +56,8 @@ impl Chunk {
 /// One range of home's addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HomeRange {
-    /// The addresses that the driver gave. The segment has them all, except where it would touch another range.
+    /// The addresses that the driver gave. The range's segment has all of them, except where it would touch another
+    /// range.
     pub(crate) reserved: Span,
     /// The number of the range among the segments.
     pub(crate) segment: SegmentId,
@@ -81,23 +82,23 @@ pub(crate) struct ChunkMap {
     ranges: Vec<HomeRange>,
     /// The first block that begins in each granule; 0 is none.
     first: Vec<u32>,
-    /// One bit a granule: a block begins in it.
+    /// One bit a granule: whether a block begins in the granule.
     begun: Vec<u64>,
     /// The chunk that holds each granule, plus one; 0 is none.
     chunk_of: Vec<u32>,
     chunks: Vec<Option<Chunk>>,
     vacant: Vec<u32>,
-    /// One bit a granule: it belongs to a chunk that is not mapped at home.
+    /// One bit a granule: whether the granule belongs to a chunk that is not mapped at home.
     bare: Vec<u64>,
     bare_chunks: usize,
-    /// All slabs for small blocks lie from here on; where home is scattered, large chunks too.
+    /// The address from which on all slabs for small blocks lie; where home is scattered, large chunks lie there too.
     slabs_from: u64,
-    /// Of the places of all chunks.
+    /// The fingerprint of the places of all chunks.
     fingerprint: Fingerprint,
 }
 
 impl ChunkMap {
-    /// Makes the tables of a home with this many bytes of addresses, which has no place yet.
+    /// Makes the tables of a home with this many bytes of addresses, which has no start address yet.
     pub(crate) fn of_size(size: u64) -> Grown<Self> {
         let granules = (size / GRANULE) as usize;
         Ok(Self {
@@ -115,7 +116,7 @@ impl ChunkMap {
         })
     }
 
-    /// Gives home its place.
+    /// Sets the addresses of home.
     pub(crate) fn placed(mut self, span: Span, segment: SegmentId, head: BlockId) -> Self {
         (self.span, self.slabs_from) = (span, span.end());
         self.ranges.push(HomeRange { reserved: span, segment });
@@ -150,7 +151,7 @@ impl ChunkMap {
     /// Makes the tables of a home that has one more range. Returns `None` if they would have to be larger than those of any
     /// home.
     pub(crate) fn wider(&self, range: Span) -> Grown<Option<WiderTables>> {
-        // Words of bits stay whole where the start moves by whole words.
+        // The start moves by whole words of bits, so that no word has to be shifted.
         let below = self.span.start.saturating_sub(range.start).next_multiple_of(64 * GRANULE);
         let end = self.span.end().max(range.end());
         let Some(start) = self.span.start.checked_sub(below).filter(|start| end - start <= MAX_HOME) else {
@@ -165,7 +166,7 @@ impl ChunkMap {
             chunk_of: zeros(granules)?,
             bare: zeros(granules.div_ceil(64))?,
         };
-        // Only entries of ranges are copied: those between them stay without memory of the host.
+        // Only entries of ranges are copied: entries between them take no host memory.
         for HomeRange { reserved, .. } in &self.ranges {
             let (from, to) = (self.granule(reserved.start), self.granule(reserved.end()));
             out.first[from + moved..to + moved].copy_from_slice(&self.first[from..to]);
@@ -185,7 +186,7 @@ impl ChunkMap {
         self.begins(head, start, BlockId::NONE, 0);
     }
 
-    /// Removes a range without chunks, whose block is `head`. Returns whether another one is left.
+    /// Removes a range without chunks, whose block is `head`. Returns whether home has another range left.
     pub(crate) fn remove_range(&mut self, segment: SegmentId, head: BlockId, start: u64) -> bool {
         self.ends(head, start, BlockId::NONE, 0);
         self.ranges.retain(|range| range.segment != segment);
@@ -225,7 +226,7 @@ impl ChunkMap {
         }
     }
 
-    /// Notes that the block at `address` was merged into the one before it. `next` begins behind it.
+    /// Notes that the block at `address` was merged into the block before it. `next` begins behind the merged block.
     pub(crate) fn ends(&mut self, id: BlockId, address: u64, next: BlockId, next_address: u64) {
         let granule = self.granule(address);
         if self.first.get(granule) != Some(&id.0) {
@@ -280,7 +281,7 @@ impl ChunkMap {
         self.fingerprint
     }
 
-    /// Adds a chunk at its place. It is bare at first.
+    /// Adds a chunk at its place. The chunk is bare at first.
     pub(crate) fn add_chunk(&mut self, chunk: Chunk) -> ChunkId {
         let slot = self.vacant.pop().unwrap_or(self.chunks.len() as u32);
         match self.chunks.get_mut(slot as usize) {
@@ -337,14 +338,14 @@ impl ChunkMap {
         false
     }
 
-    /// Notes that others know the memory of a chunk.
+    /// Notes that the physical memory of a chunk is known outside the allocator.
     pub(crate) fn fix(&mut self, id: ChunkId) {
         if let Some(Some(chunk)) = self.chunks.get_mut(id.0 as usize) {
             chunk.fixed = true;
         }
     }
 
-    /// Notes that a chunk has no memory any more, or has it again, by this handle.
+    /// Notes that a chunk has lost its memory (`None`), or has memory again with this handle.
     pub(crate) fn set_handle(&mut self, id: ChunkId, handle: Option<Handle>) {
         if let Some(Some(chunk)) = self.chunks.get_mut(id.0 as usize) {
             chunk.asleep = handle.is_none();

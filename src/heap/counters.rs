@@ -1,6 +1,7 @@
 //! Counters of all that an allocator has done.
 //!
-//! Owns: the counters behind [`Stats`]. They are written at every operation: three writes to add, one to subtract.
+//! Owns: the counters behind [`Stats`]. The counters are written at every operation: three writes to add, one to
+//! subtract.
 
 use crate::ids::{Class, StreamId};
 use crate::report::stats::{
@@ -11,10 +12,10 @@ use crate::report::stats::{
 struct PoolCount {
     current: u64,
     peak: u64,
-    /// All that was ever added, modulo 2^64, since a long run allocates more bytes than that. The part that was taken
-    /// away is `added` less `current`.
+    /// The sum of all additions, modulo 2^64, since a long run may allocate more bytes than that. The sum of all
+    /// subtractions is `added` less `current`.
     added: u64,
-    /// `added`, and the part taken away, at the last reset of accumulated figures.
+    /// The sums of additions and of subtractions at the last reset of accumulated figures.
     added_at_reset: u64,
     freed_at_reset: u64,
 }
@@ -51,14 +52,14 @@ impl Counter {
         self.peak = self.peak.max(self.pools[0].current + self.pools[1].current);
     }
 
-    /// Subtracts. More than the present value would be a broken invariant, and makes the counter 0.
+    /// Subtracts an amount. An amount above the present value, which would break an invariant, makes the counter 0.
     pub(crate) fn sub(&mut self, class: Class, amount: u64) {
         let pool = &mut self.pools[class as usize];
         debug_assert!(pool.current >= amount, "a counter would fall below 0");
         pool.current = pool.current.saturating_sub(amount);
     }
 
-    /// Adds what was added before and taken away again, as no new amount.
+    /// Restores an amount that was added before and subtracted, without counting it as newly added.
     pub(crate) fn add_again(&mut self, class: Class, amount: u64) {
         let pool = &mut self.pools[class as usize];
         pool.current += amount;
@@ -80,7 +81,7 @@ impl Counter {
         self.peak
     }
 
-    /// Returns all that was ever added, modulo 2^64.
+    /// Returns the sum of all additions, modulo 2^64.
     pub(crate) fn ever(&self) -> u64 {
         self.pools[0].added.wrapping_add(self.pools[1].added)
     }
@@ -126,7 +127,8 @@ macro_rules! counters_of {
             $( pub(crate) $over_time: Counter, )*
             $( pub(crate) $reset: $reset_type, )*
             $( pub(crate) $kept: $kept_type, )*
-            /// When the newest event was recorded for which the present request waits, and on which stream; 0 without a wait.
+            /// The operation at which the newest event was recorded for which the present request waits, and its
+            /// stream; 0 without a wait.
             pub(crate) newest_wait: (u64, StreamId),
             pub(crate) sleeps: u64,
             pub(crate) wakes: u64,
@@ -163,7 +165,7 @@ macro_rules! counters_of {
 statistics!(counters_of);
 
 impl Counters {
-    /// Returns the number of allocations and frees so far, modulo 2^64. It serves as a clock.
+    /// Returns the number of allocations and frees so far, modulo 2^64. The number serves as a clock.
     pub(crate) fn operations(&self) -> u64 {
         let of = |pool: &PoolCount| pool.added.wrapping_mul(2).wrapping_sub(pool.current);
         of(&self.allocation.pools[0]).wrapping_add(of(&self.allocation.pools[1]))

@@ -1,4 +1,4 @@
-//! What the driver's pool of stream-ordered memory holds: each allocation of it is a segment with one block, and the rest is idle.
+//! Memory of the driver's stream-ordered pool: each allocation of it is a segment with one block, and the rest is idle.
 //!
 //! Owns: how allocations of the pool come and go. The driver alone divides its memory.
 
@@ -11,10 +11,10 @@ use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
 
 impl Heap {
-    /// Adds an allocation of the pool. Returns its block, which is not in the free index. How much the pool holds then is not
-    /// known before [`Self::set_pool_held`].
+    /// Adds an allocation of the pool. Returns its block, which is not in the free index. The bytes that the pool then
+    /// holds are unknown until [`Self::set_pool_held`].
     pub(crate) fn add_pooled_segment(&mut self, pool: PoolIndex, span: Span, slots: &mut Slots) -> BlockId {
-        // First, so that no peak counts its bytes twice.
+        // The idle bytes are reduced first, so that no peak counts the bytes twice.
         let before = self.driver_pool.idle;
         self.set_idle(before.saturating_sub(span.size));
         let id = self.add_malloc_segment(pool, span, slots);
@@ -29,7 +29,8 @@ impl Heap {
         self.reserve_segment(pool)
     }
 
-    /// Does what [`Heap::check_answer`] does for an allocation of the pool, without a walk over all segments where all are such.
+    /// Checks the addresses of an allocation of the pool as [`Heap::check_answer`] does, without a walk over all
+    /// segments if all of them are such allocations.
     pub(crate) fn check_pooled(&self, span: Span) -> DriverResult<()> {
         let spans = &self.driver_pool.spans;
         if spans.len() as u64 != self.counters.segment.current() {
@@ -37,11 +38,11 @@ impl Heap {
         }
         let end = span.start.checked_add(span.size).filter(|_| span.start != 0 && span.start.is_multiple_of(MIN_BLOCK));
         let is_apart = |end: u64| spans.before((end, 0)).is_none_or(|(start, size)| start + size <= span.start);
-        // The walk finds the words for it.
+        // The walk over all segments words the error.
         if end.is_some_and(is_apart) { Ok(()) } else { self.check_answer(Call::PoolMalloc, span, MIN_BLOCK) }
     }
 
-    /// Removes a free allocation that was given back to the pool. That was reported before.
+    /// Removes a free allocation that was given back to the pool. Its release was reported before.
     pub(crate) fn remove_pooled_segment(&mut self, id: BlockId) {
         let Span { start, size } = self.blocks[id].span();
         self.remove_malloc_segment(id);
@@ -50,12 +51,12 @@ impl Heap {
         self.set_idle(self.driver_pool.idle + size);
     }
 
-    /// Notes how many bytes the pool holds in all.
+    /// Notes the total bytes that the pool holds.
     pub(crate) fn set_pool_held(&mut self, held: u64) {
         self.set_idle(held.saturating_sub(self.driver_pool.blocks));
     }
 
-    /// Returns how many bytes the pool holds in all, as far as is known.
+    /// Returns the total bytes that the pool holds, as last read.
     pub(crate) fn pool_held(&self) -> u64 {
         self.driver_pool.blocks + self.driver_pool.idle
     }

@@ -1,7 +1,7 @@
-//! A chunk is exchanged for several others, at the same addresses.
+//! Exchange of a chunk for several others at the same addresses.
 //!
-//! Owns: what is noted of it. Blocks and views keep their addresses; only the chunks behind them change. `backing` makes the
-//! calls.
+//! Owns: the heap's records of an exchange. Blocks and views keep their addresses; only the chunks behind them change.
+//! `backing` makes the calls.
 
 use super::Kind;
 use super::block::Slots;
@@ -39,8 +39,8 @@ impl Heap {
         Ok(places)
     }
 
-    /// Makes room for [`Self::exchanged`] with `count` parts, of which these spans of home lose their memory. Those become
-    /// idle: they are free, and every stream has passed them.
+    /// Makes room for [`Self::exchanged`] with `count` parts, of which these spans of home lose their memory. The spans
+    /// become idle, since they are free and every stream has passed them.
     pub(crate) fn reserve_exchange(
         &mut self,
         id: ChunkId,
@@ -57,9 +57,9 @@ impl Heap {
         Ok(ExchangeRoom { new: with_room(count)?, slots })
     }
 
-    /// Notes that other chunks are mapped wherever one was: given the bytes of each, which add up to its own, and its handle,
-    /// or none where there is no memory any more; and whether that memory is the machine's. What was at home stays there, and
-    /// nothing is said of live blocks.
+    /// Notes that other chunks are mapped at all places of a chunk. `parts` has the bytes of each, which add up to the
+    /// chunk's, and its handle, or `None` if it has no memory; and whether the new memory is the machine's. The new
+    /// chunks are mapped at home if the chunk was, and observers are told nothing of live blocks.
     ///
     /// # Errors
     /// There is no such chunk.
@@ -114,7 +114,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Notes that others know the physical memory of a live block, and not only its addresses: it is never exchanged.
+    /// Notes that the physical memory of a live block is known outside the allocator, so that it is never exchanged.
     pub(crate) fn fix_memory(&mut self, id: BlockId) {
         let mut piece = match self.blocks[id].kind {
             Kind::Home => id,

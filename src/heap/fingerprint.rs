@@ -1,9 +1,9 @@
-//! Fingerprints: numbers that tell whether tables hold what they held before.
+//! Fingerprints: numbers that tell whether tables have the same contents as before.
 //!
 //! Owns: [`Fingerprint`].
 
-/// The exclusive or of a hash of each pair that a table holds. It is the same whenever the table holds the same pairs, and
-/// else another one, but for one chance in 2^64.
+/// The exclusive or of a hash of each pair that a table holds. Tables with the same pairs have the same fingerprint;
+/// tables with different pairs have different ones, except with a chance of 1 in 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprint(u64);
 
@@ -14,7 +14,7 @@ impl Fingerprint {
         self.0 ^= mixed(a, b);
     }
 
-    /// Returns the fingerprint of this table and of another one, in this order.
+    /// Returns the fingerprint of this table and another table, in this order.
     pub(super) fn and(self, other: Self) -> Self {
         self.with(other.0)
     }

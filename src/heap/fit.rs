@@ -1,4 +1,4 @@
-//! How a request finds a free block.
+//! The search for a free block that serves a request.
 
 use super::block::{BlockTable, State};
 use super::layout::Placement;
@@ -29,8 +29,8 @@ impl Heap {
             return found;
         }
         if rules.growing_edge {
-            // Only a block at a growing edge can serve more than its size, so only after one can the next block be
-            // better.
+            // Only a block at a growing edge can serve more than its size, so only after such a block can the next one
+            // be better.
             while room(&self.blocks, found) > self.blocks[found].size {
                 let next = pool.free.successor(&self.blocks, found);
                 if next.is_none() || room(&self.blocks, next) >= room(&self.blocks, found) {

@@ -1,14 +1,16 @@
 //! The flight recorder: the last operations of a heap, in a ring that is always on.
 //!
-//! Owns: how an operation is written in 16 bytes, and the ring. It knows no heap: `flight_log.rs` reads the entries again.
+//! Owns: how an operation is written in 16 bytes, and the ring. This module does not use the heap: `flight_log.rs`
+//! turns entries back into events.
 //!
 //! ```text
 //! word 0   address, a multiple of 16            | what it was (4 bits)
 //! word 1   pool (17 bits)                       | size in bytes (47 bits)
 //! ```
-//! Chunks that sleep and wake have one kind: their sizes are even, and the lowest bit says which it was.
-//! A hit writes one entry, of what it has in registers: no clock is read, and no stream is looked up. Operations that call the
-//! driver write the time into an entry of its own, and the few that give a pool to another stream write which one had it.
+//! Chunks that sleep and chunks that wake share one kind: their sizes are even, and the lowest bit tells the two apart.
+//! A hit writes one entry from values in registers: no clock is read, and no stream is looked up. Operations that call
+//! the driver write the time into an entry of its own, and the few that give a pool to another stream write the stream
+//! that had the pool.
 
 use crate::error::Result;
 use crate::fallible::with_room;
@@ -16,18 +18,20 @@ use crate::ids::{PoolIndex, StreamId};
 use crate::report::observer::Action;
 use crate::span::Span;
 
-/// The ring is put to use in steps of this many entries, 4 KiB, so that a program that does little takes few of its pages. A recorder
-/// that is off has one step: writing it takes no longer than asking whether it is on.
+/// The ring grows in steps of this many entries (4 KiB), so that a program with few operations touches few of its
+/// pages. A recorder that is off has one step: writing an entry takes no longer than a check whether the recorder is
+/// on.
 const STEP: usize = 256;
-/// The place of the next entry while an observer listens: behind the end, so that each entry takes the slow path, which tells it.
+/// The place of the next entry while an observer listens: behind the end, so that each entry takes the slow path, which
+/// tells the observer.
 const CLOSED: usize = usize::MAX;
 
 const KIND: u64 = 15;
-/// Bits of a size: the user addresses of x86-64 have no more.
+/// Bits of a size: user addresses of x86-64 have no more.
 const SIZE_BITS: u32 = 47;
 const SIZE: u64 = (1 << SIZE_BITS) - 1;
 
-/// What an entry says.
+/// The kinds of entries.
 const ALLOC: u64 = 0;
 const SPILLED: u64 = 1;
 const FREE_REQUESTED: u64 = 2;
@@ -39,16 +43,16 @@ const SEGMENT_UNMAP: u64 = 7;
 const SEGMENT_LEFT: u64 = 8;
 const SEGMENT_JOINED: u64 = 9;
 const OOM: u64 = 10;
-/// Both halves of a free that waits for nobody.
+/// Request and completion of a free that waits for no stream.
 const FREED: u64 = 11;
 /// Word 1 is the time, in microseconds since 1970.
 const TIME: u64 = 12;
-/// Word 1 is the stream that the pool, the upper bits of word 0, had until then.
+/// Word 1 is the stream that had the pool until then; the pool is in the upper bits of word 0.
 const POOL_WAS: u64 = 13;
 const RETURNED: u64 = 14;
-/// A chunk that sleeps, or is awake: [`IS_AWAKE`].
+/// A chunk that falls asleep or, with [`IS_AWAKE`], wakes.
 const SLEEP: u64 = 15;
-/// The bit of a size, which is whole granules.
+/// The lowest bit of a size, which is unused since sizes are whole granules.
 const IS_AWAKE: u64 = 1;
 
 /// One operation, or a mark.
@@ -70,13 +74,13 @@ impl Entry {
         Self::new(ALLOC, address, requested, pool)
     }
 
-    /// A free that waits for nobody.
+    /// A free that waits for no stream.
     #[inline(always)]
     pub(super) const fn freed(address: u64, requested: u64, pool: PoolIndex) -> Self {
         Self::new(FREED, address, requested, pool)
     }
 
-    /// Anything else.
+    /// Any other operation.
     pub(super) const fn of(action: Action, span: Span, pool: PoolIndex) -> Self {
         let kind = match action {
             Action::Alloc => ALLOC,
@@ -99,17 +103,17 @@ impl Entry {
         Self::new(kind, span.start & !KIND, size | awake, pool)
     }
 
-    /// A mark: it is this late, in microseconds since 1970.
+    /// A mark: the time, in microseconds since 1970.
     pub(super) const fn time(us: u64) -> Self {
         Self { what: TIME, amount: us }
     }
 
-    /// A mark: a pair of pools was of this stream until now.
+    /// A mark: a pair of pools belonged to this stream until now.
     pub(super) const fn pool_was(large: PoolIndex, stream: StreamId) -> Self {
         Self { what: (large.slot() as u64) << 4 | POOL_WAS, amount: stream.0 }
     }
 
-    /// Returns what a mark says, or `None` for an operation.
+    /// Returns the mark of the entry, or `None` for an operation.
     pub(super) const fn as_mark(self) -> Option<Mark> {
         match self.kind() {
             TIME => Some(Mark::Time(self.amount)),
@@ -122,12 +126,12 @@ impl Entry {
         self.what & KIND
     }
 
-    /// Returns whether it is a mark, and no operation.
+    /// Returns whether the entry is a mark rather than an operation.
     pub(super) const fn is_mark(self) -> bool {
         matches!(self.kind(), TIME | POOL_WAS)
     }
 
-    /// Returns what it is about.
+    /// Returns the addresses that the operation is about.
     pub(super) const fn span(self) -> Span {
         let size = self.amount & SIZE;
         Span::new(self.what & !KIND, if self.kind() == SLEEP { size & !IS_AWAKE } else { size })
@@ -138,7 +142,7 @@ impl Entry {
         PoolIndex::of_slot((self.amount >> SIZE_BITS) as usize)
     }
 
-    /// Returns what happened, in order: one action, two, or none for a mark.
+    /// Returns the actions of the entry in order: one, two, or none for a mark.
     pub(super) const fn actions(self) -> &'static [Action] {
         match self.kind() {
             ALLOC => &[Action::Alloc],
@@ -161,7 +165,7 @@ impl Entry {
     }
 }
 
-/// What an entry says that is no operation.
+/// The meaning of an entry that is no operation.
 pub(super) enum Mark {
     Time(u64),
     PoolWas(PoolIndex, StreamId),
@@ -170,21 +174,21 @@ pub(super) enum Mark {
 /// The last operations of a heap.
 pub(crate) struct FlightRecorder {
     entries: Vec<Entry>,
-    /// The place of the next entry; beyond the end where it takes the slow path.
+    /// The place of the next entry; beyond the end if that entry has to take the slow path.
     at: usize,
-    /// The same while an observer listens, and `at` says so.
+    /// The place of the next entry while an observer listens and `at` is [`CLOSED`].
     parked: usize,
     /// How often the ring was written to its end.
     laps: u64,
     /// Marks written so far.
     marks: u64,
-    /// Entries that there is room for.
+    /// The number of entries that there is room for.
     capacity: usize,
     is_on: bool,
 }
 
 impl FlightRecorder {
-    /// Makes a recorder of this many operations; of 0, one that is off.
+    /// Makes a recorder of this many operations; with 0, a recorder that is off.
     pub(super) fn new(operations: usize) -> Result<Self> {
         let (is_on, capacity) = if operations == 0 { (false, STEP) } else { (true, operations) };
         let mut entries = with_room(capacity)?;
@@ -192,12 +196,12 @@ impl FlightRecorder {
         Ok(Self { entries, at: 0, parked: 0, laps: 0, marks: 0, capacity, is_on })
     }
 
-    /// Returns whether it keeps anything.
+    /// Returns whether the recorder is on.
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// Returns how many operations it keeps at most.
+    /// Returns the most operations that the recorder keeps.
     pub(super) fn capacity(&self) -> usize {
         if self.is_on { self.capacity } else { 0 }
     }
@@ -215,14 +219,14 @@ impl FlightRecorder {
         }
     }
 
-    /// Writes an entry where the ring ends, so far or at all, or while an observer listens.
+    /// Writes an entry where the used part of the ring or the whole ring ends, or while an observer listens.
     #[cold]
     pub(super) fn push_slowly(&mut self, entry: Entry) {
         let is_closed = self.at == CLOSED;
         let mut at = if is_closed { self.parked } else { self.at };
         let len = self.entries.len();
         if at >= len && len < self.capacity {
-            // There is room for them since the beginning.
+            // The memory was reserved when the recorder was made.
             self.entries.resize(self.capacity.min(len + STEP), Entry::default());
         } else if at >= len {
             self.laps += 1;
@@ -249,7 +253,7 @@ impl FlightRecorder {
         }
     }
 
-    /// Sends every entry by the slow path, or none any more.
+    /// Sends every entry by the slow path if `listens`, and ends that otherwise.
     pub(super) fn listen(&mut self, listens: bool) {
         match (listens, self.at == CLOSED) {
             (true, false) => (self.parked, self.at) = (self.at, CLOSED),
@@ -266,7 +270,7 @@ impl FlightRecorder {
         old.iter().chain(new).copied().filter(|_| self.is_on)
     }
 
-    /// Returns how many operations there were, and how many of them are kept.
+    /// Returns the number of operations so far, and the number of those that are kept.
     pub(super) fn counts(&self) -> (u64, u64) {
         if !self.is_on {
             return (0, 0);

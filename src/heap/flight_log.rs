@@ -1,6 +1,6 @@
-//! What the flight recorder has kept, as events.
+//! The kept entries of the flight recorder, as events.
 //!
-//! Owns: how entries become events again, with the streams and about the times that were then.
+//! Owns: how entries become events again, with their streams and approximate times.
 
 use super::flight::{Entry, Mark};
 use super::tables::Heap;
@@ -11,7 +11,7 @@ use crate::report::flight::TimedEvent;
 use crate::report::observer::Event;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a recorder has kept.
+/// The operations that a recorder has kept.
 pub(crate) struct Kept {
     pub(crate) events: Vec<TimedEvent>,
     pub(crate) operations: u64,
@@ -27,7 +27,7 @@ impl Heap {
         }
     }
 
-    /// Notes that a pool of another stream is about to be this one's.
+    /// Notes that a pool is about to pass from its stream to another one.
     pub(super) fn note_pool_was(&mut self, large: PoolIndex) {
         self.flight.mark(Entry::pool_was(large, self.pools[large].stream));
     }
@@ -39,7 +39,8 @@ impl Heap {
     pub(crate) fn flight(&self) -> Result<Kept> {
         let (operations, kept) = self.flight.counts();
         let mut events = with_room(2 * kept as usize)?;
-        // Of pools that changed hands: who had them, as of the entry that is read. Later entries come first.
+        // For pools that changed their stream: the stream at the time of the entry being read. Later entries are read
+        // first.
         let mut had: Vec<(PoolIndex, StreamId)> = Vec::new();
         let mut times: Vec<(usize, u64)> = Vec::new();
         for entry in self.flight.kept().rev() {
@@ -68,8 +69,8 @@ impl Heap {
     }
 }
 
-/// Sets the times of events, the newest of which comes first: `times` says how many events were later than each. Events
-/// between two times are spread evenly; those before the first have that one.
+/// Sets the times of events, the newest of which comes first: `times` has, for each known time, how many events are
+/// later. Events between two times are spread evenly; events before the first time get that time.
 fn set_times(events: &mut [TimedEvent], times: &[(usize, u64)], now: u64) {
     let (mut from, mut later) = (0, now);
     for (to, time) in times.iter().copied().chain([(events.len(), 0)]) {

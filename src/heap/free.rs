@@ -1,4 +1,4 @@
-//! A live block becomes a free one: requested, completed, merged with its neighbours, indexed.
+//! The steps from a live block to a free one: requested, completed, merged with its neighbours, indexed.
 //!
 //! Owns: split and merge of free blocks, and the moves of a free block from pool to pool.
 
@@ -90,8 +90,8 @@ impl Heap {
         self.blocks[id].state = State::Pending;
     }
 
-    /// Notes that work of its own stream may still use a pending block. Returns the large pool and its epoch, which has to pass before
-    /// another stream may have the block.
+    /// Notes that work of its own stream may still use a pending block. Returns the block's large pool, and the epoch
+    /// that must be passed before another stream may have the block.
     pub(crate) fn note_pending(&mut self, id: BlockId) -> (PoolIndex, u64) {
         let large = self.blocks[id].pool.large();
         let stream = &mut self.pools[large];
@@ -99,14 +99,14 @@ impl Heap {
         (large, stream.epoch)
     }
 
-    /// Returns whether a pending block may be handed out before the CPU has seen that its uses have ended. Guarded memory, and that
-    /// of the machine, is unmapped instead.
+    /// Returns whether a pending block may be handed out before the CPU has seen that its uses have ended. Guarded and
+    /// spilled memory is unmapped instead.
     pub(crate) fn may_be_taken_early(&self, id: BlockId) -> bool {
         matches!(self.blocks[id].kind, Kind::Home | Kind::View) && !self.is_spilled_block(id)
     }
 
-    /// Returns whether another stream may have a pending block. The part of a slab stays with the stream of the slab: otherwise what is
-    /// free of the slab would lie in two pools, and never merge.
+    /// Returns whether another stream may have a pending block. A part of a slab stays with the slab's stream:
+    /// otherwise free parts of the slab would be in two pools and never merge.
     pub(crate) fn may_change_stream(&self, id: BlockId) -> bool {
         let in_slab = |span: Span| self.home.as_ref().is_some_and(|home| home.is_slab(span.start));
         self.home_spans(id).all(|span| span.size.is_multiple_of(GRANULE) || !in_slab(span))
@@ -121,7 +121,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Frees a pending block for a pool whose stream waits on the GPU for all that uses it.
+    /// Frees a pending block for a pool whose stream waits on the GPU for all work that uses the block.
     pub(crate) fn free_early(&mut self, id: BlockId, to: PoolIndex) {
         let Block { address, requested, pool, .. } = self.blocks[id];
         self.notify(Action::FreeCompleted, Span::new(address, requested), pool);

@@ -1,9 +1,9 @@
 //! The free blocks of one pool, found by size: exact best fit, the lowest address among equals.
 //!
-//! Owns: the order of free blocks. It links blocks through `left` and `right` of the [`BlockTable`], so that no
+//! Owns: the order of free blocks. The index links blocks through `left` and `right` of the [`BlockTable`], so that no
 //! operation allocates.
 //!
-//! Blocks fall into bins of similar size, 32 to the power of two, and two levels of bitmap tell which bins hold any.
+//! Blocks fall into bins of similar size, 32 to the power of two, and two levels of bitmap tell which bins hold blocks.
 //! Each bin is a treap ordered by (size, address): a search tree that is balanced by a hash of the block's id. Most
 //! trees hold a handful of blocks; one with thousands of near-equal ones still costs only its logarithm.
 //!
@@ -33,7 +33,7 @@ pub(crate) struct FreeIndex {
     /// One bit for each word of `occupied`: whether it is not 0.
     summary: u64,
     len: usize,
-    /// Of the blocks of at least `counted_from` bytes.
+    /// The fingerprint of the blocks of at least `counted_from` bytes.
     fingerprint: Fingerprint,
     counted_from: u64,
 }
@@ -52,12 +52,12 @@ impl FreeIndex {
 
     /// Makes an index whose fingerprint counts blocks of at least `counted_from` bytes.
     pub(crate) fn new(counted_from: u64) -> Grown<Self> {
-        // A box of an array cannot be asked for in a way that may fail; a list can, and becomes one where it lies.
+        // A boxed array cannot be allocated fallibly. A vector can, and is converted in place.
         let roots = filled(BlockId::NONE, BINS)?.try_into().unwrap_or_else(|_| Box::new([BlockId::NONE; BINS]));
         Ok(Self { roots, occupied: [0; WORDS], summary: 0, len: 0, fingerprint: Fingerprint::default(), counted_from })
     }
 
-    /// Returns how many blocks it holds.
+    /// Returns the number of blocks in the index.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -278,7 +278,7 @@ fn priority(id: BlockId) -> u32 {
     x ^ (x >> 15)
 }
 
-/// Returns the bin of a size. It is monotonic: a larger block never has a lower bin.
+/// Returns the bin of a size. The function is monotonic: a larger block never has a lower bin.
 fn bin_of(size: u64) -> usize {
     let units = size / MIN_BLOCK;
     if units < PER_OCTAVE as u64 {
@@ -363,7 +363,7 @@ mod tests {
         }
     }
 
-    /// All in one bin, and so in one tree, in an order that leaves long spines.
+    /// All blocks are in one bin, and so in one tree, in an order that leaves long spines.
     #[test]
     fn the_largest_of_many_in_one_bin_is_the_last_of_its_tree() {
         let mut table = BlockTable::new().unwrap();

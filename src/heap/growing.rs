@@ -1,7 +1,7 @@
 //! Views that grow for one allocation: parts are handed out one behind the other, and end from the last on.
 //!
-//! Owns: how far such a view is handed out, and what of it is still mapped behind that. Each part is a live block of its own,
-//! of whole chunks, so that all that is said of stitched blocks holds for it. `backing` makes the calls.
+//! Owns: how far such a view is handed out, and which chunks are still mapped behind that. Each part is a live block of
+//! its own, of whole chunks, so that all rules of stitched blocks hold for it. `backing` makes the calls.
 //!
 //! ```text
 //! reserved   |............................................|
@@ -18,12 +18,12 @@ use crate::ids::{BlockId, ChunkId, Class, PoolId, PoolIndex, ViewId};
 use crate::report::observer::Action;
 use crate::span::Span;
 
-/// What of a view that grows is mapped behind its parts, and free.
+/// The free chunks of a growing view that are mapped behind its parts.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     /// The first chunks behind the parts that a request may have where they are mapped.
     pub(crate) kept: Vec<ChunkId>,
-    /// The bytes of these.
+    /// The bytes of the kept chunks.
     pub(crate) bytes: u64,
     /// How many chunks of the view lie before the rest, which the request cannot have there.
     pub(crate) before: usize,
@@ -41,8 +41,9 @@ impl Heap {
         self.views.add_growing(reservation, new)
     }
 
-    /// Returns a view that nothing uses and no other request may have, with at least so many addresses, but not many more: it
-    /// grew for another allocation, as a rule. It was a private pool's if, and only if, it is to be that pool's again.
+    /// Returns an unused view that grew for an earlier allocation, with `capacity` to twice `capacity` bytes of
+    /// addresses, the fewest first. The view is pinned by the private pool `owner` alone, or by none if `owner` is
+    /// [`PoolId::NONE`].
     pub(crate) fn spare_growing(&self, capacity: u64, owner: PoolId) -> Option<ViewId> {
         let fits = |view: &View| {
             let is_spare = view.growing.is_none() && view.serial == 0 && view.users == 0;
@@ -56,12 +57,12 @@ impl Heap {
         fitting.min_by_key(|(id, view)| (view.addresses, *id)).map(|(id, _)| id)
     }
 
-    /// Changes whether a view grows for an allocation, of which nothing is handed out.
+    /// Begins or ends the growth of a view of which nothing is handed out.
     pub(crate) fn set_growing(&mut self, view: ViewId, grows: bool) {
         self.views.set_growing(view, grows.then(Extent::default));
     }
 
-    /// Returns the view in which a block is a part of an allocation that grows.
+    /// Returns the view of a block that is a part of a growing allocation.
     pub(crate) fn grown_in(&self, id: BlockId) -> Option<&View> {
         let block = &self.blocks[id];
         if block.kind != Kind::View {
@@ -76,7 +77,7 @@ impl Heap {
         self.count_part(id, true);
     }
 
-    /// Notes that the last part ends: it is about to be freed. `false` takes that back.
+    /// Notes that the last part is about to be freed; with `ends` false, that it stays after all.
     pub(crate) fn end_part(&mut self, id: BlockId, ends: bool) {
         self.count_part(id, !ends);
     }
@@ -98,8 +99,8 @@ impl Heap {
         view.is_some_and(|view| view.users > view.growing.map_or(0, |extent| extent.parts))
     }
 
-    /// Returns what is mapped behind the parts of a view. Of that, chunks serve a request of `size` bytes for a pool where they
-    /// are as long as all of them are free for it.
+    /// Returns the chunks mapped behind the parts of a view. For a request of `size` bytes of a pool, the first of them
+    /// are kept in place, up to the first that is not free for the pool.
     pub(crate) fn tail(&self, id: ViewId, size: u64, pool: PoolIndex) -> Result<Tail> {
         const BROKEN: Error = Error::Internal("a view that grows is gone");
         let (home, view) = self.home.as_ref().zip(self.views.get(id)).ok_or(BROKEN)?;
@@ -121,8 +122,8 @@ impl Heap {
         Ok(tail)
     }
 
-    /// Returns the mapped spans behind the first `before` chunks of a view, the last one first, each with the number of chunks
-    /// before it. They are offsets.
+    /// Returns the mapped spans behind the first `before` chunks of a view, the last one first, each with the number of
+    /// chunks before it. The spans are offsets in the view.
     pub(crate) fn mapped_behind(&self, id: ViewId, before: usize) -> Result<Vec<(usize, Span)>> {
         let Some((home, view)) = self.home.as_ref().zip(self.views.get(id)) else { return Ok(Vec::new()) };
         let mut runs: Vec<(usize, Span)> = Vec::new();
@@ -176,11 +177,11 @@ impl Heap {
         self.counters.mappings += chunks.len() as u64;
     }
 
-    /// Makes two live blocks of a part, the second of which begins `at` bytes behind the first: the end of a chunk. Returns the
-    /// second one. An observer sees the part go, and both come.
+    /// Makes two live blocks of a part, the second of which begins `at` bytes behind the first: the end of a chunk.
+    /// Returns the second one. An observer is told of a free of the part and of two allocations.
     ///
     /// # Errors
-    /// The host has no memory for it. Nothing has changed.
+    /// The host has no memory for the second block. Nothing has changed.
     pub(crate) fn split_part(&mut self, id: BlockId, at: u64) -> Result<BlockId> {
         let whole = self.blocks[id];
         let (view, pool) = (whole.view(), whole.pool);
@@ -222,15 +223,15 @@ impl Heap {
         self.counters.oversize_allocations.sub(Class::Large, before.saturating_sub(after));
     }
 
-    /// Returns the piece of a stitched block before an offset, and the one that begins there; `None` if there are not both. One that
-    /// lies on both sides becomes two.
+    /// Returns the piece of a stitched block before an offset and the piece that begins there; `None` if one is
+    /// missing. A piece across the offset is cut into two.
     fn pieces_from(&mut self, id: BlockId, at: u64, slots: &mut Slots) -> Option<(BlockId, BlockId)> {
         let (mut before, mut piece, mut offset) = (BlockId::NONE, self.blocks[id].left, 0);
         while offset < at {
             let Block { address, size, right, .. } = self.blocks[piece.some()?];
             if offset + size > at {
                 let first = Span::new(address, at - offset);
-                // The rest is a piece too: it enters no index.
+                // The rest is a piece too, and enters no index.
                 self.cut(piece, first, slots, |_, _| {});
                 let rest = self.blocks[piece].next;
                 self.blocks[rest].right = right;
@@ -242,7 +243,8 @@ impl Heap {
         before.some().zip(piece.some())
     }
 
-    /// Returns the offset of the first end of a chunk at or behind `size` bytes of a view, if a part of it ends there or later.
+    /// Returns the offset in a view of the first end of a chunk at or behind `size` bytes, or `None` if the view is
+    /// shorter.
     pub(crate) fn chunk_end(&self, id: ViewId, size: u64) -> Option<u64> {
         let (home, view) = self.home.as_ref().zip(self.views.get(id))?;
         let mut at = 0;

@@ -4,7 +4,8 @@
 //! reservation   | no memory | slack         | block         | no memory |
 //!                2 MiB        whole units of 2 MiB           2 MiB
 //! ```
-//! A block ends where its memory ends, so that a use beyond it is an illegal address. The slack before it serves nobody.
+//! A block ends where its memory ends, so that a use beyond it is an illegal address. The slack before the block serves
+//! no request.
 //!
 //! Owns: the segments of such blocks, and the freed blocks whose memory is to be unmapped. `guard/` decides when.
 
@@ -22,9 +23,9 @@ use crate::span::Span;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuardedMemory {
     pub(crate) handle: Handle,
-    /// The addresses at which it is mapped.
+    /// The addresses at which the memory is mapped.
     pub(crate) mapped: Span,
-    /// All addresses that were reserved for it.
+    /// All addresses that were reserved for the memory.
     pub(crate) reservation: Span,
 }
 
@@ -32,7 +33,7 @@ impl Heap {
     /// Makes room for a guarded block and its slack.
     pub(crate) fn reserve_guarded(&mut self, pool: PoolIndex) -> Result<Slots> {
         self.retired.try_reserve(1)?;
-        // Of the slots, the two below include its one.
+        // The two slots reserved below include the slot of the segment.
         drop(self.reserve_segment(pool)?);
         self.reserve_slots(2)
     }
@@ -79,7 +80,7 @@ impl Heap {
         }
     }
 
-    /// Removes a freed guarded block, whose memory was unmapped and is about to go back.
+    /// Removes a freed guarded block, whose memory was unmapped and is about to be released.
     pub(crate) fn remove_guarded_segment(&mut self, id: BlockId, mapped: Span) {
         let Block { pool, segment, .. } = self.blocks[id];
         let head = self.head_of(segment);
@@ -94,14 +95,14 @@ impl Heap {
         self.notify_range(Action::SegmentUnmap, Kind::Guarded, mapped, pool);
     }
 
-    /// Notes that a guarded block is free for everyone: its memory can be unmapped once its own stream has passed.
+    /// Notes that a guarded block is free for all streams: its memory can be unmapped once its own stream has passed.
     pub(super) fn retire(&mut self, id: BlockId) {
         self.blocks[id].state = State::Retired;
         self.retired.push(id);
     }
 
-    /// Takes the freed guarded blocks whose memory is to be unmapped. Those that a graph of a living private pool may use
-    /// stay until the pool ends.
+    /// Takes the freed guarded blocks whose memory is to be unmapped. Blocks that a graph of an existing private pool
+    /// may use stay until the pool ends.
     pub(crate) fn take_retired(&mut self) -> Vec<BlockId> {
         let all = std::mem::take(&mut self.retired);
         let (held, taken) = all.into_iter().partition(|id| self.may_be_launched(*id));

@@ -1,4 +1,4 @@
-//! A free block becomes a live one.
+//! The steps from a free block to a live one.
 
 use super::block::{Block, Kind, State};
 use super::flight::Entry;
@@ -15,7 +15,7 @@ impl Heap {
     /// Returns the address of the block.
     ///
     /// # Errors
-    /// The host has no memory to note it. The block is free again.
+    /// The host has no memory to note the allocation. The block is free again.
     pub(crate) fn hand_out(&mut self, id: BlockId, request: &Request, rules: &FitRules) -> Result<u64> {
         if let Err(error) = self.addresses.try_reserve(1) {
             self.put_back(id);
@@ -94,7 +94,7 @@ impl Heap {
         let (id, merged, merged_bytes) = self.merge_free(id);
         self.insert_free(id);
         if kind == Kind::Malloc && was_split {
-            // It counted as inactive, and so did those that it merged with.
+            // The block counted as inactive, and so did the neighbours that it merged with.
             let (size, class) = (self.blocks[id].size, pool.class());
             let (now, now_bytes) = if self.blocks[id].is_split() { (1, size) } else { (0, 0) };
             self.counters.inactive_split.sub(class, merged + 1 - now);
@@ -140,8 +140,8 @@ impl Heap {
         Ok(id)
     }
 
-    /// Undoes [`Self::take_live`]: the allocation stays live. The table may have to grow for it, since it may count the
-    /// place that was left as taken.
+    /// Undoes [`Self::take_live`]: the allocation stays live. The table may have to grow for the entry, since it may
+    /// still count the removed entry as present.
     pub(crate) fn keep_live(&mut self, id: BlockId) {
         let address = self.blocks[id].address;
         if try_insert(&mut self.addresses, address, id).is_err() {
@@ -155,7 +155,8 @@ impl Heap {
     }
 }
 
-/// Kept out of the code of every free that succeeds.
+/// Returns the error for an address without a live allocation. A function of its own keeps this code out of the path of
+/// successful frees.
 #[cold]
 fn not_live(address: u64) -> Error {
     Error::InvalidAddress { address }
@@ -177,7 +178,7 @@ mod tests {
         Allocator::new(gpu, Config::parse(options).unwrap()).unwrap()
     }
 
-    /// Puts back what lies at an address, as if its request had failed before it was handed out.
+    /// Puts back the block at an address, as if its request had failed before the block was handed out.
     fn put_back(heap: &mut Heap, address: u64) -> BlockId {
         let id = heap.take_live(address).unwrap();
         heap.put_back(id);

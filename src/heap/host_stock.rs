@@ -1,31 +1,31 @@
-//! Memory of the machine that live memory lay in when it was spilled, kept for the next time.
+//! Host memory of earlier spills, kept for the next spill.
 //!
-//! Owns: [`HostStock`]: the pieces, how much of them may be kept, and which of them make up what is spilled next.
+//! Owns: [`HostStock`]: the pieces, how much of them may be kept, and which of them the next spill uses.
 //! `backing/host_stock.rs` makes the calls.
 //!
-//! The machine takes a third of a second to page-lock a GiB, which is most of what spilling costs. So what comes back, or is freed,
-//! leaves its memory here. What is kept and what is spilled are together no more than once lay spilled: the program had as much
-//! of the machine before.
+//! The machine takes a third of a second to page-lock a GiB, which is most of the time of a spill. So the host memory
+//! of chunks that come back, or are freed, is kept here. Kept and spilled bytes together are at most the most bytes
+//! that were spilled at once: the program used as much host memory before.
 
 use crate::fallible::{Grown, TryCollect};
 use crate::ids::Handle;
 
-/// How many kept pieces one part that is spilled may be put together from. Each is a chunk of its own from then on.
+/// The most kept pieces that one spilled part may be made of. Each is a chunk of its own from then on.
 const MAX_PIECES: usize = 4;
 
-/// Page-locked memory of the machine that serves nothing at present.
+/// Page-locked host memory that is unused at present.
 #[derive(Debug, Default)]
 pub(crate) struct HostStock {
     /// Bytes and handles, the smallest first.
     pieces: Vec<(u64, Handle)>,
-    /// The bytes of all.
+    /// The bytes of all kept pieces.
     bytes: u64,
-    /// The most bytes that lay spilled at once since all that was kept last went back.
+    /// The most bytes that were spilled at once since all kept memory was last given back.
     most_spilled: u64,
 }
 
 impl HostStock {
-    /// Returns the bytes of all.
+    /// Returns the bytes of all kept pieces.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -36,17 +36,17 @@ impl HostStock {
         self.most_spilled = self.most_spilled.max(bytes);
     }
 
-    /// Returns how many bytes of what is kept are too many while so many bytes are spilled.
+    /// Returns how many kept bytes exceed the bound while `spilled` bytes are spilled.
     pub(crate) fn excess(&self, spilled: u64) -> u64 {
         (self.bytes + spilled).saturating_sub(self.most_spilled.max(spilled))
     }
 
-    /// Returns whether `size` bytes more may be kept while so many bytes are spilled.
+    /// Returns whether `size` more bytes may be kept while `spilled` bytes are spilled.
     pub(crate) fn allows(&self, size: u64, spilled: u64) -> bool {
         self.bytes + size + spilled <= self.most_spilled
     }
 
-    /// Makes room for so many pieces more.
+    /// Makes room for `pieces` more pieces.
     pub(crate) fn reserve(&mut self, pieces: usize) -> Grown<()> {
         self.pieces.try_reserve(pieces)
     }
@@ -58,7 +58,7 @@ impl HostStock {
         Some(self.remove(at).1)
     }
 
-    /// Takes the piece that is to go back where `excess` bytes are too many: the smallest that is enough, or else the largest.
+    /// Takes the piece to give back for an excess of `excess` bytes: the smallest that is enough, or else the largest.
     pub(crate) fn take_for(&mut self, excess: u64) -> Option<(u64, Handle)> {
         let enough = self.pieces.partition_point(|piece| piece.0 < excess);
         let at = enough.min(self.pieces.len().checked_sub(1)?);
@@ -78,17 +78,18 @@ impl HostStock {
         self.bytes += size;
     }
 
-    /// Notes that all that was kept went back, while so many bytes are spilled: nothing more is kept than lies spilled from now on.
+    /// Notes that all kept memory was given back while `spilled` bytes are spilled. The number `spilled` is the new
+    /// bound on kept and spilled bytes together.
     pub(crate) fn emptied(&mut self, spilled: u64) {
         self.most_spilled = spilled;
     }
 
-    /// Returns the sizes of all, from which parts that are to be spilled are put together.
+    /// Returns the sizes of all kept pieces, from which the parts of a spill are made.
     pub(crate) fn sizes(&self) -> Grown<Sizes> {
         Ok(Sizes(self.pieces.iter().map(|piece| piece.0).try_to_vec()?))
     }
 
-    /// Checks that the bytes are those of the pieces, in order.
+    /// Returns whether the pieces are in order, and `bytes` is their sum.
     pub(super) fn is_whole(&self) -> bool {
         self.pieces.is_sorted_by_key(|piece| piece.0)
             && self.pieces.iter().map(|piece| piece.0).sum::<u64>() == self.bytes
@@ -100,8 +101,8 @@ impl HostStock {
 pub(crate) struct Sizes(Vec<u64>);
 
 impl Sizes {
-    /// Calls `part` with the bytes of each piece that a part of `size` bytes is cut into: the largest kept pieces that fit, and what
-    /// is left over.
+    /// Calls `part` with the bytes of each piece that a part of `size` bytes is cut into: the largest kept pieces that
+    /// fit, and the rest.
     pub(crate) fn cut(&mut self, size: u64, mut part: impl FnMut(u64) -> Grown<()>) -> Grown<()> {
         let mut left = size;
         for _ in 1..MAX_PIECES {

@@ -1,7 +1,8 @@
-//! How a heap divides its memory: the size that a request gets, the pool that serves it, and when free neighbours become
-//! one. PyTorch's way is [`Layout::PYTORCH`]; the strategies of `strategy/classic` and `strategy/paddle` have others.
+//! The division of a heap's memory: the size that a request gets, the pool that serves it, and when free neighbours
+//! become one. PyTorch's way is [`Layout::PYTORCH`]; the strategies of `strategy/classic` and `strategy/paddle` have
+//! others.
 //!
-//! Owns: [`Layout`]. What merging and placing mean in each is in `placing.rs`.
+//! Owns: [`Layout`]. `placing.rs` carries out merging and placing by a layout.
 
 use crate::config::rounding::{Rounding, SMALL_LIMIT};
 use crate::ids::Class;
@@ -18,7 +19,7 @@ pub(crate) enum Merging {
     Buddies,
 }
 
-/// Where in its block a request lies, and what becomes of the rest.
+/// The place of a request in its block, and the use of the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// At the front; the rest is one block, if it is large enough.
@@ -31,11 +32,11 @@ pub(crate) enum Placement {
     Halves,
 }
 
-/// How a heap divides its memory. It does not change while the heap lives.
+/// How a heap divides its memory. The layout does not change while the heap exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) rounding: Rounding,
-    /// Blocks of up to this many bytes are of the small pool. 0: there are no small ones.
+    /// Blocks of up to this many bytes belong to the small pool; with 0, no block is small.
     pub(crate) small_limit: u64,
     pub(crate) merging: Merging,
     /// Segments of at least this many bytes go back to the driver once they are wholly free.
@@ -43,7 +44,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// PyTorch's.
+    /// The layout of PyTorch's allocator.
     pub(crate) const PYTORCH: Self = Self {
         rounding: Rounding::PyTorch,
         small_limit: SMALL_LIMIT,

@@ -1,4 +1,4 @@
-//! Blocks beside each other: one becomes two, two become one, and free ones are in the index of their pool.
+//! Neighbouring blocks: splits, merges, and the entries of free blocks in the index of their pool.
 
 use super::block::{Block, Kind, Slots, State};
 use super::tables::Heap;

@@ -1,4 +1,4 @@
-//! How the memory is divided up: a walk over all free ranges, for [`Fragmentation`]. Changes nothing.
+//! Measures fragmentation: a walk over all free ranges, for [`Fragmentation`]. The walk changes nothing.
 
 use super::chunk_map::GRANULE;
 use super::pool::Pool;
@@ -16,8 +16,8 @@ impl Heap {
         self.blocks[self.largest_free(pool)].size
     }
 
-    /// Returns how the memory is divided up. `servable` gives the largest request that a large pool's stream could be
-    /// given. O(free ranges).
+    /// Returns the fragmentation of the heap. `servable` gives the largest request that could be served for a large
+    /// pool's stream. O(free ranges).
     ///
     /// # Errors
     /// The host has no memory for the lists.
@@ -53,14 +53,14 @@ impl Heap {
         Ok(out)
     }
 
-    /// Returns the pools with free memory: what sleeps is none.
+    /// Returns the pools with free memory, except those of private pools that sleep.
     fn with_free_memory(&self) -> impl Iterator<Item = (PoolIndex, &Pool)> {
         self.pools.iter().filter(|(index, pool)| pool.free.len() > 0 && !self.is_asleep(*index))
     }
 
     fn pool_memory(&self, index: PoolIndex, pool: &Pool, sharing: StreamSharing) -> Grown<PoolMemory> {
         let is_idle = index.large() == self.idle;
-        // Free memory that no other stream asks for is kept from nobody.
+        // Free memory is not stranded if no other stream makes requests.
         let wanted = self.is_private(index) || self.asking_pools().any(|other| other != index.large());
         let small = index.is_small();
         let mut memory = PoolMemory {
@@ -86,7 +86,7 @@ impl Heap {
         Ok(memory)
     }
 
-    /// Returns who may take the free memory of a pool.
+    /// Returns the owner of a pool's free memory: a stream, a private pool, or everyone.
     pub(crate) fn memory_owner(&self, pool: PoolIndex) -> Owner {
         if pool.large() == self.idle {
             Owner::Everyone
@@ -97,7 +97,7 @@ impl Heap {
         }
     }
 
-    /// Adds the figures of chunks that are partly free, whoever may have the free part.
+    /// Adds the figures of chunks that are partly free, whichever stream may have the free part.
     fn measure_chunks(&self, out: &mut Fragmentation) -> Grown<()> {
         let Some(home) = &self.home else { return Ok(()) };
         out.chunks = home.chunks().filter(|(_, chunk)| !chunk.asleep).count() as u64;

@@ -1,4 +1,4 @@
-//! Free blocks merge with their neighbours, as the heap's layout lets them.
+//! Merging of free blocks with their neighbours, as the heap's layout allows.
 //!
 //! Owns: which neighbours merge, and the moves of a free block from pool to pool.
 
@@ -36,7 +36,8 @@ impl Heap {
         before.size == block.size && (before.address - start).is_multiple_of(2 * before.size)
     }
 
-    /// Merges a block with its buddy, the block of both with its own, and so on. Returns as [`Heap::merge_free`] does.
+    /// Merges a block with its buddy, the merged block with its own buddy, and so on. Returns the same values as
+    /// [`Heap::merge_free`].
     #[cold]
     pub(super) fn merge_buddies(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
         let (mut merged, mut bytes) = (0, 0);
@@ -97,8 +98,8 @@ impl Heap {
         (id, merged, bytes)
     }
 
-    /// Returns whether two neighbours merge: both are free and of one pool, where the layout lets them, and slabs for
-    /// small blocks at home stay apart.
+    /// Returns whether two neighbours merge: both are free and of one pool, the layout allows it, and they are not two
+    /// slabs for small blocks at home.
     pub(super) fn joins(&self, before: BlockId, id: BlockId) -> bool {
         self.are_free_neighbours(before, id)
             && match self.merging_in(self.blocks[id].pool) {
@@ -108,7 +109,7 @@ impl Heap {
             }
     }
 
-    /// Does the same where the layout lets all neighbours merge.
+    /// Returns whether two neighbours merge under a layout in which all free neighbours do.
     #[inline(always)]
     pub(super) fn are_free_neighbours(&self, before: BlockId, id: BlockId) -> bool {
         let (before, block) = (&self.blocks[before], &self.blocks[id]);

@@ -8,25 +8,25 @@
 //! | file | owns |
 //! |---|---|
 //! | block, free_index, pool, chunk_map, views, counters | one table each; none of them knows the heap |
-//! | fingerprint | whether a table holds what it held before |
+//! | fingerprint | whether a table has the same contents as before |
 //! | tables, new | [`Heap`] itself, and reading it |
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | request, fit, hand_out, free, returned | the hot path |
 //! | links, merging | blocks beside each other, and which of them merge |
-//! | pool_bytes, driver_pool | what the driver's pool of stream-ordered memory holds beside blocks |
-//! | layout, placing | how memory is divided, where a strategy does it in another way than PyTorch |
+//! | pool_bytes, driver_pool | the bytes of the driver's stream-ordered pool, inside and outside of blocks |
+//! | layout, placing | how memory is divided, for strategies that differ from PyTorch |
 //! | stitched | blocks that are handed out through views |
 //! | growing | parts of a view that grows for one allocation |
-//! | sleep, saved | chunks of private pools that have no memory for a while, and what they held |
-//! | spill, spilled, spilling | chunks whose memory is the machine's, and which may be |
+//! | sleep, saved | chunks of private pools that sleep, and their saved contents |
+//! | spill, spilled, spilling | spilled chunks, and which chunks may be spilled |
 //! | exchange | a chunk becomes several, at the same addresses |
 //! | guarded | blocks with memory of their own, for guard mode |
-//! | owners, stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
-//! | notify, observers, snapshot, measure, physical | what observers, reports and other processes learn of the heap |
-//! | flight, flight_log | the last operations |
+//! | owners, stream_pools, private, private_pools, own_segments, checkpoint | the owners of pools |
+//! | notify, observers, snapshot, measure, physical | the heap as observers, reports and other processes see it |
+//! | flight, flight_log | the flight recorder: the last operations |
 //! | check | the rules that always hold |
 //!
-//! Methods of [`Heap`] go one way: a file calls those of files that do not call its own.
+//! Calls between methods of [`Heap`] form no cycle among files.
 
 mod block;
 mod bulk_copy;

@@ -1,4 +1,4 @@
-//! A heap without memory.
+//! The creation of a heap, without memory.
 
 use super::block::BlockTable;
 use super::counters::Counters;

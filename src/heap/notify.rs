@@ -1,7 +1,7 @@
 //! The events that an observer gets: blocks, segments that come and go, and memory that moves between segments.
 //!
-//! PyTorch's viewer replays the history backwards from a snapshot. So each byte must leave and join segments in the
-//! history as it does in the snapshots before and after, and a block may be live only inside a segment, at every event.
+//! PyTorch's viewer replays the history backwards from a snapshot. So at every event, the segments in the history must
+//! agree with the snapshots before and after byte for byte, and a block may be live only inside a segment.
 
 use super::block::Kind;
 use super::flight::Entry;
@@ -41,13 +41,13 @@ impl Heap {
             return;
         }
         let Shown { stream, pool: owner, .. } = self.shown(kind, pool);
-        // The recorder keeps a pool, whose stream it is.
+        // The recorder keeps a pool, which has the stream.
         let of = if stream == StreamId::DEFAULT { PoolIndex::DEFAULT } else { pool };
         self.flight.note(Entry::of(action, span, of));
         self.send(Event { action, address: span.start, size: span.size, stream, pool: owner });
     }
 
-    /// Reports what happened to a block of a pool, or to a request.
+    /// Reports an action on a block of a pool, or on a request.
     pub(crate) fn notify(&mut self, action: Action, span: Span, pool: PoolIndex) {
         self.flight.note(Entry::of(action, span, pool));
         if self.observers.is_empty() {
@@ -78,19 +78,19 @@ impl Heap {
         }
     }
 
-    /// Returns the pool of an entry. Sizes beyond every address space, of drivers that give anything, run into its bits: such an
-    /// entry may name no pool, and the default one takes its place.
+    /// Returns the pool of an entry. Sizes beyond every address space, which a faulty driver may give, overflow into
+    /// the pool's bits: if such an entry names no existing pool, the default pool is returned.
     pub(super) fn pool_of_entry(&self, entry: Entry) -> PoolIndex {
         let pool = entry.pool();
         if pool.slot() < self.pools.len() { pool } else { PoolIndex::DEFAULT }
     }
 
-    /// Returns whether anybody is told of changes: an observer, or the flight recorder.
+    /// Returns whether an observer or the flight recorder is told of changes.
     pub(super) fn is_told(&self) -> bool {
         self.flight.is_on() || !self.observers.is_empty()
     }
 
-    /// Has each operation tell the observers, where there are any.
+    /// Makes each operation tell the observers, if there are any.
     pub(super) fn listen(&mut self) {
         self.flight.listen(!self.observers.is_empty());
     }
@@ -105,7 +105,7 @@ impl Heap {
         }
     }
 
-    /// Replaces the first observer. Returns the one before.
+    /// Replaces the first observer. Returns the previous one.
     pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         let before = self.observers.set_first(observer);
         self.listen();

@@ -1,12 +1,12 @@
 //! The observers of an allocator, and how each is told of an event.
 //!
-//! Owns: which there are, and that one which panics is told nothing more, while the others are.
+//! Owns: the list of observers, and that an observer that panics gets no more events, while the others do.
 
 use crate::error::Result;
 use crate::report::observer::{Event, Observer, ObserverId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// All observers. The first is set without a word of the host's memory; the others are added.
+/// All observers. The first is set without an allocation of host memory; the others are added.
 #[derive(Default)]
 pub(super) struct Observers {
     first: Option<Box<dyn Observer>>,
@@ -19,12 +19,12 @@ impl Observers {
         self.first.is_none() && self.others.is_empty()
     }
 
-    /// Replaces the first. Returns the one before.
+    /// Replaces the first observer. Returns the previous one.
     pub(super) fn set_first(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         std::mem::replace(&mut self.first, observer)
     }
 
-    /// Adds one. On an error it is dropped.
+    /// Adds an observer. On an error the observer is dropped.
     pub(super) fn add(&mut self, observer: Box<dyn Observer>) -> Result<ObserverId> {
         self.others.try_reserve(1)?;
         self.last_id += 1;
@@ -33,13 +33,13 @@ impl Observers {
         Ok(id)
     }
 
-    /// Removes one that was added.
+    /// Removes an observer that was added.
     pub(super) fn remove(&mut self, id: ObserverId) -> Option<Box<dyn Observer>> {
         let at = self.others.iter().position(|(of, _)| *of == id)?;
         Some(self.others.remove(at).1)
     }
 
-    /// Tells all of an event, in the order in which they came.
+    /// Tells all observers of an event, in the order in which they were added.
     pub(super) fn tell(&mut self, event: &Event) {
         if let Some(first) = &mut self.first
             && !told(first, event)
@@ -57,8 +57,8 @@ impl Observers {
     }
 }
 
-/// Tells one observer. It is the program's code, called in the middle of a change: a panic in it must not end that change.
-/// Returns `false` if it panicked.
+/// Tells one observer. An observer is the program's code, called in the middle of a change: its panic must not end that
+/// change. Returns `false` if it panicked.
 fn told(observer: &mut Box<dyn Observer>, event: &Event) -> bool {
     match catch_unwind(AssertUnwindSafe(|| observer.event(event))) {
         Ok(()) => true,
@@ -70,7 +70,7 @@ fn told(observer: &mut Box<dyn Observer>, event: &Event) -> bool {
     }
 }
 
-/// Drops what belongs to the program, and may panic once more.
+/// Drops a value of the program, and catches a panic of its destructor.
 fn drop_quietly<T>(value: T) {
     drop(catch_unwind(AssertUnwindSafe(|| drop(value))));
 }

@@ -1,4 +1,4 @@
-//! Private pools with segments of their own: their memory never serves anyone else.
+//! Private pools with segments of their own: their memory never serves other pools.
 //!
 //! Owns: which of their segments can be given back, and the end of such a pool. `backing/segments.rs` makes the calls.
 

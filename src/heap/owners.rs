@@ -1,4 +1,4 @@
-//! Whose a pool is: everyone's, or a private pool's.
+//! The owners of pools: every stream, or a private pool.
 
 use super::tables::{Heap, PrivatePair};
 use crate::error::Result;
@@ -11,7 +11,7 @@ impl Heap {
         self.pools[pool].private
     }
 
-    /// Returns the private pool that a pool is part of; [`PoolId::NONE`] if it serves everyone.
+    /// Returns the private pool that a pool is part of; [`PoolId::NONE`] if the pool is public.
     pub(crate) fn owner_of(&self, pool: PoolIndex) -> PoolId {
         if !self.is_private(pool) {
             return PoolId::NONE;
@@ -31,7 +31,7 @@ impl Heap {
         Ok(Class::ALL.into_iter().flat_map(|class| self.public_pools(class)).try_to_vec()?)
     }
 
-    /// Returns the large pools of a private pool, the one that serves a stream last.
+    /// Returns the large pools of a private pool; of several for one stream, the last one serves it.
     pub(super) fn pairs_of(&self, owner: PoolId) -> impl Iterator<Item = PoolIndex> + '_ {
         self.private_pairs.iter().filter(move |pair| pair.owner == owner).map(|pair| pair.large)
     }
@@ -72,12 +72,12 @@ impl Heap {
         !self.pools[pool].apart
     }
 
-    /// Returns whether a pool is part of a private pool that sleeps: what it has free is nothing that anybody could have.
+    /// Returns whether a pool is part of a private pool that sleeps, so that its free blocks have no memory.
     pub(crate) fn is_asleep(&self, pool: PoolIndex) -> bool {
         self.pools[pool].apart && self.private.asleep(self.owner_of(pool)).is_some()
     }
 
-    /// Returns whether a private pool sleeps that was released.
+    /// Returns whether a released private pool sleeps.
     pub(crate) fn has_released_asleep(&self) -> bool {
         self.private.sleeps_released()
     }

@@ -19,7 +19,7 @@ pub(crate) struct PhysicalSpan {
 pub(crate) enum Physical {
     /// Handles whose memory lies one behind the other, with the bytes of each.
     Handles(Vec<(Handle, u64)>),
-    /// Memory of `malloc`, by its address.
+    /// Memory of the driver's `malloc`, by its address.
     Plain(u64),
 }
 

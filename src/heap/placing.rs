@@ -1,4 +1,4 @@
-//! Blocks are cut and merged by the heap's layout.
+//! Cutting and joining of blocks by the heap's layout.
 //!
 //! Owns: what [`Merging`] and [`Placement`] do to blocks, and the parts of segments that were never used. Private pools with
 //! segments of their own keep PyTorch's layout.
@@ -16,8 +16,8 @@ use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
 
 impl Heap {
-    /// Cuts the request out of a block that is in no index. The rest becomes free. Returns the block of the request, which
-    /// is larger than it if the host has no memory to note the rest.
+    /// Cuts the request out of a block that is in no index. The rest becomes free. Returns the block of the request,
+    /// which is larger than requested if the host has no memory to note the rest.
     pub(crate) fn place(&mut self, id: BlockId, request: &Request, placement: Placement) -> BlockId {
         match placement {
             Placement::Front => id,
@@ -27,7 +27,7 @@ impl Heap {
         }
     }
 
-    /// Leaves the front of a block free that is in no index, by [`Placement::ByGranule`]. Returns the block behind it.
+    /// Frees the front of a block that is in no index, by [`Placement::ByGranule`]. Returns the block behind the front.
     #[cold]
     pub(super) fn leave_front(&mut self, id: BlockId, request: &Request) -> BlockId {
         let block = self.blocks[id];
@@ -38,7 +38,7 @@ impl Heap {
         let behind = block.part(Span::new(block.address + front, block.size - front), block.state);
         self.blocks[id].size = front;
         let Ok(behind) = self.insert_after(id, behind) else {
-            // The host has no memory for it: at the front is as good a place, for this request.
+            // The host has no memory to note the front: the request is placed at the front instead.
             self.blocks[id].size = block.size;
             return id;
         };
@@ -81,14 +81,13 @@ impl Heap {
         id
     }
 
-    /// Counts the parts of a block that was cut, all of them as free: [`Heap::hand_out`] takes off the one that it hands
-    /// out.
+    /// Counts all parts of a block that was cut as free: [`Heap::hand_out`] subtracts the part that it hands out.
     fn count_cut(&mut self, block: &Block, cuts: u64) {
         if cuts == 0 || block.kind != Kind::Malloc {
             return;
         }
         let class = block.pool.class();
-        // `block` is as it was before. One that was a whole segment did not count.
+        // `block` is the block before the cut. A block that was a whole segment did not count.
         let (more, bytes) = if block.is_split() { (cuts, 0) } else { (cuts + 1, block.size) };
         self.counters.inactive_split.add(class, more);
         self.counters.inactive_split_bytes.add(class, bytes);
@@ -145,9 +144,9 @@ impl Heap {
         Ok(found)
     }
 
-    /// Cuts a block that is in no index into blocks of `size` bytes, `most` of them, and a rest behind them. Of many, some
-    /// fewer are cut so that the rest has no size that the layout gives to requests. Returns the first; the others are free.
-    /// Those for which the host has no memory stay one block.
+    /// Cuts a block that is in no index into blocks of `size` bytes, `most` of them, and a rest behind them. Fewer are
+    /// cut if the rest would otherwise have a size that the layout gives to requests. Returns the first; the others are
+    /// free. Blocks that the host has no memory to note stay one block.
     pub(crate) fn cut_equally(&mut self, id: BlockId, size: u64, most: u64) -> BlockId {
         let block = self.blocks[id];
         let rest = |count: u64| block.size - count * size;
@@ -179,7 +178,7 @@ impl Heap {
     /// Makes one block of every segment whose blocks are all free, where free neighbours do not merge by themselves.
     ///
     /// # Errors
-    /// The host has no memory for the list of them. Nothing has changed.
+    /// The host has no memory for the list of segments. Nothing has changed.
     pub(crate) fn join_free_segments(&mut self) -> Result<()> {
         if self.rules.layout.merging != Merging::Never {
             return Ok(());
@@ -195,14 +194,14 @@ impl Heap {
         Ok(())
     }
 
-    /// Returns whether a block and all behind it in its segment are free, and of one pool.
+    /// Returns whether a block and all blocks behind it in its segment are free and of one pool.
     fn is_all_free(&self, head: BlockId) -> bool {
         let pool = self.blocks[head].pool;
         let mut chain = std::iter::successors(head.some(), |id| self.blocks[*id].next.some());
         chain.all(|id| self.blocks[id].state == State::Free && self.blocks[id].pool == pool)
     }
 
-    /// Joins a block and all behind it in its segment, which are free.
+    /// Joins a block and all blocks behind it in its segment, which are free.
     fn join(&mut self, head: BlockId) {
         let class = self.blocks[head].pool.class();
         let mut blocks = 1;
@@ -218,20 +217,20 @@ impl Heap {
         self.insert_free(head);
     }
 
-    /// Returns whether a segment has become free that is to go back to the driver.
+    /// Returns whether a segment has become free that is to be given back to the driver.
     #[inline]
     pub(crate) fn gives_back(&self) -> bool {
         self.gives_back
     }
 
-    /// Forgets it.
+    /// Forgets that a segment to be given back has become free.
     pub(crate) fn forget_given_back(&mut self) {
         self.gives_back = false;
     }
 }
 
-/// Returns how many bytes of a free span stay free in front of a request, so that as many granules as possible stay whole. What
-/// lies in part of a granule serves no view but at its ends, and no chunk can be split there.
+/// Returns how many bytes of a free span stay free in front of a request, so that as many granules as possible stay
+/// whole. A part of a granule serves views only at their ends, and no chunk can be split inside a granule.
 /// ```text
 /// granules          |      |      |      |      |
 /// 2, odd start         ...............####[####]       ends at a border: at the end

@@ -15,27 +15,27 @@ pub(crate) struct Pool {
     pub(crate) stream: StreamId,
     /// Whether the pool is part of a private pool, or is vacant.
     pub(crate) private: bool,
-    /// Whether it is part of a private pool with chunks of its own.
+    /// Whether the pool is part of a private pool with chunks of its own.
     pub(crate) apart: bool,
     pub(crate) class: Class,
     pub(crate) free: FreeIndex,
     /// Unmapped blocks by address.
     pub(crate) unmapped: SortedSet<(u64, BlockId)>,
-    /// The open epoch of its stream. `freed_at` of free blocks at home counts these.
+    /// The open epoch of the pool's stream. `freed_at` of free blocks at home is such an epoch.
     pub(crate) epoch: u64,
     /// Whether anything was freed in the open epoch.
     pub(crate) freed_in_epoch: bool,
-    /// Bytes that the program freed on its stream since an epoch was last ended because it was long.
+    /// Bytes that the program freed on the pool's stream since an epoch was last ended for its length.
     pub(crate) freed_bytes: u64,
     /// The first epoch that the GPU has not passed yet.
     pub(crate) passed: u64,
     /// For a private pool: whether some of its free memory was used outside of the present capture, so that only this
     /// stream may take it.
     pub(crate) in_stream_order: bool,
-    /// Whether memory of the pair was freed while another stream was the current one, which no event tells of: until the CPU has
-    /// waited for the device, only this stream may take it.
+    /// Whether memory of the pair was freed while another stream was the current one, without an event on that stream:
+    /// until the CPU has waited for the device, only the pool's stream may take the memory.
     pub(crate) used_by_others: bool,
-    /// Whether its stream has ended and all work of the stream is done.
+    /// Whether the pool's stream has ended and all work of the stream is done.
     pub(crate) ended: bool,
     /// A number that tells the stream from other streams with the same handle, if the driver gives one.
     pub(crate) number: Option<u64>,
@@ -48,7 +48,7 @@ impl Pool {
             private,
             apart: false,
             class,
-            // Of small blocks whole slabs alone serve a view.
+            // Of small memory, only whole slabs serve views.
             free: FreeIndex::new(if class == Class::Small { GRANULE } else { 0 })?,
             unmapped: SortedSet::default(),
             epoch: 1,
@@ -68,7 +68,7 @@ impl Pool {
 pub(super) struct Pools(Vec<Pool>);
 
 impl Pools {
-    /// Returns how many pools there are.
+    /// Returns the number of pools.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

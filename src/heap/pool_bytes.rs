@@ -1,4 +1,4 @@
-//! The bytes of the driver's pool of stream-ordered memory, in blocks and in none.
+//! The bytes of the driver's pool of stream-ordered memory, inside and outside of blocks.
 //!
 //! Owns: [`DriverPoolBytes`]. `driver_pool.rs` writes it.
 
@@ -7,10 +7,10 @@ use super::sorted::SortedSet;
 /// The bytes of the driver's pool.
 #[derive(Debug, Default)]
 pub(super) struct DriverPoolBytes {
-    /// Addresses and sizes of those blocks, in the order of addresses.
+    /// Addresses and sizes of the blocks, in the order of addresses.
     pub(super) spans: SortedSet<(u64, u64)>,
-    /// In blocks.
+    /// The bytes in blocks.
     pub(super) blocks: u64,
-    /// In none: free memory, and what was lost to rounding.
+    /// The bytes in no block: free memory, and bytes lost to rounding.
     pub(super) idle: u64,
 }

@@ -1,4 +1,4 @@
-//! The memory of private pools. It is kept apart from all other memory, and pinned until the pool is released.
+//! The memory of private pools. Such memory is kept apart from all other memory, and pinned until the pool is released.
 //!
 //! Owns: the pools of each private pool, one pair for each stream, and how their memory becomes public again.
 //!
@@ -24,7 +24,7 @@ struct ToMove {
 }
 
 impl Heap {
-    /// Returns the pool of a private pool that serves rounded `size` bytes on `stream`. `last` is that of
+    /// Returns the pool of a private pool that serves rounded `size` bytes on `stream`. `last` is the result of
     /// [`Self::private_pair`].
     pub(crate) fn private_pool(
         &mut self,
@@ -62,7 +62,7 @@ impl Heap {
     /// Notes a block that a private pool has just handed out, in a capture or not.
     pub(crate) fn handed_out_privately(&mut self, id: BlockId, owner: PoolId, captured: bool) {
         let capture = self.private.get(owner).map_or(0, |pool| pool.capture);
-        // A checkpoint is restored after the end of its stream too.
+        // Checkpoints are restored even after their stream has ended.
         let ended = self.pools[self.blocks[id].pool.large()].ended;
         let block = &mut self.blocks[id];
         block.capture = if captured { capture } else { 0 };
@@ -83,15 +83,15 @@ impl Heap {
         let large = block.pool.large();
         let capture = self.private.get(self.owner_of(large)).map_or(0, |pool| pool.capture);
         let pool = &self.pools[large];
-        // Memory of a stream that has ended is in no stream order.
+        // The work of a stream that has ended is done, so its memory has no stream order.
         if !pool.private || self.has_no_stream(id) || (block.capture != 0 && capture != 0) {
             return;
         }
-        // Within a capture the block alone is set aside, where memory may change its pool: all else that the pair has free
-        // goes on serving the capture.
+        // Within a capture, only the block is set aside if its memory may change its pool: the other free memory of the
+        // pair still serves the capture.
         let is_alone = capture != 0 && !pool.in_stream_order && matches!(block.kind, Kind::Home | Kind::View);
         let aside = if is_alone { self.pair_beside(large) } else { None };
-        // Its view notes that this pair has freed it.
+        // The block's view notes that this pair has freed the block.
         let has_room =
             |aside: &PoolIndex| block.kind != Kind::View || self.views.reserve_use(block.view(), *aside).is_ok();
         match aside.filter(has_room) {
@@ -123,7 +123,7 @@ impl Heap {
         let aside = self.add_private_pair(owner, stream).ok()?;
         self.pools[aside].number = self.pools[large].number;
         self.pools[aside].in_stream_order = true;
-        // Before the pair that serves the stream, which is its last.
+        // The new pair goes before the pair that serves the stream, which is the stream's last.
         self.private_pairs.insert(at, PrivatePair { owner, stream, large: aside });
         Some(aside)
     }
@@ -152,7 +152,7 @@ impl Heap {
     /// serves captures too.
     ///
     /// # Errors
-    /// The host has no memory for a list of its blocks. Pairs that were joined stay joined.
+    /// The host has no memory for a list of the pool's blocks. Pairs that were joined stay joined.
     pub(crate) fn join_pairs(&mut self, owner: PoolId, stream: StreamId) -> Result<()> {
         let of_stream = |pair: &&PrivatePair| pair.owner == owner && pair.stream == stream;
         while let Some(newest) = self.private_pairs.iter().rfind(of_stream).map(|pair| pair.large) {
@@ -168,10 +168,11 @@ impl Heap {
         Ok(())
     }
 
-    /// Joins the pairs of streams that have ended to those that serve their handles now. All work of such a stream is done.
+    /// Joins the pairs of streams that have ended to the pairs that serve the same handles. All work of an ended stream
+    /// is done.
     ///
     /// # Errors
-    /// Those of [`Self::join_pairs`].
+    /// The errors of [`Self::join_pairs`].
     pub(crate) fn join_ended_pairs(&mut self, owner: PoolId) -> Result<()> {
         let serves = |heap: &Self, pair: &PrivatePair| heap.private_pair(owner, pair.stream) == Some(pair.large);
         let is_over = |heap: &Self, pair: &PrivatePair| {
@@ -186,12 +187,12 @@ impl Heap {
         Ok(())
     }
 
-    /// Moves the memory of a released private pool to the public pools of its streams, where others may take it like
-    /// any other: at once if the device has `passed`. Live blocks are freed like any other. A pool that sleeps stays a
-    /// released one while any block of it is live.
+    /// Moves the memory of a released private pool to the public pools of its streams, where other streams may take it
+    /// like other public memory: at once if the device has `passed`. Live blocks are freed as usual. A pool that sleeps
+    /// stays a released one while any block of it is live.
     ///
     /// # Errors
-    /// The host has no memory for it. The pool stays a released one, with the memory that was not moved yet.
+    /// The host has no memory for a list. The pool stays a released one, with the memory that was not moved yet.
     pub(crate) fn merge_private_pool(&mut self, owner: PoolId, passed: bool) -> Result<()> {
         if !self.forget_asleep(owner)? {
             return Ok(());
@@ -209,7 +210,7 @@ impl Heap {
                 self.pools[to].number = self.pools[large].number;
             }
             let blocks = self.blocks_to_move(large, to)?;
-            // No longer a pair of the pool when its blocks move: no observer is told that they change hands.
+            // The pair is removed before its blocks move, so that observers are not told of the moves.
             self.private_pairs.remove(at);
             self.move_pair(large, to, blocks, passed || ended);
         }
@@ -253,7 +254,7 @@ impl Heap {
         let epoch = self.pools[to].epoch;
         for id in free {
             let block = self.blocks[id];
-            // A neighbour may have absorbed it.
+            // A neighbour may have absorbed the block.
             if block.state != State::Free || block.pool.large() != from {
                 continue;
             }
@@ -262,7 +263,7 @@ impl Heap {
             }
             let id = self.hand_over(id, to.of(block.pool.class()));
             if block.pool.is_small() && block.kind == Kind::Home {
-                // Its other parts may already be in the new pair.
+                // Other parts of the slab may already be in the new pair.
                 self.return_slab(id);
             }
         }
@@ -277,7 +278,7 @@ impl Heap {
         self.vacant_pools.push(from);
     }
 
-    /// Returns what a private pool holds. Walks all blocks.
+    /// Returns the statistics of a private pool. Walks all blocks.
     pub(crate) fn private_stats(&self, owner: PoolId) -> Result<PoolStats> {
         let mut stats = self.private.stats(owner)?;
         for (_, block) in self.blocks.iter().filter(|(_, block)| self.is_owned_by(block.pool, owner)) {

@@ -1,8 +1,8 @@
 //! Private pools: memory that serves only requests made for the pool, as CUDA graphs need it.
 //!
-//! Owns: which private pools exist, who uses them, and which requests are routed to one. Their memory is in
-//! `private.rs`. The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of
-//! c10/cuda/CUDACachingAllocator.cpp, 2.11).
+//! Owns: which private pools exist, their uses, and which requests are routed to a pool. `private.rs` has their memory.
+//! The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of c10/cuda/CUDACachingAllocator.cpp,
+//! 2.11).
 
 use super::route::Route;
 use super::saved::{Saved, Stock};
@@ -19,30 +19,30 @@ use std::thread;
 #[derive(Debug, Default)]
 pub(crate) struct PrivatePool {
     uses: u64,
-    /// Whether a graph may use its memory.
+    /// Whether a graph may use the pool's memory.
     pub(crate) captured: bool,
-    /// Whether a block of it was freed while another stream was current, which may still use it.
+    /// Whether a block of the pool was freed while another stream was current, which may still use the block.
     used_by_others: bool,
-    /// The number of the capture that is under way for it; 0 is none.
+    /// The number of the capture that is under way for the pool; 0 is none.
     pub(crate) capture: u32,
-    /// Its own segments, if its memory does not come from the strategy.
+    /// The pool's own segments, if its memory does not come from the strategy.
     segments: Option<Segments>,
-    /// Whether its memory comes in chunks of its own, which can sleep.
+    /// Whether the pool's memory comes in chunks of its own, which can sleep.
     apart: bool,
-    /// What its live blocks hold, while it sleeps.
+    /// The contents of the pool's live blocks, while the pool sleeps.
     asleep: Option<Saved>,
-    /// Whether a call is under way that lets it sleep or wakes it.
+    /// Whether a call is under way that puts the pool to sleep or wakes it.
     pub(crate) turning: bool,
 }
 
 impl PrivatePool {
-    /// Returns whether its memory can become public in the order of its own streams. Otherwise the device must pass
-    /// first.
+    /// Returns whether the pool's memory can become public in the order of its own streams. Otherwise the CPU must wait
+    /// for the device first.
     pub(crate) fn is_in_order(&self) -> bool {
         !self.captured && !self.used_by_others
     }
 
-    /// Returns whether a capture has taken memory of it.
+    /// Returns whether a capture has taken memory of the pool.
     pub(crate) fn is_captured(&self) -> bool {
         self.captured
     }
@@ -52,22 +52,22 @@ impl PrivatePool {
 #[derive(Debug, Default)]
 pub(crate) struct PrivatePools {
     pools: FxHashMap<PoolId, PrivatePool>,
-    /// In the order in which they were begun, each with a number.
+    /// The routes in the order in which they were begun, each with a number.
     routes: Vec<(PoolId, Route, u64)>,
-    /// How many were begun.
+    /// How many routes were begun.
     begun: u64,
     /// How many of the routes capture.
     capturing: usize,
     /// How many captures were begun.
     captures: u32,
-    /// How many pools got their number here.
+    /// How many pools got their number from [`Self::create`].
     numbered: u64,
-    /// Page-locked memory of backups that serves none.
+    /// Page-locked memory of backups, in use or kept.
     stock: Stock,
 }
 
 impl PrivatePools {
-    /// Returns how many routes there are.
+    /// Returns the number of routes.
     pub(crate) fn routes(&self) -> usize {
         self.routes.len()
     }
@@ -107,7 +107,7 @@ impl PrivatePools {
         Ok(id)
     }
 
-    /// Adds one use to the pool of that id, which is made if it does not exist.
+    /// Adds one use to the pool with this id, and creates the pool if it does not exist.
     pub(crate) fn open(&mut self, id: PoolId) -> Result<()> {
         if id == PoolId::NONE {
             return Err(Error::UnknownPool { pool: id });
@@ -141,11 +141,11 @@ impl PrivatePools {
         self.get(id).is_some_and(|pool| pool.apart)
     }
 
-    /// Returns of which memory of its own a pool that is awake serves: of segments, and whether these stay unsplit; whether of
-    /// chunks.
+    /// Returns which memory of its own a pool has: `Some` for segments of its own, with whether these stay unsplit, and
+    /// whether it has chunks of its own.
     ///
     /// # Errors
-    /// [`Error::PoolAsleep`].
+    /// [`Error::PoolAsleep`] if the pool sleeps.
     pub(crate) fn own_memory(&self, id: PoolId) -> Result<(Option<bool>, bool)> {
         match self.get(id) {
             Some(PrivatePool { asleep: Some(_), .. }) => Err(Error::PoolAsleep { pool: id }),
@@ -154,7 +154,7 @@ impl PrivatePools {
         }
     }
 
-    /// Notes that a pool sleeps, and what its live blocks hold, or that it is awake.
+    /// Notes that a pool sleeps, with the contents of its live blocks, or that it is awake (`None`).
     pub(crate) fn set_asleep(&mut self, id: PoolId, saved: Option<Saved>) {
         let Some(pool) = self.pools.get_mut(&id) else { return };
         if let Some(before) = std::mem::replace(&mut pool.asleep, saved) {
@@ -176,24 +176,24 @@ impl PrivatePools {
         &mut self.stock
     }
 
-    /// Notes whether a call is under way that lets a pool sleep or wakes it.
+    /// Notes whether a call is under way that puts a pool to sleep or wakes it.
     pub(crate) fn set_turning(&mut self, id: PoolId, turning: bool) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.turning = turning;
         }
     }
 
-    /// Returns what the live blocks of a pool hold, while it sleeps.
+    /// Returns the saved contents of a pool's live blocks, while the pool sleeps.
     pub(crate) fn asleep(&self, id: PoolId) -> Option<&Saved> {
         self.get(id)?.asleep.as_ref()
     }
 
-    /// Returns whether a pool sleeps that has no use and no route left.
+    /// Returns whether any pool without uses and routes sleeps.
     pub(crate) fn sleeps_released(&self) -> bool {
         self.pools.iter().any(|(id, pool)| pool.asleep.is_some() && pool.uses == 0 && !self.is_routed(*id))
     }
 
-    /// Refuses a pool that sleeps.
+    /// Returns an error if the pool sleeps.
     pub(crate) fn must_be_awake(&self, id: PoolId) -> Result<()> {
         if self.asleep(id).is_some() { Err(Error::PoolAsleep { pool: id }) } else { Ok(()) }
     }
@@ -203,7 +203,7 @@ impl PrivatePools {
         self.pools.values().any(|pool| pool.segments.is_some())
     }
 
-    /// Returns the segments of a pool, if it has its own.
+    /// Returns the segments of a pool, if it has segments of its own.
     pub(crate) fn segments(&self, id: PoolId) -> Option<&Segments> {
         self.pools.get(&id)?.segments.as_ref()
     }
@@ -222,7 +222,7 @@ impl PrivatePools {
         self.pools.get_mut(&id).filter(|pool| pool.uses > 0).ok_or(Error::UnknownPool { pool: id })
     }
 
-    /// Refuses a pool that is neither used nor routed to.
+    /// Returns an error if the pool is neither used nor routed to.
     pub(crate) fn exists(&self, id: PoolId) -> Result<()> {
         let exists = self.pools.get(&id).is_some_and(|pool| pool.uses > 0 || self.is_routed(id));
         if exists { Ok(()) } else { Err(Error::UnknownPool { pool: id }) }
@@ -240,7 +240,8 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// Refuses a route that [`Self::begin`] would refuse. Of threads a pool may have several, each of which ends by itself.
+    /// Returns an error for a route that [`Self::begin`] would refuse. A pool may have several routes of threads, each
+    /// of which ends by itself.
     pub(crate) fn may_begin(&mut self, id: PoolId, route: &Route) -> Result<()> {
         self.used(id)?;
         let mut others = self.routes.iter().filter(|(of, ..)| *of == id);
@@ -271,8 +272,8 @@ impl PrivatePools {
         Ok(self.begun)
     }
 
-    /// Ends a route to a pool, even if the pool was released meanwhile: that of the number, or else the last of the calling
-    /// thread, or else the last of all threads, or else the only one.
+    /// Ends a route to a pool, even if the pool was released meanwhile: the route with the number, or else the last of
+    /// the calling thread, or else the last of all threads, or else the only one.
     pub(crate) fn end(&mut self, id: PoolId, number: Option<u64>) -> Result<()> {
         let not_routed = if self.pools.contains_key(&id) {
             Error::PoolNotRouted { pool: id }
@@ -303,8 +304,8 @@ impl PrivatePools {
         self.routes.iter().any(|(of, ..)| *of == id)
     }
 
-    /// Returns the pool to which a request of the calling thread on `stream` goes. Of several routes that cover it, the
-    /// one begun last counts, and before those of whatever thread.
+    /// Returns the pool to which a request of the calling thread on `stream` goes. Of several routes that cover the
+    /// request, the one begun last counts; routes for other threads count only if no other route covers it.
     pub(crate) fn route_of(&self, stream: StreamId) -> Option<PoolId> {
         let find = |others: bool| {
             self.routes.iter().rev().find(|(_, route, _)| route.is_of_others() == others && route.covers(stream))
@@ -319,7 +320,7 @@ impl PrivatePools {
         }
     }
 
-    /// Notes that a block of the pool is freed while another stream than its own is current.
+    /// Notes that a block of the pool is freed while a stream other than the block's own is current.
     pub(crate) fn set_used_by_others(&mut self, id: PoolId) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.used_by_others = true;
@@ -397,7 +398,7 @@ mod tests {
             assert_eq!(pools.route_of(A), Some(tag), "one inside of the other");
         });
         assert_eq!(pools.route_of(A), Some(tag));
-        // Begun last, and it takes nothing that a route covers already.
+        // This route is begun last, and takes no request that another route covers.
         pools.begin(other, Route::other_threads()).unwrap();
         assert_eq!(pools.route_of(A), Some(tag));
         assert!(

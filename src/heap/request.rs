@@ -1,4 +1,4 @@
-//! A request for a free block, and the rules by which it finds one.
+//! A request for a free block, and the rules by which a block is chosen.
 //!
 //! Owns: [`FitRules`], the rules of a strategy as plain data, so that the hot path makes no dynamic call.
 
@@ -24,7 +24,7 @@ pub(crate) struct FitRules {
     pub(crate) count_ages: bool,
     /// Whether a large request that its own pool cannot serve may take idle memory.
     pub(crate) takes_idle: bool,
-    /// Where in its block a request lies.
+    /// The place of a request in its block.
     pub(crate) placement: Placement,
 }
 
@@ -48,9 +48,9 @@ impl FitRules {
 /// A request on its way to a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    /// Bytes, rounded.
+    /// The rounded size, in bytes.
     pub(crate) size: u64,
-    /// Bytes as the program asked for.
+    /// The size that the program asked for, in bytes.
     pub(crate) requested: u64,
     pub(crate) pool: PoolIndex,
     pub(crate) class: Class,

@@ -1,4 +1,4 @@
-//! The bytes of a block become free.
+//! The return of a block's bytes to the free index.
 
 use super::block::{Block, Kind, State};
 use super::tables::Heap;
@@ -41,7 +41,7 @@ impl Heap {
         }
         for beside in [prev, next] {
             let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.idle;
-            // A private pool does not take memory that it did not ask for, because it keeps all that it gets.
+            // A private pool does not take memory beyond its requests, because it keeps all memory that it gets.
             if idle && !self.is_private(pool) {
                 self.hand_over(beside, pool);
             }

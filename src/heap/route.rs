@@ -1,4 +1,4 @@
-//! Which requests go to a private pool.
+//! Routes: the choice of requests that go to a private pool.
 //!
 //! Owns: [`Route`]. `private_pools.rs` has the routes that were begun.
 
@@ -8,7 +8,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, ThreadId};
 
-/// Which requests go to a private pool, from [`Pools::begin`](crate::operations::Pools::begin) to
+/// The requests that go to a private pool, from [`Pools::begin`](crate::operations::Pools::begin) to
 /// [`Pools::end`](crate::operations::Pools::end), and whether a stream capture is under way meanwhile.
 ///
 pub struct Route {
@@ -22,7 +22,8 @@ enum Covers {
     Thread(ThreadId),
     /// Every thread of which no other route covers the request.
     OtherThreads,
-    /// `None` if the host had no memory for it: then the route does not begin.
+    /// Requests for which a filter returns `true`. `None` if the host had no memory for the filter: then the route does
+    /// not begin.
     When(Option<Box<dyn Filter>>),
 }
 
@@ -39,9 +40,10 @@ impl<F: Fn(StreamId) -> bool + Send> Filter for [F; 1] {
 }
 
 impl Route {
-    /// Routes requests on the streams for which `covers` returns `true`. It is called in the thread that allocates,
-    /// under the allocator's lock: it must be quick, and must not call the allocator. Where it panics, the request is
-    /// not routed. If the host has no memory for it, the route does not begin, for [`Error::HostMemory`](crate::Error::HostMemory).
+    /// Routes requests on the streams for which `covers` returns `true`. The filter is called in the thread that
+    /// allocates, under the allocator's lock: it must be quick, and must not call the allocator. If it panics, the
+    /// request is not routed. If the host has no memory for the filter, beginning the route fails with
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn when(covers: impl Fn(StreamId) -> bool + Send + 'static) -> Self {
         let covers = boxed(covers).map(|covers| covers as Box<dyn Filter>);
         Self { covers: Covers::When(covers), captures: false }
@@ -59,8 +61,9 @@ impl Route {
         Self { covers: Covers::Thread(thread::current().id()), captures: false }
     }
 
-    /// Routes requests of all threads, on any stream, that no other route covers, whenever it was begun: those of backward passes,
-    /// which PyTorch runs in threads of its own, without taking what other threads route elsewhere.
+    /// Routes requests of all threads, on any stream, that no other route covers, whenever that route was begun. This
+    /// covers backward passes, which PyTorch runs in threads of its own, but no requests that other threads route
+    /// elsewhere.
     #[must_use]
     pub fn other_threads() -> Self {
         Self { covers: Covers::OtherThreads, captures: false }
@@ -79,27 +82,27 @@ impl Route {
         self.captures
     }
 
-    /// Returns whether it is of threads, of which a pool may have several routes at once.
+    /// Returns whether the route is one of threads, of which a pool may have several at once.
     pub(super) fn is_of_threads(&self) -> bool {
         matches!(self.covers, Covers::Thread(_) | Covers::OtherThreads) && !self.captures
     }
 
-    /// Returns whether it is of that thread alone.
+    /// Returns whether the route covers requests of this thread alone.
     pub(super) fn is_of(&self, thread: ThreadId) -> bool {
         matches!(self.covers, Covers::Thread(of) if of == thread)
     }
 
-    /// Returns whether it is of all threads that have none.
+    /// Returns whether the route covers all threads without a route of their own.
     pub(super) fn is_of_others(&self) -> bool {
         matches!(self.covers, Covers::OtherThreads)
     }
 
-    /// Returns whether the host had no memory for its filter.
+    /// Returns whether the host had no memory for the route's filter.
     pub(super) fn lacks_filter(&self) -> bool {
         matches!(self.covers, Covers::When(None))
     }
 
-    /// Returns whether it covers a request of the calling thread.
+    /// Returns whether the route covers a request of the calling thread on `stream`.
     pub(super) fn covers(&self, stream: StreamId) -> bool {
         let covers = match &self.covers {
             Covers::OtherThreads => return true,

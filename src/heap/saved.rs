@@ -1,4 +1,4 @@
-//! What the live blocks of a private pool hold while it sleeps.
+//! The saved contents of a private pool's live blocks while the pool sleeps.
 //!
 //! Owns: the copies, in memory of the host or in a file, and how they are written and read. `backing/sleep.rs` gets the bytes
 //! from the device and puts them back.
@@ -12,21 +12,22 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-/// What becomes of the contents of a private pool that sleeps ([`Tags::sleep`](crate::operations::Tags::sleep)).
+/// How the contents of a private pool are kept while it sleeps ([`Tags::sleep`](crate::operations::Tags::sleep)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backup {
-    /// They are kept in memory of the host: as many bytes as live blocks have. It is not page-locked, but for 128 MiB through
-    /// which the copies go, and which are kept for the next one.
+    /// The contents are kept in host memory, as many bytes as live blocks have. This memory is not page-locked, but
+    /// copies go through 128 MiB of page-locked memory, which is kept for the next backup.
     Host,
-    /// They are kept in page-locked memory of the host, which is copied to and from at the speed of the link. It takes the host
-    /// seven times as long to have such memory as to copy to it, so it is kept once the pool is awake, for the next one that sleeps
-    /// ([`Tags::release_backups`](crate::operations::Tags::release_backups) gives it back).
+    /// The contents are kept in page-locked memory of the host, which is copied to and from at the speed of the link.
+    /// Page-locking takes seven times as long as the copy, so the memory is kept once the pool is awake, for the next
+    /// pool that sleeps ([`Tags::release_backups`](crate::operations::Tags::release_backups) gives it back).
     Pinned,
-    /// They are lost: after waking, live blocks keep their addresses and hold anything.
+    /// The contents are lost: after waking, live blocks keep their addresses and have arbitrary contents.
     Discard,
-    /// They are kept in a file of this name, which must not exist, for its user alone (mode 0600). Where the system allows it, the name is gone again as soon
-    /// as the file is open, so that its space is free once the pool is awake or gone, even if the process is killed.
+    /// The contents are kept in a file of this name, which must not exist yet, readable by its user alone (mode 0600).
+    /// If the system allows it, the name is removed as soon as the file is open, so that its space is freed once the
+    /// pool is awake or has ended, even if the process is killed.
     File(PathBuf),
 }
 
@@ -37,28 +38,28 @@ pub(crate) struct Locked {
     pub(crate) size: u64,
 }
 
-/// Page-locked memory that serves no backup at present. There is always room for all that serves one.
+/// Page-locked memory that holds no backup at present. The list always has room for the buffers that hold one.
 #[derive(Debug, Default)]
 pub(crate) struct Stock {
     free: Vec<Locked>,
-    /// How many buffers serve.
+    /// How many buffers hold a backup.
     serving: usize,
-    /// The bytes of all.
+    /// The bytes of all buffers, of those that hold a backup too.
     bytes: u64,
 }
 
 impl Stock {
-    /// Returns the bytes of all page-locked memory, whether it serves or not.
+    /// Returns the bytes of all page-locked memory, whether it holds a backup or not.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the bytes of what serves no backup at present.
+    /// Returns the bytes of page-locked memory that holds no backup at present.
     pub(crate) fn cached(&self) -> u64 {
         self.free.iter().map(|locked| locked.size).sum()
     }
 
-    /// Takes a buffer of at least so many bytes, the smallest.
+    /// Takes the smallest buffer of at least `at_least` bytes.
     pub(crate) fn take(&mut self, at_least: u64) -> Option<Locked> {
         let fitting = self.free.iter().enumerate().filter(|(_, locked)| locked.size >= at_least);
         let (at, _) = fitting.min_by_key(|(_, locked)| locked.size)?;
@@ -71,13 +72,13 @@ impl Stock {
         self.free.try_reserve(self.serving + 1)
     }
 
-    /// Notes a buffer that was made, which serves.
+    /// Notes a new buffer, which is in use.
     pub(crate) fn made(&mut self, locked: Locked) {
         self.serving += 1;
         self.bytes += locked.size;
     }
 
-    /// Notes that a buffer serves no more.
+    /// Puts back a buffer that is no longer in use.
     pub(crate) fn put(&mut self, locked: Locked) {
         self.serving = self.serving.saturating_sub(1);
         self.free.push(locked);
@@ -88,7 +89,7 @@ impl Stock {
         saved.locked_mut().into_iter().flat_map(|locked| locked.drain(..)).for_each(|locked| self.put(locked));
     }
 
-    /// Notes that a buffer that was taken is gone.
+    /// Notes that a taken buffer was given back to the host.
     pub(crate) fn gone(&mut self, locked: Locked) {
         self.serving = self.serving.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(locked.size);
@@ -106,7 +107,7 @@ pub(crate) struct Saved {
 #[derive(Debug)]
 enum Bytes {
     Nowhere,
-    /// In parts of one size.
+    /// Host memory, in parts of one size.
     Host(Vec<Vec<u8>>),
     Locked(Vec<Locked>),
     File(Kept),
@@ -121,10 +122,10 @@ struct Kept {
 }
 
 impl Saved {
-    /// Makes a place for the contents of spans.
+    /// Prepares a backup for the contents of spans.
     ///
     /// # Errors
-    /// [`Error::Backup`] if the file cannot be made; [`Error::HostMemory`].
+    /// [`Error::Backup`] if the file cannot be created; [`Error::HostMemory`].
     pub(crate) fn new(backup: &Backup, spans: Vec<Span>) -> Result<Self> {
         let bytes = match backup {
             Backup::Host => Bytes::Host(Vec::new()),
@@ -136,11 +137,11 @@ impl Saved {
                 copy.push(path);
                 let mut options = OpenOptions::new();
                 options.read(true).write(true).create_new(true);
-                // Others may read nothing of it, not even until its name is gone.
+                // Other users may never read the file, not even before its name is removed.
                 #[cfg(unix)]
                 std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
                 let file = options.open(path).map_err(|error| failed(path.clone(), &error))?;
-                // The open file lives on without a name.
+                // The open file stays usable without a name.
                 let named = std::fs::remove_file(path).is_err();
                 Bytes::File(Kept { file, path: copy, named })
             }
@@ -148,7 +149,7 @@ impl Saved {
         Ok(Self { spans, bytes })
     }
 
-    /// Returns whether anything is to be kept.
+    /// Returns whether any contents are to be kept.
     pub(crate) fn keeps(&self) -> bool {
         !matches!(self.bytes, Bytes::Nowhere)
     }
@@ -158,7 +159,7 @@ impl Saved {
         &self.spans
     }
 
-    /// Returns the page-locked memory in which all is kept, if it is such; for all other backups `None`.
+    /// Returns the page-locked memory of a pinned backup; for all other backups `None`.
     pub(crate) fn locked(&self) -> Option<&[Locked]> {
         if let Bytes::Locked(locked) = &self.bytes { Some(locked) } else { None }
     }
@@ -168,7 +169,7 @@ impl Saved {
         if let Bytes::Locked(locked) = &mut self.bytes { Some(locked) } else { None }
     }
 
-    /// Keeps bytes behind those that are kept already; a multiple of 4 MiB, but for the last ones.
+    /// Appends bytes to the kept ones: a multiple of 4 MiB, except at the end.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.bytes {
             Bytes::Nowhere | Bytes::Locked(_) => Ok(()),
@@ -177,7 +178,7 @@ impl Saved {
         }
     }
 
-    /// Copies what is kept from a place on, which is a multiple of 4 MiB.
+    /// Copies kept bytes from offset `at` on, a multiple of 4 MiB, to `bytes`.
     pub(crate) fn get(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         match &self.bytes {
             Bytes::Nowhere | Bytes::Locked(_) => Ok(()),

@@ -10,7 +10,7 @@ pub(crate) enum Backing {
     Malloc,
     /// A reservation in which each unit is mapped or not. The list ends at the last unit ever mapped.
     Expandable { unit: u64, units: Vec<Option<Handle>> },
-    /// The reservation that is home; its chunks stand in the chunk map.
+    /// The reservation that is home; the chunk map has its chunks.
     Home,
     /// Memory of one guarded block: its handle, and the addresses that were reserved around it.
     Guarded { handle: Handle, reservation: Span },
@@ -22,6 +22,7 @@ pub(crate) struct Segment {
     pub(crate) span: Span,
     pub(crate) pool: PoolIndex,
     pub(crate) backing: Backing,
-    /// The block at its first byte. It never changes, because splits and merges keep the id of the lower block.
+    /// The block at the segment's first byte. Its id never changes, because splits and merges keep the id of the lower
+    /// block.
     pub(crate) head: BlockId,
 }

@@ -1,4 +1,4 @@
-//! Where the memory of a private pool comes from when it does not come from the allocator's strategy.
+//! Sources of memory for private pools whose memory does not come from the allocator's strategy.
 //!
 //! Owns: the [`SegmentSource`] trait, and [`Segments`], which a private pool is opened with. `backing/segments.rs`
 //! takes segments and gives them back; the pool itself is in `private_pools.rs`.
@@ -12,19 +12,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// a library has registered, that other devices or hosts can reach, or that lies in a file. PyTorch calls this the
 /// allocator of a `MemPool`.
 ///
-/// It is called under the allocator's lock, by the thread that makes the request: it must not call the allocator, which
-/// would deadlock, nor wait for a thread that may. During a stream capture it is called in relaxed capture mode, so
-/// that it may call `cudaMalloc` and similar functions. A panic counts as a failure.
+/// A source is called under the allocator's lock, by the thread that makes the request: it must not call the allocator,
+/// which would deadlock, nor wait for a thread that may. During a stream capture the source is called in relaxed
+/// capture mode, so that it may call `cudaMalloc` and similar functions. A panic counts as a failure.
 ///
-/// It is dropped under the lock, when the pool has ended and the last of its segments went back. If an allocator is
-/// dropped while some of the segments are in use, the source is not dropped at all.
+/// A source is dropped under the lock, when the pool has ended and the last of its segments was given back. If an
+/// allocator is dropped while some of the segments are in use, the source is not dropped at all.
 pub trait SegmentSource: Send {
     /// Returns the address of a new segment of `size` bytes: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a
     /// multiple of 2 MiB. The address must be a multiple of 512, and the allocator must not hold any of these addresses
     /// already.
     ///
     /// # Errors
-    /// [`SourceError::OutOfMemory`]: the allocator gives back what it can and asks once or twice more.
+    /// [`SourceError::OutOfMemory`]: the allocator gives back the memory that it can and asks once or twice more.
     /// [`SourceError::Failed`]: the request fails.
     fn malloc(&mut self, size: u64) -> Result<u64, SourceError>;
 
@@ -35,23 +35,24 @@ pub trait SegmentSource: Send {
     fn free(&mut self, address: u64, size: u64) -> Result<(), SourceError>;
 }
 
-/// Why a source failed.
+/// The reason why a source failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceError {
     /// The source has too little memory.
     OutOfMemory,
-    /// Something else, in words.
+    /// Another failure, described by the text.
     Failed(String),
 }
 
-/// The memory of a private pool that has segments of its own ([`Pools::open_with`](crate::operations::Pools::open_with)). They are cached and split
-/// as the strategy `caching` does it, whatever the allocator's strategy is: never stitched, never mapped or unmapped.
-/// When the pool has ended, they go back to where they came from, and serve no other pool.
+/// The memory of a private pool that has segments of its own
+/// ([`Pools::open_with`](crate::operations::Pools::open_with)). Such segments are cached and split as in the strategy
+/// `caching`, whatever the allocator's strategy is: never stitched, never mapped or unmapped. When the pool has ended,
+/// its segments go back to their source, and serve no other pool.
 ///
 pub struct Segments {
     source: Option<Box<dyn Held>>,
     unsplit: bool,
-    /// The host had no memory for the source: no pool is opened with these.
+    /// Whether the host had no memory for the source, so that no pool can be opened with these segments.
     unfounded: bool,
 }
 
@@ -68,14 +69,14 @@ impl<S: SegmentSource> Held for [S; 1] {
 }
 
 impl Segments {
-    /// Segments from a source. If the host has no memory for it, no pool can be opened with them, for
+    /// Returns segments from a source. If the host has no memory for the source, opening a pool with them fails with
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn from_source(source: impl SegmentSource + 'static) -> Self {
         let source = boxed(source).map(|source| source as Box<dyn Held>);
         Self { unfounded: source.is_none(), source, unsplit: false }
     }
 
-    /// Segments by the driver's `malloc` (`cudaMalloc`).
+    /// Returns segments by the driver's `malloc` (`cudaMalloc`).
     #[must_use]
     pub fn by_malloc() -> Self {
         Self { source: None, unsplit: false, unfounded: false }

@@ -1,4 +1,4 @@
-//! Segments come, grow, shrink and go: `backing` notes here which memory it got and gave back.
+//! Creation, growth, shrinking and removal of segments: `backing` notes here which memory it got and gave back.
 
 use super::block::{Block, Kind, Slots, State};
 use super::chunk_map::{Chunk, ChunkMap, HomeRange, WiderTables};
@@ -37,8 +37,8 @@ impl Heap {
         Ok((ChunkMap::of_size(size)?, self.reserve_segment(self.idle)?))
     }
 
-    /// Makes room for memory that comes to this many parts of a block's segment, or goes from them. Returns the slots for
-    /// the blocks: each part cuts one into three at most.
+    /// Makes room to map, or to unmap, this many parts of a block's segment. Returns the slots for the blocks: each
+    /// part cuts one into three at most.
     pub(crate) fn reserve_parts(&mut self, block: BlockId, parts: usize) -> Result<Slots> {
         let Block { segment, pool, .. } = self.blocks[block];
         let pool = self.segment(segment).map_or(pool, |segment| segment.pool);
@@ -140,7 +140,7 @@ impl Heap {
         self.notify(Action::SegmentFree, self.blocks[id].span(), self.blocks[id].pool);
     }
 
-    /// Undoes the report of [`Self::notify_segment_free`]: the segment could not be given back.
+    /// Undoes the report of [`Self::notify_segment_free`], because the segment could not be given back.
     pub(crate) fn notify_segment_kept(&mut self, id: BlockId) {
         self.notify(Action::SegmentAlloc, self.blocks[id].span(), self.blocks[id].pool);
     }
@@ -166,7 +166,7 @@ impl Heap {
         self.remove_segment(id, segment);
     }
 
-    /// Removes a range of home, whose addresses were given back. Home goes with the last one.
+    /// Removes a range of home, whose addresses were given back. Home is removed with its last range.
     pub(crate) fn remove_home_range(&mut self, segment: SegmentId) {
         let head = self.head_of(segment);
         let start = self.blocks[head].address;
@@ -190,8 +190,8 @@ impl Heap {
         self.segment(segment).map_or(BlockId::NONE, |segment| segment.head)
     }
 
-    /// Notes that a part of an unmapped block has memory. It merges with its free neighbours. Returns the block that
-    /// remains, which is in the free index. Two slots were reserved for it.
+    /// Notes that a part of an unmapped block has memory. The part merges with its free neighbours. Returns the
+    /// resulting block, which is in the free index. Two slots were reserved for the change.
     pub(crate) fn mapped(&mut self, memory: NewMemory, slots: &mut Slots) -> BlockId {
         let NewMemory { room, span, pool } = memory;
         let gone = self.blocks[room];
@@ -221,7 +221,8 @@ impl Heap {
         self.counters.num_device_free += 1;
     }
 
-    /// Does the same for memory that is not counted as held.
+    /// Notes that a part of a free block lost memory that is not counted as held, as [`Self::unmapped`] does for held
+    /// memory.
     pub(super) fn lose_memory(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
         let Block { pool, segment, .. } = self.blocks[id];
         self.take_free(id);
@@ -304,8 +305,8 @@ impl Heap {
         }
     }
 
-    /// Removes the chunks of a span inside a free block. They are unmapped already, and their memory is about to go
-    /// back. Two slots were reserved for the parts of the block.
+    /// Removes the chunks of a span inside a free block. The chunks are unmapped already, and their memory is about to
+    /// be released. Two slots were reserved for the parts of the block.
     pub(crate) fn remove_chunks(&mut self, block: BlockId, span: Span, slots: &mut Slots) {
         let Some(home) = &mut self.home else { return };
         let mut at = span.start;
@@ -333,8 +334,8 @@ impl Heap {
         self.counters.reserved_bytes.sub(class, before.saturating_sub(now));
     }
 
-    /// Refuses addresses that no driver gives out, or that belong to a segment already. The caller does not give them
-    /// back either, since someone else may use them.
+    /// Returns an error for addresses that no driver gives out, or that belong to a segment already. The caller does
+    /// not give such addresses back, since other code may use them.
     pub(crate) fn check_answer(&self, call: Call, span: Span, alignment: u64) -> DriverResult<()> {
         if self.may_begin_at(span, alignment) {
             return Ok(());
@@ -345,7 +346,7 @@ impl Heap {
         Err(DriverError::new(call, Status::UNKNOWN, detail))
     }
 
-    /// Returns whether these can be addresses that no segment has.
+    /// Returns whether a span is aligned and cannot overlap a segment.
     pub(crate) fn may_begin_at(&self, span: Span, alignment: u64) -> bool {
         let Span { start, size } = span;
         if start == 0 || !start.is_multiple_of(alignment) || start.checked_add(size).is_none() {

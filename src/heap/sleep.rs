@@ -1,7 +1,8 @@
-//! Private pools with chunks of their own, which can sleep: their memory goes, their blocks, views and addresses stay.
+//! Private pools with chunks of their own, which can sleep: their memory is released, and their blocks, views and
+//! addresses stay.
 //!
-//! Owns: which chunks these are, where they are mapped, what of them is live, and what is counted of them. `backing/sleep.rs`
-//! makes the calls.
+//! Owns: which chunks these are, where they are mapped, which bytes of them are live, and how they are counted.
+//! `backing/sleep.rs` makes the calls.
 
 use super::block::{Block, Kind, State};
 use super::chunk_map::Chunk;
@@ -29,9 +30,9 @@ pub(crate) struct PlaceOfChunk {
 /// The chunks of a private pool, and where they are mapped.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    /// In the order of their addresses.
+    /// The chunks in the order of their addresses.
     pub(crate) chunks: Vec<(ChunkId, Chunk)>,
-    /// Those at home first, then view by view; each in the order of addresses.
+    /// The places, those at home first, then view by view; each in the order of addresses.
     pub(crate) places: Vec<PlaceOfChunk>,
 }
 
@@ -41,7 +42,7 @@ impl Sleeper {
         self.chunks.iter().map(|(_, chunk)| chunk.size).sum()
     }
 
-    /// Returns an address at which each chunk is mapped, if there is one.
+    /// Returns, for each chunk, an address at which it is mapped, or `None`.
     pub(crate) fn addresses(&self) -> Grown<Vec<Option<u64>>> {
         let mut addresses = self.chunks.iter().map(|_| None).try_to_vec()?;
         for place in self.places.iter().rev() {
@@ -59,7 +60,7 @@ impl Sleeper {
 }
 
 impl Heap {
-    /// Returns the bytes of live blocks, and of freed ones that wait, of private pools that sleep.
+    /// Returns the bytes of live and pending blocks of private pools that sleep.
     pub(crate) fn live_asleep(&self) -> u64 {
         if self.asleep == [0; 2] {
             return 0;
@@ -114,7 +115,7 @@ impl Heap {
         Ok(Sleeper { chunks, places })
     }
 
-    /// Returns the spans of a chunk that live blocks have, or blocks that are freed and not free yet.
+    /// Returns the spans of a chunk that live or pending blocks have.
     pub(crate) fn live_in(&self, chunk: &Chunk) -> Grown<Vec<Span>> {
         let mut spans: Vec<Span> = Vec::new();
         for id in self.blocks_over(chunk.span()) {
@@ -136,7 +137,7 @@ impl Heap {
         sleeper.places.iter().filter_map(|place| place.view).try_for_each(|view| self.views.reserve_pin(view))
     }
 
-    /// Notes that the chunks of a private pool have no memory any more. The views over them stay, whoever needed them.
+    /// Notes that the chunks of a private pool have no memory any more. All views over the chunks stay.
     pub(crate) fn fall_asleep(&mut self, owner: PoolId, sleeper: &Sleeper, saved: Saved) {
         for view in sleeper.places.iter().filter_map(|place| place.view) {
             self.views.pin(view, owner);
@@ -203,11 +204,11 @@ impl Heap {
         chunks.filter(|chunk| chunk.asleep && of_owner(chunk)).map(|chunk| chunk.size).sum()
     }
 
-    /// Ends the sleep of a released private pool in which nothing is live: its addresses at home are free, and those of its
-    /// views go back with the next release. Returns whether the pool sleeps no more.
+    /// Ends the sleep of a released private pool without live blocks: its addresses at home become free, and the
+    /// addresses of its views are given back at the next release. Returns whether the pool sleeps no more.
     ///
     /// # Errors
-    /// The host has no memory for a list. The pool sleeps on, with fewer chunks.
+    /// The host has no memory for a list. The pool still sleeps, with fewer chunks.
     pub(crate) fn forget_asleep(&mut self, owner: PoolId) -> Result<bool> {
         if self.private.asleep(owner).is_none() {
             return Ok(true);
@@ -243,7 +244,7 @@ impl Heap {
         Ok(true)
     }
 
-    /// Notes that chunks which sleep have no places in a view any more. Others may be mapped there, and stay so.
+    /// Notes that sleeping chunks have no places in a view any more. Other chunks of the view stay mapped.
     fn forget_places(&mut self, id: ViewId, places: &[PlaceOfChunk], chunks: &[(ChunkId, Chunk)]) -> Result<()> {
         let Some(view) = self.views.get(id) else { return Ok(()) };
         if view.mappings() == places.len() {

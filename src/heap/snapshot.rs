@@ -1,4 +1,4 @@
-//! The heap as a snapshot shows it. `notify.rs` reports the changes of it.
+//! The heap as a snapshot shows it. `notify.rs` reports the heap's changes.
 
 use super::block::{Block, Kind, State};
 use super::segment::{Backing, Segment};

@@ -1,8 +1,8 @@
-//! A sorted set in one piece of host memory, which can be asked for in advance.
+//! A sorted set in one piece of host memory, which can be reserved in advance.
 //!
-//! Owns: [`SortedSet`]. The set of the standard library takes a node here and there, and ends the process where the host
-//! has none. An insertion moves the elements behind it: views, or ranges without memory, of which there are thousands at
-//! most, and each of which is the work of a driver call.
+//! Owns: [`SortedSet`]. The set of the standard library allocates nodes at any insertion, and aborts the process if the
+//! host has no memory. An insertion moves the elements behind it: views, or ranges without memory, of which there are
+//! thousands at most, and each of which is the work of a driver call.
 
 use crate::fallible::Grown;
 

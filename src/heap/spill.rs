@@ -1,13 +1,13 @@
 //! Live memory that is spilled: its chunks keep their places, and their physical memory is the machine's.
 //!
-//! Owns: which chunks may be spilled and where they are cut, what is counted of them, and when they may come back.
+//! Owns: which chunks may be spilled and where they are cut, how they are counted, and when they may come back.
 //! `backing/spill.rs` chooses, and `backing/exchange.rs` makes the calls.
 //!
 //! ```text
 //! home     |aaaaaaaabbbbbb....cc|     one chunk of the device: a, b and c are live
 //! spilled  |aaaaaa|aa|bbbb|..|cc|     parts of one block each, and the granules that two share. Dots: no memory any more
 //! ```
-//! So a block that is freed leaves parts in which nothing else is live, and their memory goes back to the machine.
+//! So a freed block leaves parts without other live blocks, and their memory goes back to the machine.
 
 use super::block::{Freeing, Kind, State};
 use super::chunk_map::{Chunk, GRANULE};
@@ -20,7 +20,7 @@ use crate::span::Span;
 use rustc_hash::FxHashMap;
 
 impl Heap {
-    /// Notes what the program says of its use of a live block, which is a use too.
+    /// Notes the program's advice on its use of a live block. The call counts as a use of the block.
     pub(crate) fn advise(&mut self, id: BlockId, advice: Advice) {
         self.used_now(id);
         if self.rules.ages {
@@ -35,7 +35,7 @@ impl Heap {
         }
     }
 
-    /// Returns the bytes of blocks that are spilled, and not free.
+    /// Returns the spilled bytes of blocks that are not free.
     pub(crate) fn live_spilled(&self) -> u64 {
         let live = |id: &BlockId| !matches!(self.blocks[*id].state, State::Free | State::Unmapped);
         let of = |chunk: Chunk| {
@@ -45,7 +45,7 @@ impl Heap {
         self.spilled_chunks().flat_map(|(_, chunk)| of(chunk)).sum()
     }
 
-    /// Returns whether freeing a live block takes more than merging, whoever uses it.
+    /// Returns whether freeing a live block takes more than merging, whichever streams use it.
     pub(crate) fn frees_by_steps(&self, id: BlockId) -> bool {
         self.blocks[id].freeing == Freeing::OfNoStream
             || self.is_private(self.blocks[id].pool.large())
@@ -65,7 +65,8 @@ impl Heap {
         Ok(owners)
     }
 
-    /// Returns what may be spilled of a chunk, with the owners of all pieces; `None` if it may not be.
+    /// Returns a chunk's figures for spilling it, or `None` if it may not be spilled. `owners` has the live block of
+    /// each piece.
     pub(crate) fn spill_candidate(
         &self,
         chunk: &Chunk,
@@ -78,8 +79,8 @@ impl Heap {
         let mut found = SpillCandidate { size: chunk.size, live: 0, largest: 0, age: u64::MAX, advice: Advice::Cold };
         for id in self.blocks_over(chunk.span()) {
             let block = &self.blocks[id];
-            // Graphs rely on what private pools have, free memory included, and what sleeps is theirs too; small blocks are used and
-            // reused all the time.
+            // Graphs rely on the memory of private pools, free memory included, and sleeping chunks belong to private
+            // pools too; small blocks are used and reused all the time.
             if self.is_private(block.pool) || block.pool.is_small() {
                 return None;
             }
@@ -101,7 +102,7 @@ impl Heap {
         (found.live > 0).then_some(found)
     }
 
-    /// Returns the parts that a chunk is cut into where it is spilled, as spans of home, and whether something in each is live.
+    /// Returns the parts that a chunk is cut into when it is spilled: spans of home, and whether each has live bytes.
     pub(crate) fn spill_parts(&self, chunk: &Chunk) -> impl Iterator<Item = (Span, bool)> + use<'_> {
         let whole = chunk.span();
         let is_free = |id: BlockId| self.blocks[id].state == State::Free;
@@ -112,7 +113,7 @@ impl Heap {
             }
             let mut id = self.covering(start);
             let live = !is_free(id);
-            // Of free blocks, as many as lie one behind the other.
+            // Contiguous free blocks are one part.
             let mut end = self.blocks[id].end();
             while !live && end < whole.end() && is_free(self.blocks[id].next) {
                 id = self.blocks[id].next;
@@ -122,13 +123,14 @@ impl Heap {
             if cut > start {
                 return Some((Span::between(start, cut), live));
             }
-            // A granule that is not of one block, or not free as a whole.
+            // A granule with parts of several blocks counts as live.
             Some((Span::new(start, GRANULE), true))
         })
         .skip(1)
     }
 
-    /// Notes that the blocks over a chunk that was spilled are not freed like others: what nobody uses any more goes back.
+    /// Notes that freeing the live blocks over a spilled chunk takes more than merging: their host memory is given back
+    /// once no stream uses it.
     pub(crate) fn watch_spilled(&mut self, span: Span, owners: &FxHashMap<BlockId, BlockId>) {
         let mut id = self.covering(span.start);
         while id.is_some() && self.blocks[id].address < span.end() {
@@ -147,12 +149,12 @@ impl Heap {
         Ok(())
     }
 
-    /// Takes back [`Self::waits_for_own`].
+    /// Undoes [`Self::waits_for_own`].
     pub(crate) fn waits_for_own_no_more(&mut self, id: BlockId) {
         self.spilling.waits_for_own.remove(&id);
     }
 
-    /// Returns the chunks that are spilled, in which nothing is live any more, and that every stream has passed.
+    /// Returns the spilled chunks without live blocks that every stream has passed.
     pub(crate) fn spilled_and_free(&self) -> Grown<Vec<(ChunkId, u64)>> {
         let mut found = Vec::new();
         let passed = if self.has_passed_spilled() { &self.spilling.passed[..] } else { &[] };
@@ -182,13 +184,14 @@ impl Heap {
         (spilling.returned, spilling.quiet_since) = (false, self.counters.allocated_bytes.ever());
     }
 
-    /// Notes that memory came back by itself.
+    /// Notes that memory came back without a request for it.
     pub(crate) fn has_returned(&mut self) {
         (self.spilling.returned, self.spilling.quiet_since) = (true, self.counters.allocated_bytes.ever());
     }
 
-    /// Returns whether nothing was spilled for so long that memory may come back by itself, of a device with so many bytes. Where what came back was spilled again,
-    /// the next time is twice as far off: memory does not go to and fro.
+    /// Returns whether no memory was spilled for so long that spilled memory may come back by itself, for a device with
+    /// `total` bytes. If memory that came back was spilled again, the next return takes twice as long, so that memory
+    /// does not go to and fro.
     pub(crate) fn may_return(&self, total: u64) -> bool {
         let allocated = self.counters.allocated_bytes.ever().wrapping_sub(self.spilling.quiet_since);
         allocated >= total.saturating_mul(QUIET << self.spilling.doublings)

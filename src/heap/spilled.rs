@@ -1,4 +1,4 @@
-//! Which memory is spilled, and what is counted of it.
+//! The spilled memory, and how it is counted.
 
 use super::block::Kind;
 use super::chunk_map::{Chunk, ChunkMap};
@@ -10,7 +10,7 @@ use crate::ids::{BlockId, ChunkId, Class};
 use crate::span::Span;
 
 impl Heap {
-    /// Returns the bytes of the machine's memory that are held.
+    /// Returns the bytes of the machine's memory that are held for spilled memory.
     #[inline]
     pub(crate) fn spilled(&self) -> u64 {
         let Spilling { bytes, unsettled, .. } = &self.spilling;
@@ -34,8 +34,8 @@ impl Heap {
         self.counters.spilled_bytes.sub(Class::Large, before.saturating_sub(now));
     }
 
-    /// Counts the bytes of a chunk as spilled instead of held, or the other way round. As new memory they were counted when they were
-    /// created, outside of all chunks.
+    /// Counts the bytes of a chunk as spilled instead of held, or the other way round. The new memory was counted
+    /// outside of all chunks when it was created.
     pub(super) fn count_spilled(&mut self, chunk: &Chunk, spilled: bool) {
         for (class, size) in self.bytes_by_class(chunk) {
             if spilled {
@@ -49,7 +49,7 @@ impl Heap {
         }
     }
 
-    /// Counts bytes no more that were spilled.
+    /// Stops counting bytes as spilled.
     pub(super) fn no_more_spilled(&mut self, class: Class, size: u64) {
         self.spilling.bytes[class as usize] -= size;
         self.counters.spilled_bytes.sub(Class::Large, size);
@@ -67,7 +67,7 @@ impl Heap {
         std::iter::successors(first.some(), next).map(|piece| self.blocks[piece].span())
     }
 
-    /// Returns home, if any of it is spilled: mostly nothing is, and then no chunk need be looked at.
+    /// Returns home, if any chunk of it is spilled. Usually none is, and then no chunk need be looked at.
     pub(super) fn home_with_spilled(&self) -> Option<&ChunkMap> {
         self.home.as_ref().filter(|_| self.spilled() != 0)
     }
@@ -88,7 +88,7 @@ impl Heap {
         Ok(chunks)
     }
 
-    /// Returns whether any of a live block is spilled.
+    /// Returns whether any part of a live block is spilled.
     pub(crate) fn is_spilled(&self, id: BlockId) -> bool {
         self.spilled_bytes_of(id) != 0
     }
@@ -113,8 +113,8 @@ impl Heap {
         self.spilling.waits_for_own.contains(&id)
     }
 
-    /// Notes that every stream has passed a block which is about to be free, if it has waited for its own. That holds until the
-    /// next operation: whoever polls drops what is spilled.
+    /// Notes the spans of a block that is about to be free, which every stream has passed, if the block has waited for
+    /// its own stream. The note holds until the next operation: the caller that polls gives the spilled memory back.
     pub(super) fn passed_spilled(&mut self, id: BlockId) {
         if !self.spilling.waits_for_own.remove(&id) {
             return;
@@ -126,7 +126,7 @@ impl Heap {
         }
         let mut passed = std::mem::take(&mut self.spilling.passed);
         if self.home_spans(id).try_for_each(|span| passed.try_push(span)).is_err() {
-            // Its memory goes with the next epoch.
+            // The block's memory is given back after the next epoch.
             passed.clear();
         }
         self.spilling.passed = passed;

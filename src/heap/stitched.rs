@@ -40,7 +40,7 @@ impl Heap {
         block.state == State::Free && (block.pool == pool || block.pool == self.idle)
     }
 
-    /// Returns how many bytes from the chunk's start lie in such blocks.
+    /// Returns how many bytes from the chunk's start lie in blocks for which `open` holds.
     fn free_head(&self, chunk: &Chunk, open: impl Fn(BlockId) -> bool) -> u64 {
         let mut id = self.covering(chunk.address);
         let mut end = chunk.address;
@@ -51,7 +51,7 @@ impl Heap {
         end.min(chunk.end()) - chunk.address
     }
 
-    /// Returns how many bytes at the chunk's end lie in such blocks.
+    /// Returns how many bytes at the chunk's end lie in blocks for which `open` holds.
     fn free_tail(&self, chunk: &Chunk, open: impl Fn(BlockId) -> bool) -> u64 {
         let mut id = self.covering(chunk.end() - 1);
         let mut start = chunk.end();
@@ -62,7 +62,7 @@ impl Heap {
         chunk.end() - start.max(chunk.address)
     }
 
-    /// Returns the first place in a view with `size` contiguous bytes in such blocks.
+    /// Returns the first place in a view with `size` contiguous bytes in blocks for which `open` holds.
     pub(crate) fn window(&self, view: ViewId, size: u64, open: impl Fn(BlockId) -> bool) -> Option<Window> {
         let home = self.home.as_ref()?;
         let View { chunks, size: whole, .. } = self.views.get(view)?;
@@ -180,7 +180,7 @@ impl Heap {
             let view = self.views.get(window.view).ok_or(BROKEN)?;
             let chunk = view.chunks.get(index).and_then(|chunk| self.home.as_ref()?.chunk(*chunk));
             let Some(chunk) = chunk else {
-                // A hole beside the window.
+                // A hole lies outside of the window.
                 at += view.hole_at(at);
                 continue;
             };
@@ -209,7 +209,7 @@ impl Heap {
         self.reserve_slots(1 + 2 * parts).map(drop)
     }
 
-    /// Returns of how many parts these bytes of a view consist at most: one for each chunk, and for each block in it.
+    /// Returns the most parts that these bytes of a view consist of: one for each chunk, and for each block in it.
     fn parts_of(&self, chunks: &[ChunkId], holes: &[Span], offset: u64, size: u64) -> usize {
         let Some(home) = &self.home else { return 0 };
         let (mut at, end, mut parts) = (0, offset + size, 0);
@@ -302,7 +302,8 @@ impl Heap {
         view.last_uses.iter().all(|of| self.is_private(of.0) || passed(of))
     }
 
-    /// Returns the latest epoch in which a part of a chunk was freed, if all of it is free and every stream has passed.
+    /// Returns the latest epoch in which a part of a chunk was freed, if the whole chunk is free and every stream has
+    /// passed it.
     pub(crate) fn freed_at(&self, chunk: &Chunk) -> Option<u64> {
         let mut latest = 0;
         let mut classes = [false; 2];
@@ -310,7 +311,7 @@ impl Heap {
             let Block { state, pool, freed_at, .. } = self.blocks[id];
             classes[pool.class() as usize] = true;
             let large = pool.large();
-            // Memory that was freed in no epoch was never used.
+            // Memory with epoch 0 was never used.
             let passed = large == self.idle || freed_at == 0 || freed_at < self.pools[large].passed;
             // Memory of a private pool stays where it is.
             if state != State::Free || !passed || self.is_private(pool) {
@@ -332,10 +333,10 @@ impl Heap {
         Ok(())
     }
 
-    /// Makes idle what a stream freed before an epoch: large ranges, and slabs that are wholly free.
+    /// Makes idle the memory that a stream freed before an epoch: large ranges, and slabs that are wholly free.
     ///
     /// # Errors
-    /// The host has no memory for a list of them. What became idle before stays idle.
+    /// The host has no memory for a list of blocks. Memory that became idle before the error stays idle.
     pub(crate) fn make_passed_idle(&mut self, large: PoolIndex, epoch: u64) -> Result<()> {
         // Of small memory, only whole slabs become idle.
         for (pool, idle, min_size) in [(large, self.idle, 0), (large.small(), self.idle.small(), GRANULE)] {
@@ -352,7 +353,8 @@ impl Heap {
     }
 
     /// Joins a run of the pool's own free blocks and idle ones, beginning with `first`, into one free block of at least
-    /// `size` bytes. It takes no more idle bytes than needed, since the pool keeps them until the GPU has passed.
+    /// `size` bytes. The run takes no more idle bytes than needed, since the pool keeps them until the GPU has passed
+    /// them.
     pub(crate) fn join_run(&mut self, first: BlockId, pool: PoolIndex, size: u64) -> Result<BlockId> {
         let start = self.blocks[first].address;
         let mut id = first;
@@ -403,7 +405,7 @@ impl Heap {
         self.recount(self.blocks[id].address, GRANULE, Class::Large, Class::Small);
     }
 
-    /// Counts a part of a chunk for another class.
+    /// Moves a part of a chunk from the figures of one class to those of another.
     fn recount(&mut self, address: u64, size: u64, from: Class, to: Class) {
         let chunk = self.home.as_ref().and_then(|home| home.chunk_at(address)).map(|(_, chunk)| chunk);
         let elsewhere = match chunk {

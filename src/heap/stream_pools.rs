@@ -1,4 +1,4 @@
-//! Which stream has which pools.
+//! The pools of each stream.
 //!
 //! Owns: how a stream gets its pools, and their epochs. A program may create streams without end, so a stream that
 //! holds nothing leaves its pools to others. Pools of a stream that has ended stay until the program names its handle
@@ -18,14 +18,14 @@ impl Heap {
         self.pairs().filter(|pool| self.is_of_stream(*pool))
     }
 
-    /// Returns the large pool of every pair: of streams, of idle memory, of private pools, and vacant ones. Borrows
-    /// nothing.
+    /// Returns the large pool of every pair: of streams, of idle memory, of private pools, and vacant ones. The
+    /// iterator does not borrow the heap.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = PoolIndex> + use<> {
         self.pools.large()
     }
 
-    /// Returns the large pools of the streams that make requests: that of the default stream from its first miss, and those of
-    /// streams that have ended no more.
+    /// Returns the large pools of the streams that make requests: the default stream's pool only after its first miss,
+    /// and no pools of streams that have ended.
     pub(crate) fn asking_pools(&self) -> impl Iterator<Item = PoolIndex> + '_ {
         let asks = |pool: &PoolIndex| *pool != PoolIndex::DEFAULT || self.default_stream_asks;
         self.stream_pools().filter(move |pool| asks(pool) && !self.pools[*pool].ended)
@@ -36,13 +36,13 @@ impl Heap {
         self.default_stream_asks |= pool.large() == PoolIndex::DEFAULT;
     }
 
-    /// Returns whether any stream was named beside the default stream. Other handles of that stream count.
+    /// Returns whether any stream was named besides the default stream. Other handles of the default stream count.
     #[inline]
     pub(crate) fn knows_streams(&self) -> bool {
         self.pool_of.len() > 1
     }
 
-    /// Returns whether a pool is one of a stream.
+    /// Returns whether a pool belongs to a stream.
     pub(crate) fn is_of_stream(&self, pool: PoolIndex) -> bool {
         pool.large() != self.idle && !self.is_private(pool)
     }
@@ -70,19 +70,19 @@ impl Heap {
         Ok(())
     }
 
-    /// Notes that the stream may be destroyed without a word.
+    /// Notes that the stream is borrowed: its owner may destroy it without telling the allocator.
     pub(crate) fn set_borrowed(&mut self, stream: StreamId) -> Result<()> {
         self.borrowed.try_reserve(1)?;
         self.borrowed.insert(stream);
         Ok(())
     }
 
-    /// Returns whether the stream may be destroyed without a word.
+    /// Returns whether the stream is borrowed: its owner may destroy it without telling the allocator.
     pub(crate) fn is_borrowed(&self, stream: StreamId) -> bool {
         self.borrowed.contains(&stream)
     }
 
-    /// Returns whether any stream may be.
+    /// Returns whether any stream is borrowed.
     #[inline]
     pub(crate) fn has_borrowed(&self) -> bool {
         !self.borrowed.is_empty()
@@ -105,18 +105,20 @@ impl Heap {
     #[inline]
     pub(crate) fn has_no_stream(&self, id: BlockId) -> bool {
         let block = &self.blocks[id];
-        // One branch: frees under a stream come through here.
+        // The bitwise or makes one branch, since frees under a stream run this code.
         self.pools[block.pool.large()].ended | (block.freeing == Freeing::OfNoStream)
     }
 
-    /// Notes that memory of a large pool is freed while another stream is the current one, which no event tells of.
+    /// Notes that memory of a large pool is freed while another stream is the current one, without an event on that
+    /// stream.
     pub(crate) fn set_used_by_others(&mut self, large: PoolIndex) {
         self.pools[large].used_by_others = true;
         let owner = self.owner_of(large);
         self.private.set_used_by_others(owner);
     }
 
-    /// Notes that the stream has ended and all its work is done. Walks all blocks: what is live of it belongs to no stream.
+    /// Notes that the stream has ended and all its work is done. Walks all blocks, since the stream's live blocks
+    /// belong to no stream from then on.
     pub(crate) fn end_stream(&mut self, stream: StreamId) {
         self.borrowed.remove(&stream);
         let private = self.private_pairs.iter().filter(|pair| pair.stream == stream).map(|pair| pair.large);
@@ -225,7 +227,7 @@ impl Heap {
     }
 
     /// Hands a part of another pool's free block to a pool whose stream waits for it on the GPU. From then on, that
-    /// stream must pass before others may have it.
+    /// stream must pass the part before other streams may have it.
     pub(crate) fn pass_on(&mut self, id: BlockId, part: Span, to: PoolIndex) -> Result<()> {
         let id = if self.blocks[id].span() == part {
             id

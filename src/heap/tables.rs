@@ -31,10 +31,10 @@ pub(super) const FEW_STREAMS: usize = 16;
 pub(crate) struct HeapRules {
     /// Blocks of at least this size count as oversize.
     pub(crate) oversize_from: u64,
-    /// Whether idle ranges join the pool of a block freed beside them. They are then no longer idle, so this is only
-    /// for strategies in which other streams can wait for them.
+    /// Whether idle ranges join the pool of a block freed beside them. Such ranges are then no longer idle, so the rule
+    /// is only for strategies in which other streams can wait for them.
     pub(crate) adopts_idle: bool,
-    /// Whether memory at home moves between streams, so that it belongs to none.
+    /// Whether memory at home moves between streams, so that it belongs to no single stream.
     pub(crate) home_is_shared: bool,
     pub(crate) layout: Layout,
     /// How many operations the flight recorder keeps.
@@ -66,16 +66,17 @@ pub(crate) struct Heap {
     pub(super) searches: [u64; 2],
     /// Live allocations by address.
     pub(super) addresses: FxHashMap<u64, BlockId>,
-    /// The first of a list, linked through `right`, of live allocations that are not in `addresses`, because the host had
-    /// no memory to put them back there. Almost always none.
+    /// The first of a list, linked through `right`, of live allocations that are not in `addresses`, because the host
+    /// had no memory to put them back there. Almost always the list is empty.
     pub(super) unlisted: BlockId,
     /// The large pool of each stream.
     pub(super) pool_of: FxHashMap<StreamId, PoolIndex>,
     /// The stream that was looked up last and its large pool: most programs use one stream.
     pub(super) last_pool: (StreamId, PoolIndex),
-    /// Whether the default stream, which has pools from the beginning, has ever missed.
+    /// Whether any request of the default stream, which always has pools, has missed.
     pub(super) default_stream_asks: bool,
-    /// Streams that may be destroyed without a word, so that only a call that names one may name it to the driver.
+    /// Borrowed streams: their owners may destroy them without telling the allocator, so a stream's handle is passed to
+    /// the driver only within a call of the program that names the stream.
     pub(super) borrowed: FxHashSet<StreamId>,
     /// Home, for a strategy that has one.
     pub(super) home: Option<ChunkMap>,
@@ -83,11 +84,11 @@ pub(crate) struct Heap {
     pub(super) views: Views,
     /// The large pool of idle ranges, which every stream has passed and may take.
     pub(super) idle: PoolIndex,
-    /// The private pools with their uses and routes.
+    /// The private pools, with their uses and routes.
     pub(super) private: PrivatePools,
     /// The pairs of private pools. Of several pairs of one stream, the last one serves it.
     pub(super) private_pairs: Vec<PrivatePair>,
-    /// Large pools of pairs that belong to no one.
+    /// Large pools of vacant pairs.
     pub(super) vacant_pools: Vec<PoolIndex>,
     /// With this many pools, pools are vacated before a pair is added.
     pub(super) vacate_from: usize,
@@ -97,7 +98,7 @@ pub(crate) struct Heap {
     pub(super) pending_rollback: [u64; 2],
     /// Bytes of blocks in chunks that sleep, which are not held. By [`Class`].
     pub(super) asleep: [u64; 2],
-    /// Chunks whose memory is the machine's, which are not held either.
+    /// The state of spilled chunks, which are not held of the device either.
     pub(super) spilling: Spilling,
     /// Whether a segment has become free that is to go back to the driver ([`Layout::gives_back_from`]).
     pub(super) gives_back: bool,
@@ -106,7 +107,7 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    /// Sets the rules of another strategy. No memory is held by the rules of the earlier one, and the flight recorder stays.
+    /// Sets the rules of another strategy. No memory is held by the earlier rules, and the flight recorder stays.
     pub(crate) fn set_rules(&mut self, rules: HeapRules) {
         self.rules = rules;
     }

@@ -1,4 +1,4 @@
-//! A view: chunks mapped one behind the other, and what is noted of one.
+//! A view: chunks mapped one behind the other, and the record of them.
 //!
 //! Owns: the values of a view, and how much of each bounded quantity it takes. `views.rs` has the table of them.
 
@@ -30,9 +30,9 @@ pub(crate) struct View {
     pub(crate) size: u64,
     /// Bytes of address space from the address on: more than its size if it was made to grow.
     pub(crate) addresses: u64,
-    /// What is handed out of it, while it grows for one allocation.
+    /// How much of the view is handed out, while it grows for one allocation.
     pub(crate) growing: Option<Extent>,
-    /// In the order of their addresses; [`ChunkId::NONE`] in a hole.
+    /// The chunks in the order of their addresses; [`ChunkId::NONE`] in a hole.
     pub(crate) chunks: Vec<ChunkId>,
     /// The parts whose chunk went back to the driver while another part was in use: offsets from the view's start, in
     /// order.
@@ -40,28 +40,29 @@ pub(crate) struct View {
     /// How many live and pending blocks use the view.
     pub(crate) users: u32,
     /// For each stream (its large pool) that has used the view, the epoch in which it last freed a block of it. The
-    /// view is not unmapped before all of these have passed. There is room for those that its present users may add.
+    /// view is not unmapped before all of these have passed. The list has room for the entries that the present users
+    /// may add.
     pub(crate) last_uses: Vec<(PoolIndex, u64)>,
     /// Private pools that have handed out blocks through the view. Until they are released the view stays, since graphs
     /// may use it.
     pub(crate) pins: Vec<PoolId>,
-    /// When it was used last.
+    /// When the view was used last.
     pub(crate) tick: u64,
     /// A number that no other view has, so that a plan remembered for this view does not find the next one in its slot.
     /// 0 once the view serves no more requests.
     pub(super) serial: u64,
-    /// Its neighbours in the list of unused views.
+    /// The view before it in the list of unused views.
     pub(super) before: ViewId,
     pub(super) after: ViewId,
 }
 
 impl View {
-    /// Returns how many chunks are mapped.
+    /// Returns the number of mapped chunks.
     pub(crate) fn mappings(&self) -> usize {
         self.chunks.len() - self.holes.len()
     }
 
-    /// Returns how many bytes of the view lie before one of its chunks, by its number there. `bytes` returns those of a chunk.
+    /// Returns how many bytes of the view lie before its chunk number `index`. `bytes` returns the size of a chunk.
     pub(crate) fn offset_of(&self, index: usize, bytes: impl Fn(ChunkId) -> Option<u64>) -> u64 {
         // Holes are in the order of addresses, as chunks are.
         let mut holes = self.holes.iter();
@@ -93,16 +94,16 @@ impl View {
 pub(crate) struct Extent {
     /// Bytes of all parts together.
     pub(crate) bytes: u64,
-    /// How many parts there are. Other users of the view are freed parts that wait for streams.
+    /// The number of parts. Other users of the view are freed parts that wait for streams.
     pub(crate) parts: u32,
 }
 
-/// Returns the bytes of the one of these holes that begins at an offset; 0 if there is none.
+/// Returns the bytes of the hole that begins at an offset; 0 if there is none.
 pub(crate) fn hole_at(holes: &[Span], offset: u64) -> u64 {
     holes.binary_search_by_key(&offset, |hole| hole.start).map_or(0, |at| holes[at].size)
 }
 
-/// A view that is going to be built, for which there is room in the tables.
+/// A view to be built, for which there is room in the tables.
 #[derive(Debug)]
 pub(crate) struct NewView {
     pub(super) chunks: Vec<ChunkId>,
@@ -119,7 +120,7 @@ pub(crate) struct ViewUsage {
 }
 
 impl ViewUsage {
-    /// Returns both together.
+    /// Returns the sum of both usages.
     pub(crate) fn with(self, more: Self) -> Self {
         Self {
             views: self.views + more.views,

@@ -1,7 +1,7 @@
 //! Views: address ranges in which chunks that are not neighbours at home are mapped one behind the other.
 //!
-//! Owns: which views exist, and which to try first for a request. A view holds no memory, only mappings. It stays when
-//! its block is freed, so that the same request finds it again without a driver call.
+//! Owns: which views exist, and which to try first for a request. A view holds no memory, only mappings. A view stays
+//! when its block is freed, so that the same request finds it again without a driver call.
 
 use super::host_bytes::map_bytes;
 use super::sorted::SortedSet;
@@ -19,14 +19,15 @@ const MAX_PLANS: usize = 4096;
 /// How many views are remembered for one plan.
 const MAX_VIEWS_PER_PLAN: u8 = 8;
 
-/// Every view.
+/// The table of all views.
 #[derive(Debug, Default)]
 pub(crate) struct Views {
     slots: Vec<Option<View>>,
     vacant: Vec<ViewId>,
     by_size: SortedSet<(u64, ViewId)>,
     /// The views that have served each plan, in the order in which they first did, each with its serial number. If the
-    /// first is in use, the next is tried: so a step takes the same views as the step before, whatever was built since.
+    /// first is in use, the next is tried, so that a step takes the same views as the step before, whichever views were
+    /// built since.
     by_plan: FxHashMap<(PlanHash, u8), (ViewId, u64)>,
     /// The list of views without users: the first is the one unused longest.
     unused: Option<(ViewId, ViewId)>,
@@ -42,7 +43,7 @@ impl Views {
         self.mappings
     }
 
-    /// Returns how many views there are.
+    /// Returns the number of views.
     pub(crate) fn count(&self) -> usize {
         self.slots.len() - self.vacant.len()
     }
@@ -52,7 +53,7 @@ impl Views {
         self.address_space
     }
 
-    /// Returns how much all views take together.
+    /// Returns the usage of all views together.
     pub(crate) fn usage(&self) -> ViewUsage {
         ViewUsage { views: self.count(), mappings: self.mappings, addresses: self.address_space }
     }
@@ -164,7 +165,7 @@ impl Views {
         std::iter::successors(first, |(_, view)| Some((view.after, self.get(view.after)?)))
     }
 
-    /// Removes a view.
+    /// Removes a view from the table and returns it.
     pub(crate) fn remove(&mut self, id: ViewId) -> Option<View> {
         if self.get(id)?.users == 0 {
             self.dequeue(id);
@@ -177,7 +178,7 @@ impl Views {
         Some(view)
     }
 
-    /// Notes that the view's mappings are gone, but not yet its addresses. It serves no more requests.
+    /// Notes that the view has no mappings any more, but still its addresses. The view serves no more requests.
     pub(crate) fn forget_chunks(&mut self, id: ViewId) {
         let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         self.mappings -= view.mappings();
@@ -194,9 +195,9 @@ impl Views {
         over.try_for_each(|view| view.chunks.try_reserve(more).and_then(|()| view.holes.try_reserve(more)))
     }
 
-    /// Puts other chunks, which are mapped there now, in the place of one: given the offset of each in it, its bytes, and its
-    /// number, or [`ChunkId::NONE`] where nothing is mapped any more. A view with a hole serves no more requests. There is
-    /// room for all in each view. `before` returns the bytes of a chunk.
+    /// Replaces a chunk by others in each view over it. `new` has the span of each in the chunk and its number, or
+    /// [`ChunkId::NONE`] where nothing is mapped. A view with a hole serves no more requests. Each view has room for
+    /// all of them. `bytes` returns the size of a chunk.
     pub(crate) fn splice(&mut self, id: ChunkId, new: &[(Span, ChunkId)], bytes: impl Fn(ChunkId) -> Option<u64>) {
         let chunks = new.iter().filter(|(_, of)| *of != ChunkId::NONE).count();
         for index in 0..self.slots.len() {
@@ -237,7 +238,7 @@ impl Views {
         self.retire(id);
     }
 
-    /// Changes how much of a view that grows is handed out; with `None`, it grows no more.
+    /// Sets how much of a growing view is handed out; with `None`, the view grows no more.
     pub(super) fn set_growing(&mut self, id: ViewId, growing: Option<Extent>) {
         if let Some(view) = self.get_mut(id) {
             view.growing = growing;
@@ -280,7 +281,7 @@ impl Views {
         if self.by_plan.len() >= MAX_PLANS {
             let mut by_plan = std::mem::take(&mut self.by_plan);
             by_plan.retain(|_, known| self.if_current(*known).is_some());
-            // Otherwise the next call would walk over all of them again.
+            // Without this, the next call would walk over all plans again.
             if by_plan.len() >= MAX_PLANS / 2 {
                 by_plan.clear();
             }

@@ -15,14 +15,14 @@ pub(crate) struct StreamContext<'a> {
     pub(crate) sharing: StreamSharing,
 }
 
-/// What a stream is doing, as far as events on it go.
+/// The state of a stream, as far as events on it are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamState {
     /// An event marks its work so far.
     Live,
-    /// It is being captured, perhaps without a word to the allocator.
+    /// The stream is being captured, possibly without the allocator having been told.
     Captured,
-    /// It was destroyed, and all its work is done.
+    /// The stream was destroyed, and all its work is done.
     Ended,
 }
 
@@ -33,8 +33,9 @@ impl StreamContext<'_> {
         self.heap.private().capturing()
     }
 
-    /// Asks the driver what a pool's stream is doing. If the stream is no more, unknown to the program (its handle is
-    /// nobody's, or another stream's), the CPU has waited for the device, since no event can be recorded on it.
+    /// Asks the driver for the state of a pool's stream. If the stream was destroyed without telling the allocator (its
+    /// handle is invalid, or another stream's), the CPU has waited for the device, since no event can be recorded on
+    /// the stream.
     pub(crate) fn stream_state(&mut self, large: PoolIndex) -> DriverResult<StreamState> {
         let of = self.heap.pool(large);
         let (stream, known) = (of.stream, of.number);
@@ -45,7 +46,7 @@ impl StreamContext<'_> {
             return Ok(StreamState::Live);
         }
         match self.can_record(stream) {
-            // It has no number to tell while it is captured.
+            // The driver tells no number of a stream that is being captured.
             Ok(false) => return Ok(StreamState::Captured),
             Err(error) if !error.status.may_name_no_stream() => return Err(error),
             _ => {}
@@ -53,7 +54,7 @@ impl StreamContext<'_> {
         let number = match self.driver.stream_number(stream) {
             Ok(number) if number == known => return Ok(StreamState::Live),
             Ok(number) if known.is_none() => {
-                // First seen in a capture, when it had none to tell.
+                // The stream was first seen in a capture, when its number was unknown.
                 self.heap.renumber_stream(large, number);
                 return Ok(StreamState::Live);
             }

@@ -33,9 +33,9 @@
 //! - A wait is for an event that is recorded already, so streams of one process cannot wait for each other in a
 //!   circle. Through another process they can. Such programs use `sharing:completed`, where no stream waits.
 //! - If a stream is more than 1,024 epochs behind, its last epoch is prolonged.
-//! - A stream that others own may be destroyed without a word, and then its handle leads anywhere. The epochs of such a
-//!   borrowed stream end only at frees that name it as the current one, each at once. What is freed otherwise serves
-//!   other streams after the CPU has waited for the device.
+//! - A stream that others own may be destroyed without the allocator being told, and then its handle may be another
+//!   stream's. The epochs of such a borrowed stream end only at frees that name it as the current one, each at once.
+//!   Memory freed otherwise serves other streams after the CPU has waited for the device.
 
 use super::context::{StreamContext, StreamState};
 use super::record_stream::{RecordedStreams, destroy_events};
@@ -71,10 +71,10 @@ const MAX_CLOSED: usize = 1024;
 /// With fewer other streams in an open epoch, their events are not queried.
 const MANY_OTHERS: usize = 64;
 
-/// For which epochs of other streams a stream has waited on the GPU.
+/// The epochs of other streams for which a stream has waited on the GPU.
 #[derive(Debug, Default)]
 pub(super) struct Waited {
-    /// The stream and its number, since its pools may pass to another one.
+    /// The stream and its number, since its pools may pass to another stream.
     pub(super) by: (StreamId, Option<u64>),
     /// The last epoch of each other stream, in the order of their pools.
     pub(super) until: Vec<(PoolIndex, u64)>,
@@ -85,17 +85,17 @@ pub(super) struct Waited {
 pub(crate) struct Epochs {
     /// By stream (the number of its pair of pools), oldest first.
     closed: Vec<VecDeque<Closed>>,
-    /// The same for the open epoch of each stream: what [`Closed::others`] will be.
+    /// For the open epoch of each stream, the events that become its [`Closed::others`].
     others: Vec<Vec<(StreamId, EventId)>>,
     /// Events that can be used again. There is room for every event.
     idle_events: Vec<EventId>,
-    /// How many threads wait without the lock for events, which mean what they meant until then.
+    /// How many threads wait for events without the lock. Until they are done, no event is recorded anew.
     pub(super) waiters: u32,
-    /// How many events there are, besides the probe.
+    /// The number of events, besides the probe.
     events: usize,
-    /// For which epochs each stream has waited on the GPU.
+    /// The epochs for which each stream has waited on the GPU.
     pub(super) waited: Vec<Waited>,
-    /// An event to find out whether the GPU has done all work of a stream.
+    /// An event that tells whether the GPU has done all work of a stream.
     probe: Option<EventId>,
 }
 
@@ -117,7 +117,8 @@ impl Epochs {
         pools.into_iter().try_for_each(|pool| make_passed_idle(context, pool))
     }
 
-    /// Does the same as [`Self::gather`], for no stream in particular.
+    /// Makes idle the memory of all streams that the GPU has passed, as [`Self::gather`] does, for no stream in
+    /// particular.
     pub(crate) fn gather_all(&mut self, context: &mut StreamContext<'_>) -> Result<()> {
         let first = with_memory(context).next();
         first.map_or(Ok(()), |own| self.gather(context, own))
@@ -134,7 +135,8 @@ impl Epochs {
         self.close(context, pool)
     }
 
-    /// Ends the open epoch of a borrowed stream, within a call of the program that names the stream: later it may be gone.
+    /// Ends the open epoch of a borrowed stream, within a call of the program that names the stream: later the stream
+    /// may have been destroyed.
     pub(crate) fn end_borrowed(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         if context.capturing() || context.heap.is_private(pool) {
             return Ok(());
@@ -165,13 +167,13 @@ impl Epochs {
         pools.into_iter().try_for_each(|pool| make_passed_idle(context, pool))
     }
 
-    /// Makes idle what one stream has passed. No epoch ends.
+    /// Makes idle the memory that one stream has passed. No epoch ends.
     pub(super) fn poll_stream(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         self.poll(context, pool)?;
         if context.sharing == StreamSharing::Never { Ok(()) } else { make_passed_idle(context, pool) }
     }
 
-    /// Ends every open epoch and notes which epochs the GPU has passed. Does neither in a capture.
+    /// Ends every open epoch and notes which epochs the GPU has passed. Does nothing in a capture.
     pub(crate) fn advance(&mut self, context: &mut StreamContext<'_>) -> Result<()> {
         if context.capturing() {
             return Ok(());
@@ -256,8 +258,8 @@ impl Epochs {
 
     /// Notes that memory of a large pool is freed while `stream` is the current one: the work given to that stream so
     /// far must pass before other streams get memory freed in this epoch. The event is recorded at once, for the stream
-    /// may be destroyed afterwards. Returns whether it was recorded. In a capture it is not, and other streams than the
-    /// captured one run all the same. Nor is it in a capture of `stream` of which the allocator was not told.
+    /// may be destroyed afterwards. Returns whether the event was recorded. None is recorded in a capture, though
+    /// streams other than the captured one still run, nor in a capture of `stream` that the allocator was not told of.
     pub(crate) fn free_used_by(
         &mut self,
         context: &StreamContext<'_>,

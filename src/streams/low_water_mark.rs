@@ -1,4 +1,4 @@
-//! The low-water mark of live memory. It tells the allocator when a step of the program ends.
+//! The low-water mark of live memory. The mark tells the allocator when a step of the program ends.
 //!
 //! Owns: when live memory counts as low. The caller acts on it.
 //!
@@ -11,23 +11,24 @@
 use crate::heap::Heap;
 
 /// Memory does not count as low twice within this many allocations and frees. Where a program allocates and frees one
-/// block over and over, there is nothing to gather, and gathering each time would take longer than all else.
+/// block over and over, there is nothing to gather, and gathering each time would take longer than the rest.
 const SHORT_STEP: u64 = 8;
 
 /// The rise and fall of live memory. Memory gathered at each low point gives every step of training the same free
 /// ranges, and so the same choices and views.
 #[derive(Debug, Default)]
 pub(crate) struct LowWaterMark {
-    /// Live memory counts as rising again once it exceeds this.
+    /// The bytes beyond which live memory counts as rising again.
     high: u64,
-    /// Live memory is low below this: a quarter of the reserved bytes below the high, or near the last lowest point.
+    /// The bytes below which live memory is low: a quarter of the reserved bytes below the high, or near the last
+    /// lowest point.
     mark: u64,
-    /// Whether it was low and has not risen since.
+    /// Whether live memory was low and has not risen since.
     is_low: bool,
-    /// The fewest live bytes since it last rose, and in the fall before that.
+    /// The fewest live bytes since live memory last rose; `last_lowest` is that of the fall before.
     lowest: u64,
     last_lowest: u64,
-    /// It is not low again before this many operations in all.
+    /// The count of operations before which live memory is not low again.
     next: u64,
 }
 

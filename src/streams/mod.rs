@@ -1,7 +1,7 @@
-//! Streams: when memory freed on one may be used again, there and elsewhere.
+//! Streams: when memory freed on a stream may be reused on that stream and on others.
 //!
-//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, and the
-//! moment at which live memory is low. It calls the driver for events, waits and the numbers of streams, never for memory.
+//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, and the moment at which
+//! live memory is low. This module calls the driver for events, waits and the numbers of streams, never for memory.
 
 mod context;
 mod epochs;
@@ -37,7 +37,8 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Notes that a thread begins to wait for events without the lock: none is recorded anew before [`Self::end_wait`].
+    /// Notes that a thread begins to wait for events without the lock: no event is recorded anew before
+    /// [`Self::end_wait`].
     pub(crate) fn begin_wait(&mut self) {
         self.recorded.waiters += 1;
         self.epochs.waiters += 1;

@@ -4,11 +4,11 @@
 //! - `RecordStream` records an event a stream and block at once, and again at the same event if it is named again; in a capture it
 //!   notes the stream, whose event is recorded after the capture;
 //! - `EraseStream` takes a stream's event back;
-//! - `FreeImpl` asks for the events: a block whose events have passed is free at once;
-//! - `ProcessUnfreedAllocations` asks for every block by itself: events of one stream may be complete in another order than their
-//!   blocks were freed.
+//! - `FreeImpl` queries the events: a block whose events are complete is free at once;
+//! - `ProcessUnfreedAllocations` queries every block by itself: events of one stream may be complete in another order
+//!   than their blocks were freed.
 //!
-//! The queues, and what a free does without any of this, are in `record_stream.rs`.
+//! The queues, and frees without Paddle's rules, are in `record_stream.rs`.
 
 use super::record_stream::{PendingFree, Recorded, RecordedStreams};
 use crate::driver::{Driver, in_relaxed_capture_mode};
@@ -18,11 +18,11 @@ use crate::heap::Heap;
 use crate::ids::{BlockId, EventId, StreamId};
 
 impl RecordedStreams {
-    /// Notes that a stream other than the block's own uses it, and records an event there. What the stream is given later is not
-    /// waited for. Returns whether the stream was not known.
+    /// Notes that a stream other than the block's own uses it, and records an event there. Work given to the stream
+    /// later is not waited for. Returns whether the stream was new to the block.
     ///
     /// # Errors
-    /// [`Error::HostMemory`](crate::Error::HostMemory), or the driver's. What was known is as before.
+    /// [`Error::HostMemory`](crate::Error::HostMemory), or the driver's. Nothing has changed.
     pub(crate) fn record_use_now(
         &mut self,
         heap: &mut Heap,
@@ -88,7 +88,8 @@ impl RecordedStreams {
         added.map(drop)
     }
 
-    /// Records an event that no block has. Returns `None` where the stream is being captured, or its work was waited for.
+    /// Returns a newly recorded event that no block has, or `None` if the stream is being captured, or its work was
+    /// waited for.
     fn record_anew(&mut self, driver: &dyn Driver, stream: StreamId) -> Result<Option<EventId>> {
         self.reserve_events(1)?;
         let mut events = with_room(1)?;
@@ -96,7 +97,8 @@ impl RecordedStreams {
         Ok(events.pop().map(|(_, event)| event).filter(|_| recorded == Recorded::Event))
     }
 
-    /// Forgets the events of a block about to be freed that have passed. Where one cannot be asked for, the block waits for it.
+    /// Forgets the completed events of a block that is about to be freed. If an event cannot be queried, the block
+    /// waits for it.
     pub(crate) fn forget_passed(&mut self, driver: &dyn Driver, pending: &mut PendingFree) {
         let idle = &mut self.idle_events;
         pending.events.retain(|(stream, event)| {

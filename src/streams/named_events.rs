@@ -5,7 +5,7 @@
 use crate::ids::{BlockId, EventId, StreamId};
 use rustc_hash::FxHashMap;
 
-/// Events of live and held blocks, recorded when their streams were named. What is dropped of them can be used again.
+/// Events of live and held blocks, recorded when their streams were named. Dropped events can be used again.
 #[derive(Debug, Default)]
 pub(super) struct NamedEvents(pub(super) FxHashMap<BlockId, Vec<(StreamId, EventId)>>);
 

@@ -1,14 +1,15 @@
 //! Waits for new work that stay pending.
 //!
-//! Owns: the last wait of each stream for work of the present round (`rounds.rs`), and whether the stream has passed it. If ranks of a
-//! job wait for one another in a circle, the program hangs without a word; a warning then names the streams and the remedy.
+//! Owns: the last wait of each stream for work of the present round (`rounds.rs`), and whether the stream has passed
+//! it. If ranks of a job wait for one another in a circle, the program hangs without a message; a warning then names
+//! the streams and the remedy.
 
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::ids::{EventId, StreamId};
 use std::time::{Duration, Instant};
 
-/// The most streams of which a wait is kept. Of more, the wait noted longest ago makes room.
+/// The most streams whose last wait is kept. Beyond that, a new wait replaces the one noted longest ago.
 const MOST: usize = 64;
 
 /// The last wait of a stream for new work.
@@ -16,7 +17,7 @@ const MOST: usize = 64;
 struct NewWait {
     waiting: StreamId,
     awaited: StreamId,
-    /// Recorded on the waiting stream behind the wait.
+    /// The event recorded on the waiting stream behind the wait.
     event: EventId,
     state: State,
     /// Whether a warning has named these two streams.
@@ -32,7 +33,7 @@ pub(crate) struct Overdue {
 }
 
 impl Overdue {
-    /// Logs the warning. Not to be called with a lock held: the log may wait.
+    /// Logs the warning. Callers hold no lock, since the log may block.
     pub(crate) fn warn(&self) {
         tracing::warn!(
             target: "seamalloc::waits",
@@ -47,11 +48,11 @@ impl Overdue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody has looked since the wait was noted.
+    /// The wait has not been looked at since it was noted.
     New,
     /// A look has found it pending, for the first time at this moment.
     Pending(Instant),
-    /// The stream has passed it, or a warning has named it.
+    /// The stream has passed the wait, or a warning has named it.
     Over,
 }
 
@@ -59,12 +60,12 @@ enum State {
 #[derive(Debug, Default)]
 pub(crate) struct NewWaits {
     waits: Vec<NewWait>,
-    /// Which of them makes room next.
+    /// The index of the wait that is replaced next.
     next: usize,
 }
 
 impl NewWaits {
-    /// Notes that a stream waits for work of another one that is of the present round: records an event behind the wait.
+    /// Notes that a stream waits for another stream's work of the present round: records an event behind the wait.
     ///
     /// # Errors
     /// The driver's, or the host has no memory. The wait is not noted.
@@ -101,7 +102,7 @@ impl NewWaits {
     /// Returns the waits that looks have found pending for as long as `at_least`, each pair of streams once.
     ///
     /// # Errors
-    /// The driver's, or the host has no memory; the waits that were not asked for are asked for at the next look.
+    /// The driver's, or the host has no memory; waits that were not queried are queried at the next look.
     pub(crate) fn overdue(&mut self, driver: &dyn Driver, at_least: Duration) -> Result<Vec<Overdue>> {
         let mut overdue = Vec::new();
         for wait in self.waits.iter_mut().filter(|wait| wait.state != State::Over) {

@@ -1,7 +1,7 @@
 //! Freed memory that work on the GPU still uses, in the order in which that work was given.
 //!
-//! Owns: which event a request waits for next, and the wait of the CPU for it. It changes no table: once the wait is over, the
-//! queues and epochs are asked as at any other time.
+//! Owns: which event a request waits for next, and the wait of the CPU for it. This module changes no table: after the
+//! wait, the queues and epochs are queried as at any other time.
 //!
 //! ```text
 //! freed      a, used by B too | b, on B      | c, used by C too        all of it is pending
@@ -17,24 +17,24 @@ use crate::fallible::TryPush;
 use crate::heap::{Block, GRANULE, Heap, Kind};
 use crate::ids::{EventId, PoolIndex, StreamId};
 
-/// How long the CPU rests at first before it asks for an event again, in nanoseconds, and at most. A wait with a bound may
-/// last so much longer than needed.
+/// The first and the longest pause of the CPU between two queries of an event, in nanoseconds. A wait with a bound may
+/// last up to the longest pause more than needed.
 const RESTS: (u64, u64) = (20_000, 1_000_000);
 
-/// Which pending memory a request waits for.
+/// The pending memory that a request waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     /// The large pool of the request.
     pub(crate) own: PoolIndex,
-    /// Whether it is that of other streams too.
+    /// Whether memory of other streams counts too.
     pub(crate) others: bool,
 }
 
-/// Some of it, which is free once the events are complete.
+/// Pending memory that is free once its events are complete.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Pending {
     pub(crate) events: Vec<EventId>,
-    /// When the last of them was recorded, in operations of the allocator.
+    /// When the last of the events was recorded, in operations of the allocator.
     pub(crate) at: u64,
     of: Of,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Pending {
 enum Of {
     /// A stream that `record_stream` named.
     Recorded(StreamId),
-    /// The large pool of a stream on which it was freed.
+    /// The large pool of a stream on which the memory was freed.
     Epoch(PoolIndex),
 }
 
@@ -55,7 +55,7 @@ impl Wanted {
 }
 
 impl RecordedStreams {
-    /// Returns the event recorded first, with when and on which stream, among those that such memory waits for.
+    /// Returns the oldest event that the wanted memory waits for: when it was recorded, the event, and its stream.
     fn oldest(&self, heap: &Heap, wanted: Wanted) -> Option<(u64, EventId, StreamId)> {
         let first = self.queues().filter_map(|(stream, queue)| {
             let of = queue.iter().find(|queued| wanted.is_of(heap, heap.block(queued.block)))?;
@@ -66,7 +66,7 @@ impl RecordedStreams {
 }
 
 impl Streams {
-    /// Returns the bytes of such memory, as far as events mark when its use ends.
+    /// Returns the bytes of the wanted memory whose end of use is marked by events.
     pub(crate) fn pending_bytes(&self, heap: &Heap, wanted: Wanted) -> Result<u64> {
         let recorded = self.recorded.waiting_blocks().map(|id| heap.block(id));
         let mut bytes: u64 = recorded.filter(|block| wanted.is_of(heap, block)).map(|block| block.size).sum();
@@ -76,7 +76,7 @@ impl Streams {
         Ok(bytes)
     }
 
-    /// Returns that of which some memory waits longest, or `None` if no event marks when the use of any of it ends.
+    /// Returns the wanted memory that waits for the oldest event, or `None` if no event marks the end of its use.
     pub(crate) fn oldest_pending(&self, heap: &Heap, wanted: Wanted) -> Result<Option<Pending>> {
         let recorded = self.recorded.oldest(heap, wanted);
         let mut oldest = recorded.map_or(u64::MAX, |(at, ..)| at);
@@ -91,7 +91,7 @@ impl Streams {
         }
         let mut events = Vec::new();
         if let Some((pool, first)) = epoch {
-            // Of earlier epochs too: memory that was merged since may come from any of them.
+            // Earlier epochs count too: memory that was merged since may come from any of them.
             for closed in self.epochs.closed_up_to(pool, first) {
                 events.try_push(closed.event)?;
                 for (_, event) in &closed.others {
@@ -105,23 +105,24 @@ impl Streams {
         Ok(Some(Pending { events, at, of: Of::Recorded(stream) }))
     }
 
-    /// Notes that it was waited for, as far as the driver says so: the lock was not held, and what is pending may be other memory
-    /// by now.
+    /// Queries the events after a wait for `pending`, and frees what is complete. The lock was not held during the
+    /// wait, so other memory may be pending meanwhile.
     pub(crate) fn ask_for(&mut self, context: &mut StreamContext<'_>, pending: &Pending) -> Result<()> {
         match pending.of {
             Of::Recorded(stream) => Ok(self.recorded.poll_stream(context.heap, context.driver, stream)?),
-            // The pool may have become another one's meanwhile.
+            // The pool may belong to another stream meanwhile.
             Of::Epoch(pool) if !context.heap.is_of_stream(pool) => Ok(()),
             Of::Epoch(pool) => self.epochs.poll_stream(context, pool),
         }
     }
 
-    /// The pools of other streams whose free memory counts.
+    /// Returns the pools of other streams whose free memory counts.
     fn pools(&self, heap: &Heap, wanted: Wanted) -> impl Iterator<Item = PoolIndex> {
         heap.stream_pools().filter(move |pool| wanted.others && *pool != wanted.own)
     }
 
-    /// Visits the free blocks of a stream that it has not passed yet, in epochs that have ended: large ones, and whole slabs.
+    /// Visits the free blocks of a stream in ended epochs that the stream has not passed: large blocks, and whole
+    /// slabs.
     fn visit_unpassed(&self, heap: &Heap, large: PoolIndex, mut visit: impl FnMut(&Block)) -> Result<()> {
         let passed = heap.pool(large).passed;
         for (pool, least) in [(large, 0), (large.small(), GRANULE)] {
@@ -137,8 +138,8 @@ impl Streams {
     }
 }
 
-/// Lets the CPU wait until the events are complete, or until the device's clock says `until`. Returns whether they are. The caller
-/// does not hold the allocator's lock, so a capture may begin meanwhile: it stays valid.
+/// Lets the CPU wait until the events are complete, or until the device's clock says `until`. Returns whether they are.
+/// The caller does not hold the allocator's lock, so a capture may begin meanwhile; the wait leaves it valid.
 pub(crate) fn wait_for_events(driver: &dyn Driver, events: &[EventId], until: Option<u64>) -> DriverResult<bool> {
     in_relaxed_capture_mode(driver, true, || {
         for event in events {
@@ -152,7 +153,8 @@ pub(crate) fn wait_for_events(driver: &dyn Driver, events: &[EventId], until: Op
     })
 }
 
-/// CUDA has no wait for an event that ends at some time.
+/// Waits for an event until a time of the device's clock, by queries: CUDA has no wait with a bound. Returns whether it
+/// is complete.
 fn wait_until(driver: &dyn Driver, event: EventId, until: u64) -> DriverResult<bool> {
     let (mut rest, longest) = RESTS;
     loop {

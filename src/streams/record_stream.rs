@@ -2,8 +2,8 @@
 //!
 //! Owns: the streams named by `record_stream`, the events recorded at the free, and the order in which they are
 //! queried. As in PyTorch, events are queried in the order of each stream, and only at an allocation: at every one, or,
-//! where the strategy says so, at one that finds no free block and now and then. While a stream is being captured, none
-//! is recorded or queried.
+//! where the strategy says so, at one that finds no free block and now and then. While a stream is being captured, no
+//! event is recorded or queried.
 
 use super::context::{can_record, is_destroyed, wait_for_destroyed};
 use super::named_events::NamedEvents;
@@ -19,18 +19,18 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
     pub(super) event: EventId,
-    /// The block that waits for it.
+    /// The block that waits for the event.
     pub(super) block: BlockId,
-    /// The allocator's count of operations when it was recorded.
+    /// The allocator's count of operations when the event was recorded.
     pub(super) at: u64,
 }
 
-/// For how much a pending block waits.
+/// The events and the epoch that a pending block waits for.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// How many events.
+    /// The number of events.
     events: u32,
-    /// The large pool in which it was freed, and the epoch there.
+    /// The large pool in which the block was freed, and the epoch there.
     freed: (PoolIndex, u64),
 }
 
@@ -44,21 +44,21 @@ pub(crate) struct RecordedStreams {
     /// Blocks freed during a capture, or while a stream that uses them is being captured, oldest first. Their events are
     /// recorded after its end. There is room for every block that other streams use.
     pub(super) held: VecDeque<BlockId>,
-    /// Blocks that wait for the device: a borrowed stream used them that could not be named at their frees, and may be gone. There
-    /// is room for every block that other streams use.
+    /// Blocks that wait for the device: a borrowed stream used them on which no event could be recorded at their frees,
+    /// and which may have been destroyed. There is room for every block that other streams use.
     pub(super) of_device: Vec<BlockId>,
-    /// For how much each pending block waits.
+    /// The events and the epoch that each pending block waits for.
     waiting: FxHashMap<BlockId, Waiting>,
     pub(super) named: NamedEvents,
-    /// Whether the queues may hold events that were recorded in another order than they came.
+    /// Whether a queue may hold events that were not recorded in the order of the queue.
     pub(super) out_of_order: bool,
     /// Events that can be used again. There is room for every event.
     pub(super) idle_events: Vec<EventId>,
-    /// How many threads wait without the lock for events, which mean what they meant until then.
+    /// How many threads wait for events without the lock. Until they are done, no event is recorded anew.
     pub(super) waiters: u32,
-    /// How many events there are, here and in the queues.
+    /// The number of events, idle ones and those in the queues.
     events: usize,
-    /// How many blocks were still waiting when events were last queried.
+    /// The number of blocks that were still waiting when events were last queried.
     left: usize,
 }
 
@@ -108,11 +108,11 @@ impl RecordedStreams {
         self.uses.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// Notes that a stream other than the block's own uses it. Naming it twice is the same as once. Returns whether it was
-    /// not known.
+    /// Notes that a stream other than the block's own uses it. Naming a stream twice is the same as once. Returns
+    /// whether the stream was new to the block.
     ///
     /// # Errors
-    /// The host has no memory to note it. Nothing has changed.
+    /// The host has no memory to note the use. Nothing has changed.
     pub(crate) fn record_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) -> Grown<bool> {
         let pool = heap.pool(heap.block(id).pool.large());
         if stream == pool.stream && !heap.has_no_stream(id) {
@@ -121,11 +121,11 @@ impl RecordedStreams {
         self.add_use(heap, id, stream)
     }
 
-    /// Notes that a block which is about to be freed has to wait for its own stream too. Returns whether it was not known; never
-    /// of a stream that has ended, or that is somebody else's.
+    /// Notes that a block which is about to be freed has to wait for its own stream too. Returns whether the stream was
+    /// new to the block; `false` for a stream that has ended, or a borrowed one.
     ///
     /// # Errors
-    /// The host has no memory to note it. Nothing has changed.
+    /// The host has no memory to note the use. Nothing has changed.
     pub(crate) fn record_own(&mut self, heap: &mut Heap, id: BlockId) -> Grown<bool> {
         let stream = heap.pool(heap.block(id).pool.large()).stream;
         if heap.has_no_stream(id) || heap.is_borrowed(stream) {
@@ -154,7 +154,7 @@ impl RecordedStreams {
         Ok(is_new)
     }
 
-    /// Takes back what [`Self::record_use`] noted.
+    /// Forgets a use that [`Self::record_use`] noted.
     pub(crate) fn forget_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) {
         self.named.drop_event(id, stream, &mut self.idle_events);
         let Some(uses) = self.uses.get_mut(&id) else { return };
@@ -167,16 +167,16 @@ impl RecordedStreams {
         }
     }
 
-    /// Forgets the streams that use a block, which is being freed after all of them.
+    /// Forgets the streams that use a block, because the block is freed in an order after all of their work.
     pub(crate) fn forget_uses(&mut self, id: BlockId) {
         self.uses.remove(&id);
     }
 
-    /// Lets the stream `onto` wait for all work that `streams` were given so far; the CPU does not wait. Returns `false` where
-    /// one of them is being captured.
+    /// Makes the stream `onto` wait on the GPU for all work given to `streams` so far. Returns `false` if one of them
+    /// is being captured.
     ///
     /// # Errors
-    /// A driver call failed, or the host has no memory. The stream may wait for some of them.
+    /// A driver call failed, or the host has no memory. The stream `onto` may wait for some of them.
     pub(crate) fn join(&mut self, driver: &dyn Driver, streams: &[StreamId], onto: StreamId) -> Result<bool> {
         let more = (self.events + streams.len()).saturating_sub(self.idle_events.len());
         self.idle_events.try_reserve(more)?;
@@ -188,7 +188,7 @@ impl RecordedStreams {
             events.iter().filter(|_| all).try_for_each(|(_, event)| driver.stream_wait(onto, *event))?;
             Ok(all)
         });
-        // A wait is for what an event meant at its call, so that it can be recorded again at once.
+        // A wait is for the event's last record at the call, so that the event can be recorded again at once.
         self.idle_events.extend(events.into_iter().map(|(_, event)| event));
         Ok(waited?)
     }
@@ -203,7 +203,7 @@ impl RecordedStreams {
                 Ok(Some(PendingFree { id, events }))
             }
             recorded => {
-                // Events of streams that were named before stay the block's.
+                // Events of streams that were named before stay with the block.
                 let named = self.named.0.get(&id).map_or(&[][..], Vec::as_slice);
                 let anew = events.into_iter().filter(|event| !named.contains(event));
                 self.idle_events.extend(anew.map(|(_, event)| event));
@@ -216,8 +216,8 @@ impl RecordedStreams {
         recorded
     }
 
-    /// Makes room for the events of a block, where they are kept and in the queues of its streams. Returns the list that
-    /// they are added to.
+    /// Makes room for the events of a block, in the list of events and in the queues of its streams. Returns the list
+    /// that the block's events are added to.
     fn make_room(&mut self, id: BlockId) -> Result<Vec<(StreamId, EventId)>> {
         let streams = self.uses.get(&id).map_or(&[][..], Vec::as_slice);
         self.waiting.try_reserve(1)?;
@@ -237,7 +237,7 @@ impl RecordedStreams {
         Ok(with_room(count)?)
     }
 
-    /// Makes room where so many more events are kept.
+    /// Makes room for `more` events in the list of idle events.
     pub(super) fn reserve_events(&mut self, more: usize) -> Grown<()> {
         let more = (self.events + more).saturating_sub(self.idle_events.len());
         self.idle_events.try_reserve(more)
@@ -344,7 +344,8 @@ impl RecordedStreams {
         Ok(())
     }
 
-    /// Frees the blocks that are done. Of each stream, the oldest events are queried, up to the first incomplete one.
+    /// Frees the blocks whose events are complete. Of each stream, the oldest events are queried, up to the first
+    /// incomplete one.
     pub(crate) fn poll(&mut self, heap: &mut Heap, driver: &dyn Driver) -> Result<()> {
         match self.record_held(heap, driver) {
             // The blocks stay held.
@@ -353,12 +354,12 @@ impl RecordedStreams {
         }
     }
 
-    /// Does the same as [`Self::poll`], only for blocks that have their events already.
+    /// Frees the blocks whose events are complete, as [`Self::poll`] does, but records no events of held blocks.
     pub(crate) fn poll_events(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         self.drain(heap, |_, event| driver.event_query(event))
     }
 
-    /// Does the same for the events of one stream.
+    /// Frees the blocks whose events on one stream are complete and that wait for no others.
     pub(super) fn poll_stream(&mut self, heap: &mut Heap, driver: &dyn Driver, stream: StreamId) -> DriverResult<()> {
         self.drain(heap, |of, event| if of == stream { driver.event_query(event) } else { Ok(false) })
     }
@@ -421,13 +422,14 @@ impl RecordedStreams {
         result
     }
 
-    /// Returns the epoch in which a pending block was freed, if it is still of that large pool: the pools of a stream count their epochs
-    /// each for themselves, and the end of a private pool makes its blocks public.
+    /// Returns the epoch in which a pending block was freed, if the block still belongs to that large pool. Each pool
+    /// of a stream counts its own epochs, and the end of a private pool makes its blocks public.
     pub(super) fn epoch_in(&self, id: BlockId, large: PoolIndex) -> Option<u64> {
         self.waiting.get(&id).and_then(|waiting| Some(waiting.freed.1).filter(|_| waiting.freed.0 == large))
     }
 
-    /// Lets a stream wait for each event of a pending block, with the stream and the number of the operation that recorded it.
+    /// Calls `wait` with each event of a pending block: its stream, the event, and the number of the operation that
+    /// recorded it.
     pub(super) fn wait_on_gpu(
         &self,
         id: BlockId,
@@ -438,7 +440,7 @@ impl RecordedStreams {
         events.try_for_each(|(stream, queued)| wait(stream, queued.event, queued.at))
     }
 
-    /// Drops a pending block's events: somebody has waited for them, for what they meant at the wait.
+    /// Drops a pending block's events, which a stream waits for from here on.
     pub(super) fn stop_waiting(&mut self, id: BlockId) {
         self.waiting.remove(&id);
         for (_, queue) in &mut self.queues {
@@ -457,7 +459,7 @@ impl RecordedStreams {
     }
 }
 
-/// Gives events back to the driver. With a lost context none can be given back, which is logged once.
+/// Gives events back to the driver. With a lost context no event can be given back, which is logged once.
 pub(crate) fn destroy_events(driver: &dyn Driver, events: impl Iterator<Item = EventId>) {
     let (mut first, mut count) = (None, 0);
     for error in events.filter_map(|event| driver.event_destroy(event).err()) {
@@ -469,13 +471,13 @@ pub(crate) fn destroy_events(driver: &dyn Driver, events: impl Iterator<Item = E
     }
 }
 
-/// What became of an event that was to be recorded.
+/// The result of an attempt to record an event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recorded {
     Event,
     /// The stream was destroyed. The CPU has waited for its work.
     StreamEnded,
-    /// The stream is being captured, and has done none of that work.
+    /// The stream is being captured, so no event was recorded.
     InCapture,
 }
 

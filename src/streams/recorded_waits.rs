@@ -1,14 +1,15 @@
 //! Freed blocks that recorded streams still use, taken behind GPU-side waits.
 //!
-//! Owns: which of them a request takes, and its waits.
+//! Owns: which of these blocks a request takes, and its waits.
 //!
 //! ```text
 //! stream A   allocate a | record_stream(a, B) | free a | allocate b
 //! stream B              | work on a           | event  |
 //!                                               stream A waits for the event, and b has the memory of a
 //! ```
-//! The events are those that the free has recorded (`record_stream.rs`). Blocks that nobody takes wait for the CPU to see their events, as
-//! in PyTorch. A block that another stream than its own takes is waited for on its own stream too, by the epoch of its free.
+//! The free has recorded the events (`record_stream.rs`). Blocks that no request takes stay pending until the CPU sees
+//! their events complete, as in PyTorch. A stream that takes another stream's block also waits for the epoch of the
+//! block's free.
 
 use super::Streams;
 use super::context::StreamContext;
@@ -20,8 +21,8 @@ use crate::fallible::TryPush;
 use crate::heap::Request;
 use crate::ids::{BlockId, PoolIndex};
 
-/// How many blocks of each stream's queue a request looks at, the oldest first. Where more wait, the GPU is far behind, and
-/// the first of them will do.
+/// How many blocks of each stream's queue a request looks at, the oldest first. If more blocks wait, the GPU is far
+/// behind, and one of the first serves.
 const MOST_LOOKED_AT: usize = 512;
 
 /// A freed block that a request may take, and when the last event was recorded for which it has to wait.
@@ -32,12 +33,13 @@ struct Candidate {
 }
 
 impl Streams {
-    /// Frees blocks for the request's pool that recorded streams still use, and makes its stream wait for these on the GPU: the
-    /// smallest that serves the request, or else those freed longest ago, of about `missing` bytes together. `others` are those
-    /// of other streams. No event is waited for that was recorded later than `until` says. Returns whether there was any.
+    /// Frees blocks for the request's pool that recorded streams still use, and makes its stream wait for these on the
+    /// GPU: the smallest that serves the request, or else those freed longest ago, of about `missing` bytes together.
+    /// With `others`, blocks of other streams count too. No event recorded later than `until` is waited for. Returns
+    /// whether any block was freed.
     ///
     /// # Errors
-    /// The driver's, or the host has no memory. The blocks that were not taken wait as before.
+    /// The driver's, or the host has no memory. Blocks that were not taken stay pending.
     pub(crate) fn take_recorded(
         &mut self,
         context: &mut StreamContext<'_>,
@@ -74,7 +76,8 @@ impl Streams {
         Ok(self.recorded.waiting() > 0 && !self.candidates(context, request, Until::ANY, false)?.is_empty())
     }
 
-    /// Ends the epochs in which other streams have freed such blocks: those of a stream that has nothing else free are open.
+    /// Ends the open epochs in which other streams have freed pending blocks: the epoch of a stream with no other free
+    /// memory stays open by itself.
     fn end_epochs_of_others(&mut self, context: &mut StreamContext<'_>, request: &Request) -> Result<()> {
         let mut open: Vec<PoolIndex> = Vec::new();
         for (_, queue) in self.recorded.queues() {
@@ -164,8 +167,8 @@ impl Streams {
     }
 }
 
-/// Returns whether the request can have such memory. A captured stream cannot wait for work outside of its graph. A private pool has
-/// its own blocks behind waits, and none of others.
+/// Returns whether the request can have pending blocks behind waits. A captured stream cannot wait for work outside of
+/// its graph. A private pool can take its own pending blocks, but none of other streams.
 fn may_wait(context: &StreamContext<'_>, request: &Request, others: bool) -> Result<bool> {
     let pool = request.pool;
     let is_denied = others && (pool.is_small() || context.heap.is_private(pool));

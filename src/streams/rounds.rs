@@ -4,16 +4,17 @@
 //!
 //! # Note: waits for old work first
 //!
-//! **Rationale.** A wait that the allocator adds is an edge that the program did not ask for. If the work at its end communicates with
-//! another process, it completes only once that process has made progress. If an allocator there has added the opposite wait, both
-//! hang for ever, where the programs alone run:
+//! **Rationale.** A wait that the allocator adds is an edge that the program did not ask for. If the awaited work
+//! communicates with another process, it completes only once that process has made progress. If an allocator there has
+//! added the opposite wait, both hang for ever, where the programs alone run:
 //! ```text
 //! rank 0   send to 1 | free | allocate: waits for the send | receive from 1 into it
 //! rank 1   send to 0 | free | allocate: waits for the send | receive from 0 into it      no receive is ever given to a GPU
 //! ```
-//! Waits for work of an earlier round of the program close no cycle: every rank has given its part of that round to its GPU
-//! already, so all waits lead from later rounds to earlier ones. Such work has most often been done, too. And a stream that copies
-//! ahead of a computation must not take the buffer back that the GPU is reading: nothing would overlap any more.
+//! Waits for work of an earlier round of the program close no cycle: every rank has given its part of that round to its
+//! GPU already, so all waits lead from later rounds to earlier ones. Such work is usually complete already. Besides, a
+//! stream that copies ahead of a computation must not wait for the buffer that the GPU is reading: copies and
+//! computation would no longer overlap.
 //!
 //! **Approach.** A round ends where a stream misses memory of the same size class again; a size class is a power of two. A
 //! request waits for work that was given to the GPU before the [`ROUNDS_BACK`]-th last miss of its stream and size class. Rather than wait
@@ -32,17 +33,17 @@ use crate::streams::epochs::grow_to;
 /// The age of a wait for any event.
 pub(crate) const ANY_AGE: u64 = u64::MAX;
 
-/// The operations up to which events were recorded for which a request may wait.
+/// A request may wait for events recorded up to these operations of the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Until {
-    /// Of uses that `record_stream` or `free_on` named.
+    /// The last operation for events of uses that `record_stream` or `free_on` named.
     pub(crate) recorded: u64,
-    /// Of memory that was freed on another stream.
+    /// The last operation for events of memory freed on another stream.
     pub(crate) freed: u64,
 }
 
 impl Until {
-    /// Any event.
+    /// Allows a wait for any event.
     pub(crate) const ANY: Self = Self { recorded: ANY_AGE, freed: ANY_AGE };
 }
 
@@ -52,21 +53,22 @@ impl Default for Until {
     }
 }
 
-/// How much more than the most that was live may be held before a request waits for work of the present round.
+/// How many bytes beyond the peak of live memory may be held before a request waits for work of the present round.
 struct Room {
-    /// As a part of what was live.
+    /// The room as a fraction of the peak of live bytes.
     part: f64,
 }
 
 impl Room {
-    /// A stream that copies ahead needs room for some more buffers, which may be a large part of what is live.
+    /// A stream that copies ahead needs room for a few more buffers, which may be a large part of live memory.
     const RECORDED: Self = Self { part: 0.2 };
-    /// Streams that share memory hold hardly more than what is live.
+    /// Streams that share memory hold hardly more than live memory.
     const FREED: Self = Self { part: 0.005 };
-    /// In bytes: the least room of both.
+    /// The least room of both kinds, in bytes.
     const LEAST: u64 = 128 << 20;
-    /// As a part of what was live: a request of any size may begin within the room and end beyond it, up to here. With room for one
-    /// message more than is live, two ranks that send and receive in opposite orders have a buffer of an earlier round to wait for.
+    /// The limit for the end of a growth, as a fraction of the peak of live bytes: a request of any size may begin
+    /// within the room and end beyond it, up to this limit. With room for one message more than is live, two ranks that
+    /// send and receive in opposite orders have a buffer of an earlier round to wait for.
     const MOST: f64 = 0.25;
 
     /// Returns whether memory may grow by `more` bytes.
@@ -78,11 +80,11 @@ impl Room {
     }
 }
 
-/// How many rounds ago work was given to the GPU for which a request waits. A stream that copies ahead of a computation has one buffer
-/// more than that: the one that it fills.
+/// A request waits for work that was given to the GPU this many rounds ago. A stream that copies ahead of a computation
+/// has one buffer more than this number: the one that it fills.
 const ROUNDS_BACK: usize = 2;
 
-/// How many size classes there are.
+/// The number of size classes.
 const CLASSES: usize = 64;
 
 /// The last misses of each stream.
@@ -96,7 +98,7 @@ pub(crate) struct Rounds {
 /// The misses of one stream, by size class.
 #[derive(Debug)]
 struct Misses {
-    /// The stream and its number, since its pools may pass to another one.
+    /// The stream and its number, since its pools may pass to another stream.
     by: (StreamId, Option<u64>),
     /// The last misses of each class, the latest first, as numbers of operations.
     last: [[u64; ROUNDS_BACK + 1]; CLASSES],
@@ -109,8 +111,8 @@ impl Misses {
 }
 
 impl Rounds {
-    /// Notes that a request has missed. Returns the work for which it may wait: that of an earlier round, or any. A request may ask
-    /// several times.
+    /// Notes that a request has missed. Returns the work for which the request may wait: that of an earlier round, or
+    /// any. The method may be called several times for one request.
     pub(crate) fn begin(&mut self, heap: &Heap, request: &Request) -> Grown<Until> {
         let (number, of) = (request.pool.stream(), heap.pool(request.pool.large()));
         let now = heap.counters().operations() + 1;

@@ -1,6 +1,7 @@
 //! Memory of other streams, taken behind GPU-side waits.
 //!
-//! Owns: which of it a request can have and at what age, the waits, and for which epochs a stream has waited already.
+//! Owns: which of this memory a request can have and at what age, the waits, and for which epochs a stream has waited
+//! already.
 //!
 //! ```text
 //! stream A   | free a | event 0 | free b | event 1 |
@@ -26,8 +27,8 @@ struct ForeignPart {
     part: Span,
 }
 
-/// The most that a stream takes of a range that it waits for, as a multiple of the request. With less, it would wait
-/// again and again for the same range; with the whole range, the other stream would soon wait for its own memory.
+/// The most bytes that a stream takes of a range that it waits for, as a multiple of the request. With less, it would
+/// wait again and again for the same range; with the whole range, the other stream would soon wait for its own memory.
 const MAX_PASSED_ON: u64 = 16;
 
 /// Returns how many bytes a request takes of one range of other streams at most.
@@ -43,7 +44,7 @@ impl Epochs {
         if context.sharing != StreamSharing::Wait || context.capturing() || context.heap.is_private(pool) {
             return Ok(false);
         }
-        // A stream alone finds what it has by itself.
+        // Where no other stream has memory, there is none to wait for.
         if with_memory(context).all(|other| other == pool) {
             return Ok(false);
         }
@@ -87,7 +88,7 @@ impl Epochs {
         Ok(true)
     }
 
-    /// Hands what other streams have of these spans of home to the request's pool, behind GPU-side waits. The caller has
+    /// Hands other streams' memory in these spans of home to the request's pool, behind GPU-side waits. The caller has
     /// asked [`Self::may_wait`] and [`Self::recorded_at`].
     pub(crate) fn wait_for_spans(
         &mut self,
@@ -122,8 +123,8 @@ impl Epochs {
         Ok(())
     }
 
-    /// Returns parts of free blocks of other streams in closed epochs, of `missing` bytes together or more: first what needs
-    /// no wait, then those whose events were recorded longest ago, and of equals the largest.
+    /// Returns parts of free blocks of other streams in closed epochs, of `missing` bytes together or more: first parts
+    /// that need no wait, then parts whose events were recorded longest ago, and of equals the largest.
     fn freed_longest_ago(
         &self,
         context: &StreamContext<'_>,
@@ -152,7 +153,8 @@ impl Epochs {
         Ok(taken)
     }
 
-    /// Makes the pool's stream wait on the GPU until another one has passed an epoch, if that is not known to have passed.
+    /// Makes the pool's stream wait on the GPU until another stream has passed an epoch, unless the epoch is known to
+    /// be passed.
     pub(super) fn wait_for_epoch(
         &mut self,
         context: &mut StreamContext<'_>,
@@ -162,7 +164,8 @@ impl Epochs {
         if epoch < context.heap.pool(from).passed { Ok(()) } else { self.wait_on_gpu(context, pool, (from, epoch)) }
     }
 
-    /// Makes the pool's stream wait on the GPU until another one has passed an epoch, unless it has waited for it before.
+    /// Makes the pool's stream wait on the GPU until another stream has passed an epoch, unless the pool's stream has
+    /// waited for that epoch before.
     fn wait_on_gpu(
         &mut self,
         context: &mut StreamContext<'_>,
@@ -210,7 +213,7 @@ impl Epochs {
         let by = name(heap, pool);
         let waited = &mut self.waited[pool.stream()];
         if waited.by != by {
-            // The pools were another stream's. The room stays.
+            // The pools belonged to another stream. The reserved room stays.
             waited.until.clear();
             waited.by = by;
         }
@@ -235,7 +238,8 @@ fn name(heap: &Heap, pool: PoolIndex) -> (StreamId, Option<u64>) {
     (of.stream, of.number)
 }
 
-/// Returns whether this can be no other stream: the driver numbers it, and nobody may destroy it without a word.
+/// Returns whether the handle certainly leads to this stream: the driver numbers the stream, and nobody may destroy it
+/// without telling the allocator.
 fn is_certain(heap: &Heap, (stream, number): (StreamId, Option<u64>)) -> bool {
     stream == StreamId::DEFAULT || (number.is_some() && !heap.is_borrowed(stream))
 }
@@ -246,7 +250,8 @@ fn is_same_stream(context: &StreamContext<'_>, pool: PoolIndex) -> bool {
     stream == StreamId::DEFAULT || context.driver.stream_number(stream).is_ok_and(|now| now == number)
 }
 
-/// Returns the latest epoch of each stream. It covers the earlier ones, so one wait for each stream suffices.
+/// Returns the latest epoch of each stream. The latest epoch covers the earlier ones, so one wait for each stream
+/// suffices.
 fn latest_by_stream(taken: &[ForeignPart]) -> Grown<Vec<(PoolIndex, u64)>> {
     let mut last: Vec<(PoolIndex, u64)> = Vec::new();
     for ForeignPart { from, epoch, .. } in taken {

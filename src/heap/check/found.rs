@@ -1,4 +1,4 @@
-//! What a walk over the heap finds: its sums, or a broken rule.
+//! The result of a walk over the heap: its sums, or a broken rule.
 
 use crate::heap::block::{Block, State};
 
@@ -8,7 +8,7 @@ pub(in crate::heap) type Checked = std::result::Result<(), String>;
 /// The sums of the walk over the blocks.
 #[derive(Default)]
 pub(super) struct Found {
-    /// By class.
+    /// The number of live blocks, by class.
     pub(super) live: [u64; 2],
     pub(super) live_bytes: [u64; 2],
     pub(super) pending_bytes: [u64; 2],
@@ -24,7 +24,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Adds a block that is handed out or pending.
+    /// Adds the bytes of a block that is handed out or pending.
     pub(super) fn add_used(&mut self, block: &Block) {
         let class = block.pool.class() as usize;
         match block.state {

@@ -1,4 +1,5 @@
-//! The rules that always hold, one function for each. They walk every table, for tests and the feature `paranoid`.
+//! The rules that always hold, one function for each. The functions walk every table, for tests and the feature
+//! `paranoid`.
 //!
 //! Owns: the order of the walk. `found.rs` has its sums. The rules of a block are in `block.rs`, those of private pools in
 //! `private.rs`.
@@ -22,7 +23,7 @@ impl Heap {
     /// Checks every rule that always holds. O(n log n) in the number of blocks, because of the free index.
     ///
     /// # Errors
-    /// Says which rule is broken, and where.
+    /// The text names the broken rule and its place.
     pub(crate) fn check(&self) -> Checked {
         let mut found = Found { held: self.pending_rollback, ..Found::default() };
         found.held[Class::Large as usize] += self.driver_pool.idle;
@@ -105,8 +106,8 @@ impl Heap {
         Ok(())
     }
 
-    /// The chunks of a view, each of which comes once, and the holes between them, make up its size. The parts of one that grows
-    /// lie at its start, one behind the other.
+    /// The chunks of a view, each of which occurs once, and the holes between them, make up its size. The parts of a
+    /// growing view lie at its start, one behind the other.
     fn views_are_their_chunks(&self) -> Checked {
         for (id, view) in self.views.iter().filter(|(_, view)| !view.chunks.is_empty() || view.growing.is_some()) {
             let mut chunks: Vec<ChunkId> =

@@ -47,7 +47,7 @@ impl Heap {
         Ok(())
     }
 
-    /// The chunks that sleep are those of private pools that sleep, which have them alone, and their bytes are not held.
+    /// The sleeping chunks are those of sleeping private pools, each of one pool alone, and their bytes are not held.
     pub(super) fn what_sleeps_is_not_held(&self, found: &mut Found) -> Checked {
         let mut bytes = [0; 2];
         for (id, chunk) in self.home.iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.asleep) {

@@ -4,8 +4,8 @@ use super::super::tables::Heap;
 use super::found::{Checked, Found};
 
 impl Heap {
-    /// What is spilled is counted apart from what is held of the device, and no more than that: neither what others know, nor what
-    /// sleeps.
+    /// Spilled memory is counted apart from the held memory of the device. No chunk is spilled that sleeps or whose
+    /// memory is known outside the allocator.
     pub(super) fn what_is_spilled_is_not_held(&self, found: &mut Found) -> Checked {
         let mut bytes = [0; 2];
         for (id, chunk) in self.home.iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.spilled) {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId::DEFAULT;
 const SIDE: StreamId = StreamId(7);
-/// A private pool that nobody has made.
+/// The id of a private pool that does not exist.
 const NOBODY: PoolId = PoolId(99, 0);
 /// The private pools of the program below: one of stitched memory, one with segments of its own.
 const STITCHED: PoolId = PoolId(5, 0);
@@ -71,7 +71,7 @@ fn home_end(heap: &Heap) -> u64 {
     heap.home.as_ref().unwrap().span.end()
 }
 
-/// What is changed, and what the check says then.
+/// A change to a table: its name, the change, and the text of the check.
 type Break = (&'static str, fn(&mut Heap), &'static str);
 
 fn change(heap: &mut Heap, id: BlockId, change: impl FnOnce(&mut Block)) {
@@ -278,7 +278,7 @@ fn every_rule_is_found_broken() {
             let found = heap.check();
             assert!(found.as_ref().is_err_and(|found| found.contains(said)), "{what}: {found:?}, not {said}");
         });
-        // The tables are wrong: nothing is to be given back by them.
+        // The tables are wrong, so no memory may be given back by them.
         std::mem::forget(allocator);
     }
 }
