@@ -26,10 +26,10 @@ use crate::config::StrategyKind;
 use crate::heap::Heap;
 use std::ops::{Deref, DerefMut};
 
-/// Makes the enum of all strategies, and what reaches the methods of each.
+/// Defines the enum of all strategies, and the calls of the methods of each.
 macro_rules! strategies {
     ($($name:ident($strategy:ty) for $($kind:ident)|+;)*) => {
-        /// The strategy of an allocator, where it lies: a box of it could not be had if the host has no memory.
+        /// The strategy of an allocator, held by value: a box would fail if the host has no memory.
         pub(crate) enum AnyStrategy {
             $($name($strategy),)*
         }
