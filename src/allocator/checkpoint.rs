@@ -12,7 +12,7 @@ use crate::ids::PoolId;
 use crate::report::pool::PoolBlock;
 
 impl Pools<'_> {
-    /// Returns the live blocks of a private pool, by address: a checkpoint of it. Walks all blocks.
+    /// Returns a checkpoint of a private pool: its live blocks, by address. Walks all blocks.
     ///
     /// # Errors
     /// [`Error::UnknownPool`] if the pool does not exist.

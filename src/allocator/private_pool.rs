@@ -102,7 +102,7 @@ impl Pools<'_> {
         self.begin_route(pool, route).map(|_| ())
     }
 
-    /// Does the same. Returns the number of the route.
+    /// Begins a route as [`Self::begin`] does. Returns the number of the route.
     pub(crate) fn begin_route(self, pool: PoolId, route: Route) -> Result<u64> {
         let core = &mut *self.0.core.lock();
         core.heap.private_mut().may_begin(pool, &route)?;
@@ -118,8 +118,8 @@ impl Pools<'_> {
         Ok(number)
     }
 
-    /// Ends the route that [`Self::begin`] began. Where a pool has several, it is the last one of the calling
-    /// thread, or else the last one of [`Route::other_threads`].
+    /// Ends the route that [`Self::begin`] began. If the pool has several routes, the last one of the calling thread
+    /// ends, or else the last one of [`Route::other_threads`].
     ///
     /// # Errors
     /// [`Error::PoolNotRouted`](crate::Error::PoolNotRouted) if no requests are routed to the pool;
@@ -128,13 +128,13 @@ impl Pools<'_> {
         self.end_route(pool, None)
     }
 
-    /// Ends the route of that number.
+    /// Ends the route of this number.
     pub(crate) fn end_route(self, pool: PoolId, number: Option<u64>) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.heap.private_mut().end(pool, number)?;
         core.merge_released_pools();
         if core.rules.frees_to_driver {
-            // What was freed in the capture and waits for no stream.
+            // Memory that was freed in the capture, and waits for no stream, goes back.
             core.release_unkept();
         }
         core.checked()
@@ -149,8 +149,8 @@ impl Pools<'_> {
         self.0.core.lock().heap.private_stats(pool)
     }
 
-    /// Returns every private pool that is used or holds memory, in the order of their ids; none if the host has no
-    /// memory for the list.
+    /// Returns every private pool that is used or holds memory, in the order of their ids. The list is empty if the
+    /// host has no memory for it.
     #[must_use]
     pub fn ids(self) -> Vec<PoolId> {
         self.0.core.lock().heap.private().ids().unwrap_or_default()
