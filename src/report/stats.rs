@@ -35,7 +35,7 @@ pub struct StatByPool {
     pub large_pool: Stat,
 }
 
-/// What was done for the headroom ([`Config::headroom`](crate::Config::headroom)).
+/// Looks and releases for the headroom ([`Config::headroom`](crate::Config::headroom)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
