@@ -73,8 +73,9 @@ impl Allocator {
     /// Makes an allocator that holds no memory. Makes no driver call.
     ///
     /// # Errors
-    /// [`Error::Config`] for options outside of their range, a headroom of all that the device has among them; [`Error::NoVirtualMemory`] and [`Error::Granularity`] if
-    /// the device cannot do what the strategy needs; [`Error::HostMemory`].
+    /// [`Error::Config`] for options outside of their range, a headroom of all that the device has among them;
+    /// [`Error::NoVirtualMemory`] and [`Error::Granularity`] if the device cannot do what the strategy needs;
+    /// [`Error::HostMemory`].
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
         let properties = driver.properties();
         let (config, instead_of) = for_device(without_full_fraction(config.validated()?), properties);

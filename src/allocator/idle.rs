@@ -78,7 +78,8 @@ impl IdleRelease {
     /// ([`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom)), idle or not.
     ///
     /// # Errors
-    /// As [`DeviceLending::release_passed`](crate::operations::DeviceLending::release_passed) and [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom).
+    /// As [`DeviceLending::release_passed`](crate::operations::DeviceLending::release_passed) and
+    /// [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom).
     pub fn tick(&mut self, allocator: &Allocator, now: Duration) -> Result<u64> {
         let kept = allocator.lending().enforce_headroom()?;
         let stats = allocator.stats();

@@ -47,8 +47,8 @@ impl DeviceLending<'_> {
         LendableBytes { held, live, free: held - live }
     }
 
-    /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as [`Allocator::trim`](crate::Allocator::trim). Returns
-    /// the bytes given back.
+    /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as
+    /// [`Allocator::trim`](crate::Allocator::trim). Returns the bytes given back.
     ///
     /// With the strategy `stitch` only memory that the GPU is known to have passed goes, without a wait: an event is
     /// recorded on each stream that freed memory since the last call, so that memory freed before this call can go at

@@ -205,9 +205,10 @@ pub struct MemoryLimits<'a>(pub(super) &'a Allocator);
 
 /// Streams: how long the allocator may pass them to the driver, and who destroys them.
 ///
-/// A [`StreamId`](crate::StreamId) is the handle of a stream. The stream must live for as long as the allocator may pass it to the
-/// driver: from the first call with it to [`forget`](Self::forget), or to the end of the allocator.
-/// Events are recorded on it even after its memory was freed. [`Stream`](crate::Stream) is the type that forgets one by itself.
+/// A [`StreamId`](crate::StreamId) is the handle of a stream. The stream must live for as long as the allocator may
+/// pass it to the driver: from the first call with it to [`forget`](Self::forget), or to the end of the allocator.
+/// Events are recorded on it even after its memory was freed. [`Stream`](crate::Stream) is the type that forgets one by
+/// itself.
 ///
 /// Drivers give the handle of a destroyed stream to a new one. If the driver numbers streams (CUDA 12.0), the allocator
 /// notices this before another stream gets memory that was freed on it, and before such memory goes back to the driver;

@@ -50,8 +50,8 @@ impl Pools<'_> {
     /// source is dropped after the last segment went back. Until then the pool can be opened again, like any other.
     ///
     /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if the pool already has memory or segments of
-    /// its own; [`Error::HostMemory`]; [`Error::Driver`] if devices that may use the allocator's memory could not get access to plain memory.
-    /// `segments` are dropped then.
+    /// its own; [`Error::HostMemory`]; [`Error::Driver`] if devices that may use the allocator's memory could not get
+    /// access to plain memory. `segments` are dropped then.
     pub fn open_with(self, pool: PoolId, segments: Segments) -> Result<()> {
         if segments.are_unfounded() {
             return Err(Error::HostMemory);

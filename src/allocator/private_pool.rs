@@ -69,10 +69,11 @@ impl Pools<'_> {
 
     /// Ends one use of a private pool. After the last one, its memory becomes public: at once, in the order of its
     /// streams, if no capture has used it. Memory that a graph may still use, or another stream under which some of it
-    /// was freed ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), becomes public when the device has passed everything; [`Allocator::empty_cache`](crate::Allocator::empty_cache)
-    /// waits for that, and so does a request before it would fail. Segments of its own go back to where they came from
-    /// ([`Self::open_with`]). Live allocations stay valid, and are freed like any other. While requests are routed
-    /// to the pool, it lives on until [`Self::end`].
+    /// was freed ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), becomes public
+    /// when the device has passed everything; [`Allocator::empty_cache`](crate::Allocator::empty_cache) waits for that,
+    /// and so does a request before it would fail. Segments of its own go back to where they came from
+    /// ([`Self::open_with`]). Live allocations stay valid, and are freed like any other. While requests are routed to
+    /// the pool, it lives on until [`Self::end`].
     ///
     /// No graph that was captured with the pool may be launched afterwards.
     ///
@@ -93,7 +94,8 @@ impl Pools<'_> {
     ///
     /// A capture takes no memory of the pool that the GPU may still be using: if some was freed on a stream outside of
     /// a capture, the CPU waits for that stream here. It does not wait for a stream that was only the current one at
-    /// the free ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)): the capture may take such memory, as in PyTorch.
+    /// the free ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)): the capture may
+    /// take such memory, as in PyTorch.
     ///
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool); [`Error::PoolRouted`](crate::Error::PoolRouted);

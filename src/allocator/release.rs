@@ -104,9 +104,9 @@ impl MemoryLimits<'_> {
     }
 
     /// Limits the physical bytes that the allocator may hold at any moment; `None` lifts the limit. If
-    /// [`Self::set_fraction`] allows less, the lower limit counts. Free memory beyond the new limit is
-    /// given back, as by [`Allocator::trim`](crate::Allocator::trim); memory in use beyond it stays, and no more is taken until enough was
-    /// freed.
+    /// [`Self::set_fraction`] allows less, the lower limit counts. Free memory beyond the new limit is given back, as
+    /// by [`Allocator::trim`](crate::Allocator::trim); memory in use beyond it stays, and no more is taken until enough
+    /// was freed.
     ///
     /// # Errors
     /// [`Error::Driver`], [`Error::Source`] if memory could not be given back; the limit is in force nevertheless.

@@ -75,10 +75,11 @@ impl Reports<'_> {
         self.0.core.lock().heap.reserved()
     }
 
-    /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where no strategy was
-    /// named and the device has no virtual memory, as vGPUs and some virtual machines have none, or, from the first request on, where the
-    /// driver refuses addresses in every size. Then the strategy is
-    /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a warning.
+    /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where
+    /// no strategy was named and the device has no virtual memory, as vGPUs and some virtual machines have none, or,
+    /// from the first request on, where the driver refuses addresses in every size. Then the strategy is
+    /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a
+    /// warning.
     #[must_use]
     pub fn fallback_from(self) -> Option<StrategyKind> {
         self.0.core.lock().features.fallback.instead_of

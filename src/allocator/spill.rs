@@ -13,7 +13,8 @@ impl Spilling<'_> {
     /// advice where no memory is spilled.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; [`Error::HostMemory`](crate::Error::HostMemory); the driver's, and the advice is taken.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
+    /// [`Error::HostMemory`](crate::Error::HostMemory); the driver's, and the advice is taken.
     pub fn advise(self, address: u64, advice: Advice) -> Result<()> {
         if address == 0 {
             return Ok(());

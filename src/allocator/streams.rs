@@ -19,7 +19,8 @@ impl Allocator {
     /// strategy of Paddle's, the memory waits only for work that `stream` was given before the last such call.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; [`Error::HostMemory`](crate::Error::HostMemory); the driver's.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
+    /// [`Error::HostMemory`](crate::Error::HostMemory); the driver's.
     pub fn record_stream(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -43,7 +44,8 @@ impl Streams<'_> {
     /// named. Address 0 is ignored.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; the driver's, if it does not know the stream.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; the driver's, if it
+    /// does not know the stream.
     pub fn unrecord(self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -93,8 +95,9 @@ impl Streams<'_> {
     /// handle means a new stream, which must be named for that memory like any other. The default stream cannot be
     /// destroyed, and is not forgotten.
     ///
-    /// The wait is short if the program has already waited itself. Where memory of the stream was freed under another one
-    /// ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), the CPU waits for the device. The call walks all blocks.
+    /// The wait is short if the program has already waited itself. Where memory of the stream was freed under another
+    /// one ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), the CPU waits for the
+    /// device. The call walks all blocks.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};

@@ -13,7 +13,8 @@ use rustc_hash::FxHashMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Extent {
-    /// Bytes as asked for by the last [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow) or [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink).
+    /// Bytes as asked for by the last [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow) or
+    /// [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink).
     pub len: u64,
     /// Bytes from the address on that have memory: up to here the allocation grows without a driver call.
     pub mapped: u64,

@@ -1,7 +1,7 @@
 //! The features of an allocator beside handing out memory and taking it back, each with its state.
 //!
-//! Owns: the features of an allocator. Programs reach them by the operations in `allocator/`, which calls them at named points: before
-//! a request, on a miss, after a hand-out, on a free, and where memory is released.
+//! Owns: the features of an allocator. Programs reach them by the operations in `allocator/`, which calls them at named
+//! points: before a request, on a miss, after a hand-out, on a free, and where memory is released.
 
 pub(crate) mod fallback;
 pub(crate) mod growing;

@@ -120,7 +120,8 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// serve other requests, in the order of the allocation's streams, that of [`Self::set_last_use`] included.
     ///
     /// # Errors
-    /// Those of [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink). [`Self::mapped`] says what is left.
+    /// Those of [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink). [`Self::mapped`] says
+    /// what is left.
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         if size >= self.len() {
             return Ok(());

@@ -56,7 +56,8 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         }
     }
 
-    /// Makes a new tag: a private pool with chunks of its own, which can sleep ([`Tags::create`](crate::operations::Tags::create)).
+    /// Makes a new tag: a private pool with chunks of its own, which can sleep
+    /// ([`Tags::create`](crate::operations::Tags::create)).
     ///
     /// # Errors
     /// Those of [`Tags::create`](crate::operations::Tags::create).

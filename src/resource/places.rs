@@ -185,7 +185,8 @@ impl Places {
         Ok(self.all()?.iter().map(|served| Arc::clone(&served.allocator)).collect())
     }
 
-    /// Forgets a stream that the program is about to destroy; with one allocator a stream, its allocator ends with its last block.
+    /// Forgets a stream that the program is about to destroy; with one allocator a stream, its allocator ends with its
+    /// last block.
     pub(super) fn forget_stream(&self, stream: StreamId) -> Result<()> {
         let all = self.all()?;
         for served in &all {

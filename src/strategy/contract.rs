@@ -198,8 +198,8 @@ pub(crate) trait Strategy: Send {
     /// Returns the rules under these options. The allocator asks when the options change, and serves every hit by the answer.
     fn rules(&self, config: &Config) -> Rules;
 
-    /// Returns how memory is divided under these options, on a device with `total` bytes: as PyTorch divides it, unless the strategy
-    /// says otherwise. The allocator asks once, before the first request.
+    /// Returns how memory is divided under these options, on a device with `total` bytes: as PyTorch divides it, unless
+    /// the strategy says otherwise. The allocator asks once, before the first request.
     fn layout(&self, _config: &Config, _total: u64) -> Layout {
         Layout::PYTORCH
     }
@@ -214,16 +214,16 @@ pub(crate) trait Strategy: Send {
     /// [`Miss::OUT_OF_MEMORY`]: crate::backing::Miss::OUT_OF_MEMORY
     fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served;
 
-    /// Gives free memory back to the driver, just enough for the goal. Returns whether it sufficed. A strategy whose every release
-    /// waits for the GPU gives nothing for [`Goal::Passed`].
+    /// Gives free memory back to the driver, just enough for the goal. Returns whether it sufficed. A strategy whose
+    /// every release waits for the GPU gives nothing for [`Goal::Passed`].
     ///
     /// # Errors
     /// A driver call failed. What was given back before it stays given back.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool>;
 }
 
-/// A strategy that gives each public block back to the driver at its free, in the order of the streams that use it. Its rules have
-/// [`Rules::frees_to_driver`].
+/// A strategy that gives each public block back to the driver at its free, in the order of the streams that use it. Its
+/// rules have [`Rules::frees_to_driver`].
 pub(crate) trait StreamOrdered {
     /// Gives a freed public block, which is in no table of live allocations any more, back to the driver. Returns
     /// `false`, and changes nothing, if that cannot be done now.

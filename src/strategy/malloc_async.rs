@@ -1,5 +1,5 @@
-//! Strategy `malloc-async`: the driver's stream-ordered allocator (`cudaMallocAsync`), as PyTorch's backend of that name and Paddle's
-//! `CUDAMallocAsyncAllocator` use it.
+//! Strategy `malloc-async`: the driver's stream-ordered allocator (`cudaMallocAsync`), as PyTorch's backend of that
+//! name and Paddle's `CUDAMallocAsyncAllocator` use it.
 //!
 //! The driver has the free memory and decides what serves a request; nothing is cached here, and every request and free is a
 //! driver call. Its rules are those of `c10/cuda/CUDAMallocAsyncAllocator.cpp` (pytorch/pytorch, 0345947) and of

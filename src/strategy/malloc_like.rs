@@ -19,7 +19,8 @@ use crate::ids::BlockId;
 /// Bytes of a page, in which a device gives its memory.
 pub(super) const PAGE: u64 = SMALL_SEGMENT;
 
-/// A strategy whose misses take PyTorch's steps. The provided methods are for segments of the driver's `malloc`, each of one stream.
+/// A strategy whose misses take PyTorch's steps. The provided methods are for segments of the driver's `malloc`, each
+/// of one stream.
 pub(super) trait MallocLike: Send {
     /// The protection of a block that is freed while another stream than its own is current.
     const FREE_USED_BY: FreeUsedBy = FreeUsedBy::DeviceWaits;

@@ -1,7 +1,7 @@
 //! Strategies: what happens when no free block fits, and which memory goes back to the driver.
 //!
-//! Owns: the table of the strategies. The contract is in `contract.rs`, and each strategy in a file or folder of its own. To add one,
-//! write its file, give it a row in the table below, and name it in [`StrategyKind`].
+//! Owns: the table of the strategies. The contract is in `contract.rs`, and each strategy in a file or folder of its
+//! own. To add one, write its file, give it a row in the table below, and name it in [`StrategyKind`].
 
 mod caching;
 mod classic;
