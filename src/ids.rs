@@ -74,7 +74,7 @@ impl PoolIndex {
         Self((number as u32) << 1)
     }
 
-    /// Returns the large pool of each pair in a table of so many pools.
+    /// Returns the large pool of each pair in a table of `pools` pools.
     pub(crate) fn large_of(pools: usize) -> impl DoubleEndedIterator<Item = Self> {
         (0..pools / 2).map(Self::of_pair)
     }

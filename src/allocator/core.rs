@@ -120,7 +120,7 @@ impl Allocator {
         })
     }
 
-    /// Lets a test look at the tables, and break them.
+    /// Calls `run` with the tables, for tests that look at them or break them.
     #[cfg(test)]
     pub(crate) fn with_heap<T>(&self, run: impl FnOnce(&mut Heap) -> T) -> T {
         run(&mut self.core.lock().heap)

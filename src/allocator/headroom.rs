@@ -94,7 +94,7 @@ impl Core {
         let before = self.heap.reserved();
         let down_to = before.saturating_sub(missing);
         let driver = Arc::clone(&self.driver);
-        // A capture of which nobody told the allocator may be under way on another thread.
+        // A capture that the allocator does not know of may be under way on another thread.
         let released = in_relaxed_capture_mode(&*driver, true, || {
             self.timed(|strategy, context| {
                 context.poll_recorded()?;

@@ -124,7 +124,7 @@ impl DeviceLending<'_> {
             return Ok(0);
         }
         let driver = Arc::clone(&core.driver);
-        // A capture of which nobody told the allocator may be under way on another thread.
+        // A capture that the allocator does not know of may be under way on another thread.
         in_relaxed_capture_mode(&*driver, true, || core.release_passed(u64::MAX))
     }
 }

@@ -3,7 +3,7 @@
 //! Owns: when others are asked, how often a request is tried again, and which memory is given back when others ask. The
 //! lender ([`Lender`]) reaches the other processes.
 //!
-//! # Note: nobody holds a lock while it waits for another process
+//! # Note: no lock is held during a wait for another process
 //!
 //! **Asking** is done without the allocator's lock. So while a request waits for others, other threads of its process allocate
 //! and free, and its process gives memory back when it is asked itself: two processes that ask each other both get their answers.
@@ -62,7 +62,7 @@ impl DeviceLending<'_> {
             return Ok(0);
         }
         let driver = Arc::clone(&core.driver);
-        // A capture of which nobody told the allocator may be under way on another thread.
+        // A capture that the allocator does not know of may be under way on another thread.
         in_relaxed_capture_mode(&*driver, true, || {
             if core.rules.abilities.tells_passed {
                 return core.release_passed(bytes);

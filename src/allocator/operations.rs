@@ -203,7 +203,7 @@ pub struct DeviceLending<'a>(pub(super) &'a Allocator);
 #[must_use]
 pub struct MemoryLimits<'a>(pub(super) &'a Allocator);
 
-/// Streams: how long the allocator may pass them to the driver, and who destroys them.
+/// Streams: until when the allocator may pass them to the driver, and how they are forgotten.
 ///
 /// A [`StreamId`](crate::StreamId) is the handle of a stream. The stream must live for as long as the allocator may
 /// pass it to the driver: from the first call with it to [`forget`](Self::forget), or to the end of the allocator.

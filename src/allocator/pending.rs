@@ -191,7 +191,7 @@ fn pending_bytes(context: &mut AllocatorContext<'_>, request: &Request) -> Resul
 }
 
 /// Returns the bytes by which memory can grow, if the request is to wait: because pending memory may serve it, or
-/// because the option forbids longer waits.
+/// because its waits have a bound.
 fn room_of_waiting(context: &mut AllocatorContext<'_>, request: &Request) -> Result<Option<u64>> {
     let pending = pending_bytes(context, request)?;
     let bounded = context.config.wait_ms.is_some();

@@ -19,7 +19,7 @@ pub struct TimedEvent {
 /// The last operations of an allocator, from [`Reports::flight`](crate::operations::Reports::flight).
 ///
 /// An operation is an allocation, a free, the end of a free that had to wait for other streams, memory that came to a segment
-/// or left it, or a request that was refused. A free that waits for nobody is one operation and two events.
+/// or left it, or a request that was refused. A free that waits for no stream is one operation and two events.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

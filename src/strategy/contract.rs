@@ -218,7 +218,7 @@ pub(crate) trait Strategy: Send {
     /// every release waits for the GPU gives nothing for [`Goal::Passed`].
     ///
     /// # Errors
-    /// A driver call failed. What was given back before it stays given back.
+    /// A driver call failed. Memory given back before it stays given back.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool>;
 }
 

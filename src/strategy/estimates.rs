@@ -1,4 +1,4 @@
-//! Estimates of what a strategy could do with the present memory, for reports and for what processes ask of each other.
+//! Estimates of what a strategy could do with the present memory, for reports and for processes that lend memory.
 //!
 //! Owns: the trait [`Estimates`]. An estimate makes no driver call and changes nothing.
 

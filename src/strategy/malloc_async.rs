@@ -24,7 +24,8 @@
 //!   frees since. As in Paddle, the sum counts such memory twice.
 //! - Both refuse a request that the driver refuses. Here a shortage waits for the device, gives free memory back, and tries once
 //!   more, as the other strategies do.
-//! - PyTorch's limit counts what is allocated; here limits count what the pool holds, as with every strategy. A request for which
+//! - PyTorch's limit counts allocated memory; here limits count the pool's memory, as with every strategy. A request
+//!   for which
 //!   the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did grow.
 
 use super::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};

@@ -71,7 +71,7 @@ impl Guard {
         &self.options
     }
 
-    /// Returns whether the next allocation, of so many bytes as requested, is to be guarded.
+    /// Returns whether the next allocation, of `requested` bytes, is to be guarded.
     pub(crate) fn wants(&self, requested: u64) -> bool {
         let GuardOptions { page, sample, min_size, .. } = self.options;
         page && requested >= min_size && mixed(self.records.made()).is_multiple_of(sample)

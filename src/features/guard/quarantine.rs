@@ -1,4 +1,5 @@
-//! Freed memory on its way out: mapped until its stream has passed, then addresses that nobody gets for a while.
+//! Freed memory on its way out: mapped until its stream has passed, then addresses that are kept from reuse for a
+//! while.
 //!
 //! Owns: the queues of events behind which memory is unmapped, and the reservations that are kept from reuse.
 

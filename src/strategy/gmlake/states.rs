@@ -182,7 +182,7 @@ fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<B
     if let Some(smallest) = smallest {
         return pblock::split(context, smallest, size).map(Some);
     }
-    // As in the release, this is a float; beyond 64 bits it saturates.
+    // The product is a float, as in the release; beyond 64 bits it saturates.
     let most = (size as f64 * context.config.reuse_limit) as u64;
     match sblock::inactive(context.heap(), size..=most, pool) {
         Some(view) => sblock::reuse(context, view, request).map(Some),

@@ -82,7 +82,7 @@ impl MallocLike for Vmm {
 fn compact(context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
     context.retry_rollback()?;
     context.reclaim_recorded_streams()?;
-    // What became free in the wait may serve as it is.
+    // Memory that became free in the wait may serve as it is.
     if let Some(id) = context.fit(request, &FitRules::BEST) {
         return Ok(Some(id));
     }

@@ -94,7 +94,7 @@ fn ends(ranges: &[Range]) -> (Option<usize>, Option<usize>) {
     let apart = |a: usize, b: usize| {
         a != b && ranges[a].start_chunk != ranges[b].end_chunk && ranges[b].start_chunk != ranges[a].end_chunk
     };
-    // Of equal gains the largest range, and of those the lowest.
+    // Among equal gains, the largest range is the best, and among these the lowest.
     let best = |gain: fn(&Range) -> u64, except: Option<usize>| {
         let indexed = ranges.iter().enumerate().filter(|(index, _)| except.is_none_or(|other| apart(*index, other)));
         indexed.max_by_key(|(_, range)| (gain(range), range.whole(), Reverse(range.start))).map(|(index, _)| index)

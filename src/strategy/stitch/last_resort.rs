@@ -12,8 +12,8 @@ use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, Class};
 
-/// How often chunks are split for one request. What lies at an end of a chunk serves a view as it is, so splitting that chunk
-/// may gain less than it counts for.
+/// How often chunks are split for one request. Free memory at an end of a chunk serves a view as it is, so splitting
+/// that chunk may gain less than it counts for.
 const MAX_SPLITS: u32 = 16;
 
 impl Stitch {
