@@ -25,8 +25,8 @@
 //! - Both refuse a request that the driver refuses. Here a shortage waits for the device, gives free memory back, and tries once
 //!   more, as the other strategies do.
 //! - PyTorch's limit counts allocated memory; here limits count the pool's memory, as with every strategy. A request
-//!   for which
-//!   the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did grow.
+//!   for which the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did
+//!   grow.
 
 use super::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
 use super::estimates::{Assumption, Estimates};
