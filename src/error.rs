@@ -1,4 +1,4 @@
-//! What can go wrong in an allocator, typed by what the caller can do about it.
+//! Errors of an allocator, typed by what the caller can do about them.
 
 use crate::driver::cuda::CudaOpenError;
 use crate::driver::{DriverError, OpenError};
@@ -16,7 +16,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is not enough memory. Free some and try again; the report says what is held where.
+    /// There is not enough memory. Free some and try again; the report says how much memory is held, and where.
     #[error("{0}")]
     OutOfMemory(OutOfMemoryReport),
     /// The host, not the device, has too little memory: for the tables of the allocator, or for the report of a refusal.
@@ -40,7 +40,7 @@ pub enum Error {
     WrongFree {
         /// The address.
         address: u64,
-        /// What was there.
+        /// The allocation that was there, and the mistake.
         finding: Box<Finding>,
     },
     /// There is no such private pool, or it has no use left.
@@ -73,7 +73,7 @@ pub enum Error {
     Source {
         /// The pool.
         pool: PoolId,
-        /// What was wrong, in words.
+        /// The error, in words.
         detail: String,
     },
     /// The private pool sleeps: [`Tags::wake`](crate::operations::Tags::wake) it before memory of it is asked for, or shared.
@@ -82,12 +82,12 @@ pub enum Error {
         /// The pool.
         pool: PoolId,
     },
-    /// The private pool cannot sleep, or not now. Nothing has changed.
+    /// The private pool cannot sleep at all, or not now. Nothing has changed.
     #[error("private pool {pool} cannot sleep: {why}")]
     NotSleepable {
         /// The pool.
         pool: PoolId,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         why: &'static str,
     },
     /// The contents of a private pool could not be written to a file, or read from it. Nothing has changed.
@@ -95,22 +95,22 @@ pub enum Error {
     Backup {
         /// The file.
         path: std::path::PathBuf,
-        /// What the system says.
+        /// The error of the system.
         detail: String,
     },
-    /// An allocation cannot grow in place, or not now: it is none that was reserved, the strategy or an option forbids it, or what
-    /// is asked of it cannot be done with one that grows. Nothing has changed.
+    /// An allocation cannot grow in place, or not now: it was not reserved for growth, the strategy or an option
+    /// forbids it, or the operation cannot be done with an allocation that grows. Nothing has changed.
     #[error("the allocation at {address:#x} cannot grow in place, or this cannot be done with one that does: {why}")]
     NotGrowable {
-        /// Its address; 0 if there is none yet.
+        /// The address of the allocation; 0 if it has none yet.
         address: u64,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         why: &'static str,
     },
     /// An allocation was to grow beyond the addresses that were reserved for it. Nothing has changed.
     #[error("{size} bytes are more than the {capacity} that were reserved at {address:#x}")]
     BeyondCapacity {
-        /// Its address.
+        /// The address of the allocation.
         address: u64,
         /// Bytes asked for.
         size: u64,
@@ -153,10 +153,10 @@ pub enum Error {
         /// The device's name.
         device: String,
     },
-    /// This cannot be done with memory of the driver's pools of stream-ordered memory.
+    /// The operation cannot be done with memory of the driver's pools of stream-ordered memory.
     #[error("{what} is not possible with strategy `malloc-async`: memory of the driver's pools is not exportable")]
     NotOfPools {
-        /// What was asked for.
+        /// The operation that was asked for.
         what: &'static str,
     },
     /// The device's granularity is larger than the allocator supports.
@@ -164,7 +164,7 @@ pub enum Error {
     Granularity {
         /// The device's name.
         device: String,
-        /// What sizes and addresses must be multiples of, in bytes.
+        /// The device's granularity: sizes and addresses must be multiples of it, in bytes.
         granularity: u64,
     },
     /// The device could not be opened.

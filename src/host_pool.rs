@@ -1,17 +1,18 @@
-//! Memory that the CPU and streams use: page-locked memory of the machine, cached.
+//! Memory that the CPU and streams use: page-locked host memory, cached.
 //!
-//! Owns: who may have the memory of a freed allocation, and when. Everything else is the allocator's.
+//! Owns: which requests may have the memory of a freed allocation, and when. Everything else is the allocator's.
 //!
 //! # Note: host pools
 //!
-//! **Rationale.** Page-locked memory is dear to have (0.2 to 0.4 ms a MiB, as every page is locked), so programs that offload to it
-//! cache it. PyTorch's cache (`CachingHostAllocator`) rounds sizes up to powers of two and neither splits nor merges blocks.
+//! **Rationale.** Page-locked memory is expensive to allocate (0.2 to 0.4 ms a MiB, as every page is locked), so
+//! programs that offload to it cache it. PyTorch's cache (`CachingHostAllocator`) rounds sizes up to powers of two and
+//! neither splits nor merges blocks.
 //!
-//! **Approach.** An [`Allocator`] on a device whose memory is the machine's: requests are split, merged and stitched as on a GPU,
-//! and nothing is rounded but to 512 bytes. Memory of a GPU is reused in the order of the stream that it was allocated for, before the
-//! work there has ended. The CPU is in no stream's order. So all allocations here are for one stream that has no work, and every
-//! stream that uses one is another one, as [`Allocator::record_stream`] knows them: a freed allocation serves again once an event of
-//! each such stream is seen to have passed.
+//! **Approach.** An [`Allocator`] on a device whose memory is the host's: requests are split, merged and stitched as on
+//! a GPU, and sizes are rounded to 512 bytes only. Memory of a GPU is reused in the order of the stream that it was
+//! allocated for, before the work there has ended. The CPU follows no stream's order. So all allocations here are for
+//! one stream that has no work, and every stream that uses an allocation is another stream to
+//! [`Allocator::record_stream`]: a freed allocation serves again once an event of each such stream is complete.
 
 use crate::allocator::Allocator;
 use crate::config::{Config, ConfigError};
@@ -20,7 +21,7 @@ use crate::driver::{Device, Driver, StreamId};
 use crate::error::Result;
 use std::sync::Arc;
 
-/// A stream without work of a device that needs none to be made: a handle that no program has.
+/// A handle that no program has, as a stream without work for devices on which a stream need not be created.
 const WITHOUT_WORK: StreamId = StreamId(u64::MAX - 1);
 
 /// A cache of memory that the CPU and streams use at the same addresses, such as page-locked memory
@@ -45,22 +46,22 @@ const WITHOUT_WORK: StreamId = StreamId(u64::MAX - 1);
 /// ```
 pub struct HostPool {
     allocator: Allocator,
-    /// The stream that all allocations are for.
+    /// The stream for which all allocations are made.
     own: StreamId,
 }
 
 impl HostPool {
-    /// Makes a pool of memory of `driver`, which the CPU can use. `own` is a stream of it that no work is given to.
+    /// Makes a pool of memory of `driver`, which the CPU can use. `own` is a stream of the driver that gets no work.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for options that look at contents by calls of the device, guard mode and `split`; those of
-    /// [`Allocator::new`].
+    /// [`Error::Config`](crate::Error::Config) for options that make the device read or write contents, guard mode and
+    /// `split`; those of [`Allocator::new`].
     pub fn new(driver: Arc<dyn Driver>, own: StreamId, config: Config) -> Result<Self> {
         Ok(Self { allocator: Allocator::new(driver, Self::config(config)?)?, own })
     }
 
-    /// Opens page-locked memory by its name and makes a pool of it: `pinned:0`, `pinned:0,node=1`. The machine's own memory
-    /// (`host:1GiB`) and a simulated GPU (`sim:h200`) serve for trying a program without a GPU.
+    /// Opens page-locked memory by its name and makes a pool of it: `pinned:0`, `pinned:0,node=1`. Plain host memory
+    /// (`host:1GiB`) and a simulated GPU (`sim:h200`) serve to try a program without a GPU.
     ///
     /// ```
     /// use seamalloc::HostPool;
@@ -80,8 +81,8 @@ impl HostPool {
         Self::new(opened.driver, opened.own_stream.unwrap_or(WITHOUT_WORK), config)
     }
 
-    /// Returns the options with which memory may be the CPU's: streams share what an event has been seen to have passed, and no
-    /// stream waits for another on the GPU, for which the CPU would not wait.
+    /// Returns the options for memory that the CPU uses too: streams share memory whose event is complete, and no
+    /// stream waits for another on the GPU, since the CPU would not wait with it.
     ///
     /// # Errors
     /// Those of [`Self::check`].
@@ -89,7 +90,7 @@ impl HostPool {
         config.for_host_pool()
     }
 
-    /// Refuses options with which the allocator looks at contents in the order of streams.
+    /// Refuses options with which the device reads or writes contents in the order of streams.
     ///
     /// # Errors
     /// [`ConfigError::BadValue`] for guard mode, `split` and `spill`.
@@ -107,8 +108,8 @@ impl HostPool {
         Self::new(driver, own, config)
     }
 
-    /// Allocates `size` bytes. Returns an address that is a multiple of 512, for the CPU and the device alike. For 0 bytes it is
-    /// address 0, which [`Self::free`] ignores.
+    /// Allocates `size` bytes. Returns an address that is a multiple of 512, for the CPU and the device alike; for 0
+    /// bytes, address 0, which [`Self::free`] ignores.
     ///
     /// # Errors
     /// Those of [`Allocator::allocate`].
@@ -116,8 +117,9 @@ impl HostPool {
         self.allocator.allocate(size, self.own)
     }
 
-    /// Says that work given to `stream` uses an allocation: once freed, it serves again when the stream has passed all that it was
-    /// given until the free. Each stream must be named before the free, however often it uses the allocation.
+    /// Notes that work given to `stream` uses an allocation: once freed, the allocation serves again when the stream
+    /// has passed all work given to it until the free. Each stream must be named before the free, however often it uses
+    /// the allocation.
     ///
     /// # Errors
     /// Those of [`Allocator::record_stream`].
@@ -125,7 +127,7 @@ impl HostPool {
         self.allocator.record_stream(address, stream)
     }
 
-    /// Frees an allocation. The CPU must not use it any more; streams that were named may.
+    /// Frees an allocation. The CPU must not use its memory any more; streams that were named may.
     ///
     /// # Errors
     /// Those of [`Allocator::free`].

@@ -1,6 +1,6 @@
 //! Identifiers: numbers that name a pool, block or chunk, each of a type of its own.
 //!
-//! Owns: the types, and the arithmetic on them that has a meaning. It knows no tables.
+//! Owns: the types, and the arithmetic on them that has a meaning. This file knows no tables.
 
 pub use seamalloc_driver::StreamId;
 pub(crate) use seamalloc_driver::{EventId, Handle, HostBuffer};
@@ -13,7 +13,7 @@ use std::fmt;
 pub struct PoolId(pub u64, pub u64);
 
 impl PoolId {
-    /// No private pool: memory that serves every request.
+    /// The id of no private pool: memory that serves every request.
     pub const NONE: Self = Self(0, 0);
 }
 
@@ -40,12 +40,12 @@ impl Class {
     }
 }
 
-/// For what physical memory is counted that is part of no block.
+/// The account in which physical memory is counted that is part of no block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Account {
     /// Memory of the device, for a class of requests.
     Device(Class),
-    /// Memory of the machine.
+    /// Host memory.
     Host,
 }
 
@@ -55,7 +55,7 @@ impl From<Class> for Account {
     }
 }
 
-/// The index of one of the heap's pools. A stream has a pair of them: one for large requests, one for small ones. So
+/// The index of one of the heap's pools. A stream has a pair of pools: one for large requests, one for small ones. So
 /// has each stream of a private pool, and so has idle memory.
 ///
 /// ```text
@@ -74,22 +74,22 @@ impl PoolIndex {
         Self((number as u32) << 1)
     }
 
-    /// Returns the large pool of each pair in a table of so many pools.
+    /// Returns the large pool of each pair in a table of `pools` pools.
     pub(crate) fn large_of(pools: usize) -> impl DoubleEndedIterator<Item = Self> {
         (0..pools / 2).map(Self::of_pair)
     }
 
-    /// Returns the pool of large requests of its pair.
+    /// Returns the pool of large requests in the same pair.
     pub(crate) const fn large(self) -> Self {
         Self(self.0 & !1)
     }
 
-    /// Returns the pool of small requests of its pair.
+    /// Returns the pool of small requests in the same pair.
     pub(crate) const fn small(self) -> Self {
         Self(self.0 | 1)
     }
 
-    /// Returns the pool of that class of its pair.
+    /// Returns the pool of this class in the same pair.
     pub(crate) const fn of(self, class: Class) -> Self {
         Self(self.large().0 | class as u32)
     }
@@ -104,7 +104,7 @@ impl PoolIndex {
         if self.is_small() { Class::Small } else { Class::Large }
     }
 
-    /// Returns the number of its pair, which indexes tables of streams.
+    /// Returns the number of the pool's pair, which indexes tables of streams.
     pub(crate) const fn stream(self) -> usize {
         (self.0 >> 1) as usize
     }
@@ -114,7 +114,7 @@ impl PoolIndex {
         Self(slot as u32)
     }
 
-    /// Returns its index in the table of pools.
+    /// Returns the pool's index in the table of pools.
     pub(crate) const fn slot(self) -> usize {
         self.0 as usize
     }
@@ -125,7 +125,7 @@ impl PoolIndex {
 pub(crate) struct BlockId(pub(crate) u32);
 
 impl BlockId {
-    /// No block.
+    /// The id of no block.
     pub(crate) const NONE: Self = Self(0);
 
     pub(crate) fn is_none(self) -> bool {
@@ -151,7 +151,7 @@ pub(crate) struct SegmentId(pub(crate) u32);
 pub(crate) struct ViewId(pub(crate) u32);
 
 impl ViewId {
-    /// No view.
+    /// The id of no view.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
     pub(crate) fn is_some(self) -> bool {
@@ -164,7 +164,7 @@ impl ViewId {
 pub(crate) struct ChunkId(pub(crate) u32);
 
 impl ChunkId {
-    /// No chunk.
+    /// The id of no chunk.
     pub(crate) const NONE: Self = Self(u32::MAX);
 }
 

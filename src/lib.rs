@@ -11,8 +11,9 @@
 //!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
 //!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's algorithm, for comparison.
-//! - [`Block`], [`Growing`], [`Pool`], [`PoolRoute`], [`Stream`]: what a program owns, and what ends when it is dropped.
-//! - [`HostPool`]: the same for page-locked memory of the machine, which the CPU uses too.
+//! - [`Block`], [`Growing`], [`Pool`], [`PoolRoute`], [`Stream`]: values that a program owns, and that end when they
+//!   are dropped.
+//! - [`HostPool`]: an allocator for page-locked host memory, which the CPU uses too.
 //! - [`resource`]: layers over an allocator: limits, logs, retries, one allocator a stream, pools of graphs.
 //! - [`driver`]: the calls that an allocator makes of a GPU. [`driver::sim::SimGpu`] simulates one,
 //!   [`driver::cuda::CudaDriver`] is a real one, which [`Allocator::cuda`] opens, and [`driver::host::HostDriver`] has the
@@ -80,22 +81,22 @@ pub use seamalloc_driver::{nearest, units};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// So are those of the page about layers.
+/// The examples of the page about layers are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/layers.md")]
 struct LayersPage;
 
-/// And those of the page about sleep.
+/// The examples of the page about sleep are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/sleep.md")]
 struct SleepPage;
 
-/// And those of the page about growth.
+/// The examples of the page about growth are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/growing.md")]
 struct GrowingPage;
 
-/// And those of the page for Rust, one of which is over cudarc.
+/// The examples of the page for Rust are tests; one of them is over cudarc.
 #[cfg(all(doctest, feature = "cudarc"))]
 #[doc = include_str!("../docs/rust.md")]
 struct RustPage;

@@ -1,6 +1,6 @@
 //! Allocation: the one path of every hit, to a public pool or a private one.
 //!
-//! Owns: the order of steps of a hit, which is `Heap::fit` and `Heap::hand_out`. `miss.rs` has those of a miss.
+//! Owns: the order of steps of a hit, which is `Heap::fit` and `Heap::hand_out`. `miss.rs` has the steps of a miss.
 
 use super::core::{Allocator, Core};
 use super::miss;
@@ -12,8 +12,8 @@ use crate::heap::FitRules;
 use crate::ids::{PoolId, StreamId};
 
 impl Allocator {
-    /// Allocates `size` bytes for work on `stream`. Returns an address that is a multiple of 512. For 0 bytes it is
-    /// address 0, which [`Self::free`] ignores.
+    /// Allocates `size` bytes for work on `stream`. Returns an address that is a multiple of 512; for 0 bytes, address
+    /// 0, which [`Self::free`] ignores.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with a report, after everything that could be was given back; [`Error::RequestTooLarge`];
@@ -50,11 +50,12 @@ impl Allocator {
 }
 
 impl Pools<'_> {
-    /// Does the same as [`Allocator::allocate`](crate::Allocator::allocate), from a private pool, whatever is routed where.
+    /// Allocates `size` bytes from a private pool, as [`Allocator::allocate`](crate::Allocator::allocate) does,
+    /// whatever routes there are.
     ///
     /// # Errors
-    /// Those of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if the pool has no use; [`Error::Source`] if its own source
-    /// failed.
+    /// Those of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if the pool has no use;
+    /// [`Error::Source`] if its own source failed.
     pub fn allocate(self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
         let guard = &mut self.0.core.lock();
         let core = &mut **guard;
@@ -72,8 +73,8 @@ impl Pools<'_> {
         self.0.serve_private(guard, &order, pool)
     }
 
-    /// Does the same as [`Self::allocate`], from free memory that the pool holds in one range. Returns `None` if
-    /// there is no such range. No new memory is taken, and nothing is waited for.
+    /// Allocates as [`Self::allocate`] does, from free memory that the pool holds in one range. Returns `None` if there
+    /// is no such range. No new memory is taken, and the CPU does not wait.
     ///
     /// # Errors
     /// Those of [`Self::allocate`], except [`Error::OutOfMemory`].
@@ -98,7 +99,8 @@ impl Pools<'_> {
 
 impl Core {
     /// Frees blocks that other streams have passed, before a request, while frees wait or requests are routed. Returns
-    /// the private pool to which the request is routed, if any. Memory that is missing at its addresses comes first.
+    /// the private pool to which the request is routed, if any. Memory that is missing at its addresses is mapped
+    /// first.
     #[cold]
     fn poll_before_request(&mut self, stream: StreamId) -> Result<Option<PoolId>> {
         self.make_whole()?;
@@ -114,7 +116,7 @@ impl Core {
     }
 }
 
-/// Refuses a size that no device has.
+/// Refuses a size larger than the memory of any device.
 fn bounded(size: u64) -> Result<u64> {
     if size > MAX_REQUEST { Err(Error::RequestTooLarge { size }) } else { Ok(size) }
 }

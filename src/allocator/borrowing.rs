@@ -1,7 +1,7 @@
-//! Other processes on the device are asked for memory, and what goes back where they ask.
+//! Other processes on the device are asked for memory; and memory goes back to the device when they ask.
 //!
-//! Owns: which memory is missing, and what is tried after an answer. `lending.rs` has the public operations, `features/lending.rs` how much is
-//! asked for.
+//! Owns: which memory is missing, and the tries after an answer. `lending.rs` has the public operations, and
+//! `features/lending.rs` how much to ask for.
 
 use super::core::Core;
 use super::search::Search;
@@ -16,7 +16,8 @@ use crate::strategy::{Assumption, Goal, Means, OWN_SEGMENTS_ESTIMATES};
 use parking_lot::MutexGuard;
 use std::time::Duration;
 
-/// Asks other processes for what a request lacks, if they may be asked, and tries it again after each answer.
+/// Asks other processes for the memory that a request lacks, if they may be asked, and tries the request after each
+/// answer.
 pub(super) fn borrow(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     if search.core.features.lending.lender.is_none() {
         return Ok(None);
@@ -24,7 +25,7 @@ pub(super) fn borrow(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     let mut asking = Asking::new();
     while let Some(missing) = search.core.missing_for(&search.prepared.request, search.refused) {
         let Some(lent) = ask_others(&mut asking, search.core, missing) else { break };
-        // Others may have freed memory of this process meanwhile, which its own means get at.
+        // Others may have freed memory of this process meanwhile, which its own means can use.
         let means = if lent.given > 0 || !lent.again { search.core.last_means() } else { Means::Cheap };
         if let Some(id) = search.retry(means)? {
             return Ok(Some(id));
@@ -34,8 +35,8 @@ pub(super) fn borrow(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     Ok(None)
 }
 
-/// Asks others for bytes, without the lock. The request is to be tried again then, whatever the answer. Returns `None` if there
-/// is nobody to ask, or no more to be asked.
+/// Asks other processes for bytes, without the lock. The caller then tries the request again, whatever the answer.
+/// Returns `None` if there is no lender, or if the last answer has come.
 pub(super) fn ask_others(asking: &mut Asking, core: &mut MutexGuard<'_, Core>, missing: u64) -> Option<Lent> {
     let lender = core.features.lending.lender.clone().filter(|_| !asking.is_over())?;
     let longest = Duration::from_millis(core.config.broker_wait_ms);
@@ -45,8 +46,8 @@ pub(super) fn ask_others(asking: &mut Asking, core: &mut MutexGuard<'_, Core>, m
 }
 
 impl Core {
-    /// Returns the bytes that the device lacks for a request; `None` if more of them would not help: because a limit forbids
-    /// growth, or because the memory is not the device's.
+    /// Returns the bytes that the device lacks for a request; `None` if more bytes would not help, because a limit
+    /// forbids growth or because the memory is not the device's.
     fn missing_for(&mut self, request: &Request, refused: Option<ViewUsage>) -> Option<u64> {
         if self.heap.has_source(request.pool) {
             return None;
@@ -58,14 +59,15 @@ impl Core {
         self.missing_of_device(growth)
     }
 
-    /// Does the same for growth by these bytes.
+    /// Returns the bytes that the device lacks for a growth by `growth` bytes; `None` if more bytes would not help.
     pub(super) fn missing_of_device(&self, growth: u64) -> Option<u64> {
         let limited = !self.limits.allows(self.heap.reserved(), Increase::of(growth));
         let info = self.driver.memory_info().ok().filter(|info| !limited && growth <= info.total)?;
         Some(self.limits.missing(self.heap.reserved(), info.free, growth).max(GRANULE))
     }
 
-    /// Gives free memory back that the GPU has passed, without a wait: so many bytes and hardly more. Returns the bytes given back.
+    /// Gives back free memory that the GPU has passed, without a wait: `enough` bytes and hardly more. Returns the
+    /// bytes given back.
     pub(super) fn release_passed(&mut self, enough: u64) -> Result<u64> {
         let before = self.heap.reserved();
         self.drain_guard();

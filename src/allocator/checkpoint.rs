@@ -12,7 +12,7 @@ use crate::ids::PoolId;
 use crate::report::pool::PoolBlock;
 
 impl Pools<'_> {
-    /// Returns the live blocks of a private pool, by address: a checkpoint of it. Walks all blocks.
+    /// Returns a checkpoint of a private pool: its live blocks, by address. Walks all blocks.
     ///
     /// # Errors
     /// [`Error::UnknownPool`] if the pool does not exist.
@@ -29,8 +29,8 @@ impl Pools<'_> {
     /// # Errors
     /// [`Error::UnknownPool`] if the pool has no use, and nothing has changed; [`Error::NotRestorable`] if a block
     /// cannot be had, which is always so with other strategies than `stitch` and for pools with segments of their own;
-    /// [`Error::NotGrowable`] while an allocation of the pool grows in place; [`Error::Driver`] if a wait failed; [`Error::HostMemory`], after which some of the pool's blocks may have been
-    /// freed, and the same call can succeed.
+    /// [`Error::NotGrowable`] while an allocation of the pool grows in place; [`Error::Driver`] if a wait failed;
+    /// [`Error::HostMemory`], after which some of the pool's blocks may have been freed, and the same call can succeed.
     pub fn restore(self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.heap.private().exists(pool)?;

@@ -23,7 +23,7 @@ use crate::units::format_bytes_exactly;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Under which name the log is told that a device cannot have the default strategy.
+/// The log target of the warning that a device cannot have the default strategy.
 const FALLBACK: &str = "seamalloc::fallback";
 
 /// A caching allocator for the memory of one device.
@@ -62,7 +62,8 @@ pub(super) struct Core {
     pub(super) rules: Rules,
     pub(super) limits: Limits,
     /// Whether a request must look at more than free blocks: frees that wait for other streams, routes to private
-    /// pools, guard mode, or addresses whose memory is missing. It is one flag, for the hot path; it may stay set for one request too many.
+    /// pools, guard mode, or addresses whose memory is missing. A single flag keeps the hot path short; it may stay set
+    /// for one request too many.
     pub(super) has_pre_work: bool,
     pub(super) strategy: AnyStrategy,
     pub(super) features: Features,
@@ -72,8 +73,9 @@ impl Allocator {
     /// Makes an allocator that holds no memory. Makes no driver call.
     ///
     /// # Errors
-    /// [`Error::Config`] for options outside of their range, a headroom of all that the device has among them; [`Error::NoVirtualMemory`] and [`Error::Granularity`] if
-    /// the device cannot do what the strategy needs; [`Error::HostMemory`].
+    /// [`Error::Config`] for options outside of their range, a headroom of all that the device has among them;
+    /// [`Error::NoVirtualMemory`] and [`Error::Granularity`] if the device cannot do what the strategy needs;
+    /// [`Error::HostMemory`].
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
         let properties = driver.properties();
         let (config, instead_of) = for_device(without_full_fraction(config.validated()?), properties);
@@ -118,13 +120,13 @@ impl Allocator {
         })
     }
 
-    /// Lets a test look at the tables, and break them.
+    /// Calls `run` with the tables, for tests that look at them or break them.
     #[cfg(test)]
     pub(crate) fn with_heap<T>(&self, run: impl FnOnce(&mut Heap) -> T) -> T {
         run(&mut self.core.lock().heap)
     }
 
-    /// Returns the device on which it allocates.
+    /// Returns the driver of the device on which the allocator allocates.
     #[must_use]
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
@@ -138,8 +140,8 @@ impl Allocator {
 }
 
 impl Core {
-    /// Runs a step that calls the driver, and counts its time as a stall. Where it has failed, and live memory could not be mapped
-    /// at its addresses again, that is tried once more: kernels may use the memory as soon as the operation is over.
+    /// Runs a step that calls the driver, and counts its time as a stall. If the step failed and left live memory
+    /// unmapped, mapping is tried once more: kernels may use the memory as soon as the operation is over.
     pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut AnyStrategy, &mut AllocatorContext<'_>) -> T) -> T {
         let before = self.driver.busy_ns();
         let (exchanges, budget) = (self.may_exchange(), self.may_spill());
@@ -163,7 +165,8 @@ impl Core {
         result
     }
 
-    /// Returns whether physical memory may be exchanged under live addresses. Work of other devices is not waited for.
+    /// Returns whether physical memory may be exchanged under live addresses: an exchange does not wait for work of
+    /// other devices.
     fn may_exchange(&self) -> bool {
         self.config.splits() && self.nobody_else_looks()
     }
@@ -173,7 +176,7 @@ impl Core {
         self.config.spill.filter(|_| self.nobody_else_looks())
     }
 
-    /// Returns whether no other device and no guard knows what memory is behind an address.
+    /// Returns whether no other device uses the memory and no guard watches it.
     fn nobody_else_looks(&self) -> bool {
         self.features.sharing.peers.is_empty() && self.features.guard.is_none()
     }
@@ -227,8 +230,8 @@ impl Core {
         }
     }
 
-    /// Puts `caching` in the place of a strategy that the program has not named, if the driver has refused every range of
-    /// addresses, and nothing lies in one or depends on the strategy. Returns whether it did.
+    /// Replaces a strategy that the program did not name by `caching`, if the driver has refused every range of
+    /// addresses, and no memory lies in one or depends on the strategy. Returns whether it did.
     pub(super) fn takes_plain_memory(&mut self) -> bool {
         let has_ranges = self.heap.home().is_some() || self.heap.views().iter().next().is_some();
         let depends = self.heap.private().has_apart() || !self.features.growing.is_empty();
@@ -270,7 +273,8 @@ impl Core {
     }
 }
 
-/// Returns the options with a strategy that the device can have, if none was named; and the one that it cannot.
+/// Returns the options with a strategy that the device can have, if none was named, and the strategy that it cannot
+/// have.
 fn for_device(config: Config, device: &DeviceProperties) -> (Config, Option<StrategyKind>) {
     if device.virtual_memory || config.insists_on_strategy() || !config.strategy.needs_virtual_memory() {
         return (config, None);
@@ -279,7 +283,8 @@ fn for_device(config: Config, device: &DeviceProperties) -> (Config, Option<Stra
     (with_plain_memory(config, device, "has no virtual memory management"), Some(wanted))
 }
 
-/// Returns the options with `caching` in the place of a strategy that needs virtual memory. The log has a warning with the reason.
+/// Returns the options with `caching` in the place of a strategy that needs virtual memory. Logs a warning with the
+/// reason.
 fn with_plain_memory(config: Config, device: &DeviceProperties, reason: &str) -> Config {
     let (wanted, strategy) = (config.strategy, StrategyKind::Caching);
     tracing::warn!(
@@ -291,7 +296,7 @@ fn with_plain_memory(config: Config, device: &DeviceProperties, reason: &str) ->
     Config { strategy, ..config }
 }
 
-/// Returns the options without a budget for spilling that is never spent. The log has a warning for each option without effect.
+/// Returns the options without a spill budget that is never spent. Logs a warning for each option without effect.
 fn heeded(config: Config, device: &DeviceProperties) -> Config {
     config::tell_without_effect(&config, device);
     let spills = config::has_effect("spill", &config, device);
@@ -310,7 +315,7 @@ fn heap_rules(config: &Config, strategy: &dyn Strategy, device: &DevicePropertie
     }
 }
 
-/// The error for a headroom beside which nothing could be held.
+/// Returns the error for a headroom that leaves no memory to hold.
 fn headroom_too_large(config: &Config, device: &DeviceProperties) -> ConfigError {
     ConfigError::BadValue {
         option: "headroom".to_owned(),
@@ -319,7 +324,7 @@ fn headroom_too_large(config: &Config, device: &DeviceProperties) -> ConfigError
     }
 }
 
-/// Returns the options without a fraction of 1, which is no limit: as in PyTorch, nothing is then counted against the
+/// Returns the options without a fraction of 1, which is no limit: as in PyTorch, no memory is then counted against the
 /// device's size, and no garbage is collected.
 fn without_full_fraction(config: Config) -> Config {
     Config { memory_fraction: config.memory_fraction.filter(|fraction| *fraction < 1.0), ..config }

@@ -11,12 +11,12 @@ use crate::strategy::FreeUsedBy;
 
 impl Allocator {
     /// Frees an allocation. Its memory serves later requests of its stream at once; if other streams were named with
-    /// [`Self::record_stream`], once they have passed this point.
+    /// [`Self::record_stream`], it serves requests once those have passed this point.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
-    /// [`Error::Driver`](crate::Error::Driver) if an event could not be recorded, and the allocation stays live. For want
-    /// of memory of the host it does not fail: the block waits for its events until there is some.
+    /// [`Error::Driver`](crate::Error::Driver) if an event could not be recorded, and the allocation stays live. The
+    /// free does not fail if the host is out of memory: the block then waits for its events until there is some.
     pub fn free(&self, address: u64) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -24,8 +24,8 @@ impl Allocator {
         self.core.lock().free(address)
     }
 
-    /// Does the same as [`Self::free`], for a program that names the stream of the last use, as CUDA's stream-ordered
-    /// frees do. If that is not the stream of the allocation, its memory waits for both.
+    /// Frees an allocation as [`Self::free`] does, for a program that names the stream of the last use, as CUDA's
+    /// stream-ordered frees do. If that stream is not the allocation's own, the memory waits for both.
     ///
     /// # Errors
     /// Those of [`Self::free`]; [`Error::HostMemory`], and the allocation stays live.
@@ -42,9 +42,9 @@ impl Allocator {
         if core.is_own_stream(id, stream) { core.free_block(id) } else { core.free_named(id, stream) }
     }
 
-    /// Does the same as [`Self::free`], for a program with a current stream, such as PyTorch: work on that stream may
-    /// use the allocation, even if [`Self::record_stream`] did not name it. As in PyTorch, the memory serves its own
-    /// stream at once. Other streams, and the driver, get it once `stream` has passed all its work so far, too.
+    /// Frees an allocation as [`Self::free`] does, for a program with a current stream, such as PyTorch: work on that
+    /// stream may use the allocation, even if [`Self::record_stream`] did not name it. As in PyTorch, the memory serves
+    /// its own stream at once. Other streams, and the driver, also wait for all work given to `stream` so far.
     ///
     /// PyTorch's own allocator never passes memory from one stream to another. So its programs may free a tensor under
     /// the stream that used it, and are correct as long as the tensor's own stream makes no request meanwhile.
@@ -66,7 +66,7 @@ impl Allocator {
         }
         let id = core.take_live(address)?;
         if !core.is_own_stream(id, stream) {
-            // That the stream is the current one at the free does not make it a named one.
+            // The current stream at a free is not a named one.
             core.find_missing_record_stream(id);
             return core.naming(stream, |core| core.free_used_by(id, stream));
         }
@@ -85,12 +85,12 @@ impl Core {
     pub(super) fn free(&mut self, address: u64) -> Result<()> {
         match self.take_live(address) {
             Ok(id) => self.free_block(id),
-            // What was reserved, and has nothing yet, is no live block.
+            // An allocation that grows and has no memory yet is no live block.
             Err(error) => self.free_empty_growing(address, error),
         }
     }
 
-    /// Frees by `free`, which names a stream; guard mode is told which.
+    /// Frees by `free`, which names a stream, and tells guard mode which stream that is.
     fn naming<T>(&mut self, stream: StreamId, free: impl FnOnce(&mut Self) -> T) -> T {
         let name = |core: &mut Self, stream| {
             if let Some(guard) = &mut core.features.guard {
@@ -135,7 +135,7 @@ impl Core {
     }
 
     /// Frees a block, taken out of the table of live allocations, while `stream` is current: another stream than its
-    /// own, or the same under another name.
+    /// own, or its own under another name.
     #[cold]
     fn free_used_by(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
         let noted = self.note_used_by(id, stream).inspect_err(|_| self.heap.keep_live(id))?;
@@ -157,12 +157,12 @@ impl Core {
             return Ok(None);
         }
         let large = self.heap.block(id).pool.large();
-        // A block that waits for other streams already, or that belongs to no stream, waits for this stream too.
-        // One with memory of its own, or with the machine's, is unmapped once both have passed.
+        // A block that waits for other streams already, or that belongs to no stream, waits for this stream too. A
+        // guarded or spilled block is unmapped once both have passed.
         let is_unmapped = self.heap.block(id).kind == Kind::Guarded || self.goes_when_freed(id);
         let mut waits = is_unmapped || self.heap.has_no_stream(id) || self.streams.recorded.has_uses(id);
         if !waits && self.heap.is_private(large) {
-            // Memory of a private pool serves no one else before the pool, or its stream, ends.
+            // Memory of a private pool serves no others before the pool, or its stream, ends.
             self.heap.set_used_by_others(large);
         } else if !waits {
             waits = match self.rules.free_used_by {

@@ -1,6 +1,6 @@
-//! A block that the program has given up becomes free: at once, once other streams have passed, or in the driver's own pool.
+//! A block becomes free after its free: at once, once other streams have passed, or in the driver's own pool.
 //!
-//! Owns: which of these, and the steps that follow on a free. `free.rs` has the operations.
+//! Owns: which of these ways a block takes, and the steps that follow on a free. `free.rs` has the operations.
 
 use super::core::Core;
 use crate::error::{Error, Result};
@@ -13,16 +13,16 @@ use crate::streams::{Epochs, StreamContext};
 const EPOCHS: u64 = 64;
 const LONG_EPOCH: u64 = 8 << 20;
 
-/// The way on which a block becomes free.
+/// The way in which a block becomes free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum FreePath {
-    /// At once.
+    /// The block is free at once.
     Now,
-    /// Once the streams have passed that use it.
+    /// The block is free once the streams that use it have passed.
     AfterStreams,
-    /// Into the driver's own pool.
+    /// The block goes into the driver's own pool.
     ToDriver,
-    /// As the feature frees it that has the block: an allocation that grows goes part by part.
+    /// The feature that has the block frees it: an allocation that grows is freed part by part.
     ByFeature,
 }
 
@@ -33,7 +33,7 @@ impl Core {
         self.heap.end_part(id, true);
         let path = self.path_of_used(id);
         if let Err(error) = self.free_used(id, path) {
-            // It is live still, if it could not be freed.
+            // The part is live still, if it could not be freed.
             if self.heap.live(address) == Ok(id) {
                 self.heap.end_part(id, false);
             }
@@ -42,7 +42,7 @@ impl Core {
         self.freed(address, size, pool)
     }
 
-    /// Takes the steps that follow on a free.
+    /// Takes the steps that follow every free.
     #[inline]
     pub(super) fn freed(&mut self, address: u64, size: u64, pool: PoolIndex) -> Result<()> {
         self.features.sharing.shares.end(address);
@@ -63,7 +63,7 @@ impl Core {
     /// Returns the way of a block that other streams use, that belongs to a private pool, or that guard mode watches.
     pub(super) fn path_of_used(&self, id: BlockId) -> FreePath {
         let Block { kind, pool, .. } = *self.heap.block(id);
-        // Guarded memory is none of the driver's pool, and what a private pool has stays its own.
+        // Guarded memory is not of the driver's pool, and a private pool keeps its memory.
         let stays = kind == Kind::Guarded || self.capturing() || self.heap.is_private(pool.large());
         if self.rules.frees_to_driver && !stays { FreePath::ToDriver } else { FreePath::AfterStreams }
     }
@@ -80,7 +80,7 @@ impl Core {
         Ok(())
     }
 
-    /// Frees a block once the streams have passed that were named for it; one that is spilled, once its own stream has.
+    /// Frees a block once the streams that were named for it have passed; a spilled block, once its own stream has too.
     fn free_after_streams(&mut self, id: BlockId) -> Result<()> {
         let own = self.wait_for_own(id);
         let sleeps = self.heap.is_asleep(self.heap.block(id).pool);
@@ -94,7 +94,7 @@ impl Core {
         freed
     }
 
-    /// Frees a block once the streams have passed that were named for it.
+    /// Frees a block once the streams that were named for it have passed.
     fn free_in_order(&mut self, id: BlockId) -> Result<()> {
         let in_use = self.streams.recorded.has_uses(id);
         if in_use && !self.capturing() {

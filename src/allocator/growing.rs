@@ -1,7 +1,7 @@
 //! Allocations that grow in place: the public operations.
 //!
-//! Owns: these. `features/growing.rs` keeps which there are, and says how much they take ahead. `strategy/stitch/extend.rs` chooses the memory, and
-//! `backing/growing.rs` makes the calls.
+//! Owns: these operations. `features/growing.rs` keeps the table of such allocations, and says how much they take
+//! ahead. `strategy/stitch/extend.rs` chooses the memory, and `backing/growing.rs` makes the calls.
 
 use super::core::{Allocator, Core};
 use super::operations::GrowingAllocations;
@@ -52,8 +52,8 @@ impl Allocator {
 }
 
 impl GrowingAllocations<'_> {
-    /// Reserves `capacity` bytes of addresses for an allocation that grows in place, for work on `stream`. Returns its address, a
-    /// multiple of 2 MiB. It has no memory yet.
+    /// Reserves `capacity` bytes of addresses for an allocation that grows in place, for work on `stream`. Returns its
+    /// address, a multiple of 2 MiB. The allocation has no memory yet.
     ///
     /// # Errors
     /// [`Error::NotGrowable`] with other strategies than `stitch`, and in guard mode; [`Error::RequestTooLarge`];
@@ -63,7 +63,8 @@ impl GrowingAllocations<'_> {
         self.0.reserve_for(None, capacity, stream)
     }
 
-    /// Does the same for an allocation of a private pool, such as a tag that sleeps and wakes.
+    /// Reserves addresses as [`Self::reserve`] does, for an allocation of a private pool, such as a tag that sleeps and
+    /// wakes.
     ///
     /// # Errors
     /// Those of [`Self::reserve`]; [`Error::UnknownPool`]; [`Error::NotGrowable`] for a pool with segments of its own.
@@ -71,14 +72,16 @@ impl GrowingAllocations<'_> {
         self.0.reserve_for(Some(pool), capacity, stream)
     }
 
-    /// Grows an allocation of [`Self::reserve`], so that at least its first `size` bytes can be used, in the order of its stream.
-    /// Its address and contents stay. Where it has that much memory already, no driver is called. It never becomes smaller.
+    /// Grows an allocation of [`Self::reserve`], so that at least its first `size` bytes can be used, in the order of
+    /// its stream. Its address and contents stay. If it has that much memory already, the driver is not called. The
+    /// allocation never shrinks.
     ///
     /// # Errors
-    /// Those of [`Allocator::allocate`](crate::Allocator::allocate), [`Error::OutOfMemory`] with a report for the missing bytes; [`Error::InvalidAddress`] if
-    /// nothing was reserved there; [`Error::BeyondCapacity`]; [`Error::NotGrowable`] during a capture, or if a graph may use what
-    /// it gave back before and others have taken since, or once its stream was [forgotten](crate::operations::Streams::forget);
-    /// [`Error::PoolAsleep`]. It has as much as before.
+    /// The errors of [`Allocator::allocate`](crate::Allocator::allocate), [`Error::OutOfMemory`] with a report for the
+    /// missing bytes; [`Error::InvalidAddress`] if no addresses were reserved there; [`Error::BeyondCapacity`];
+    /// [`Error::NotGrowable`] during a capture, or if a graph may use memory that the allocation gave back and others
+    /// have taken since, or once its stream was [forgotten](crate::operations::Streams::forget); [`Error::PoolAsleep`].
+    /// The allocation has as much memory as before.
     pub fn grow(self, address: u64, size: u64) -> Result<()> {
         if self.0.core.lock().features.growing.grow_within(address, size)? {
             return Ok(());
@@ -93,11 +96,10 @@ impl GrowingAllocations<'_> {
 
     /// Gives back whole chunks behind the first `size` bytes of an allocation of [`Self::reserve`], in the order of its streams,
     /// as [`Allocator::free`](crate::Allocator::free) does. The rest keeps its address and contents.
-    ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if nothing was reserved there; [`Error::NotGrowable`] while another thread has it grow;
-    /// [`Error::HostMemory`]; [`Error::Driver`] if an event could not be recorded. What was given back before stays so
-    /// ([`Self::extent`]).
+    /// [`Error::InvalidAddress`] if no addresses were reserved there; [`Error::NotGrowable`] while another thread grows
+    /// the allocation; [`Error::HostMemory`]; [`Error::Driver`] if an event could not be recorded. Chunks given back
+    /// before the error stay given back ([`Self::extent`]).
     pub fn shrink(self, address: u64, size: u64) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.features.growing.idle(address)?;
@@ -109,7 +111,7 @@ impl GrowingAllocations<'_> {
     /// for memory that is `kRESIZABLE`.
     ///
     /// # Errors
-    /// Those of [`Self::grow`] and [`Self::shrink`].
+    /// The errors of [`Self::grow`] and [`Self::shrink`].
     pub fn resize(self, address: u64, size: u64) -> Result<()> {
         if self.extent(address)?.len <= size { self.grow(address, size) } else { self.shrink(address, size) }
     }
@@ -117,14 +119,14 @@ impl GrowingAllocations<'_> {
     /// Returns how much of an allocation of [`Self::reserve`] is in use, has memory, and is reserved.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if nothing was reserved there.
+    /// [`Error::InvalidAddress`] if no addresses were reserved there.
     pub fn extent(self, address: u64) -> Result<Extent> {
         self.0.core.lock().features.growing.extent(address)
     }
 }
 
 impl Core {
-    /// Refuses what cannot grow in place, whatever its size.
+    /// Refuses an allocation that cannot grow in place, whatever its size.
     fn may_grow(&mut self, owner: Option<PoolId>) -> Result<()> {
         let refuse = |why| Err(Error::NotGrowable { address: 0, why });
         if self.features.guard.is_some() {
@@ -161,8 +163,8 @@ impl Core {
         Ok(address)
     }
 
-    /// Returns the order for the next part of an allocation, and the bytes that would also have it grow ahead, if those are more.
-    /// `None` if it has `size` bytes.
+    /// Returns the order for the next part of an allocation, and the bytes of a part that also takes memory ahead, if
+    /// those are more. Returns `None` if the allocation has `size` bytes.
     fn next_part(&mut self, address: u64, size: u64) -> Result<Option<(Order, Option<u64>)>> {
         let Some(next) = self.features.growing.next_bytes(address, size)? else { return Ok(None) };
         let growth = self.features.growing.get(address)?;
@@ -171,11 +173,12 @@ impl Core {
         Ok(Some((order, next.ahead)))
     }
 
-    /// Returns the private pool of the next part: that of the parts before it. Once that pool has ended, all are public, though another
-    /// pool has its number by then.
+    /// Returns the private pool of the next part: that of the parts before it. Once that pool has ended, all parts are
+    /// public, though another pool may have its number by then.
     ///
     /// # Errors
-    /// [`Error::PoolAsleep`], also of a pool that was released asleep: what is mapped behind the parts sleeps too.
+    /// [`Error::PoolAsleep`], also for a pool that was released asleep: chunks that are mapped behind the parts sleep
+    /// too.
     fn owner_of_next(&self, growth: &Growth) -> Result<Option<PoolId>> {
         let Some(owner) = growth.owner else { return Ok(None) };
         if let Some(last) = growth.parts.last()
@@ -187,7 +190,8 @@ impl Core {
         Ok(Some(owner).filter(|owner| self.heap.private().exists(*owner).is_ok()))
     }
 
-    /// Takes a part by what takes nothing from others. Returns its address, or `None` if there is too little memory.
+    /// Takes a part by the means that take no memory from others. Returns its address, or `None` if there is too little
+    /// memory.
     fn take_ahead(&mut self, order: &Order) -> Result<Option<u64>> {
         let prepared = self.prepare(order)?;
         match self.ask_strategy(&prepared, Means::Cheap)? {
@@ -238,7 +242,7 @@ impl Core {
     /// Returns whether an allocation that grows begins at an address.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if a part of one begins there, which is none of its own.
+    /// [`Error::InvalidAddress`] if a part of such an allocation begins there, which is no allocation by itself.
     pub(super) fn grows_at(&self, address: u64) -> Result<bool> {
         if self.features.growing.is_empty() || self.features.growing.contains(address) {
             return Ok(!self.features.growing.is_empty());
@@ -249,7 +253,7 @@ impl Core {
         }
     }
 
-    /// Refuses an allocation that grows for what needs all of its memory to stay.
+    /// Refuses an allocation that grows, for an operation that needs all of its memory to stay.
     pub(super) fn must_not_grow(&self, address: u64) -> Result<()> {
         let why = "it is registered by its memory, which comes and goes";
         if self.grows_at(address)? { Err(Error::NotGrowable { address, why }) } else { Ok(()) }
@@ -268,7 +272,8 @@ impl Core {
         self.checked()
     }
 
-    /// Frees an allocation that has no memory; `error` says that there is no live block.
+    /// Frees an allocation that has no memory. Returns `error`, which says that there is no live block, for any other
+    /// address.
     #[cold]
     pub(super) fn free_empty_growing(&mut self, address: u64, error: Error) -> Result<()> {
         if self.features.growing.contains(address) { self.free_growing(address) } else { Err(error) }
@@ -281,11 +286,11 @@ impl Core {
         self.free_growing(address)
     }
 
-    /// Notes that a stream uses an allocation that grows, and will use what it gets.
+    /// Notes that a stream uses an allocation that grows, later parts included.
     pub(super) fn name_growing(&mut self, address: u64, stream: StreamId) -> Result<()> {
         self.features.growing.name(address, stream)?;
         if self.config.spill.is_none() {
-            // Nobody asks when they were used.
+            // Only spilling asks when an allocation was last used.
             return Ok(());
         }
         let parts = self.features.growing.get(address)?.parts.iter();
@@ -297,8 +302,8 @@ impl Core {
         Ok(())
     }
 
-    /// Notes what the program says of its use of an allocation that grows, what it will get included. Returns its parts that are
-    /// spilled, as chunks.
+    /// Notes the access advice for an allocation that grows, later parts included. Returns the chunks of its parts that
+    /// are spilled.
     pub(super) fn advise_growing(&mut self, address: u64, advice: Advice) -> Result<Vec<ChunkId>> {
         self.features.growing.advise(address, advice);
         let mut spilled = Vec::new();
@@ -313,7 +318,7 @@ impl Core {
         Ok(spilled)
     }
 
-    /// Names the streams that use an allocation as those of one of its parts, which is about to be freed.
+    /// Names the streams that use an allocation as users of one of its parts, which is about to be freed.
     fn name_streams(&mut self, address: u64, part: BlockId) -> Result<()> {
         for at in 0.. {
             let Some(stream) = self.features.growing.get(address)?.named.get(at).copied() else { break };

@@ -31,22 +31,22 @@ impl Allocator {
 }
 
 impl GuardMode<'_> {
-    /// Returns what an address belongs to, live or freed, or at which edge of an allocation it lies. `None` if that is not
-    /// known, or guard mode is off. Works after the context was lost: it makes no driver call.
+    /// Returns the live or freed allocation to which an address belongs, or at whose edge it lies. Returns `None` if
+    /// that is not known, or guard mode is off. Works after the context was lost: it makes no driver call.
     #[must_use]
     pub fn explain(self, address: u64) -> Option<Explanation> {
         self.0.core.lock().features.guard.as_ref()?.explain(address)
     }
 
-    /// Returns the mistakes that guard mode has found, the first 1000, oldest first. How many there were in all is in
-    /// [`stats`](crate::Allocator::stats).
+    /// Returns the mistakes that guard mode has found: the first 1000, oldest first. [`stats`](crate::Allocator::stats)
+    /// has the number of all.
     #[must_use]
     pub fn findings(self) -> Vec<Finding> {
         self.0.core.lock().features.guard.as_ref().map_or_else(Vec::new, |guard| guard.findings().to_vec())
     }
 
-    /// Waits for the device, and looks for bytes that were written around live allocations, and in freed memory. What is
-    /// found is a [`Finding`]. Returns how many mistakes were found so far. Without guard mode it does nothing.
+    /// Waits for the device, and looks for bytes that were written around live allocations and in freed memory. Each
+    /// change is a [`Finding`]. Returns the number of mistakes found so far. Without guard mode the call does nothing.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) during a stream capture, when the CPU cannot wait
@@ -71,10 +71,11 @@ impl GuardMode<'_> {
         looked.unwrap_or(Ok(0))
     }
 
-    /// Says that the work which was given to `stream` last uses these allocations, each by an address inside of it. Guard
-    /// mode then finds a free before that work ends, if neither [`record_stream`](crate::Allocator::record_stream) named the stream nor
-    /// the allocation's own stream waits for it ([`record_wait`](Self::record_wait)). Addresses of no live allocation are
-    /// ignored, and so is a stream that is being captured. Without guard mode it does nothing.
+    /// Tells guard mode that the last work given to `stream` uses these allocations, each named by an address inside
+    /// it. Guard mode then finds a free before that work ends, if neither
+    /// [`record_stream`](crate::Allocator::record_stream) named the stream nor the allocation's own stream waits for it
+    /// ([`record_wait`](Self::record_wait)). Addresses of no live allocation are ignored, and so is a stream that is
+    /// being captured. Without guard mode the call does nothing.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) if an event could not be recorded.
@@ -91,8 +92,8 @@ impl GuardMode<'_> {
         Ok(noted.unwrap_or(Ok(()))?)
     }
 
-    /// Says that the program recorded an event on `stream`, behind all work noted so far. `event` is whatever number the
-    /// program has for it; recording it again forgets the earlier record.
+    /// Tells guard mode that the program recorded an event on `stream`, behind all work noted so far. `event` is any
+    /// number by which the program names it; recording it again replaces the earlier record.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) if `stream` names no particular stream.
@@ -105,7 +106,7 @@ impl GuardMode<'_> {
         Ok(())
     }
 
-    /// Says that the program lets later work of `stream` wait for an event of [`Self::record_event`].
+    /// Tells guard mode that later work of `stream` waits for an event of [`Self::record_event`].
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) if `stream` names no particular stream.

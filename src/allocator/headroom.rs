@@ -1,21 +1,23 @@
 //! Free memory goes back where others need the device's.
 //!
-//! Owns: how much goes back, and in which order of steps. `features/headroom.rs` has when.
+//! Owns: how much goes back, and in which order of steps. `features/headroom.rs` decides when.
 //!
 //! # Note: headroom
 //!
-//! **Rationale.** NCCL, cuBLAS and other processes take memory of the device when they need it, and fail where there is none,
-//! while an allocator that caches has gigabytes free. A limit on what is held does not help: it says nothing of what others hold.
+//! **Rationale.** NCCL, cuBLAS and other processes take memory of the device when they need it, and fail where there is
+//! none, while an allocator that caches has gigabytes free. A limit on the memory held does not help: it says nothing
+//! of the memory that others hold.
 //!
-//! **Approach.** Two things, by one option. Memory does not grow into the headroom: `AllocatorContext::allows` asks the device
-//! before each growth, and what then follows is what follows at a limit. And where others take of the headroom, free memory goes
-//! back until it is whole again. That is found out at misses, after the request is served, so that it takes what it needs of
-//! what is free: the device is asked once in 10 ms or 256 misses, never at a hit. Only what the GPU has passed goes,
-//! without a wait (where a free of the driver's waits by itself, it waits). A look that finds the device short, and nothing to
-//! give, doubles the pause, up to 64 times.
+//! **Approach.** One option does two things. Memory does not grow into the headroom: `AllocatorContext::allows` asks
+//! the device before each growth, and a refusal is handled as at a limit. And when others take memory of the headroom,
+//! free memory goes back until the headroom is whole again. The allocator looks at the device at misses, once in 10 ms
+//! or 256 misses and never at a hit, after the request is served, so that the request first takes the free memory that
+//! it needs. Only memory that the GPU has passed goes, without a wait (a free of the driver's that waits by itself does
+//! wait). A look that finds the device short, and no memory to give, doubles the pause, up to 64 times.
 //!
 //! **Limitations.**
-//! - A program without misses looks at nothing. [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom) does so at any time.
+//! - Without misses a program never looks.
+//!   [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom) looks at any time.
 //! - Between the question and the growth others may take memory too: the headroom is kept, not owned.
 //! - During a capture nothing goes back.
 
@@ -28,15 +30,16 @@ use crate::strategy::Goal;
 use std::sync::Arc;
 
 impl DeviceLending<'_> {
-    /// Looks at how much of the device is free, and gives free memory back until the headroom
-    /// ([`Config::headroom`](crate::Config::headroom)) is free again. Returns the bytes given back. Requests that find no free block
-    /// do so now and then; a program that makes none calls it before others need memory, or now and then.
+    /// Asks how much of the device is free, and gives free memory back until the headroom
+    /// ([`Config::headroom`](crate::Config::headroom)) is free again. Returns the bytes given back. Some of the
+    /// requests that find no free block do so too; a program without such requests calls this before others need
+    /// memory, or from time to time.
     ///
-    /// As much goes as is missing and the GPU has passed: what is free for every stream, and what streams keep for themselves and
-    /// are done with. An event is recorded on each stream that freed memory since the last call, so that the rest can go at a
-    /// later one. With `stitch`, `expandable` and `malloc-async` nothing is waited for; strategies of plain memory give
-    /// it back by `cudaFree`, which waits. Memory of private pools stays. During a stream capture, and without a headroom, nothing
-    /// is done.
+    /// The call gives back the missing bytes, as far as the GPU has passed them: memory that is free for every stream,
+    /// and memory that streams keep for themselves and are done with. An event is recorded on each stream that freed
+    /// memory since the last call, so that the rest can go at a later one. With `stitch`, `expandable` and
+    /// `malloc-async` the CPU does not wait; strategies of plain memory give it back by `cudaFree`, which waits. Memory
+    /// of private pools stays. During a stream capture, and without a headroom, the call does nothing.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver): the device did not tell how much is free, or a call failed; memory given back before
@@ -78,7 +81,7 @@ impl Core {
     /// Gives memory back until the headroom is free, or nothing more can go.
     fn keep_headroom(&mut self) -> Result<u64> {
         self.heap.counters_mut().headroom.looks += 1;
-        // Whatever becomes of it, the next one is not due at once.
+        // Whatever the result, the next look is not due at once.
         self.features.headroom.done(self.driver.clock_ns(), true);
         let free = self.timed(|_, context| context.driver().memory_info())?.free;
         let missing = self.limits.headroom().saturating_sub(free);
@@ -91,7 +94,7 @@ impl Core {
         let before = self.heap.reserved();
         let down_to = before.saturating_sub(missing);
         let driver = Arc::clone(&self.driver);
-        // A capture of which nobody told the allocator may be under way on another thread.
+        // A capture that the allocator does not know of may be under way on another thread.
         let released = in_relaxed_capture_mode(&*driver, true, || {
             self.timed(|strategy, context| {
                 context.poll_recorded()?;

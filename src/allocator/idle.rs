@@ -1,20 +1,21 @@
-//! Memory goes back to the driver while nobody uses the allocator.
+//! Memory goes back to the driver while the program does not use the allocator.
 //!
 //! Owns: when a program counts as idle, and for how long it must be before memory goes.
 //!
 //! # Note: idleness
 //!
-//! **Rationale.** A server holds what its streams needed at their peak, also at night. Other processes on the device could
-//! use that; but to take it again costs time, and a program that is busy should not pay that.
+//! **Rationale.** A server holds the memory that its streams needed at their peak, also at night. Other processes on
+//! the device could use that memory; but taking it again costs time, which a busy program should not pay.
 //!
-//! **Approach.** Somebody with a clock looks every now and then. Where nothing was allocated or freed since the last look,
-//! the time adds up, and memory goes once it is [`PRICE`] times as long as the driver will need to give the memory again. So whenever
-//! the program goes on, it has lost a thousandth of the time that it did nothing, at most. The first look at that time
-//! records an event on each stream, a later one releases what they have passed: nobody waits.
+//! **Approach.** A caller with a clock looks at the allocator about once a second. Where the program has allocated and
+//! freed nothing since the last look, the time adds up, and memory goes once it is [`PRICE`] times as long as the
+//! driver will need to give the memory again. So the program loses at most a thousandth of its idle time when it goes
+//! on. The first look at that time records an event on each stream, a later one releases the memory that they have
+//! passed: neither the CPU nor the GPU waits.
 //!
 //! **Limitations.**
 //! - A server that serves one small request a minute is not idle.
-//! - With other strategies than `stitch` nothing goes: they do not tell passed memory without a wait.
+//! - With other strategies than `stitch` no memory goes: they cannot tell passed memory without a wait.
 
 use super::core::Allocator;
 use super::operations::{DeviceLending, Streams};
@@ -23,17 +24,17 @@ use crate::error::Result;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many times as long as it takes to get the memory again.
+/// The idle time before memory goes, as a multiple of the time that it takes to get the memory again.
 const PRICE: u32 = 1000;
-/// What a GiB costs the driver to give again, in nanoseconds: its chunks, their release, and the views over them. Recorded
-/// jobs with several streams take 2.4 to 8.1 ms.
+/// The time that the driver takes to give a GiB again, in nanoseconds: its chunks, their release, and the views over
+/// them. Recorded jobs with several streams take 2.4 to 8.1 ms.
 const NS_PER_GIB: u64 = 10_000_000;
 const GIB: u64 = 1 << 30;
 
 /// Gives an allocator's free memory back to the driver while the program does not use the allocator.
 ///
-/// It has no clock and no thread: call [`tick`](Self::tick) about once a second. The C library and PyTorch's package do, with
-/// the option [`idle_release_s`](crate::Config::idle_release_s).
+/// The type has no clock and no thread: call [`tick`](Self::tick) about once a second. The C library and PyTorch's
+/// package do, with the option [`idle_release_s`](crate::Config::idle_release_s).
 ///
 /// ```
 /// # use seamalloc::{Allocator, Config, IdleRelease, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -51,32 +52,34 @@ const GIB: u64 = 1 << 30;
 #[derive(Clone, Debug)]
 pub struct IdleRelease {
     after: Duration,
-    /// What had been allocated and freed at the last look.
+    /// The numbers of allocations and frees at the last look.
     seen: Option<(u64, u64)>,
-    /// When something else was seen last.
+    /// The time at which these numbers last changed.
     since: Duration,
-    /// Looks in this idle time at which memory was to go.
+    /// Looks in this idle time that were to give memory back.
     looks: u32,
 }
 
-/// So many looks follow one another at which memory may go: the first only records events, and work that was given to the GPU
+/// The most looks in a row that may give memory back. The first only records events, and work that was given to the GPU
 /// may still run at the second.
 const MOST_LOOKS: u32 = 60;
 
 impl IdleRelease {
-    /// Makes one for which a program is idle when it has allocated and freed nothing for as long as `after`, and for a thousand
-    /// times as long as the driver would take to give the memory again (10 ms a GiB).
+    /// Creates an `IdleRelease` for which a program is idle when it has allocated and freed nothing for `after`, and
+    /// for a thousand times as long as the driver would take to give the memory again (10 ms a GiB).
     #[must_use]
     pub fn new(after: Duration) -> Self {
         Self { after, seen: None, since: Duration::ZERO, looks: 0 }
     }
 
-    /// Looks at the allocator at the time `now` of any clock that does not go backwards, and gives memory back if it is idle.
-    /// Returns the bytes given back. It may call the driver, which does not wait for the GPU. With a headroom it looks after that too
+    /// Looks at the allocator at the time `now`, of any clock that does not go backwards, and gives memory back if the
+    /// program is idle. Returns the bytes given back. The call may call the driver, without waiting for the GPU. With a
+    /// headroom it also enforces that
     /// ([`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom)), idle or not.
     ///
     /// # Errors
-    /// As [`DeviceLending::release_passed`](crate::operations::DeviceLending::release_passed) and [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom).
+    /// As [`DeviceLending::release_passed`](crate::operations::DeviceLending::release_passed) and
+    /// [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom).
     pub fn tick(&mut self, allocator: &Allocator, now: Duration) -> Result<u64> {
         let kept = allocator.lending().enforce_headroom()?;
         let stats = allocator.stats();
@@ -100,17 +103,18 @@ impl IdleRelease {
     }
 }
 
-/// How long a program must be idle before so many free bytes go.
+/// Returns how long a program must be idle before `free` bytes of free memory go.
 fn price(free: u64) -> Duration {
     let ns = u128::from(free) * u128::from(NS_PER_GIB) / u128::from(GIB);
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)).saturating_mul(PRICE)
 }
 
 impl DeviceLending<'_> {
-    /// Gives all free memory back to the driver that the GPU is known to have passed, without a wait of the CPU or the GPU.
-    /// Returns the bytes given back. An event is recorded on each stream that freed memory since the last call, so that what
-    /// was freed before this call can go at the next one, if the GPU is done with it by then. Memory of private pools that were
-    /// not released stays. During a stream capture, and with other strategies than `stitch`, nothing is given back.
+    /// Gives back to the driver all free memory that the GPU is known to have passed, without a wait of the CPU or the
+    /// GPU. Returns the bytes given back. An event is recorded on each stream that freed memory since the last call, so
+    /// that memory freed before this call can go at the next one, if the GPU is done with it by then. Memory of private
+    /// pools that were not released stays. During a stream capture, and with other strategies than `stitch`, nothing is
+    /// given back.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver); memory given back before the failed call stays given back, and is accounted.
@@ -120,16 +124,17 @@ impl DeviceLending<'_> {
             return Ok(0);
         }
         let driver = Arc::clone(&core.driver);
-        // A capture of which nobody told the allocator may be under way on another thread.
+        // A capture that the allocator does not know of may be under way on another thread.
         in_relaxed_capture_mode(&*driver, true, || core.release_passed(u64::MAX))
     }
 }
 
 impl Streams<'_> {
-    /// Warns (`tracing`, target `seamalloc::waits`) of each stream that still waits on the GPU for another one whose freed memory it
-    /// was given, and was found waiting by an earlier call, at least so long ago. Returns how many there were. Only waits for work of
-    /// the present round are looked at, which may close a circle if ranks of a job wait for one another; a warning names each pair of
-    /// streams once. To be called every few seconds; the C library does so. During a stream capture nothing is asked.
+    /// Warns (`tracing`, target `seamalloc::waits`) of each stream that still waits on the GPU for another one whose
+    /// freed memory it was given, if an earlier call, at least so long ago, found it waiting. Returns the number of
+    /// such streams. Only waits for work of the present round are considered, which may deadlock if ranks of a job wait
+    /// for one another; each pair of streams is warned of once. Call this every few seconds; the C library does. During
+    /// a stream capture no event is queried.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver): an event could not be queried.

@@ -1,9 +1,9 @@
 //! Memory goes from process to process on one device.
 //!
-//! Owns: when others are asked, how often a request is tried again, and what is given back when others ask. How they are reached is
-//! the lender's matter ([`Lender`]).
+//! Owns: when others are asked, how often a request is tried again, and which memory is given back when others ask. The
+//! lender ([`Lender`]) reaches the other processes.
 //!
-//! # Note: nobody holds a lock while it waits for another process
+//! # Note: no lock is held during a wait for another process
 //!
 //! **Asking** is done without the allocator's lock. So while a request waits for others, other threads of its process allocate
 //! and free, and its process gives memory back when it is asked itself: two processes that ask each other both get their answers.
@@ -20,7 +20,7 @@ use crate::report::lending::LendableBytes;
 use std::sync::Arc;
 
 impl Allocator {
-    /// Returns the bytes that are live and not held: of tags that sleep, and of spilled memory.
+    /// Returns the bytes that are live but not held: of tags that sleep, and of spilled memory.
     pub(super) fn live_elsewhere(&self) -> u64 {
         let heap = &self.core.lock().heap;
         heap.live_asleep() + heap.live_spilled()
@@ -28,31 +28,31 @@ impl Allocator {
 }
 
 impl DeviceLending<'_> {
-    /// Sets who asks other processes for memory before a request is refused; `None` asks nobody. A request during which it is
-    /// replaced may still ask the one before.
+    /// Sets the lender that asks other processes for memory before a request is refused; with `None` no process is
+    /// asked. A request that is under way at the change may still ask the lender before.
     pub fn set_lender(self, lender: Option<Arc<dyn Lender>>) {
         let before = std::mem::replace(&mut self.0.core.lock().features.lending.lender, lender);
-        // It is the program's, and dropping it may call anything.
+        // The lender is the program's, and dropping it may call anything.
         drop(before);
     }
 
-    /// Returns what the allocator holds, and could give back. Makes no driver call.
+    /// Returns how many bytes the allocator holds, and could give back. Makes no driver call.
     #[must_use]
     pub fn lendable(self) -> LendableBytes {
         let stats = self.0.stats();
         let elsewhere = self.0.live_elsewhere();
         let held = stats.reserved_bytes.all.current;
-        // What sleeps or is spilled is live, and not held.
+        // Memory that sleeps or is spilled is live, and not held.
         let live = stats.active_bytes.all.current.saturating_sub(elsewhere).min(held);
         LendableBytes { held, live, free: held - live }
     }
 
-    /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as [`Allocator::trim`](crate::Allocator::trim). Returns
-    /// the bytes given back.
+    /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as
+    /// [`Allocator::trim`](crate::Allocator::trim). Returns the bytes given back.
     ///
-    /// With the strategy `stitch` only memory goes that the GPU is known to have passed, and nothing is waited
-    /// for: an event is recorded on each stream that freed memory since the last call, so that what was freed before this call
-    /// can go at the next one. With other strategies the CPU may wait for the GPU. During a stream capture nothing goes.
+    /// With the strategy `stitch` only memory that the GPU is known to have passed goes, without a wait: an event is
+    /// recorded on each stream that freed memory since the last call, so that memory freed before this call can go at
+    /// the next one. With other strategies the CPU may wait for the GPU. During a stream capture nothing goes.
     ///
     /// # Errors
     /// As [`Allocator::trim`](crate::Allocator::trim).
@@ -62,7 +62,7 @@ impl DeviceLending<'_> {
             return Ok(0);
         }
         let driver = Arc::clone(&core.driver);
-        // A capture of which nobody told the allocator may be under way on another thread.
+        // A capture that the allocator does not know of may be under way on another thread.
         in_relaxed_capture_mode(&*driver, true, || {
             if core.rules.abilities.tells_passed {
                 return core.release_passed(bytes);

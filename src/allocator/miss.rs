@@ -1,7 +1,7 @@
 //! The way of a request that no free block fits: a list of steps.
 //!
-//! Owns: which steps there are, and their order. Each step returns the block that it finds, and knows none of the others. What a step
-//! learns for later ones is in [`Search`].
+//! Owns: which steps there are, and their order. Each step returns the block that it finds, and knows none of the
+//! others. [`Search`] holds the results of a step that later ones need.
 
 use super::borrowing::borrow;
 use super::core::{Allocator, Core};
@@ -13,14 +13,14 @@ use crate::error::Result;
 use crate::ids::BlockId;
 use parking_lot::MutexGuard;
 
-/// A step of a miss. Returns a block for the request, or `None` if there is none by its means.
+/// A step of a miss. Returns a block for the request, or `None` if its means find none.
 type Step = fn(&mut Search<'_, '_>) -> Result<Option<BlockId>>;
 
-/// The steps, first to last: memory that other streams have passed; the program's callbacks; what the strategy finds by cheap means, and
-/// by all means unless the request is to wait; pending memory, which is waited for; the memory of other processes.
+/// The steps, first to last: memory that other streams have passed; the program's callbacks; the strategy by cheap
+/// means, and by all means unless the request is to wait; a wait for pending memory; the memory of other processes.
 const STEPS: [Step; 5] = [complete_frees, call_back, own_means, wait, borrow];
 
-/// Serves a request that no free block fits, or refuses it. Memory that others need goes back then.
+/// Serves a request that no free block fits, or refuses it. Afterwards memory goes back that the headroom lacks.
 #[cold]
 pub(super) fn serve(
     allocator: &Allocator,
@@ -48,7 +48,7 @@ impl Search<'_, '_> {
     }
 }
 
-/// Frees blocks that other streams have passed, if this was not done before the request, as it is for a private pool.
+/// Frees blocks that other streams have passed, unless that was done before the request, as for a private pool.
 fn complete_frees(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     let core = &mut **search.core;
     if search.prepared.private.is_some() || core.rules.polls_first || core.streams.recorded.waiting() == 0 {

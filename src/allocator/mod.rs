@@ -27,7 +27,8 @@
 //! | guarded, watch | guard mode: what programs ask and say, and its steps in an allocation and a free |
 //! | peers, shared_memory | other devices, other processes |
 //!
-//! The features among these have their state in `features/`. Methods of `Core` go one way too: a file calls those of files that do not call its own.
+//! The features among these have their state in `features/`. Calls between methods of `Core` go one way: a file calls
+//! only files that do not call it.
 
 mod allocate;
 mod borrowing;

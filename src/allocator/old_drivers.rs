@@ -13,7 +13,8 @@ fn allocator(driver: CudaDriver, strategy: StrategyKind) -> Result<Allocator, Er
     Allocator::new(Arc::new(driver), Config::with_strategy(strategy))
 }
 
-/// Where no strategy is named, `caching` takes the place of the default, and says so wherever somebody looks.
+/// Checks that `caching` takes the place of the default where no strategy is named, and that reports and the log say
+/// so.
 fn plain_memory_takes_the_place_of_the_default(open: impl Fn() -> CudaDriver) {
     let mut made = Vec::new();
     let texts = warned(|| {
@@ -42,13 +43,13 @@ fn plain_memory_takes_the_place_of_the_default(open: impl Fn() -> CudaDriver) {
         allocator.free(address).unwrap();
         assert_eq!(allocator.empty_cache(), Ok(2 << 20));
     }
-    // Pages of guard mode need virtual memory, and are asked for by name.
+    // Page-wise guard mode needs virtual memory, and is asked for by name.
     let error = Allocator::new(Arc::new(open()), Config::parse("guard:page").unwrap()).err().unwrap();
     assert!(matches!(error, Error::NoVirtualMemory { strategy: "guard:page", .. }), "{error}");
     assert_eq!(misplaced_calls(), 0);
 }
 
-/// Opens, allocates and gives back by `cudaMalloc` alone; every other strategy is refused.
+/// Checks that `cudaMalloc` alone allows to open, allocate and give back, and that every other strategy is refused.
 fn only_plain_memory_works(open: impl Fn() -> CudaDriver) {
     for strategy in StrategyKind::ALL.into_iter().filter(|strategy| strategy.needs_virtual_memory()) {
         let error = allocator(open(), strategy).err().unwrap();

@@ -1,6 +1,6 @@
 //! Allocators on devices that are named.
 //!
-//! Owns: the order in which options and device are looked at, and the promise that streams of others require.
+//! Owns: the order in which options and device are checked, and the promise that streams of others require.
 
 use super::core::Allocator;
 use crate::config::Config;
@@ -35,8 +35,9 @@ impl Allocator {
         Self::new(device.open()?.driver, config)
     }
 
-    /// Does the same as [`Self::open`], for programs that have their streams from elsewhere: cudarc, cust, CUDA's runtime. It shares
-    /// the device's primary context with them. [`Stream`](crate::Stream) keeps the promise for streams that it holds.
+    /// Opens an allocator as [`Self::open`] does, for programs that have their streams from elsewhere: cudarc, cust,
+    /// CUDA's runtime. The allocator shares the device's primary context with them. [`Stream`](crate::Stream) keeps the
+    /// promise for streams that it holds.
     ///
     /// ```no_run
     /// # fn stream() -> *mut u8 { std::ptr::null_mut() }
@@ -50,12 +51,12 @@ impl Allocator {
     /// ```
     ///
     /// # Safety
-    /// The same as for [`CudaDriver::trust_streams`]: every stream that is passed to the allocator belongs to this
-    /// device's primary context, and lives until it was [forgotten](crate::operations::Streams::forget) or the allocator is dropped. Other
-    /// devices than `cuda:` and `pinned:` ask for nothing.
+    /// The contract of [`CudaDriver::trust_streams`]: every stream that is passed to the allocator belongs to this
+    /// device's primary context, and lives until it was [forgotten](crate::operations::Streams::forget) or the
+    /// allocator is dropped. Devices other than `cuda:` and `pinned:` have no such condition.
     ///
     /// # Errors
-    /// Those of [`Self::open`].
+    /// The errors of [`Self::open`].
     #[allow(unsafe_code, reason = "the caller vouches for the handles of streams, which libcuda follows as pointers")]
     pub unsafe fn open_trusting(device: &str, options: &str) -> Result<Self> {
         let (device, config) = read(device, options)?;
@@ -63,7 +64,7 @@ impl Allocator {
         Self::new(unsafe { device.open_trusting() }?.driver, config)
     }
 
-    /// Makes an allocator on an NVIDIA GPU, with typed options, for programs that have their streams from elsewhere. As
+    /// Makes an allocator on an NVIDIA GPU, with typed options, for programs that have their streams from elsewhere:
     /// [`Self::open_trusting`] with `cuda:` and the ordinal.
     ///
     /// `ordinal` counts the devices that `CUDA_VISIBLE_DEVICES` lets the process see. Streams are named by their handles:
@@ -84,7 +85,7 @@ impl Allocator {
     /// ```
     ///
     /// # Safety
-    /// That of [`Self::open_trusting`].
+    /// The contract of [`Self::open_trusting`].
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) if there is no driver or no such device; those of [`Self::new`].

@@ -1,7 +1,8 @@
 //! The operations of an allocator by subject.
 //!
-//! Owns: which groups of operations there are. Each is a value that borrows the allocator, without state of its own; its methods stand in
-//! the files of the feature. What every program needs is on [`Allocator`] itself.
+//! Owns: which groups of operations there are. Each group is a value that borrows the allocator, without state of its
+//! own; its methods are in the files of the feature. The operations that every program needs are on [`Allocator`]
+//! itself.
 
 use super::core::Allocator;
 
@@ -47,9 +48,9 @@ pub struct Pools<'a>(pub(super) &'a Allocator);
 
 /// Tags: memory that sleeps and wakes.
 ///
-/// A *tag* is a private pool whose physical memory comes in chunks of its own, so that all of it can go without touching that of
-/// others: the weights, the key-value cache, the optimizer's state. Who allocates says to which tag a block belongs: by
-/// [`Pools::allocate`], or by a [`Route`](crate::Route). While a tag sleeps, its blocks stay live at their
+/// A *tag* is a private pool whose physical memory comes in chunks of its own, so that all of it can go without
+/// touching that of others: the weights, the key-value cache, the optimizer's state. The caller of an allocation names
+/// its tag: by [`Pools::allocate`], or by a [`Route`](crate::Route). While a tag sleeps, its blocks stay live at their
 /// addresses, without memory.
 ///
 /// ```
@@ -73,10 +74,10 @@ pub struct Tags<'a>(pub(super) &'a Allocator);
 
 /// Allocations that grow in place.
 ///
-/// [`reserve`](Self::reserve) takes addresses and no memory, [`grow`](Self::grow) and [`shrink`](Self::shrink) change how much of
-/// them has memory, and [`Allocator::free`] ends it, as for any allocation. The address stays, nothing is copied, and what is
-/// held is at most one granule (2 MiB) or a 128th more than what is in use. Free memory of any place serves, in whole chunks.
-/// [`Growing`](crate::Growing) is the type that owns one.
+/// [`reserve`](Self::reserve) takes addresses and no memory, [`grow`](Self::grow) and [`shrink`](Self::shrink) change
+/// how many of them have memory, and [`Allocator::free`] ends the allocation, as any other. The address stays, no bytes
+/// are copied, and the memory held exceeds the memory in use by one granule (2 MiB) or a 128th at most. Free memory of
+/// any place serves, in whole chunks. [`Growing`](crate::Growing) is the type that owns such an allocation.
 ///
 /// ```
 /// use seamalloc::{Allocator, StreamId};
@@ -99,9 +100,9 @@ pub struct GrowingAllocations<'a>(pub(super) &'a Allocator);
 /// Guard mode: mistakes of the program are found where they are made.
 ///
 /// The option `guard:on` ([`GuardOptions`](crate::GuardOptions)) looks for mistakes of the program: memory that is used
-/// beyond its end or after its free, frees that are none, and frees without
-/// [`record_stream`](Allocator::record_stream). A mistake that can be seen is a [`Finding`](crate::Finding): logged, counted and kept.
-/// One that the GPU makes is an illegal address, and [`explain`](Self::explain) says what was there.
+/// beyond its end or after its free, invalid frees, and frees without [`record_stream`](Allocator::record_stream). A
+/// mistake that the CPU can see is a [`Finding`](crate::Finding): logged, counted and kept. A mistake on the GPU ends
+/// in an illegal address, and [`explain`](Self::explain) says which allocation was there.
 ///
 /// ```
 /// use seamalloc::{Allocator, Config, driver::{StreamId, sim::{Range, SimConfig, SimGpu}}};
@@ -143,9 +144,9 @@ pub struct Sharing<'a>(pub(super) &'a Allocator);
 
 /// Live memory that does not fit the device.
 ///
-/// With [`Config::spill`](crate::Config::spill), live memory that does not fit the device lies in the machine's memory, at its
-/// addresses: a request that would be refused has chunks exchanged that were not used for long. Kernels use them as before, but
-/// over the bus.
+/// With [`Config::spill`](crate::Config::spill), live memory that does not fit the device lies in host memory, at its
+/// addresses: to serve a request that would be refused, chunks that were not used for long are exchanged. Kernels use
+/// them as before, but over the bus.
 ///
 /// ```
 /// use seamalloc::{Advice, Allocator, StreamId};
@@ -165,7 +166,7 @@ pub struct Sharing<'a>(pub(super) &'a Allocator);
 #[must_use]
 pub struct Spilling<'a>(pub(super) &'a Allocator);
 
-/// Memory of the device that other processes need, or have.
+/// Memory of the device that other processes need or can lend.
 ///
 /// Free memory is lent to a process that lacks it, goes back while the program is idle, and goes back where the device has too
 /// little free ([`Config::headroom`](crate::Config::headroom)). A [`Lender`](crate::Lender) asks other processes in turn.
@@ -202,18 +203,19 @@ pub struct DeviceLending<'a>(pub(super) &'a Allocator);
 #[must_use]
 pub struct MemoryLimits<'a>(pub(super) &'a Allocator);
 
-/// Streams: how long the allocator may pass them to the driver, and who destroys them.
+/// Streams: until when the allocator may pass them to the driver, and how they are forgotten.
 ///
-/// A [`StreamId`](crate::StreamId) is the handle of a stream. The stream must live for as long as the allocator may pass it to the
-/// driver: from the first call with it to [`forget`](Self::forget), or to the end of the allocator.
-/// Events are recorded on it even after its memory was freed. [`Stream`](crate::Stream) is the type that forgets one by itself.
+/// A [`StreamId`](crate::StreamId) is the handle of a stream. The stream must live for as long as the allocator may
+/// pass it to the driver: from the first call with it to [`forget`](Self::forget), or to the end of the allocator.
+/// Events are recorded on it even after its memory was freed. [`Stream`](crate::Stream) is the type that forgets one by
+/// itself.
 ///
-/// Drivers give the handle of a destroyed stream to a new one. If the driver numbers streams (CUDA 12.0), this is
-/// noticed before another stream gets memory that was freed on it, and before such memory goes back to the driver; the
-/// CPU waits for the device then. It is not noticed by requests of the new stream, which may get memory that the old
-/// one still uses, nor for a stream named with [`record_stream`](Allocator::record_stream) or
-/// [`free_with_current_stream`](Allocator::free_with_current_stream), nor in private pools. So forget a stream before it is
-/// destroyed.
+/// Drivers give the handle of a destroyed stream to a new one. If the driver numbers streams (CUDA 12.0), the allocator
+/// notices this before another stream gets memory that was freed on it, and before such memory goes back to the driver;
+/// the CPU then waits for the device. The allocator does not notice it at requests of the new stream, which may get
+/// memory that the old one still uses, nor for a stream named with [`record_stream`](Allocator::record_stream) or
+/// [`free_with_current_stream`](Allocator::free_with_current_stream), nor in private pools. So forget a stream before
+/// it is destroyed.
 ///
 /// ```
 /// use seamalloc::{Allocator, StreamId};

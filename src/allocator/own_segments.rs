@@ -41,17 +41,17 @@ use crate::ids::PoolId;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Pools<'_> {
-    /// Adds one use to the private pool of this id, which is made if it does not exist, and gives it segments of its
-    /// own.
+    /// Adds one use to the private pool of this id, with segments of its own. The pool is made if it does not exist.
     ///
-    /// After its last use was released, its memory serves no one. Free memory goes back by [`Self::empty`],
-    /// [`Allocator::empty_cache`](crate::Allocator::empty_cache) and [`Allocator::trim`](crate::Allocator::trim), before a request would fail, and at the end of the allocator, each
+    /// After the last use of the pool was released, its memory serves no requests. Free memory goes back by
+    /// [`Self::empty`], [`Allocator::empty_cache`](crate::Allocator::empty_cache) and
+    /// [`Allocator::trim`](crate::Allocator::trim), before a request would fail, and at the end of the allocator, each
     /// time after a wait for the device. Live blocks stay valid, and go back in the same way after they were freed. The
     /// source is dropped after the last segment went back. Until then the pool can be opened again, like any other.
     ///
     /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if the pool already has memory or segments of
-    /// its own; [`Error::HostMemory`]; [`Error::Driver`] if devices that may use the allocator's memory could not get access to plain memory.
-    /// `segments` are dropped then.
+    /// its own; [`Error::HostMemory`]; [`Error::Driver`] if devices that may use the allocator's memory could not get
+    /// access to plain memory. `segments` are dropped then.
     pub fn open_with(self, pool: PoolId, segments: Segments) -> Result<()> {
         if segments.are_unfounded() {
             return Err(Error::HostMemory);

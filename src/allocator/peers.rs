@@ -21,7 +21,7 @@ impl Sharing<'_> {
     pub fn enable_peer_access(self, ordinal: u32) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.must_not_be_pooled("access of other devices")?;
-        // Of memory that other devices use, nothing is exchanged any more.
+        // No memory that other devices use is exchanged any more, so spilled memory comes back first.
         if core.heap.spilled() > 0 && !core.capturing() {
             core.bring_back(None)?;
         }
@@ -31,7 +31,7 @@ impl Sharing<'_> {
         if !core.features.sharing.peers.contains(&ordinal) {
             core.features.sharing.peers.push(ordinal);
         }
-        // What is kept of the machine's memory would serve nothing any more.
+        // The host memory kept for the next spill would serve none any more.
         if !core.capturing() && core.heap.host_stock().bytes() > 0 {
             core.release_host_stock();
         }
@@ -40,7 +40,7 @@ impl Sharing<'_> {
 }
 
 impl Core {
-    /// Refuses what needs more of memory than the driver's pools give.
+    /// Refuses an operation that memory of the driver's pools does not support.
     pub(super) fn must_not_be_pooled(&self, what: &'static str) -> Result<()> {
         if self.rules.abilities.exports { Ok(()) } else { Err(Error::NotOfPools { what }) }
     }

@@ -1,7 +1,7 @@
 //! Freed memory that work on the GPU still uses: a request that would be refused waits for it, the oldest first.
 //!
-//! Owns: the order of these waits, what is tried after each, and their bound. The lock is not held meanwhile: other threads
-//! allocate and free, and so do host functions on which the work that is waited for may depend.
+//! Owns: the order of these waits, the tries after each, and their bound. The lock is not held during a wait: other
+//! threads allocate and free, and so do host functions on which the awaited work may depend.
 
 use super::core::Core;
 use super::search::{Search, serve_by_all};
@@ -14,16 +14,16 @@ use crate::strategy::Means;
 use crate::streams::{Pending, Wanted, wait_for_events};
 use parking_lot::MutexGuard;
 
-/// In nanoseconds: the unit of the option.
+/// Nanoseconds in the unit of the option, a millisecond.
 const MS: u64 = 1_000_000;
 
-/// A request waits for this part (1/n) of what is pending, if that is more than it needs. Otherwise those that follow would wait
-/// again and again, and join memory that lies in ever smaller pieces.
+/// A request waits for this part (1/n) of the pending memory, if that is more than it needs. Otherwise later requests
+/// would wait again and again, and join memory that lies in ever smaller pieces.
 const PART: u64 = 8;
 
 /// The waits of one request.
 struct Waiting {
-    /// When the last one ends, by the device's clock.
+    /// The time of the device's clock at which waiting ends, if the waits have a bound.
     until: Option<u64>,
     /// Bytes by which memory can grow.
     room: u64,
@@ -52,8 +52,8 @@ pub(super) fn own_means(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> 
     Ok(search.note(found))
 }
 
-/// Waits for pending memory, if the request is to. Returns a block of that, or of what the GPU has passed by then; where waits have no
-/// bound, by all means in the end.
+/// Waits for pending memory, if the request is to. Returns a block of that memory, or of memory that the GPU has passed
+/// by then. If waits have no bound, all means are tried in the end.
 pub(super) fn wait(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     let Some(room) = search.room else { return Ok(None) };
     let bound = search.core.config.wait_ms.map(|ms| ms.saturating_mul(MS));
@@ -85,7 +85,8 @@ impl Waiting {
         while !search.core.capturing() {
             let others = search.core.timed(|_, context| shares(context));
             let pending = search.core.oldest(&search.prepared.request, others)?;
-            // What a wait has not freed, another one would not; and what others have freed since is not waited for.
+            // A second wait would not free memory that the first did not, and memory freed since the start is not
+            // waited for.
             let is_next = |pending: &Pending| last.as_ref() != Some(pending) && pending.at <= begun;
             let Some(pending) = pending.filter(is_next) else { return search.retry(Means::Cheap) };
             let done = self.unlocked(search, &pending)?;
@@ -101,7 +102,7 @@ impl Waiting {
             let request = &search.prepared.request;
             let passed = at_first.saturating_sub(search.core.pending_bytes(request)?);
             if !done || (passed >= at_first / PART && search.core.may_fit(request, self.room)) {
-                // Before a view is built, a little more is waited for: with luck it lies in one piece.
+                // Before a view is built, the request waits a little longer for memory in one piece.
                 let means = if done && passed < enough { Means::AsMapped } else { Means::Cheap };
                 let found = search.retry(means)?;
                 if found.is_some() || !done {
@@ -145,14 +146,15 @@ impl Waiting {
         self.spent_ns = self.spent_ns.saturating_add(spent);
         self.any = true;
         let done = waited?;
-        // What is done by then may be taken by others each time.
+        // Other threads may take each time the memory that a wait has freed.
         self.expired |= !done || self.until.is_some_and(|until| driver.clock_ns() >= until);
         Ok(done)
     }
 }
 
 impl Core {
-    /// Returns the last means of a request: without those that wait for the device, if the waits of a request have a bound.
+    /// Returns the last means of a request: without means that wait for the device, if the waits of a request have a
+    /// bound.
     pub(super) fn last_means(&self) -> Means {
         let bounded = self.config.wait_ms.is_some() && self.rules.waits_for_oldest && !self.capturing();
         if bounded { Means::Passed } else { Means::All }
@@ -176,7 +178,7 @@ impl Core {
     }
 }
 
-/// Returns whether the request may have memory of other streams where it lies, once they have passed.
+/// Returns whether the request may have memory of other streams where it lies, once these have passed.
 fn shares(context: &AllocatorContext<'_>) -> bool {
     context.config.sharing != StreamSharing::Never
 }
@@ -188,8 +190,8 @@ fn pending_bytes(context: &mut AllocatorContext<'_>, request: &Request) -> Resul
     streams.pending_bytes(on.heap, wanted)
 }
 
-/// Returns the bytes by which memory can grow, if the request is to wait: because pending memory may serve it, or because it may
-/// not wait for more than that.
+/// Returns the bytes by which memory can grow, if the request is to wait: because pending memory may serve it, or
+/// because its waits have a bound.
 fn room_of_waiting(context: &mut AllocatorContext<'_>, request: &Request) -> Result<Option<u64>> {
     let pending = pending_bytes(context, request)?;
     let bounded = context.config.wait_ms.is_some();

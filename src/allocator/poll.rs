@@ -1,5 +1,5 @@
-//! What comes before a request that is no plain hit: memory that is missing at its addresses comes back, and frees that other streams have
-//! passed are completed.
+//! The steps before a request that is no plain hit: memory that is missing at its addresses is mapped again, and frees
+//! that other streams have passed are completed.
 
 use super::core::Core;
 use crate::error::Result;
@@ -12,7 +12,7 @@ impl Core {
             return Ok(());
         }
         if self.streams.recorded.waiting() == 0 {
-            // The last of them may have passed since, on a wait.
+            // The last of these streams may have passed since, during a wait.
             return if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) };
         }
         let polled = self.timed(|_, context| context.poll_recorded());
@@ -32,8 +32,8 @@ impl Core {
         recorded.is_due() || (self.rules.polls_first && recorded.waiting() > 0)
     }
 
-    /// Gives segments back to the driver that the layout keeps for nobody. What cannot be given back now stays free, and goes
-    /// with the next one.
+    /// Gives segments back to the driver that the layout does not keep. A segment that cannot be given back now stays
+    /// free, and goes at the next call.
     #[cold]
     pub(super) fn release_unkept(&mut self) {
         self.heap.forget_given_back();
@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    /// Brings memory back that is missing at its addresses.
+    /// Maps memory again that is missing at its addresses.
     pub(super) fn make_whole(&mut self) -> Result<()> {
         Ok(if self.rollback.is_whole() { Ok(()) } else { self.timed(|_, context| context.retry_rollback()) }?)
     }

@@ -1,4 +1,4 @@
-//! Private pools begin a capture, and end: which waits that takes, and when their memory becomes public.
+//! Private pools begin a capture, and end: the waits for that, and when their memory becomes public.
 
 use super::core::Core;
 use crate::backing::finish_drops;
@@ -15,7 +15,8 @@ impl Core {
         for stream in self.heap.streams_to_pass(owner)? {
             // A borrowed stream may be gone: the device is waited for.
             let borrowed = self.heap.is_borrowed(stream);
-            // A wait for the device is refused then, and one for the default stream may include a captured stream.
+            // During a capture the device cannot be waited for, and the default stream's wait may include a captured
+            // stream.
             if capturing && (borrowed || stream == StreamId::DEFAULT || self.driver.is_capturing(stream)?) {
                 continue;
             }
@@ -31,8 +32,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes idle the memory that streams have passed, where they share it: a capture can ask for nothing, and its graph never
-    /// gives back the memory that it takes.
+    /// Makes memory idle that streams have passed, where they share it: a capture can query no event, and its graph
+    /// never gives back the memory that it takes.
     pub(super) fn gather_for_capture(&mut self) -> Result<()> {
         if self.rules.passes_memory_on && !self.capturing() {
             self.timed(|_, context| {
@@ -52,7 +53,7 @@ impl Core {
         }
     }
 
-    /// Ends the sleep of tags that were released, once nothing of them is live.
+    /// Ends the sleep of tags that were released, once none of their blocks is live.
     #[cold]
     pub(super) fn end_sleep_of_released(&mut self) {
         if self.heap.has_released_asleep() {
@@ -68,12 +69,12 @@ impl Core {
             } else if self.heap.private().get(pool).is_some_and(PrivatePool::is_in_order) {
                 self.heap.merge_private_pool(pool, false)?;
             } else if self.heap.private().asleep(pool).is_some() {
-                // It has no memory that a graph could use, once nothing of it is live.
+                // Without live blocks, the pool has no memory that a graph could use.
                 self.heap.merge_private_pool(pool, true)?;
             }
         }
         if slept && !self.capturing() {
-            // Their views map nothing any more.
+            // Views of the pool map nothing any more.
             self.timed(|_, context| finish_drops(context))?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! A request on its way to a block: rounded, of its pool, and what the block goes through until it is handed out.
+//! A request on its way to a block: its rounding, its pool, and the steps of the block until it is handed out.
 //!
 //! Owns: these steps, which every request takes. `allocate.rs` has their order.
 
@@ -14,12 +14,12 @@ use crate::strategy::Rules;
 /// A request as the program makes it.
 #[derive(Clone, Copy)]
 pub(super) struct Order {
-    /// In bytes, not 0.
+    /// Bytes, not 0.
     pub(super) size: u64,
     pub(super) stream: StreamId,
-    /// The private pool that it names.
+    /// The private pool that the program names.
     pub(super) owner: Option<PoolId>,
-    /// The view that it extends ([`Request::extends`]), or none.
+    /// The view that the request extends ([`Request::extends`]), or none.
     pub(super) extends: ViewId,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Private {
 }
 
 impl Core {
-    /// Makes a request: rounded, and of the pool of its stream.
+    /// Returns the request: rounded, and of the pool of its stream.
     #[inline(always)]
     pub(super) fn public_request(&mut self, requested: u64, stream: StreamId) -> Result<Request> {
         let size = self.heap.layout().rounding.round(requested, &self.config.roundup_power2_divisions);
@@ -60,14 +60,14 @@ impl Core {
         Ok(Request { size, requested, pool, class, extends: ViewId::NONE })
     }
 
-    /// Makes the request of an order.
+    /// Returns the request of an order.
     pub(super) fn prepare(&mut self, order: &Order) -> Result<Prepared> {
         let mut prepared = match order.owner {
             Some(owner) => self.private_request(order, owner)?,
             None => Prepared { request: self.public_request(order.size, order.stream)?, private: None },
         };
         if order.extends.is_some() {
-            // Whole granules, whatever the rounding.
+            // Parts are whole granules, whatever the rounding.
             let Order { size, extends, .. } = *order;
             let (pool, requested) = (prepared.request.pool.large(), size);
             prepared.request = Request { size, requested, pool, class: Class::Large, extends };
@@ -75,7 +75,7 @@ impl Core {
         Ok(prepared)
     }
 
-    /// Makes a request of an order for a private pool, which has pools of its own for the stream.
+    /// Returns the request of an order for a private pool, which has pools of its own for the stream.
     pub(super) fn private_request(&mut self, order: &Order, owner: PoolId) -> Result<Prepared> {
         let (unsplit, apart) = self.heap.private().own_memory(owner)?;
         let layout = if unsplit.is_some() { Layout::PYTORCH } else { *self.heap.layout() };
@@ -84,7 +84,7 @@ impl Core {
         // The default stream cannot be captured, and the query may be refused while another stream is.
         let may_be = self.capturing() && stream != StreamId::DEFAULT;
         let captured = may_be && self.driver.is_capturing(stream)?;
-        // Once the pool is released, its memory is that of the stream which had the handle now.
+        // After the pool is released, its memory belongs to the stream that had the handle now.
         let last = self.heap.private_pair(owner, stream);
         let is_known = stream == StreamId::DEFAULT || last.is_some_and(|large| !self.heap.pool(large).ended);
         let number = if is_known { None } else { self.number_of(stream)? };
@@ -155,8 +155,8 @@ impl Core {
         Ok(Some(id))
     }
 
-    /// Makes a request anew: while the lock was not held, the private pool may have changed, and the pool of a stream without
-    /// memory may have become another stream's.
+    /// Returns the request anew: while the lock was not held, the private pool may have changed, and the pool of a
+    /// stream without memory may have become another stream's.
     pub(super) fn prepare_again(&mut self, order: &Order) -> Result<Prepared> {
         if let Some(owner) = order.owner {
             self.heap.private().exists(owner)?;

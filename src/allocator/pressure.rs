@@ -13,17 +13,17 @@ use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 impl MemoryLimits<'_> {
-    /// Registers `callback` for requests that find too little memory. It is called before the CPU waits for the GPU and
-    /// cached memory is given back: it may free memory that the program can do without. Callbacks are called in the
-    /// order in which they were added. After each one that returns `true` (it freed something) the request is tried
-    /// again, and the next is called only if that failed. In PyTorch these are the `FreeMemoryCallback`s of
-    /// `FreeCudaMemoryCallbacksRegistry`.
+    /// Registers `callback` for requests that find too little memory. The allocator calls it before the CPU waits for
+    /// the GPU and cached memory is given back: the callback may free memory that the program can do without. Callbacks
+    /// are called in the order in which they were added. After each callback that returns `true` (it freed memory) the
+    /// request is tried again, and the next callback runs only if that failed. In PyTorch these are the
+    /// `FreeMemoryCallback`s of `FreeCudaMemoryCallbacksRegistry`.
     ///
-    /// It is called by the thread that makes the request, without any lock of the allocator: it may call every method
-    /// of the allocator. A request that it makes itself is refused without callbacks if memory is short. Several
-    /// threads may call it at once, and it may still be running on another thread when it is removed. If it panics it
-    /// is removed, and the request goes on. It should hold the allocator by [`std::sync::Weak`], because an allocator
-    /// that it owned would never be dropped.
+    /// The thread that makes the request calls `callback` without any lock of the allocator: the callback may call
+    /// every method of the allocator. A request of the callback itself is refused without callbacks if memory is short.
+    /// Several threads may call it at once, and it may still be running on another thread when it is removed. A
+    /// callback that panics is removed, and the request goes on. It should hold the allocator by [`std::sync::Weak`],
+    /// because an allocator that it owned would never be dropped.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -50,7 +50,8 @@ impl MemoryLimits<'_> {
     }
 }
 
-/// Asks the program for memory, if the strategy finds none by cheap means, and tries again after each callback that freed something.
+/// Asks the program for memory, if the strategy finds none by cheap means, and retries after each callback that freed
+/// some.
 pub(super) fn call_back(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     let Some(mut calls) = search.allocator.callbacks.begin()? else { return Ok(None) };
     if let Some(id) = search.ask(Means::Cheap)? {

@@ -69,10 +69,11 @@ impl Pools<'_> {
 
     /// Ends one use of a private pool. After the last one, its memory becomes public: at once, in the order of its
     /// streams, if no capture has used it. Memory that a graph may still use, or another stream under which some of it
-    /// was freed ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), becomes public when the device has passed everything; [`Allocator::empty_cache`](crate::Allocator::empty_cache)
-    /// waits for that, and so does a request before it would fail. Segments of its own go back to where they came from
-    /// ([`Self::open_with`]). Live allocations stay valid, and are freed like any other. While requests are routed
-    /// to the pool, it lives on until [`Self::end`].
+    /// was freed ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), becomes public
+    /// when the device has passed everything; [`Allocator::empty_cache`](crate::Allocator::empty_cache) waits for that,
+    /// and so does a request before it would fail. Segments of its own go back to where they came from
+    /// ([`Self::open_with`]). Live allocations stay valid, and are freed like any other. While requests are routed to
+    /// the pool, it lives on until [`Self::end`].
     ///
     /// No graph that was captured with the pool may be launched afterwards.
     ///
@@ -93,7 +94,8 @@ impl Pools<'_> {
     ///
     /// A capture takes no memory of the pool that the GPU may still be using: if some was freed on a stream outside of
     /// a capture, the CPU waits for that stream here. It does not wait for a stream that was only the current one at
-    /// the free ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)): the capture may take such memory, as in PyTorch.
+    /// the free ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)): the capture may
+    /// take such memory, as in PyTorch.
     ///
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool); [`Error::PoolRouted`](crate::Error::PoolRouted);
@@ -102,7 +104,7 @@ impl Pools<'_> {
         self.begin_route(pool, route).map(|_| ())
     }
 
-    /// Does the same. Returns the number of the route.
+    /// Begins a route as [`Self::begin`] does. Returns the number of the route.
     pub(crate) fn begin_route(self, pool: PoolId, route: Route) -> Result<u64> {
         let core = &mut *self.0.core.lock();
         core.heap.private_mut().may_begin(pool, &route)?;
@@ -118,8 +120,8 @@ impl Pools<'_> {
         Ok(number)
     }
 
-    /// Ends the route that [`Self::begin`] began. Where a pool has several, it is the last one of the calling
-    /// thread, or else the last one of [`Route::other_threads`].
+    /// Ends the route that [`Self::begin`] began. If the pool has several routes, the last one of the calling thread
+    /// ends, or else the last one of [`Route::other_threads`].
     ///
     /// # Errors
     /// [`Error::PoolNotRouted`](crate::Error::PoolNotRouted) if no requests are routed to the pool;
@@ -128,13 +130,13 @@ impl Pools<'_> {
         self.end_route(pool, None)
     }
 
-    /// Ends the route of that number.
+    /// Ends the route of this number.
     pub(crate) fn end_route(self, pool: PoolId, number: Option<u64>) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.heap.private_mut().end(pool, number)?;
         core.merge_released_pools();
         if core.rules.frees_to_driver {
-            // What was freed in the capture and waits for no stream.
+            // Memory that was freed in the capture, and waits for no stream, goes back.
             core.release_unkept();
         }
         core.checked()
@@ -149,8 +151,8 @@ impl Pools<'_> {
         self.0.core.lock().heap.private_stats(pool)
     }
 
-    /// Returns every private pool that is used or holds memory, in the order of their ids; none if the host has no
-    /// memory for the list.
+    /// Returns every private pool that is used or holds memory, in the order of their ids. The list is empty if the
+    /// host has no memory for it.
     #[must_use]
     pub fn ids(self) -> Vec<PoolId> {
         self.0.core.lock().heap.private().ids().unwrap_or_default()

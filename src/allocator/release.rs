@@ -14,8 +14,8 @@ use crate::strategy::{AnyStrategy, Goal};
 
 impl Allocator {
     /// Waits for freed blocks that other streams use, and gives all free memory that can go back to the driver. Returns
-    /// the bytes of the device given back. Memory of the machine that is kept for the next spill goes back too. Memory of private
-    /// pools that were not released stays. During a stream capture, when the CPU cannot wait, it does nothing.
+    /// the bytes of the device given back. Host memory that is kept for the next spill goes back too. Memory of private
+    /// pools that were not released stays. During a stream capture, when the CPU cannot wait, the call does nothing.
     ///
     /// # Errors
     /// [`Error::Driver`]; memory given back before the failed call stays given back, and is accounted.
@@ -35,12 +35,12 @@ impl Allocator {
     }
 
     /// Gives free memory back to the driver until `bytes` were given back, and hardly more. Returns the bytes given
-    /// back: fewer than `bytes` only if not as much is free.
+    /// back: fewer than `bytes` only if less is free.
     ///
     /// Bytes are physical ones, and go in whole pieces: with `caching` segments that are wholly free, with `expandable`
     /// the units of its segments (2 or 20 MiB), with `gmlake` primitive blocks that are not split, with `stitch` chunks
-    /// (2 MiB or a multiple). No piece goes that could have stayed. The pieces that fit best are chosen, and of equal
-    /// ones those unused longest.
+    /// (2 MiB or a multiple). Only pieces that are needed go. The pieces that fit best are chosen, and of equal ones
+    /// those unused longest.
     ///
     /// If memory that the GPU has passed suffices, the CPU does not wait (except with `caching`, whose `cudaFree` waits
     /// by itself); otherwise it waits for the streams. Memory of private pools that were not released stays. During a
@@ -71,8 +71,8 @@ impl Allocator {
 
 impl Pools<'_> {
     /// Waits for the device, and gives the memory of a private pool without uses back to the driver, or to its source.
-    /// Returns the bytes given back. It is 0 during a stream capture, or if the pool has a use or is gone (memory of a
-    /// pool without segments of its own that no capture has used is public from its release on).
+    /// Returns the bytes given back: 0 during a stream capture, or if the pool has a use or is gone (memory of a pool
+    /// without segments of its own that no capture has used is public from its release on).
     ///
     /// # Errors
     /// [`Error::Driver`], [`Error::Source`]; memory given back before the failed call stays given back, and is
@@ -104,9 +104,9 @@ impl MemoryLimits<'_> {
     }
 
     /// Limits the physical bytes that the allocator may hold at any moment; `None` lifts the limit. If
-    /// [`Self::set_fraction`] allows less, the lower limit counts. Free memory beyond the new limit is
-    /// given back, as by [`Allocator::trim`](crate::Allocator::trim); memory in use beyond it stays, and no more is taken until enough was
-    /// freed.
+    /// [`Self::set_fraction`] allows less, the lower limit counts. Free memory beyond the new limit is given back, as
+    /// by [`Allocator::trim`](crate::Allocator::trim); memory in use beyond it stays, and no more is taken until enough
+    /// was freed.
     ///
     /// # Errors
     /// [`Error::Driver`], [`Error::Source`] if memory could not be given back; the limit is in force nevertheless.
@@ -143,7 +143,7 @@ impl Core {
         Ok(before.saturating_sub(self.heap.reserved()))
     }
 
-    /// Gives everything back that can go, at the end of the allocator.
+    /// Gives back everything that can go, at the end of the allocator.
     fn close(&mut self) -> Result<()> {
         let closed = self.timed(|strategy, context| {
             // If the wait fails, the blocks that wait stay; all else can be given back.
@@ -162,7 +162,8 @@ impl Core {
 /// Waits for frees, takes the memory of ended private pools, and lets the strategy release. An error of a private
 /// pool's source is returned last, for it stops nothing else.
 pub(super) fn reclaim(strategy: &mut AnyStrategy, context: &mut AllocatorContext<'_>, goal: Goal) -> Result<()> {
-    // What a failed call has left goes first. Strategies that map nothing themselves do not ask for it: guarded memory is mapped for them.
+    // Memory that a failed call has left mapped goes first. Strategies that map nothing ask for no such rollback,
+    // though guarded memory is mapped for them.
     context.retry_rollback()?;
     context.heap_mut().counters_mut().num_sync_all_streams += 1;
     let failed = wait_and_reclaim(context)?;

@@ -13,7 +13,7 @@ use crate::report::snapshot::Snapshot;
 use crate::report::stats::Stats;
 
 impl Allocator {
-    /// Returns the statistics: all that was done so far, and the memory held at present.
+    /// Returns the statistics: counts of all operations so far, and the memory held at present.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let core = &mut *self.core.lock();
@@ -43,8 +43,8 @@ impl Allocator {
 }
 
 impl Reports<'_> {
-    /// Returns how many bytes the program may use of the live allocation that starts at `address`: those that it asked for,
-    /// rounded up. In guard mode what lies beyond the bytes asked for is not to be used, and is not counted.
+    /// Returns the usable size in bytes of the live allocation that starts at `address`: the bytes that the program
+    /// asked for, rounded up. In guard mode bytes beyond the bytes asked for may not be used, and do not count.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
@@ -61,7 +61,7 @@ impl Reports<'_> {
     #[must_use]
     pub fn owns(self, address: u64) -> bool {
         let core = self.0.core.lock();
-        // A part of an allocation that grows is none of its own.
+        // A part of an allocation that grows is no allocation by itself.
         if let Ok(true) | Err(_) = core.grows_at(address) {
             return core.features.growing.extent(address).is_ok();
         }
@@ -75,24 +75,25 @@ impl Reports<'_> {
         self.0.core.lock().heap.reserved()
     }
 
-    /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where no strategy was
-    /// named and the device has no virtual memory, as vGPUs and some virtual machines have none, or, from the first request on, where the
-    /// driver refuses addresses in every size. Then the strategy is
-    /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a warning.
+    /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where
+    /// no strategy was named and the device has no virtual memory, as vGPUs and some virtual machines have none, or,
+    /// from the first request on, where the driver refuses addresses in every size. Then the strategy is
+    /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a
+    /// warning.
     #[must_use]
     pub fn fallback_from(self) -> Option<StrategyKind> {
         self.0.core.lock().features.fallback.instead_of
     }
 
-    /// Returns how the memory is divided up at present: how much is free for whom, and how much of it one request could
-    /// have. Walks over all free ranges under the lock, and makes no driver call. If the host has no memory for the
-    /// lists, every figure is 0.
+    /// Returns how the memory is divided at present: how much is free for which streams, and how much of it one request
+    /// could have. Walks over all free ranges under the lock, and makes no driver call. If the host has no memory for
+    /// the lists, every figure is 0.
     #[must_use]
     pub fn fragmentation(self) -> Fragmentation {
         self.try_fragmentation().unwrap_or_default()
     }
 
-    /// Does the same as [`Self::fragmentation`], and says so if the host has no memory for the lists.
+    /// Returns the same as [`Self::fragmentation`], or an error if the host has no memory for the lists.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
@@ -104,9 +105,10 @@ impl Reports<'_> {
             .measure(sharing, |pool| core.strategy.estimates().largest_servable(&core.heap, &core.config, pool, across))
     }
 
-    /// Returns the largest request, in bytes, that some stream could be given at present: of memory that is held free, and
-    /// of what the device and the limits leave; of both together where the strategy joins them and the bounds on views
-    /// allow it. Walks over all free ranges under the lock, and asks the driver for its free memory.
+    /// Returns the largest request, in bytes, that some stream could be given at present: from free memory that is
+    /// held, and from memory that the device and the limits leave; from both together where the strategy joins them and
+    /// the bounds on views allow it. Walks over all free ranges under the lock, and asks the driver for its free
+    /// memory.
     ///
     /// # Errors
     /// The driver's.
@@ -130,14 +132,14 @@ impl Reports<'_> {
         self.0.core.lock().heap.counters_mut().reset_accumulated();
     }
 
-    /// Returns a snapshot of all segments and blocks; one without segments if the host has no memory for them.
+    /// Returns a snapshot of all segments and blocks. It has no segments if the host has no memory for them.
     #[must_use]
     pub fn snapshot(self) -> Snapshot {
         let device = self.0.driver.properties().ordinal;
         self.try_snapshot().unwrap_or_else(|_| Snapshot { device, segments: Vec::new(), settings: String::new() })
     }
 
-    /// Does the same as [`Self::snapshot`], and says so if the host has no memory for it.
+    /// Returns the same as [`Self::snapshot`], or an error if the host has no memory for it.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
@@ -145,8 +147,8 @@ impl Reports<'_> {
         self.0.snapshot_of(&self.0.core.lock())
     }
 
-    /// Returns the last operations, which the flight recorder has kept, and what they led up to. Takes the lock for as long as it
-    /// takes to read them: some 100 us at the default size.
+    /// Returns the last operations that the flight recorder has kept, and the state after them. Takes the lock for as
+    /// long as it takes to read them: some 100 us at the default size.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
@@ -156,8 +158,8 @@ impl Reports<'_> {
         Ok(Flight { snapshot: self.0.snapshot_of(&core)?, events, operations, overwritten, capacity })
     }
 
-    /// Registers an observer for all changes from now on, beside those that are there. Every observer gets every event, in the
-    /// order in which they came. One that panics is told nothing more.
+    /// Registers an observer for all changes from now on, beside the present ones. Every observer gets every event, in
+    /// the order in which they came. An observer that panics gets no more events.
     ///
     /// ```
     /// use seamalloc::observer::{Event, Observer};
@@ -191,14 +193,14 @@ impl Reports<'_> {
         self.0.core.lock().heap.add_observer(observer)
     }
 
-    /// Ends an observer that was added. Returns it, or `None` if it is not there: removed before, or because it panicked. Once this
-    /// returns, it is called no more.
+    /// Ends an observer that was added. Returns the observer, or `None` if there is none of this id: it was removed
+    /// before, or it panicked. After this call the observer is not called any more.
     pub fn remove_observer(self, id: ObserverId) -> Option<Box<dyn Observer>> {
         self.0.core.lock().heap.remove_observer(id)
     }
 
-    /// Registers `observer` for all changes from now on, in the place of the one that this registered before, which is returned.
-    /// Those of [`Self::add_observer`] stay.
+    /// Registers `observer` for all changes from now on, in the place of the one that this method registered before,
+    /// which is returned. Observers of [`Self::add_observer`] stay.
     pub fn set_observer(self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.0.core.lock().heap.set_observer(observer)
     }

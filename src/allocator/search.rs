@@ -1,4 +1,4 @@
-//! A request that looks for memory: what each step of a miss may do with it.
+//! A request that looks for memory: the operations that each step of a miss may use.
 //!
 //! Owns: how a strategy is asked, and how a request is tried again. `miss.rs` has the steps.
 
@@ -11,17 +11,17 @@ use crate::ids::BlockId;
 use crate::strategy::{AnyStrategy, Means, serve_own_segments};
 use parking_lot::MutexGuard;
 
-/// The result of a question: a block, or how much views would have taken with one that the bounds forbade.
+/// The answer of a strategy: a block, or the usage of all views with the one that the bounds forbade.
 pub(super) type Found = std::result::Result<BlockId, Option<ViewUsage>>;
 
-/// A request that no free block fits, and what its steps have learnt.
+/// A request that no free block fits, and the results of its steps.
 pub(super) struct Search<'a, 'guard> {
     pub(super) allocator: &'a Allocator,
     /// Some steps give the lock back for a while.
     pub(super) core: &'a mut MutexGuard<'guard, Core>,
     pub(super) order: &'a Order,
     pub(super) prepared: Prepared,
-    /// How much views would have taken at the last question, if their bounds forbade it.
+    /// The usage of all views with the one that the bounds forbade at the last question, if they did.
     pub(super) refused: Option<ViewUsage>,
     /// Bytes by which memory can grow, if the request is to wait for pending memory.
     pub(super) room: Option<u64>,
@@ -100,7 +100,7 @@ impl Core {
         &mut self,
         mut step: impl FnMut(&mut AnyStrategy, &mut AllocatorContext<'_>) -> Served,
     ) -> Result<Found> {
-        // What is found can be handed out then.
+        // A block that is found can then be handed out.
         self.heap.reserve_live()?;
         let mut served = self.timed(&mut step);
         if matches!(served, Err(Miss::OutOfMemory { .. })) && self.takes_plain_memory() {

@@ -8,13 +8,14 @@ use crate::ids::PoolId;
 use parking_lot::MutexGuard;
 
 impl Allocator {
-    /// Serves a request of no private pool, as [`Self::allocate`] does without guard mode.
+    /// Serves a request that names no private pool, as [`Self::allocate`] does without guard mode.
     pub(super) fn serve_public(&self, guard: &mut MutexGuard<'_, Core>, order: &Order) -> Result<u64> {
         let prepared = guard.prepare(order)?;
         self.serve_prepared(guard, order, prepared)
     }
 
-    /// Serves a request of a private pool. It differs from any other in what it may take, and in what is noted of it.
+    /// Serves a request of a private pool. Other rules apply to the memory that it may take, and more is noted of its
+    /// block.
     pub(super) fn serve_private(&self, guard: &mut MutexGuard<'_, Core>, order: &Order, owner: PoolId) -> Result<u64> {
         let prepared = guard.private_request(order, owner)?;
         self.serve_prepared(guard, order, prepared)

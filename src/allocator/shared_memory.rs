@@ -12,18 +12,18 @@ use crate::heap::{Physical, PhysicalSpan};
 use crate::ipc::{IpcError, IpcHandle, Place, SharedChunk, fetch, offer};
 
 impl Sharing<'_> {
-    /// Returns a handle with which another process can open a live allocation by [`Self::open`], as CUDA's IPC
-    /// does for memory of `cudaMalloc`; it works for stitched memory too. The allocation must stay live until every
-    /// process with the handle has closed it: otherwise its memory may be used for something else. The process that
-    /// opens it can also reach neighbours in the same chunks of memory (2 MiB and more).
+    /// Returns a handle with which another process can open a live allocation by [`Self::open`], as CUDA's IPC does for
+    /// memory of `cudaMalloc`; stitched memory works too. The allocation must stay live until every process with the
+    /// handle has closed it: otherwise its memory may be reused. The process that opens it can also reach neighbours in
+    /// the same chunks of memory (2 MiB and more).
     ///
     /// The first call starts a thread that sends the memory to processes of the same user (and root) which have the
-    /// handle. It needs an abstract socket of the process's network namespace. Linux only.
+    /// handle. The thread needs an abstract socket of the process's network namespace. Linux only.
     ///
-    /// A shared allocation costs an open file descriptor (`ulimit -n`) for each chunk of memory that it touches, and the
-    /// first one another for the socket: 3 GiB in chunks of 2 MiB cost 1,536. Allocations in one chunk have one descriptor
-    /// between them, and sharing again costs nothing. They are closed when the last of these allocations is freed; then the
-    /// handle opens nothing any more. Plain memory (of `cudaMalloc`) costs none.
+    /// A shared allocation costs an open file descriptor (`ulimit -n`) for each chunk of memory that it touches, and
+    /// the first one another for the socket: 3 GiB in chunks of 2 MiB cost 1,536. Allocations in one chunk share one
+    /// descriptor, and sharing again costs none. A descriptor is closed when the last of its allocations is freed; then
+    /// the handle opens nothing any more. Plain memory (of `cudaMalloc`) costs none.
     ///
     /// # Errors
     /// A call that fails leaves every descriptor as it was.
@@ -56,7 +56,7 @@ impl Sharing<'_> {
                 let endpoint = offer(&exported)?;
                 let place = Place::Chunks { endpoint, chunks };
                 let handle = place.to_bytes()?;
-                // Nobody knows the memory before the handle is given to the program.
+                // No other process knows the memory before the handle is given to the program.
                 core.heap.fix_memory(block);
                 core.features.sharing.shares.keep(address, exported);
                 return Ok(IpcHandle { handle, offset });
@@ -65,9 +65,9 @@ impl Sharing<'_> {
         Ok(IpcHandle { handle: place.to_bytes()?, offset })
     }
 
-    /// Keeps the physical memory of a live allocation for as long as it is held: with [`Config::split`](crate::Config::split),
-    /// it is not exchanged for other memory under the same addresses. For memory that is registered by more than its
-    /// addresses, as with NCCL or for RDMA. Memory that is [shared](Self::export) is kept anyway.
+    /// Pins the physical memory of a live allocation until its free: with [`Config::split`](crate::Config::split), it
+    /// is not exchanged for other memory under the same addresses. Needed for memory that is registered by more than
+    /// its addresses, as with NCCL or for RDMA. Memory that is [shared](Self::export) is pinned anyway.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
@@ -83,7 +83,7 @@ impl Sharing<'_> {
         Ok(())
     }
 
-    /// Returns how many bytes the handle of a live allocation has ([`IpcHandle::handle`]), without sharing it.
+    /// Returns the length in bytes of the handle of a live allocation ([`IpcHandle::handle`]), without sharing it.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
@@ -103,9 +103,9 @@ impl Sharing<'_> {
     /// addresses, plain memory the same one twice; either way it must be closed twice.
     ///
     /// # Errors
-    /// [`Error::Ipc`](crate::Error::Ipc) for a bad handle, a process that is gone or has not sent everything within 10
-    /// seconds of the call, whatever it does instead, or memory that it has freed;
-    /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be imported or mapped. Nothing is opened then.
+    /// [`Error::Ipc`](crate::Error::Ipc) for a bad handle, for memory that its process has freed, and for a process
+    /// that is gone or has not sent everything within 10 seconds of the call; [`Error::Driver`](crate::Error::Driver)
+    /// if the memory cannot be imported or mapped. Nothing is opened then.
     pub fn open(self, handle: &[u8]) -> Result<u64> {
         match Place::from_bytes(handle)? {
             Place::Plain(memory) => {
@@ -168,7 +168,7 @@ impl Core {
         }
     }
 
-    /// Makes calls that captures forbid, in a way that leaves captures valid.
+    /// Makes calls that a capture forbids without invalidating captures.
     fn allowed_in_captures<T>(&self, calls: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
         let driver = &*self.driver;
         in_relaxed_capture_mode(driver, self.capturing(), || calls(driver))

@@ -1,6 +1,7 @@
 //! Private pools sleep and wake: the public operations.
 //!
-//! Owns: what may sleep, and what is given back to make room for what wakes. `backing/sleep.rs` makes the calls.
+//! Owns: which pools may sleep, and the memory that is given back to make room for a pool that wakes.
+//! `backing/sleep.rs` makes the calls.
 
 use super::borrowing::ask_others;
 use super::core::{Allocator, Core};
@@ -56,8 +57,8 @@ impl Allocator {
 }
 
 impl Tags<'_> {
-    /// Makes a new tag: a private pool with one use, as [`Pools::create`](crate::operations::Pools::create) does, with chunks of its own. It takes no free
-    /// memory of others, and gives them none while it lives.
+    /// Makes a new tag: a private pool with one use, as [`Pools::create`](crate::operations::Pools::create) does, with
+    /// chunks of its own. The tag takes no free memory of others, and gives them none while it lives.
     ///
     /// # Errors
     /// [`Error::NotSleepable`] with other strategies than `stitch`; [`Error::HostMemory`].
@@ -88,8 +89,8 @@ impl Tags<'_> {
         Ok(())
     }
 
-    /// Gives all physical memory of a tag back to the driver, and keeps what its live blocks hold as `backup` says. Returns the
-    /// bytes given back: 0 if the tag holds none, or sleeps already. Waits for the device first.
+    /// Gives all physical memory of a tag back to the driver, and keeps the contents of its live blocks as `backup`
+    /// says. Returns the bytes given back: 0 if the tag holds none, or sleeps already. Waits for the device first.
     ///
     /// Addresses stay, of blocks and of views, and so do graphs that were captured with them. Until [`Self::wake`] has returned,
     /// **no work of any stream, device or process may use the tag's memory**, and no graph that does may be launched: the
@@ -97,10 +98,10 @@ impl Tags<'_> {
     /// [`Error::PoolAsleep`].
     ///
     /// # Errors
-    /// [`Error::NotSleepable`] for a pool that is no tag, memory that is shared with other processes or fixed
-    /// ([`Sharing::pin_physical`](crate::operations::Sharing::pin_physical)), in guard mode, and during a stream capture; [`Error::UnknownPool`] if it has no use;
-    /// [`Error::HostMemory`] if the backup does not fit; [`Error::Backup`] if its file fails; [`Error::Driver`]. The tag is
-    /// awake then, and everything is as before.
+    /// [`Error::NotSleepable`] for a pool that is no tag, for memory that is shared with other processes or pinned
+    /// ([`Sharing::pin_physical`](crate::operations::Sharing::pin_physical)), in guard mode, and during a stream
+    /// capture; [`Error::UnknownPool`] if the tag has no use; [`Error::HostMemory`] if the backup does not fit;
+    /// [`Error::Backup`] if its file fails; [`Error::Driver`]. The tag is then awake, and everything is as before.
     pub fn sleep(self, tag: PoolId, backup: &Backup) -> Result<u64> {
         let Some(change) = self.0.begin_change(tag, SleepStage::BeforeSleep)? else { return Ok(0) };
         let slept = self.0.fall_asleep(tag, backup);
@@ -108,13 +109,14 @@ impl Tags<'_> {
         slept
     }
 
-    /// Gives a tag that sleeps its memory again, at the same addresses, and what its live blocks held. Returns the bytes taken: 0
-    /// if it does not sleep. If too little memory is left, free memory of others is given back first, as by [`Allocator::trim`](crate::Allocator::trim).
+    /// Gives a sleeping tag its memory again, at the same addresses, with the contents of its live blocks. Returns the
+    /// bytes taken: 0 if the tag does not sleep. If too little memory is left, free memory of others is given back
+    /// first, as by [`Allocator::trim`](crate::Allocator::trim).
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; [`Error::UnknownPool`] if the tag has no use; [`Error::NotSleepable`] during a stream capture;
-    /// [`Error::Backup`] if the file fails; [`Error::HostMemory`]; [`Error::Driver`]. The tag sleeps on then, with all that was
-    /// kept, and waking it can be tried again.
+    /// [`Error::OutOfMemory`]; [`Error::UnknownPool`] if the tag has no use; [`Error::NotSleepable`] during a stream
+    /// capture; [`Error::Backup`] if the file fails; [`Error::HostMemory`]; [`Error::Driver`]. The tag then sleeps on,
+    /// its backup is kept, and waking it can be tried again.
     pub fn wake(self, tag: PoolId) -> Result<u64> {
         let Some(change) = self.0.begin_change(tag, SleepStage::BeforeWake)? else { return Ok(0) };
         let woken = self.0.wake_up(tag);
@@ -122,8 +124,8 @@ impl Tags<'_> {
         woken
     }
 
-    /// Gives page-locked memory back to the host that was kept for backups ([`Backup::Pinned`]), and that no tag which sleeps
-    /// needs. Returns the bytes.
+    /// Gives page-locked memory that was kept for backups ([`Backup::Pinned`]), and that no sleeping tag needs, back to
+    /// the host. Returns the bytes.
     ///
     /// # Errors
     /// [`Error::NotSleepable`] during a stream capture; [`Error::Driver`], after which the rest is kept.
@@ -144,7 +146,7 @@ impl Tags<'_> {
 }
 
 impl Core {
-    /// Wakes a tag of which so many bytes sleep, if need be after free memory of others went back.
+    /// Wakes a tag of which `bytes` bytes sleep. If there is too little room, free memory of others goes back first.
     fn wake(&mut self, tag: PoolId, bytes: u64) -> std::result::Result<u64, Miss> {
         let mut woken = self.timed(|_, context| backing::wake(context, tag));
         for everything in [false, true] {

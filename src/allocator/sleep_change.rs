@@ -1,6 +1,6 @@
 //! A tag that falls asleep or wakes, as a program's callbacks see it.
 //!
-//! Owns: who is told what, and that each who agreed to a change is told how it ended.
+//! Owns: which callbacks are told of which stage. A callback that agreed to a change is always told how it ended.
 
 use super::core::{Allocator, Core};
 use super::operations::Tags;
@@ -11,7 +11,7 @@ use crate::ids::PoolId;
 use crate::report::sleep::{SleepNotice, SleepStage};
 use std::sync::Arc;
 
-/// A change of which callbacks were told. The end of it tells them how it came out.
+/// A change of which callbacks were told. [`Self::end`] tells them its result.
 pub(super) struct Change<'a> {
     allocator: &'a Allocator,
     told: Vec<Callback>,
@@ -19,10 +19,11 @@ pub(super) struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Asks all callbacks, for a tag that is marked as turning.
+    /// Asks all callbacks, for a tag that is marked as changing.
     ///
     /// # Errors
-    /// [`Error::NotSleepable`] if one refuses; [`Error::HostMemory`]. Those that had agreed were told that nothing changed.
+    /// [`Error::NotSleepable`] if one refuses; [`Error::HostMemory`]. Callbacks that had agreed were told that nothing
+    /// changed.
     pub(super) fn begin(allocator: &'a Allocator, notice: SleepNotice) -> Result<Self> {
         let mut change = Self { allocator, told: Vec::new(), notice };
         let callbacks = allocator.sleep_callbacks.all()?;
@@ -37,7 +38,7 @@ impl<'a> Change<'a> {
         Ok(change)
     }
 
-    /// Tells all that agreed how it came out, the last one first.
+    /// Tells the result to all callbacks that agreed, the last one first.
     pub(super) fn end(mut self, done: bool) {
         let falls = self.notice.stage == SleepStage::BeforeSleep;
         let stage = if falls == done { SleepStage::Asleep } else { SleepStage::Awake };
@@ -55,7 +56,7 @@ impl Drop for Change<'_> {
 }
 
 impl Allocator {
-    /// Begins a change of a tag: `None` if there is nothing to change.
+    /// Begins a change of a tag. Returns `None` if the tag needs no change.
     pub(super) fn begin_change(&self, tag: PoolId, stage: SleepStage) -> Result<Option<Change<'_>>> {
         let notice = {
             let core = &mut *self.core.lock();
@@ -76,14 +77,16 @@ impl Allocator {
 }
 
 impl Tags<'_> {
-    /// Registers `callback` for tags that sleep and wake, for programs that have told others of a tag's memory: NCCL's registered
-    /// buffers, RDMA, pools of other libraries. It is called before and after each change, in the thread that makes it
-    /// ([`SleepStage`]); its answer counts before one: `false` refuses it, with [`Error::NotSleepable`]. Each callback that agreed
-    /// is told how the change came out, also where it failed: the last one first.
+    /// Registers `callback` for tags that sleep and wake, for programs that have told others of a tag's memory: NCCL's
+    /// registered buffers, RDMA, pools of other libraries. The callback runs before and after each change, in the
+    /// thread that makes the change ([`SleepStage`]). Its answer counts before a change: `false` refuses it, with
+    /// [`Error::NotSleepable`]. Each callback that agreed is told the result of the change, also after a failure: the
+    /// last one first.
     ///
-    /// It is called without any lock of the allocator, and may call every method, such as
-    /// [`Pools::blocks`](crate::operations::Pools::blocks) for the addresses; but not `sleep` and `wake` of the same tag, which are refused
-    /// meanwhile. Where it panics it does not agree. It should hold the allocator by [`std::sync::Weak`].
+    /// The callback runs without any lock of the allocator, and may call every method, such as
+    /// [`Pools::blocks`](crate::operations::Pools::blocks) for the addresses; but not `sleep` and `wake` of the same
+    /// tag, which are refused meanwhile. A callback that panics does not agree. It should hold the allocator by
+    /// [`std::sync::Weak`].
     ///
     /// ```
     /// use seamalloc::{Allocator, Backup, SleepStage};
@@ -110,7 +113,8 @@ impl Tags<'_> {
         Ok(self.0.sleep_callbacks.add(Arc::new(callback))?)
     }
 
-    /// Removes a callback of [`Self::on_change`]. Returns whether it was there. A change under way still tells it how it came out.
+    /// Removes a callback of [`Self::on_change`]. Returns whether it was registered. A change under way still tells it
+    /// the result.
     pub fn remove_callback(self, callback: CallbackId) -> bool {
         self.0.sleep_callbacks.remove(callback)
     }

@@ -1,6 +1,6 @@
-//! Spilled memory comes back, and goes where nothing of it is live.
+//! Spilled memory comes back to the device, or is released once none of it is live.
 //!
-//! Owns: when. `spill.rs` has the public operations.
+//! Owns: when it does. `spill.rs` has the public operations.
 
 use super::core::Core;
 use crate::backing;
@@ -9,20 +9,21 @@ use crate::features::spill::bring_back;
 use crate::heap::Request;
 use crate::ids::{BlockId, ChunkId, Class, StreamId, ViewId};
 
-/// Of the memory limit, the part (1/n) that stays free where memory comes back by itself.
+/// The part (1/n) of the memory limit that stays free where memory comes back by itself.
 const SPARE: u64 = 16;
 
 impl Core {
-    /// Lets spilled memory come back, or only these chunks, after a wait for the device. Where there is too little room, free
-    /// memory is given back for it.
+    /// Returns spilled memory to the device, or only these chunks, after a wait for the device. Where there is too
+    /// little room, free memory is given back for it.
     pub(super) fn bring_back(&mut self, only: Option<&[ChunkId]>) -> Result<u64> {
         let spilled = self.heap.spilled_chunks().filter(|(id, _)| only.is_none_or(|only| only.contains(id)));
         let bytes: u64 = spilled.map(|(_, chunk)| chunk.size).sum();
         self.timed(|strategy, context| bring_back(strategy, context, only, bytes))
     }
 
-    /// Where there was no need to spill for long, lets spilled memory come back by itself, if much of what is held is free. What that
-    /// lay in is kept, and given back after as long again. A failure is logged: the memory stays where it is.
+    /// Returns spilled memory to the device where no request had to spill for long, if much of the memory held is free.
+    /// The host memory that it lay in is kept, and given back after as long again. A failure is logged: the memory
+    /// stays where it is.
     #[cold]
     pub(super) fn return_spilled(&mut self) {
         let limit = self.limits.lowest().unwrap_or(u64::MAX).min(self.driver.properties().total_memory);
@@ -31,7 +32,7 @@ impl Core {
         }
         let active = self.heap.counters().active_bytes.current().saturating_sub(self.heap.live_asleep());
         let spare = limit / SPARE;
-        // What is live, spilled memory included, must fit with some room.
+        // All live memory, spilled memory included, must fit with some room.
         let spilled = self.heap.spilled();
         if spilled == 0 || active.saturating_add(spare) > limit {
             self.release_host_stock();
@@ -49,19 +50,19 @@ impl Core {
         }
     }
 
-    /// Returns whether a stream is being captured of which nobody told the allocator: a wait for the device would end that
-    /// capture. Streams that are borrowed, and those that made no request, are not asked.
+    /// Returns whether a stream is being captured without the allocator being told: a wait for the device would end
+    /// that capture. Borrowed streams, and streams that made no request, are not asked.
     fn some_stream_is_captured(&self) -> bool {
         let captured = |large| {
             let pool = self.heap.pool(large);
             let is_asked = !pool.ended && pool.stream != StreamId::DEFAULT && !self.heap.is_borrowed(pool.stream);
-            // One that is gone is captured by nobody. Where it is unknown, it may be.
+            // A stream that is gone is captured by nobody. If the driver cannot tell, the stream may be captured.
             is_asked && self.driver.is_capturing(pool.stream).unwrap_or_else(|error| !error.status.may_name_no_stream())
         };
         self.heap.stream_pools().any(captured)
     }
 
-    /// Gives back what is kept of the machine's memory for the next spill. A failure is logged: it stays.
+    /// Gives back the host memory that is kept for the next spill. On failure, which is logged, it stays.
     pub(super) fn release_host_stock(&mut self) {
         if self.heap.host_stock().bytes() == 0 {
             return;
@@ -71,10 +72,11 @@ impl Core {
         }
     }
 
-    /// Gives the machine's memory back in which nothing is live any more. A failure is logged: it stays, and is tried again.
+    /// Gives back host memory in which no block is live any more. On failure, which is logged, it stays, and is tried
+    /// again.
     ///
     /// # Errors
-    /// A call failed, and memory is missing at an address: nothing may be served before it is back.
+    /// A call failed, and memory is missing at an address: no request may be served before it is mapped again.
     #[cold]
     pub(super) fn drop_spilled(&mut self) -> Result<()> {
         let Err(error) = self.timed(|_, context| backing::drop_spilled(context)) else { return Ok(()) };
@@ -85,14 +87,14 @@ impl Core {
         Err(error)
     }
 
-    /// Returns whether the memory of a block goes back to the machine once the block is freed.
+    /// Returns whether the memory of a block goes back to the host once the block is freed.
     pub(super) fn goes_when_freed(&self, id: BlockId) -> bool {
         self.heap.spilled() > 0 && !self.heap.is_private(self.heap.block(id).pool) && self.heap.is_spilled(id)
     }
 
-    /// Lets a block that is about to be freed wait for its own stream too, if it is spilled: then its memory goes back instead of
-    /// serving as if it were the device's. Returns whether it is to wait; not if the host has no memory to note it, and then its
-    /// memory goes with the next epoch.
+    /// Makes a spilled block that is about to be freed wait for its own stream too: then its host memory goes back
+    /// instead of serving requests as device memory. Returns whether the block is to wait. It is not if the host has no
+    /// memory for the note; its memory then goes with the next epoch.
     pub(super) fn wait_for_own(&mut self, id: BlockId) -> bool {
         if !self.goes_when_freed(id) || self.heap.waits_for_own(id).is_err() {
             return false;
@@ -104,14 +106,14 @@ impl Core {
         noted
     }
 
-    /// Takes that back, where the block could not be freed.
+    /// Undoes [`Self::wait_for_own`], where the block could not be freed.
     pub(super) fn forget_own(&mut self, id: BlockId) {
         self.heap.waits_for_own_no_more(id);
         let stream = self.heap.pool(self.heap.block(id).pool.large()).stream;
         self.streams.recorded.forget_use(&mut self.heap, id, stream);
     }
 
-    /// Lets the memory of a live block come back to the device, because others are to know it.
+    /// Returns the memory of a live block to the device, because others are to use it.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) if the device has no room for it; those of the driver.

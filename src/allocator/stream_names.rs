@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::ids::{BlockId, Class, PoolIndex, StreamId};
 
 impl Core {
-    /// Notes that another stream than its own uses a block. Returns whether that was not known.
+    /// Notes that a stream other than its own uses a block. Returns whether that was new.
     pub(super) fn name_stream(&mut self, id: BlockId, stream: StreamId) -> Result<bool> {
         self.heap.used_now(id);
         if !self.config.paddle_stream_safe() {
@@ -19,7 +19,7 @@ impl Core {
     }
 
     /// Registers the stream of a request, which has no pools yet or whose handle has ended. Returns the pool that
-    /// serves it.
+    /// serves the request.
     #[cold]
     pub(super) fn register_stream(&mut self, stream: StreamId, size: u64) -> Result<(PoolIndex, Class)> {
         let canonical = self.driver.canonical_stream(stream)?;
@@ -33,8 +33,8 @@ impl Core {
         found.ok_or(Error::Internal("a registered stream has no pool"))
     }
 
-    /// Asks for the number of a stream. A captured stream has none to tell, and it is unknown whether another capture would
-    /// allow the query.
+    /// Returns the number of a stream, if the driver numbers streams. A captured stream has none to tell, and whether
+    /// another capture would allow the query is unknown.
     pub(super) fn number_of(&mut self, stream: StreamId) -> Result<Option<u64>> {
         if self.capturing() {
             return Ok(None);

@@ -12,14 +12,15 @@ use crate::ids::{PoolIndex, StreamId};
 use crate::streams::StreamState;
 
 impl Allocator {
-    /// Says that work on `stream` uses the allocation: after it is freed, its memory waits for that stream too. The
+    /// Notes that work on `stream` uses the allocation: after it is freed, its memory waits for that stream too. The
     /// allocation's own stream need not be named. Address 0 is ignored.
     ///
-    /// With the flag [`use_stream_safe_cuda_allocator`](crate::PaddleFlags::use_stream_safe_cuda_allocator) of a strategy of Paddle's,
-    /// only for work that `stream` was given before the last such call.
+    /// With the flag [`use_stream_safe_cuda_allocator`](crate::PaddleFlags::use_stream_safe_cuda_allocator) of a
+    /// strategy of Paddle's, the memory waits only for work that `stream` was given before the last such call.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; [`Error::HostMemory`](crate::Error::HostMemory); the driver's.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
+    /// [`Error::HostMemory`](crate::Error::HostMemory); the driver's.
     pub fn record_stream(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -37,12 +38,14 @@ impl Allocator {
 }
 
 impl Streams<'_> {
-    /// Takes back what [`Allocator::record_stream`](crate::Allocator::record_stream) said of a live allocation, because `stream` uses it no more: the program has waited
-    /// for that work, or its own stream has. Once freed, the memory does not wait for that stream. Paddle's `EraseStream`
-    /// (`StreamSafeCUDAAllocation`). Does nothing if the stream was not named. Address 0 is ignored.
+    /// Undoes [`Allocator::record_stream`](crate::Allocator::record_stream) for a live allocation that `stream` uses no
+    /// more: the program has waited for that work, or the allocation's own stream has. Once freed, the memory does not
+    /// wait for that stream. Paddle's `EraseStream` (`StreamSafeCUDAAllocation`). Does nothing if the stream was not
+    /// named. Address 0 is ignored.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; the driver's, if it does not know the stream.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; the driver's, if it
+    /// does not know the stream.
     pub fn unrecord(self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -61,10 +64,12 @@ impl Streams<'_> {
         core.checked()
     }
 
-    /// Says that `stream` belongs to someone who may destroy it without a word, such as PyTorch's `ExternalStream`. The
-    /// allocator then names it to the driver only within calls that name it: a request for it, and [`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)
-    /// with it as the current stream, and the free of what [`Allocator::record_stream`](crate::Allocator::record_stream) named it for; it must be live at that time. What
-    /// is freed otherwise, or while it is being captured, serves other streams only after a wait for the device. That ends with [`Self::forget`]. The default stream is ignored.
+    /// Marks `stream` as belonging to an owner who may destroy it without notice, such as PyTorch's `ExternalStream`.
+    /// The allocator then names it to the driver only within calls that name it, when it must be live: a request for
+    /// it, [`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream) with it as the current
+    /// stream, and the free of an allocation that [`Allocator::record_stream`](crate::Allocator::record_stream) named
+    /// it for. Memory that is freed otherwise, or while the stream is being captured, serves other streams only after a
+    /// wait for the device. [`Self::forget`] ends the mark. The default stream is ignored.
     ///
     /// # Errors
     /// The driver's, if it does not know the stream.
@@ -86,11 +91,13 @@ impl Streams<'_> {
     /// is short. Frees that wait for the stream are completed.
     ///
     /// Its live memory stays valid, and belongs to no stream: once freed it serves others, so name the streams that go
-    /// on using it with [`Allocator::record_stream`](crate::Allocator::record_stream). A later call with the same handle means a new stream, which has to be named
-    /// for that memory like any other. The default stream cannot be destroyed, and is not forgotten.
+    /// on using it with [`Allocator::record_stream`](crate::Allocator::record_stream). A later call with the same
+    /// handle means a new stream, which must be named for that memory like any other. The default stream cannot be
+    /// destroyed, and is not forgotten.
     ///
-    /// The wait is short if the program has already waited itself. Where memory of the stream was freed under another one
-    /// ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), the CPU waits for the device. The call walks all blocks.
+    /// The wait is short if the program has already waited itself. Where memory of the stream was freed under another
+    /// one ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), the CPU waits for the
+    /// device. The call walks all blocks.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -129,14 +136,14 @@ impl Core {
         let pools = self.heap.pools_of(stream).try_to_vec()?;
         let known = pools.iter().copied().find(|large| !self.heap.is_private(*large) && !self.heap.pool(*large).ended);
         let waited = self.timed(|_, context| {
-            // The handle may be a new stream's by now: a wait for that one says nothing of the old one's work.
+            // The handle may name a new stream by now: a wait for that one does not cover the old one's work.
             if let Some(large) = known
                 && context.on_streams().1.stream_state(large)? == StreamState::Ended
             {
                 return Ok(());
             }
             match context.driver().stream_synchronize(stream) {
-                // The stream was destroyed already: its work is waited for together with all other work.
+                // The stream was destroyed already: a wait for the device covers its work.
                 Err(error) if error.status.may_name_no_stream() => context.driver().synchronize(),
                 waited => waited,
             }

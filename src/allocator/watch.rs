@@ -18,7 +18,7 @@ impl Core {
         Some(result)
     }
 
-    /// Serves a request by a guarded block, if it is to be guarded and can be.
+    /// Serves a request by a guarded block, if the request is to be guarded and can be.
     pub(super) fn allocate_guarded(&mut self, order: &Order) -> Result<Option<u64>> {
         let Some(graphs) =
             self.features.guard.as_ref().filter(|guard| guard.wants(order.size)).map(|g| g.options().graphs)
@@ -36,8 +36,8 @@ impl Core {
         Ok(Some(address))
     }
 
-    /// Memory of a source of its own comes in the source's segments. What a graph uses cannot be unmapped while the graph
-    /// may be launched, so it is guarded only where that was asked for.
+    /// Returns whether a request may be guarded. A source's memory comes in the source's segments, so it is not. Memory
+    /// that a graph uses cannot be unmapped while the graph may be launched, so it is guarded only if `graphs` is set.
     fn may_be_guarded(&self, prepared: &Prepared, graphs: bool) -> bool {
         let Some(private) = prepared.private else { return true };
         let is_captured = private.captured || self.heap.private().get(private.owner).is_some_and(|pool| pool.captured);
@@ -53,7 +53,8 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a live allocation out of the address table. An address that is none is explained, if guard mode knows it.
+    /// Takes a live allocation out of the address table. If none starts at the address, the error says what guard mode
+    /// knows of it.
     #[inline]
     pub(super) fn take_live(&mut self, address: u64) -> Result<BlockId> {
         self.heap.take_live(address).map_err(|error| self.explained(address, error))
@@ -65,7 +66,7 @@ impl Core {
         finding.map_or(error, |finding| Error::WrongFree { address, finding: Box::new(finding) })
     }
 
-    /// Looks at a block that is about to be freed, while guard mode is on. Returns its address and its stream, for
+    /// Takes the steps of guard mode before a block is freed. Returns the block's address and stream, for
     /// [`Self::end_watched_free`].
     pub(super) fn begin_watched_free(&mut self, id: BlockId) -> Option<(u64, StreamId)> {
         self.features.guard.as_ref()?;
@@ -82,8 +83,8 @@ impl Core {
         });
     }
 
-    /// Finds the streams that still use a block which is about to be freed, and that nobody named. The memory waits for
-    /// them all the same: the run goes on as if they had been named.
+    /// Finds the streams that still use a block which is about to be freed, and that were not named. The memory waits
+    /// for them all the same: the run goes on as if they had been named.
     pub(super) fn find_missing_record_stream(&mut self, id: BlockId) {
         if self.features.guard.is_none() {
             return;
@@ -98,7 +99,7 @@ impl Core {
         }
     }
 
-    /// Gives the memory of a private pool that has just ended back, so that a graph which is launched all the same has an
+    /// Gives back the memory of a private pool that has just ended, so that a graph launched all the same meets an
     /// illegal address. The CPU waits for the device.
     pub(super) fn end_guarded_pools(&mut self) {
         if self.capturing() || !self.features.guard.as_ref().is_some_and(|guard| guard.options().graphs) {
@@ -111,7 +112,7 @@ impl Core {
         self.on_guard(Guard::drain);
     }
 
-    /// Unmaps all guarded memory that can go. The CPU waits for it.
+    /// Unmaps all guarded memory that can be unmapped. The CPU waits for the device.
     pub(super) fn drain_guard(&mut self) {
         self.on_guard(Guard::drain);
     }

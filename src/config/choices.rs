@@ -33,17 +33,19 @@ impl StreamSharing {
     }
 }
 
-/// Whether chunks of physical memory that are partly in use are split, so that what lies free inside of them serves any
-/// request, with the strategy `stitch`. The parts in use get other physical memory under the same addresses, contents kept.
+/// Whether chunks of physical memory that are partly in use are split, so that free memory inside them serves any
+/// request, with the strategy `stitch`. The parts in use get other physical memory under the same addresses, contents
+/// kept.
 ///
 /// # No work may use the memory meanwhile
-/// Before an exchange the CPU waits for the device. Until the allocation returns, no thread may give it work that uses memory
-/// of the allocator: its addresses have no memory for some microseconds. A program whose threads take turns keeps to this by
-/// itself, as PyTorch does with one training loop. One whose threads launch kernels beside each other does not.
-/// Memory of private pools (CUDA graphs) is exchanged too, so no graph may be launched meanwhile.
+/// Before an exchange the CPU waits for the device. Until the allocation returns, no thread may give the device work
+/// that uses memory of the allocator: its addresses have no memory for some microseconds. A program whose threads take
+/// turns obeys this rule by itself, as PyTorch does with one training loop. A program whose threads launch kernels
+/// concurrently does not. Memory of private pools (CUDA graphs) is exchanged too, so no graph may be launched
+/// meanwhile.
 ///
-/// Memory that other processes were given is never exchanged; nothing is, during captures, in guard mode, or once another
-/// device has access. Memory that is registered elsewhere (NCCL, RDMA) must be named to
+/// Memory that other processes were given is never exchanged; no memory is, during captures, in guard mode, or once
+/// another device has access. Memory that is registered elsewhere (NCCL, RDMA) must be named to
 /// [`Sharing::pin_physical`](crate::operations::Sharing::pin_physical).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -1,7 +1,7 @@
 //! Which options have an effect: with which strategies, beside which other options, on which devices.
 //!
-//! Owns: the tables, from which the warnings follow, and `docs/options.md` with them. An option counts as given if its value is not
-//! the default.
+//! Owns: the tables, from which the warnings and part of `docs/options.md` follow. An option counts as given if its
+//! value is not the default.
 
 use super::choices::StreamSharing;
 use super::options::{Config, GuardOptions, ROWS};
@@ -14,7 +14,7 @@ use std::fmt;
 struct Rule {
     options: &'static [&'static str],
     has_effect: fn(&Config, &DeviceProperties) -> bool,
-    /// Why there is none where `has_effect` is false.
+    /// Why the option has no effect where `has_effect` is false.
     reason: &'static str,
 }
 
@@ -98,7 +98,7 @@ const RULES: &[Rule] = &[
 
 /// Why an option has no effect.
 enum Reason {
-    /// The strategy, and those that heed the option.
+    /// The strategy in use, and the strategies that heed the option.
     Strategy(StrategyKind, &'static [StrategyKind]),
     Rule(&'static str),
 }
@@ -116,12 +116,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Says in the log that an option was given which has no effect, and why.
+/// Logs that an option was given which has no effect, and why.
 pub(super) fn tell(option: &str, reason: impl fmt::Display) {
     tracing::warn!("the option `{option}` has no effect: {reason}");
 }
 
-/// Says in the log which of these options have no effect on a device, one warning for each.
+/// Logs a warning for each of these options that has no effect on a device.
 pub(crate) fn tell_without_effect(config: &Config, device: &DeviceProperties) {
     for row in ROWS.iter().filter(|row| (row.is_given)(config)) {
         if let Some(reason) = reason(row, config, device) {
@@ -138,7 +138,7 @@ pub(crate) fn has_effect(option: &str, config: &Config, device: &DevicePropertie
 
 /// Returns why a given option has no effect, or `None` if it has one.
 fn reason(row: &Row<Config>, config: &Config, device: &DeviceProperties) -> Option<Reason> {
-    // A pool of the host's memory sets it by itself, whatever the strategy.
+    // A pool of host memory sets the option by itself, whatever the strategy.
     let is_set = row.name == "sharing" && config.sharing == StreamSharing::Completed;
     if !is_set && !row.strategies.contains(&config.strategy) {
         return Some(Reason::Strategy(config.strategy, row.strategies));
@@ -151,7 +151,7 @@ fn reason(row: &Row<Config>, config: &Config, device: &DeviceProperties) -> Opti
 mod tests {
     use super::*;
 
-    /// Each name in the rules is that of an option, as it is written.
+    /// Checks that each name in the rules is that of an option, as it is written.
     #[test]
     fn every_name_is_that_of_an_option() {
         for option in RULES.iter().flat_map(|rule| rule.options) {

@@ -1,4 +1,4 @@
-//! What is wrong with options that were given.
+//! Errors in the options that were given.
 //!
 //! Owns: [`ConfigError`]. `names.rs` has its words.
 
@@ -42,9 +42,9 @@ pub enum ConfigError {
     Syntax {
         /// The whole text.
         text: String,
-        /// Where it went wrong, in bytes.
+        /// The position of the error, in bytes.
         at: usize,
-        /// What was expected there.
+        /// The text that was expected there.
         expected: &'static str,
     },
 }

@@ -3,17 +3,17 @@
 use super::{Config, ConfigError, Split, StreamSharing};
 
 impl Config {
-    /// Returns these options for memory that the CPU uses too: streams share what an event has been seen to have passed, and no
-    /// stream waits for another on the GPU, for which the CPU would not wait.
+    /// Returns these options for memory that the CPU uses too: streams share memory whose event is complete, and no
+    /// stream waits for another on the GPU, since the CPU would not wait with it.
     ///
     /// # Errors
-    /// Those of [`Self::check_for_host_pool`].
+    /// The errors of [`Self::check_for_host_pool`].
     pub fn for_host_pool(self) -> Result<Self, ConfigError> {
         self.check_for_host_pool()?;
         Ok(Self { sharing: StreamSharing::Completed, ..self })
     }
 
-    /// Refuses options with which the allocator looks at contents in the order of streams.
+    /// Refuses options with which the device reads or writes contents in the order of streams.
     ///
     /// # Errors
     /// [`ConfigError::BadValue`] for guard mode, `split` and `spill`.

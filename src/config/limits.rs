@@ -1,8 +1,8 @@
 //! How much memory an allocator may hold.
 //!
 //! Owns: the two limits, and whether an increase keeps within them. PyTorch's strategies count a whole segment against
-//! the fraction, whatever they map of it; the limit in bytes counts the bytes that are really taken. Beside them stands the
-//! headroom: not how much is held, but how much of the device stays free, whoever holds the rest.
+//! the fraction, whatever they map of it; the limit in bytes counts the bytes that are really taken. The headroom
+//! limits not the memory held, but how much of the device stays free, whoever holds the rest.
 
 use super::options::Config;
 
@@ -17,11 +17,11 @@ pub enum Limit {
     Fraction,
     /// The option `memory_limit`, or [`MemoryLimits::set_bytes`](crate::operations::MemoryLimits::set_bytes).
     Bytes,
-    /// Both limits: each of them alone forbids it.
+    /// Both limits: each of them alone forbids the increase.
     Both,
 }
 
-/// The most bytes that may be held, if that is limited.
+/// The limits on the bytes that may be held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     fraction: Option<u64>,
@@ -37,24 +37,24 @@ pub(crate) struct Increase {
 }
 
 impl Increase {
-    /// An increase that both limits count alike.
+    /// Returns an increase that both limits count alike.
     pub(crate) const fn of(bytes: u64) -> Self {
         Self { against_fraction: Some(bytes), against_bytes: Some(bytes) }
     }
 
-    /// A segment as PyTorch counts it, before any memory is taken.
+    /// Returns a segment as PyTorch counts it, before any memory is taken.
     pub(crate) const fn segment(bytes: u64) -> Self {
         Self { against_fraction: Some(bytes), against_bytes: None }
     }
 
-    /// The bytes really taken for a segment that was counted before.
+    /// Returns the bytes really taken for a segment that was counted before.
     pub(crate) const fn taken(bytes: u64) -> Self {
         Self { against_fraction: None, against_bytes: Some(bytes) }
     }
 }
 
 impl Limits {
-    /// The limits under these options, on a device with `total` bytes.
+    /// Returns the limits under these options, on a device with `total` bytes.
     pub(crate) fn new(config: &Config, total: u64) -> Self {
         let fraction = config.memory_fraction.map(|fraction| (total as f64 * fraction) as u64);
         Self { fraction, bytes: config.memory_limit, headroom: config.headroom }
@@ -75,21 +75,21 @@ impl Limits {
         self.headroom
     }
 
-    /// Returns the bytes that may be taken if `held` bytes are held, and the device has so many free.
+    /// Returns the bytes that may be taken if `held` bytes are held, and `free` bytes of the device are free.
     pub(crate) fn room(&self, held: u64, free: u64) -> u64 {
         let within = self.lowest().map_or(u64::MAX, |limit| limit.saturating_sub(held));
         within.min(free.saturating_sub(self.headroom))
     }
 
-    /// Returns by how many bytes what is held must fall, or what others hold, before `more` bytes may be taken: if `held` bytes are
-    /// held, and the device has so many free. What is held may be above a limit that was lowered, and what is free below the
-    /// headroom.
+    /// Returns by how many bytes the memory held, or the memory of others, must fall before `more` bytes may be taken,
+    /// if `held` bytes are held and `free` bytes of the device are free. `held` may be above a limit that was lowered,
+    /// and `free` below the headroom.
     pub(crate) fn missing(&self, held: u64, free: u64, more: u64) -> u64 {
         let beyond_limit = self.lowest().map_or(0, |limit| held.saturating_add(more).saturating_sub(limit));
         beyond_limit.max(more.saturating_add(self.headroom).saturating_sub(free))
     }
 
-    /// Returns whether the headroom stays free if so many bytes are taken of a device with `free` bytes.
+    /// Returns whether the headroom stays free if `more` is taken of a device with `free` bytes free.
     pub(crate) fn leaves_headroom(&self, free: u64, more: Increase) -> bool {
         more.against_bytes.is_none_or(|more| more.saturating_add(self.headroom) <= free)
     }
@@ -140,7 +140,7 @@ mod tests {
         assert!(limits.leaves_headroom(30, Increase::of(10)) && !limits.leaves_headroom(30, Increase::of(11)));
         assert!(limits.leaves_headroom(20, Increase::of(0)) && !limits.leaves_headroom(19, Increase::of(0)));
         assert!(!limits.leaves_headroom(u64::MAX - 1, Increase::of(u64::MAX)));
-        // What PyTorch counts is not what is taken.
+        // PyTorch's count is not the memory taken.
         assert!(limits.leaves_headroom(0, Increase::segment(10)));
     }
 

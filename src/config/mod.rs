@@ -1,6 +1,6 @@
 //! The options of an allocator: the typed [`Config`], and the same in PyTorch's syntax.
 //!
-//! Owns: the options, their defaults and limits; how a request becomes a block size; how much may be held.
+//! Owns: the options, their defaults and limits; how a request becomes a block size; how much memory may be held.
 
 mod choices;
 mod effect;

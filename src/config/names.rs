@@ -1,4 +1,4 @@
-//! The names of the options, and what is said of names and values that are wrong.
+//! The names of the options, and the messages about wrong names and values.
 //!
 //! Owns: the options without effect, the removed ones, and the words of [`ConfigError`].
 
@@ -18,7 +18,7 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
     "pinned_reserve_segment_size_mb",
 ];
 
-/// Why they have none.
+/// Why these options have no effect.
 pub(super) const OF_PYTORCH: &str =
     "it concerns page-locked memory, locking or graph capture in PyTorch's own allocator";
 
@@ -32,12 +32,12 @@ pub(super) const REMOVED: [(&str, &str); 6] = [
     ("FLAGS_vmm_v2_small_pool_handle_size_in_mb", "leave it out: a handle of small requests has 2 MiB"),
 ];
 
-/// The names of all options that have an effect.
+/// Returns the names of all options that have an effect.
 pub(super) fn option_list() -> impl Iterator<Item = &'static str> {
     ROWS.iter().map(|row| row.name)
 }
 
-/// The names of all options, with or without effect.
+/// Returns the names of all options, with or without effect.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     option_list().chain(WITHOUT_EFFECT)
 }

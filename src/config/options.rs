@@ -1,4 +1,4 @@
-//! The options of an allocator, and what follows from several of them.
+//! The options of an allocator, and the rules that depend on several of them.
 //!
 //! Owns: [`Config`] and its parts, made of `table.rs`. `syntax.rs` reads and writes them as text.
 
@@ -22,7 +22,7 @@ const PYTORCH_LIKE: [StrategyKind; 4] = [Caching, Expandable, Gmlake, Stitch];
 include!("table.rs");
 
 impl Config {
-    /// The default options with another strategy.
+    /// Returns the default options with another strategy.
     #[must_use]
     pub fn with_strategy(strategy: StrategyKind) -> Self {
         Self::default().of_strategy(strategy)
@@ -34,12 +34,12 @@ impl Config {
         Self { strategy, strategy_named: true, ..self }
     }
 
-    /// Returns whether a device must have what the strategy needs.
+    /// Returns whether a device that lacks what the strategy needs is an error.
     pub(crate) fn insists_on_strategy(&self) -> bool {
         self.strategy_named || self.strategy != StrategyKind::default()
     }
 
-    /// Returns whether chunks may be split: that takes a wait for the device, which a bound on waits forbids.
+    /// Returns whether chunks may be split. A split waits for the device, which a bound on waits forbids.
     pub(crate) fn splits(&self) -> bool {
         self.split != Split::Off && self.wait_ms.is_none()
     }
@@ -92,12 +92,12 @@ fn set_backend(config: &mut Config, option: &str, value: &str) -> Result<(), Con
 
 fn set_large_segment_size(config: &mut Config, option: &str, value: &str) -> Result<(), ConfigError> {
     config.large_segment_size = Mib.read(option, value)?;
-    // The default of the other option follows, because it may not be smaller.
+    // The default of the other option follows, since it may not be smaller.
     config.max_non_split_rounding = config.max_non_split_rounding.max(config.large_segment_size);
     Ok(())
 }
 
-/// Sets which mistakes are looked for, and leaves the other options of guard mode.
+/// Sets which mistakes guard mode looks for, and keeps its other options.
 fn set_guard(config: &mut Config, option: &str, value: &str) -> Result<(), ConfigError> {
     let GuardOptions { sample, min_size, quarantine, .. } = config.guard;
     config.guard = GuardOptions { sample, min_size, quarantine, ..GuardParts.read(option, value)? };
@@ -105,16 +105,16 @@ fn set_guard(config: &mut Config, option: &str, value: &str) -> Result<(), Confi
 }
 
 impl GuardOptions {
-    /// What `guard:on` switches on: all but `graphs`.
+    /// Guard mode as `guard:on` switches it on: all parts but `graphs`.
     pub const ON: Self = Self { page: true, canary: true, poison: true, streams: true, ..Self::OFF };
 
-    /// Returns whether it looks for anything.
+    /// Returns whether guard mode looks for any mistakes.
     #[must_use]
     pub const fn is_on(&self) -> bool {
         self.page || self.streams
     }
 
-    /// Returns what is looked for, by the names of the option `guard`.
+    /// Returns the parts of guard mode, by the names of the option `guard`.
     fn parts(&mut self) -> [(&'static str, &mut bool); 5] {
         let Self { page, canary, poison, streams, graphs, .. } = self;
         [("page", page), ("canary", canary), ("poison", poison), ("streams", streams), ("graphs", graphs)]
@@ -126,7 +126,7 @@ impl GuardOptions {
     }
 }
 
-/// Prints what it looks for, as the value of the option `guard`.
+/// Prints the parts of guard mode that are on, as the value of the option `guard`.
 impl fmt::Display for GuardOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match { *self }.parts().map(|(_, is_on)| *is_on) {
@@ -145,7 +145,7 @@ impl fmt::Display for GuardOptions {
     }
 }
 
-/// What guard mode looks for: `off`, `on`, `all`, or names joined by `|`.
+/// The syntax of `guard`: `off`, `on`, `all`, or names of parts joined by `|`.
 struct GuardParts;
 
 impl GuardParts {

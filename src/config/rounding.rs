@@ -4,7 +4,7 @@
 //! `get_allocation_size` of c10/cuda/CUDACachingAllocator.cpp, 2.11), which every strategy here shares so that they can
 //! be compared.
 
-/// Every block is a multiple of this, in bytes (`kMinBlockSize`).
+/// Block sizes are multiples of this, in bytes (`kMinBlockSize`).
 pub const MIN_BLOCK: u64 = 512;
 /// Requests of up to this many bytes are small (`kSmallSize`).
 pub const SMALL_LIMIT: u64 = 1 << 20;
@@ -14,9 +14,9 @@ pub const SMALL_SEGMENT: u64 = 2 << 20;
 pub const MIN_LARGE: u64 = 10 << 20;
 /// Default size of the segments that large requests share, in bytes (`large_segment_size_mb`).
 pub const LARGE_SEGMENT: u64 = 20 << 20;
-/// Larger segments are a multiple of this, in bytes (`kRoundLarge`).
+/// The sizes of larger segments are multiples of this, in bytes (`kRoundLarge`).
 pub const ROUND_LARGE: u64 = 2 << 20;
-/// No request may be larger than this, in bytes (PyTorch refuses more than 1 EB).
+/// The largest request that can be served, in bytes (PyTorch refuses more than 1 EB).
 pub const MAX_REQUEST: u64 = 1 << 60;
 /// The powers of two, from 1 MiB to 32 GiB, for which `roundup_power2_divisions` has a value each.
 pub const ROUNDUP_INTERVALS: usize = 16;
@@ -47,9 +47,9 @@ pub fn round_size(size: u64, divisions: &RoundupDivisions) -> u64 {
 pub(crate) enum Rounding {
     /// PyTorch's: multiples of 512 bytes, and `roundup_power2_divisions`.
     PyTorch,
-    /// The next multiple of so many bytes, a multiple of 512, with `padding` bytes added before.
+    /// The next multiple of `of` bytes, itself a multiple of 512, with `padding` bytes added before.
     Multiple { of: u64, padding: u64 },
-    /// The next power of two, at least so many bytes.
+    /// The next power of two, at least `least` bytes.
     PowerOfTwo { least: u64 },
     /// The next of some classes of size: [`CLASSES`] for each power of two, all of them multiples of 512.
     Classes,

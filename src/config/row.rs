@@ -1,4 +1,4 @@
-//! The macro that makes the options from their table: the structs with their defaults, and a row for each option.
+//! The macro that defines the options from their table: the structs with their defaults, and a row for each option.
 //!
 //! Owns: [`Row`], and the macro `options!` that `table.rs` is written in.
 
@@ -12,7 +12,7 @@ pub(super) struct Row<C> {
     pub(super) name: &'static str,
     /// The strategies that heed the option.
     pub(super) strategies: &'static [StrategyKind],
-    /// Sets the option to the value that a text says.
+    /// Sets the option to the value of a text.
     pub(super) set: fn(&mut C, &str) -> Result<(), ConfigError>,
     /// Whether the option differs from its default.
     pub(super) is_given: fn(&C) -> bool,
@@ -22,7 +22,7 @@ pub(super) struct Row<C> {
     pub(super) check: fn(&C) -> Result<(), ConfigError>,
 }
 
-/// Refuses a value for which `valid` has another expectation.
+/// Checks a value by `valid`, which returns the expectation that the value does not meet.
 pub(super) fn check<T, C>(
     option: &str,
     syntax: &impl Syntax<T>,
@@ -33,7 +33,7 @@ pub(super) fn check<T, C>(
     valid(value, config).map_err(|expected| bad_value(option, &syntax.show(value), &expected))
 }
 
-/// Makes the structs of the options, and `ROWS` with a row for each option. `table.rs` says what is written how.
+/// Defines the structs of the options, and `ROWS` with a row for each option. `table.rs` describes the syntax.
 macro_rules! options {
     ($(
         $(#[$about:meta])*

@@ -1,21 +1,21 @@
-//! Live memory that does not fit the device: what of it lies in the machine's memory instead.
+//! Live memory that does not fit the device: the part of it that lies in host memory instead.
 //!
-//! Owns: what is told of memory that may be spilled, the trait by which it is chosen, and the choice that is the default.
+//! Owns: the description of memory that may be spilled, the trait of policies that choose it, and the default policy.
 
 use std::fmt;
 
-/// What a program says of its use of an allocation ([`Spilling::advise`](crate::operations::Spilling::advise)).
+/// Access advice of a program for an allocation ([`Spilling::advise`](crate::operations::Spilling::advise)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[repr(u8)]
 pub enum Advice {
-    /// It is not used for a while: it is spilled first.
+    /// The allocation is not used for a while: it is spilled first.
     Cold,
-    /// Nothing is known.
+    /// No access advice has been given for the allocation.
     #[default]
     Normal,
-    /// It is used all the time: it is spilled last.
+    /// The allocation is used all the time: it is spilled last.
     Hot,
 }
 
@@ -40,36 +40,37 @@ impl fmt::Display for Advice {
     }
 }
 
-/// A chunk of physical memory that may be spilled: no other process, device or registration knows it, no graph's private pool
-/// has a part of it, and no part of it is for small requests.
+/// A chunk of physical memory that may be spilled: no other process, device or registration uses it, no graph's private
+/// pool has a part of it, and no part of it is for small requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpillCandidate {
-    /// Bytes by which the device has more memory then.
+    /// Bytes of device memory that spilling the chunk frees.
     pub size: u64,
-    /// Bytes of them that live blocks have: they are copied, and take the machine's memory.
+    /// The part of `size` in live blocks: these bytes are copied, and take host memory.
     pub live: u64,
-    /// Bytes of the largest live block of which a part lies in it.
+    /// Bytes of the largest live block of which a part lies in the chunk.
     pub largest: u64,
-    /// Allocations and frees since the program last said that it uses one of the blocks in it: since it was allocated, named to
-    /// [`Allocator::record_stream`](crate::Allocator::record_stream), or advised.
+    /// Allocations and frees since the program last used one of the blocks in the chunk: since it was allocated, named
+    /// to [`Allocator::record_stream`](crate::Allocator::record_stream), or advised.
     pub age: u64,
-    /// The hottest that the program said of any block in it.
+    /// The hottest advice for any block in the chunk.
     pub advice: Advice,
 }
 
-/// Chooses which live memory is spilled. It runs under the allocator's lock, and must neither call the allocator nor panic.
+/// A policy that chooses which live memory is spilled. Called under the allocator's lock: it must neither call the
+/// allocator nor panic.
 pub trait SpillPolicy: Send + Sync {
     /// Returns the name for reports.
     fn name(&self) -> &'static str;
 
-    /// Returns how cold a chunk is: those with the highest figures are spilled first, and come back last. `None`: it is not
-    /// spilled.
+    /// Returns how cold a chunk is: the chunks with the highest figures are spilled first, and come back last. A chunk
+    /// with `None` is not spilled.
     fn coldness(&self, candidate: &SpillCandidate) -> Option<u64>;
 }
 
-/// The default: what the program calls cold first, and what it calls hot last. Then what was not used for long, told apart by
-/// powers of two, and of that what lies in the largest blocks.
+/// The default policy: [`Advice::Cold`] memory first, [`Advice::Hot`] memory last. Among equal advice, memory that was
+/// not used for long, by powers of two of its age; among equal ages, memory in the largest blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ColdestFirst;
 
@@ -79,7 +80,7 @@ impl SpillPolicy for ColdestFirst {
     }
 
     fn coldness(&self, candidate: &SpillCandidate) -> Option<u64> {
-        /// Of the figure: two for the advice, six for the age.
+        /// The bits of the figure that hold the size; two hold the advice, six the age.
         const BITS_OF_SIZE: u32 = 56;
         const UNIT: u64 = 64 << 10;
         let advice = match candidate.advice {

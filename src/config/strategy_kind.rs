@@ -1,14 +1,13 @@
-//! The strategies by name, and the families that they are of.
+//! The strategies by name, and the families to which they belong.
 //!
-//! Owns: [`StrategyKind`]. `src/strategy/mod.rs` makes the strategy of each,
-//! `strategy_names.rs` reads their names.
+//! Owns: [`StrategyKind`]. `src/strategy/mod.rs` makes the strategy of each, `strategy_names.rs` reads their names.
 
 use std::fmt;
 
 /// Makes the enum and the lists of the strategies from one table: for each family its name, and the names of its strategies.
 macro_rules! kinds {
     ($($(#[$about:meta])* $family:ident[$count:literal] { $($(#[$doc:meta])* $kind:ident = $name:literal,)* })*) => {
-        /// The strategy for requests that no free block fits, and what becomes of free memory.
+        /// The strategy for requests that no free block fits, and for free memory.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum StrategyKind {
@@ -76,7 +75,7 @@ kinds! {
 }
 
 impl StrategyKind {
-    /// Families of strategies by name: what a command takes instead of a list of names.
+    /// Families of strategies by name, which a command takes instead of a list of names.
     pub const FAMILIES: [(&'static str, &'static [Self]); 5] = [
         ("main", &Self::MAIN),
         ("classic", &Self::CLASSIC),
@@ -103,13 +102,13 @@ impl StrategyKind {
     }
 
     /// Returns whether free memory of a stream may lie anywhere at home, joined by views where a request needs it. Such
-    /// memory is no stream's own.
+    /// memory belongs to no stream.
     pub(crate) const fn joins_free_memory(self) -> bool {
         matches!(self, Self::Stitch)
     }
 }
 
-/// As its name.
+/// Serializes the name.
 #[cfg(feature = "serde")]
 impl serde::Serialize for StrategyKind {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

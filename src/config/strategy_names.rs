@@ -6,7 +6,7 @@ use crate::nearest::near;
 use std::str::FromStr;
 
 impl StrategyKind {
-    /// Returns the strategies of a family, or the one of this name.
+    /// Returns the strategies of a family, or the strategy of this name.
     ///
     /// ```
     /// use seamalloc::StrategyKind;
@@ -16,7 +16,7 @@ impl StrategyKind {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError::UnknownStrategy`] if there is neither; [`ConfigError::Removed`] for `planned`.
+    /// [`ConfigError::UnknownStrategy`] if there is no such family or strategy; [`ConfigError::Removed`] for `planned`.
     pub fn named(text: &str) -> Result<Vec<Self>, ConfigError> {
         match Self::FAMILIES.iter().find(|(name, _)| *name == text) {
             Some((_, kinds)) => Ok(kinds.to_vec()),

@@ -1,7 +1,7 @@
 //! PyTorch's syntax of options (`key:value,key:[a:b,c:d]`), read and written.
 //!
-//! Owns: how options stand in one text. `values.rs` has the syntax of each value. The syntax is that of `PYTORCH_CUDA_ALLOC_CONF`, so
-//! that a setting can be copied as it is.
+//! Owns: how options are written in one text. `values.rs` has the syntax of each value. The syntax is that of
+//! `PYTORCH_CUDA_ALLOC_CONF`, so that a setting can be copied as it is.
 
 use super::effect;
 use super::error::ConfigError;
@@ -41,7 +41,7 @@ impl Config {
     /// Returns these options, changed by those of `text`.
     ///
     /// # Errors
-    /// As [`Config::parse`].
+    /// The errors of [`Config::parse`].
     pub fn overlaid(mut self, text: &str) -> Result<Self, ConfigError> {
         for (key, value) in split_options(text)? {
             if value != NOT_GIVEN {
@@ -53,7 +53,8 @@ impl Config {
         self.validated()
     }
 
-    /// The names of all options that have an effect, as [`Config::parse`] reads them. `docs/options.md` has a row for each.
+    /// Returns the names of all options that have an effect, as [`Config::parse`] reads them. `docs/options.md` has a
+    /// row for each.
     ///
     /// ```
     /// assert!(seamalloc::Config::option_names().any(|name| name == "max_split_size_mb"));

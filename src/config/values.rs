@@ -1,4 +1,4 @@
-//! How the values of options are written as text.
+//! The text syntax of the values of options.
 //!
 //! Owns: a [`Syntax`] for each unit. `table.rs` says which option has which.
 
@@ -69,7 +69,7 @@ impl Syntax<u64> for AtLeastOne {
     }
 }
 
-/// A number with a fraction; the text says what is expected.
+/// A number with a fraction; the text describes the expected values.
 pub(super) struct Number(pub(super) &'static str);
 
 impl Syntax<f64> for Number {
@@ -136,7 +136,7 @@ impl Syntax<u64> for Mib {
     }
 }
 
-/// Bytes, as a size with a unit, such as this one.
+/// Bytes, as a size with a unit; the text is an example.
 pub(super) struct Bytes(pub(super) &'static str);
 
 impl Syntax<u64> for Bytes {
@@ -152,7 +152,7 @@ impl Syntax<u64> for Bytes {
     }
 }
 
-/// As [`Bytes`], and printed in bytes.
+/// Bytes read as [`Bytes`], and printed without a unit.
 pub(super) struct InBytes(pub(super) Bytes);
 
 impl Syntax<u64> for InBytes {
@@ -165,7 +165,7 @@ impl Syntax<u64> for InBytes {
     }
 }
 
-/// Bytes of the host: `host=64GiB`.
+/// Bytes of host memory: `host=64GiB`.
 pub(super) struct HostSize;
 
 impl Syntax<u64> for HostSize {
@@ -216,7 +216,7 @@ impl Syntax<bool> for Switch {
     }
 }
 
-/// A value that may be absent, and is not printed then.
+/// A value that may be absent, and is then not printed.
 pub(super) struct Optional<S>(pub(super) S);
 
 impl<T, S: Syntax<T>> Syntax<Option<T>> for Optional<S> {
@@ -229,7 +229,7 @@ impl<T, S: Syntax<T>> Syntax<Option<T>> for Optional<S> {
     }
 }
 
-/// A value that may be absent, which is typed as `off`.
+/// A value that may be absent, written as `off`.
 pub(super) struct OrOff<S>(pub(super) S);
 
 impl<T, S: Syntax<T>> Syntax<Option<T>> for OrOff<S> {
@@ -245,7 +245,7 @@ impl<T, S: Syntax<T>> Syntax<Option<T>> for OrOff<S> {
     }
 }
 
-/// One of some values, by its name; the text says which there are.
+/// One of several values, by its name; the text lists the names.
 pub(super) struct Choice<T: 'static>(
     pub(super) &'static [T],
     pub(super) fn(T) -> &'static str,
@@ -263,7 +263,7 @@ impl<T: Copy> Syntax<T> for Choice<T> {
     }
 }
 
-/// The names of [`StreamSharing`], and `auto`, which an earlier version had.
+/// The names of [`StreamSharing`], and `auto`, a name of an earlier version.
 pub(super) struct Sharing;
 
 impl Sharing {
@@ -298,7 +298,7 @@ impl Syntax<StrategyKind> for StrategyName {
     }
 }
 
-/// A value that is printed as this text, and that a function of its own sets.
+/// A value that is printed as this text, and set by a function of its own.
 pub(super) struct Spelled(pub(super) &'static str);
 
 impl<T> Syntax<T> for Spelled {
@@ -311,14 +311,15 @@ impl<T> Syntax<T> for Spelled {
     }
 }
 
-/// `4`, or `[256:1,512:2,>:4]`: the divisions from each power of two (in MiB) on. As in PyTorch, sizes below the first named interval
-/// take its divisions, `>` applies from the last named interval on, and an interval between two named ones stays off.
+/// Divisions: `4`, or `[256:1,512:2,>:4]` with the divisions from each power of two (in MiB) on. As in PyTorch, sizes
+/// below the first named interval take its divisions, `>` applies from the last named interval on, and an interval
+/// between two named ones stays off.
 pub(super) struct Divisions;
 
 impl Divisions {
     pub(super) const EXPECTED: &str = "a power of two, or 0 for off";
 
-    /// Returns the first number that is no power of two, and not 0.
+    /// Returns the first number that is neither a power of two nor 0.
     pub(super) fn wrong(divisions: &RoundupDivisions) -> Option<u32> {
         divisions.iter().copied().find(|number| *number != 0 && !number.is_power_of_two())
     }

@@ -19,7 +19,7 @@ const CHUNK_SIZES: [(u64, Option<u64>); 4] =
 pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> Grown<(Cause, Vec<Advice>)> {
     let cause = cause(input, figures);
     if input.heap.has_source(input.request.pool) {
-        // How the source would have answered under other figures is unknown.
+        // The answer of the source under other figures is unknown.
         return Ok((cause, Vec::new()));
     }
     let advice = [
@@ -51,13 +51,13 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
         }
         // If the driver did not tell how much is free, it is unknown whether all of it would have been enough.
         () if needed > max_held && (input.device.is_some() || input.limits.lowest().is_some()) => Cause::TooLittle,
-        // Bounds of ours on views are not the driver's word.
+        // A refusal because of the bounds on views is not the driver's.
         () if figures.is_refused_by_driver() && input.refused.is_none() => Cause::Refused,
         () if figures.capturing => Cause::Capture,
         () if needed.saturating_add(fenced) > max_held => Cause::PrivatePools,
         () if figures.segmented => Cause::OwnSegments,
         () if !figures.stitches => Cause::OneRange,
-        // The last resort may have moved memory since, and left nothing to join.
+        // The last resort may have moved memory since, so that no ranges are left to join.
         () if input.refused.is_some() && servable >= size => Cause::ViewBounds,
         () if servable >= size || growth <= room => Cause::Refused,
         () if figures.is_shared_by_streams() => Cause::OtherStreams { sharing: input.config.sharing },
@@ -65,7 +65,7 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
     }
 }
 
-/// Advises a longer wait, if what is freed and still used would be enough.
+/// Advises a longer wait, if the freed memory that is still used would be enough.
 fn wait_longer(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let pending = figures.memory.pending;
     let bounded = input.config.wait_ms.is_some() && figures.stitches && !figures.capturing;
@@ -100,7 +100,7 @@ fn share_streams(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advic
     helps.then(|| Advice::ShareStreams { free: others() })
 }
 
-/// Advises to split chunks, if enough lies free inside of them.
+/// Advises to split chunks, if enough memory lies free inside them.
 fn split_chunks(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let enough = figures.whole_granules().saturating_add(figures.room) >= figures.with_copies();
     let helps = figures.stitches
@@ -114,7 +114,7 @@ fn split_chunks(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice
     (helps && enough && landlocked > 0).then_some(Advice::SplitChunks { landlocked })
 }
 
-/// Advises the strategy that joins free memory, where another one refused.
+/// Advises the strategy that joins free memory, if another one refused the request.
 fn stitch(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let kept = figures.needed.saturating_add(figures.margin).saturating_add(figures.fenced);
     let joins = input.properties.virtual_memory && kept <= figures.max_held;
@@ -158,7 +158,7 @@ fn free_device(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice>
     (missing > 0 && missing <= elsewhere).then_some(Advice::FreeDevice { missing, elsewhere })
 }
 
-/// Advises a smaller request, or fewer live bytes where freeing live ones can be enough.
+/// Advises a smaller request, or less live memory where freeing live memory can be enough.
 fn ask_less(input: &ReportInput<'_>, cause: Cause, figures: &Figures<'_>) -> Option<Advice> {
     let missing = match cause {
         Cause::TooLittle => figures.needed.saturating_add(figures.fenced).saturating_sub(figures.max_held),

@@ -8,9 +8,9 @@ use crate::ids::Class;
 use crate::report::fragmentation::{Fragmentation, Owner};
 use crate::strategy::{Assumption, Estimates, OWN_SEGMENTS_ESTIMATES};
 
-/// Where an advice depends on how memory would lie under another option, it is given only if this part (1/n) of the
-/// bytes in use, and at least `LEAST_MARGIN`, would be left over: chunks that are partly in use may lose that much. The
-/// recorded jobs run within 1.5% of their live bytes (docs/measurements, "smallest device"). Where little is in use,
+/// An advice that depends on how memory would lie under another option is given only if this part (1/n) of the bytes in
+/// use, and at least `LEAST_MARGIN`, would be left over: chunks that are partly in use may lose that much. The recorded
+/// jobs run within 1.5% of their live bytes (docs/measurements, "smallest device"). Where little memory is in use,
 /// three chunks of 20 MiB and a slab are the margin.
 const MARGIN: u64 = 64;
 const LEAST_MARGIN: u64 = 64 << 20;
@@ -81,7 +81,7 @@ impl<'a> Figures<'a> {
         let ReportInput { heap, request, limits, properties, device, .. } = *self.input;
         let total = device.map_or(properties.total_memory, |info| info.total);
         let most = limits.lowest().unwrap_or(u64::MAX).min(total.saturating_sub(limits.headroom()));
-        // A source of the program's may have memory that is not the device's.
+        // A source of the program may have memory that is not the device's.
         request.size > most && !heap.has_source(request.pool)
     }
 
@@ -92,7 +92,7 @@ impl<'a> Figures<'a> {
     }
 
     /// Returns whether even a somewhat larger request would have been served, in case memory lies differently. During a
-    /// capture it is unknown what a wait would have freed.
+    /// capture, the memory that a wait would have freed is unknown.
     pub(super) fn has_plenty(&self, assumption: Assumption) -> bool {
         // The ends of the view might lie elsewhere in a chunk.
         let more = self.margin.max(largest_chunk(self.input.heap));
@@ -110,7 +110,7 @@ impl<'a> Figures<'a> {
         self.exceeded_by(self.growth)
     }
 
-    /// Returns which limits forbid a growth by so many bytes for the request.
+    /// Returns which limits forbid a growth by `growth` bytes for the request.
     pub(super) fn exceeded_by(&self, growth: u64) -> Option<Limit> {
         let ReportInput { heap, config, request, limits, .. } = *self.input;
         // `expandable` counts against the fraction as PyTorch does.
@@ -122,13 +122,13 @@ impl<'a> Figures<'a> {
         limits.exceeded(heap.reserved(), more)
     }
 
-    /// Returns whether the driver has refused memory that is free by its own word, and that the limits allow.
+    /// Returns whether the driver has refused memory that it calls free, and that the limits allow.
     pub(super) fn is_refused_by_driver(&self) -> bool {
         self.growth <= self.room && self.exceeded().is_none()
     }
 
-    /// Returns how much views would take with the refused one and those refused before it: each live block may be in
-    /// one, which has its own chunks except for the two at its ends.
+    /// Returns the usage of all views with the refused one and those refused before it: each live block may be in a
+    /// view, which has its own chunks except for the two at its ends.
     pub(super) fn views_wanted(&self, refused: ViewUsage) -> ViewUsage {
         let live = self.input.heap.counters().allocation.current();
         let ends = 2 * live * largest_chunk(self.input.heap);
@@ -139,7 +139,7 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// Returns whether one more view is within the bounds, over whatever chunks. `gmlake` refuses none for a bound.
+    /// Returns whether one more view, over any chunks, is within the bounds. `gmlake` refuses no view for a bound.
     pub(super) fn has_room_for_views(&self) -> bool {
         if self.input.config.strategy == StrategyKind::Gmlake {
             return true;
@@ -158,8 +158,8 @@ impl<'a> Figures<'a> {
         self.free_large().map(|block| block.size.saturating_sub(chunk)).sum()
     }
 
-    /// Returns the bytes of the request, and those that must be left over if chunks are split for it: room for copies, and what
-    /// lies otherwise.
+    /// Returns the bytes of the request, and those that must be left over if chunks are split for it: room for copies,
+    /// and the margin for memory that lies differently.
     pub(super) fn with_copies(&self) -> u64 {
         let margin = self.margin.max(largest_chunk(self.input.heap).saturating_mul(2));
         self.input.request.size.saturating_add(margin)

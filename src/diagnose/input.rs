@@ -18,15 +18,15 @@ pub(crate) struct ReportInput<'a> {
     /// `None` if the driver did not tell.
     pub(crate) device: Option<MemoryInfo>,
     pub(crate) request: &'a Request,
-    /// What chooses the memory that is spilled.
+    /// The name of the policy that chooses the memory to spill.
     pub(crate) spill_policy: &'static str,
     /// Whether memory could be exchanged under live addresses, if the program allowed it.
     pub(crate) may_exchange: bool,
-    /// If the bounds on views forbade a view: how much all views would have taken with it.
+    /// The usage of all views with the one that the bounds forbade, if they did.
     pub(crate) refused: Option<ViewUsage>,
-    /// The strategy in whose place the present one is.
+    /// The strategy that the present one replaces.
     pub(crate) instead_of: Option<StrategyKind>,
-    /// What other processes were asked for.
+    /// The requests to other processes.
     pub(crate) lending: Option<Lending>,
     /// Whether the driver has refused addresses for the request.
     pub(crate) no_addresses: bool,

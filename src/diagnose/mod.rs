@@ -1,6 +1,7 @@
-//! Why a request was refused, and how it would have been served: derived from figures, never guessed.
+//! The cause of a refusal, and the changes with which the request would have been served: derived from figures, never
+//! guessed.
 //!
-//! Owns: the judgement. The report that it fills in is a plain value (`report/out_of_memory`).
+//! Owns: the judgement. The resulting report is a plain value (`report/out_of_memory`).
 
 mod advice;
 mod figures;

@@ -11,7 +11,7 @@ use crate::report::fragmentation::Owner;
 use crate::report::out_of_memory::OutOfMemory;
 
 impl ReportInput<'_> {
-    /// Returns the report.
+    /// Returns the report of the refused request.
     ///
     /// # Errors
     /// The host has no memory for it.

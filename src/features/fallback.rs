@@ -1,6 +1,6 @@
-//! Another strategy is in the place of one that the device cannot have.
+//! A fallback strategy, in the place of one that the device cannot have.
 //!
-//! Owns: which one was wanted, and whether the driver refuses addresses.
+//! Owns: which strategy was wanted, and whether the driver refuses addresses.
 
 use crate::config::StrategyKind;
 

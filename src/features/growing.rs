@@ -13,25 +13,26 @@ use rustc_hash::FxHashMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Extent {
-    /// Bytes as asked for by the last [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow) or [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink).
+    /// Bytes as asked for by the last [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow) or
+    /// [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink).
     pub len: u64,
-    /// Bytes from the address on that have memory: to here it grows without the driver.
+    /// Bytes from the address on that have memory: up to here the allocation grows without a driver call.
     pub mapped: u64,
-    /// Bytes of addresses, as asked for.
+    /// Bytes of reserved addresses, as asked for.
     pub capacity: u64,
 }
 
-/// An allocation takes up to this part (1/n) of what it has ahead of what is asked for, so that one that grows by small steps calls
-/// the driver seldom, and 99% of its memory is in use.
+/// The most memory that an allocation takes ahead, as a part (1/n) of its bytes, so that an allocation that grows by
+/// small steps calls the driver seldom, and 99% of its memory is in use.
 const AHEAD: u64 = 128;
-/// The most bytes that it takes ahead.
+/// The most bytes that an allocation takes ahead.
 const MOST_AHEAD: u64 = 64 << 20;
 
 /// The bytes of the next part of an allocation that grows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NextBytes {
     pub(crate) exact: u64,
-    /// Bytes that would also have it grow ahead, if those are more.
+    /// Bytes of the next part that also take memory ahead, if those are more.
     pub(crate) ahead: Option<u64>,
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct Part {
 pub(crate) struct Growth {
     pub(crate) view: ViewId,
     pub(crate) stream: StreamId,
-    /// Whether that stream was forgotten: it has no memory for what is to come, and its handle means another stream.
+    /// Whether that stream was forgotten: it has no memory for later parts, and its handle means another stream.
     pub(crate) ended: bool,
     pub(crate) owner: Option<PoolId>,
     pub(crate) len: u64,
@@ -55,11 +56,11 @@ pub(crate) struct Growth {
     pub(crate) parts: Vec<Part>,
     /// Bytes of all parts.
     pub(crate) mapped: u64,
-    /// Other streams that use it, and so will use what is to come.
+    /// Other streams that use the allocation, later parts included.
     pub(crate) named: Vec<StreamId>,
-    /// What the program said of its use of it, and so of what is to come.
+    /// The access advice for the allocation, later parts included.
     pub(crate) advice: Advice,
-    /// Whether it is growing at this moment: the lock may not be held.
+    /// Whether the allocation is growing at this moment: the lock may not be held.
     pub(crate) busy: bool,
 }
 
@@ -68,7 +69,7 @@ pub(crate) struct Growth {
 pub(crate) struct Growths(FxHashMap<u64, Growth>);
 
 impl Growth {
-    /// One without memory.
+    /// Returns an allocation without memory.
     pub(crate) fn new(view: ViewId, stream: StreamId, owner: Option<PoolId>, capacity: u64) -> Self {
         Self {
             view,
@@ -95,12 +96,12 @@ impl Growths {
         self.0.contains_key(&address)
     }
 
-    /// Makes room for one more.
+    /// Makes room for one more allocation.
     pub(crate) fn reserve(&mut self) -> Grown<()> {
         self.0.try_reserve(1)
     }
 
-    /// Adds one without memory, for which there is room.
+    /// Adds an allocation without memory, for which there is room.
     pub(crate) fn add(&mut self, address: u64, growth: Growth) -> Grown<()> {
         try_insert(&mut self.0, address, growth).map(|_| ())
     }
@@ -109,12 +110,12 @@ impl Growths {
         self.0.remove(&address)
     }
 
-    /// Returns the views of those that have no memory.
+    /// Returns the views of the allocations that have no memory.
     pub(crate) fn empty_views(&self) -> impl Iterator<Item = ViewId> {
         self.0.values().filter(|growth| growth.parts.is_empty()).map(|growth| growth.view)
     }
 
-    /// Notes that more bytes are in use of an allocation, if it has memory for them. Returns whether it has.
+    /// Notes that `size` bytes of an allocation are in use, if it has memory for them. Returns whether it has.
     pub(crate) fn grow_within(&mut self, address: u64, size: u64) -> Result<bool> {
         let growth = self.idle(address)?;
         if size > growth.capacity {
@@ -133,7 +134,7 @@ impl Growths {
         Ok(())
     }
 
-    /// Ends that. `size` bytes are in use if it has grown.
+    /// Marks an allocation as not growing any more. `size` bytes are in use if it has grown.
     pub(crate) fn end(&mut self, address: u64, size: u64, grown: bool) {
         if let Some(growth) = self.0.get_mut(&address) {
             growth.busy = false;
@@ -161,7 +162,7 @@ impl Growths {
         Ok(Some(NextBytes { exact, ahead: (ahead > exact).then_some(ahead) }))
     }
 
-    /// Adds a part behind the others. Returns what the program said of its use of the allocation.
+    /// Adds a part behind the others. Returns the access advice for the allocation.
     pub(crate) fn push_part(&mut self, address: u64, part: Part) -> Result<Advice> {
         let growth = self.0.get_mut(&address).ok_or(Error::Internal("an allocation that grows is gone"))?;
         growth.parts.try_push(part)?;
@@ -174,7 +175,7 @@ impl Growths {
         self.0.get_mut(&address).map_or(Ok(()), |growth| growth.parts.try_reserve(1))
     }
 
-    /// Makes two parts of the last one, for which there is room.
+    /// Splits the last part in two, for which there is room.
     pub(crate) fn split_last(&mut self, address: u64, at: u64) {
         if let Some(growth) = self.0.get_mut(&address)
             && let Some(last) = growth.parts.last_mut()
@@ -185,7 +186,7 @@ impl Growths {
         }
     }
 
-    /// Notes that fewer bytes are in use. Returns the view and the last part; `None` if there is no memory.
+    /// Notes that fewer bytes are in use. Returns the view and the last part; `None` if the allocation has no memory.
     pub(crate) fn shorten(&mut self, address: u64, size: u64) -> Option<(ViewId, Part)> {
         let growth = self.0.get_mut(&address)?;
         growth.len = growth.len.min(size);
@@ -201,7 +202,7 @@ impl Growths {
         }
     }
 
-    /// Notes that a stream uses an allocation, and will use what it gets.
+    /// Notes that a stream uses an allocation, and will use its later parts.
     pub(crate) fn name(&mut self, address: u64, stream: StreamId) -> Result<()> {
         let growth = self.0.get_mut(&address).ok_or(Error::InvalidAddress { address })?;
         // The handle of an ended stream belongs to another stream.
@@ -211,14 +212,14 @@ impl Growths {
         Ok(())
     }
 
-    /// Takes back what [`Self::name`] noted.
+    /// Removes a stream that [`Self::name`] noted.
     pub(crate) fn erase(&mut self, address: u64, stream: StreamId) {
         if let Some(growth) = self.0.get_mut(&address) {
             growth.named.retain(|of| *of != stream);
         }
     }
 
-    /// Notes what the program says of its use of an allocation.
+    /// Notes the access advice for an allocation.
     pub(crate) fn advise(&mut self, address: u64, advice: Advice) {
         if let Some(growth) = self.0.get_mut(&address) {
             growth.advice = advice;

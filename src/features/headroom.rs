@@ -1,21 +1,22 @@
-//! When an allocator with a headroom looks at the device.
+//! When an allocator with a headroom asks the device for its free memory.
 //!
-//! Owns: the pause between two looks.
+//! Owns: the pause between two questions, here called looks.
 
-/// Between two looks, in nanoseconds of the device's clock: a look costs 3.4 us on an H200.
+/// The pause between two looks, in nanoseconds of the device's clock: a look costs 3.4 us on an H200.
 const PAUSE: u64 = 10_000_000;
-/// A look is due after so many misses too, whatever the clock says. A miss costs the driver some 20 us where it maps anything.
+/// The number of misses after which a look is due in any case. A miss costs the driver some 20 us where it maps
+/// anything.
 const MISSES: u64 = 256;
-/// The most by which both are stretched while looks find nothing to give.
+/// The most by which the pause and the misses are stretched while looks find nothing to give.
 const LONGEST: u64 = 64;
 
-/// When the device was last looked at.
+/// The last look at the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Looks {
     at_ns: u64,
-    /// Misses since then.
+    /// Misses since the last look.
     misses: u64,
-    /// By how much the pause is stretched; 0 before the first look.
+    /// The factor by which the pause is stretched; 0 before the first look.
     stretch: u64,
 }
 
@@ -50,7 +51,7 @@ mod tests {
         assert!(!looks.due(LONGEST * PAUSE - 1) && looks.due(LONGEST * PAUSE));
         looks.done(0, false);
         assert_eq!((1..=2 * MISSES).find(|_| looks.due(0)), Some(MISSES + 1), "without a clock misses count");
-        // A clock that goes back makes none due.
+        // A clock that goes back makes no look due.
         looks.done(PAUSE, false);
         assert!(!looks.due(0));
     }

@@ -1,20 +1,20 @@
 //! Private pools with memory of their own.
 //!
-//! Owns: the rules of requests to them.
+//! Owns: the rules by which requests to such pools find their blocks.
 
 use crate::config::Config;
 use crate::heap::FitRules;
 use crate::strategy::{Rules, rules_of_own_segments};
 
 pub(crate) struct OwnMemory {
-    /// In segments of their own: split ones, and unsplit ones.
+    /// For pools with segments of their own: split ones, and unsplit ones.
     pub(crate) segments: [FitRules; 2],
-    /// In chunks of their own.
+    /// For pools with chunks of their own.
     pub(crate) apart: FitRules,
 }
 
 impl OwnMemory {
-    /// Those under these options, beside the rules of the strategy.
+    /// Returns the rules under these options, beside the rules of the strategy.
     pub(crate) fn new(config: &Config, rules: &Rules) -> Self {
         let segments = [false, true].map(|unsplit| rules_of_own_segments(config, unsplit));
         Self { segments, apart: FitRules { takes_idle: false, ..rules.fit } }

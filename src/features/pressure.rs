@@ -108,7 +108,7 @@ impl Calls<'_> {
                 self.of.remove(id);
                 drop((panic, callback));
             })));
-            // It may have freed memory before the panic.
+            // The callback may have freed memory before the panic.
             true
         }))
     }

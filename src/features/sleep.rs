@@ -39,13 +39,13 @@ impl SleepCallbacks {
         removed.is_some()
     }
 
-    /// Returns all, in the order in which they were added.
+    /// Returns all callbacks, in the order in which they were added.
     pub(crate) fn all(&self) -> Grown<Vec<Callback>> {
         self.0.lock().callbacks.iter().map(|(_, callback)| Arc::clone(callback)).try_to_vec()
     }
 }
 
-/// Calls the program. One that panics does not agree.
+/// Calls a callback of the program. One that panics does not agree.
 pub(crate) fn call(callback: &Callback, notice: &SleepNotice) -> bool {
     catch_unwind(AssertUnwindSafe(|| callback(notice))).unwrap_or_else(|panic| {
         tracing::error!(stage = ?notice.stage, "a callback for sleep panicked");

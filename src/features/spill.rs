@@ -1,6 +1,6 @@
-//! Live memory lies in the machine's memory.
+//! Live memory is spilled to host memory.
 //!
-//! Owns: by which policy it is chosen, and how it comes back.
+//! Owns: the policy that chooses the memory, and how it comes back.
 
 use crate::backing::{AllocatorContext, unspill};
 use crate::config::{ColdestFirst, SpillPolicy};
@@ -18,8 +18,8 @@ impl Default for Spilling {
     }
 }
 
-/// Lets spilled memory come back, or only these chunks, after a wait for the device. Where there are fewer than `room` bytes for it, free
-/// memory is given back. Returns the bytes that came back.
+/// Returns spilled memory to the device, or only these chunks, after a wait for the device. Where there are fewer than
+/// `room` bytes for it, free memory is given back. Returns the bytes that came back.
 pub(crate) fn bring_back(
     strategy: &mut AnyStrategy,
     context: &mut AllocatorContext<'_>,
@@ -27,7 +27,7 @@ pub(crate) fn bring_back(
     room: u64,
 ) -> Result<u64> {
     context.wait_for_all()?;
-    // What was freed and waited for a stream is free now.
+    // Blocks that were freed and waited for a stream are free now.
     context.poll_recorded()?;
     let missing = context.missing(room);
     if missing > 0 {

@@ -9,9 +9,9 @@ pub enum IpcError {
     /// The bytes are not those of [`crate::IpcHandle::handle`].
     #[error("these {size} bytes name no shared memory of seamalloc: {why}")]
     BadHandle {
-        /// How many there are.
+        /// The number of bytes.
         size: usize,
-        /// What is wrong with them.
+        /// The error in the bytes.
         why: &'static str,
     },
     /// The process that shared the memory does not answer.
@@ -20,7 +20,7 @@ pub enum IpcError {
          one network namespace, and of one user)"
     )]
     Unreachable {
-        /// Its process id, in its own namespace.
+        /// The process id, in the namespace of that process.
         pid: u32,
         /// The error of the system.
         why: String,
@@ -30,7 +30,7 @@ pub enum IpcError {
         "process {pid} has freed the memory that it shared; an allocation must stay until it was opened and closed"
     )]
     Gone {
-        /// Its number.
+        /// The process id.
         pid: u32,
     },
     /// This process cannot pass memory to others.
@@ -47,7 +47,7 @@ pub enum IpcError {
     },
 }
 
-/// Why a step was not done. [`crate::Error`] has a variant for each.
+/// The reason why a step failed. [`crate::Error`] has a variant for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NotDone {
     /// The host has too little memory for a list.

@@ -1,7 +1,7 @@
 //! The end of the socket that asks for descriptors.
 //!
-//! Owns: the deadline. Whatever the other process does (it has stopped, its queue of connections is full, it says nothing,
-//! or one byte at a time), a fetch ends by then: every system call is told what is left of the time.
+//! Owns: the deadline. A fetch ends by then, whatever the other process does (it has stopped, its queue of connections
+//! is full, it says nothing, or one byte at a time): every system call gets the rest of the time as its timeout.
 
 use super::error::{IpcError, NotDone};
 use super::fd_protocol::{BATCH, DEADLINE, FOUND, GONE, WORD, admit};
@@ -56,7 +56,7 @@ fn fetch_within(
     Ok(found)
 }
 
-/// A connection, and when it must have served.
+/// A connection, and the deadline of the fetch.
 struct Conversation {
     socket: OwnedFd,
     time: Duration,
@@ -68,15 +68,15 @@ impl Conversation {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let conversation = Self { socket, time, end: Instant::now() + time };
         let name = SocketAddrUnix::new_abstract_name(endpoint.name().as_bytes())?;
-        // Where the other process's queue of connections is full, this waits in a row with others that connect. A socket
-        // that does not block would have to ask again and again, and lose to whoever asks more often.
+        // If the other process's queue of connections is full, this call waits in line with others that connect. A
+        // socket that does not block would have to ask again and again, and lose to whoever asks more often.
         conversation.by_the_end(Timeout::Send, |socket| connect(socket, &name))?;
         admit(&conversation.socket)?;
         Ok(conversation)
     }
 
-    /// Makes a system call that waits no longer than until the end. A signal interrupts it even if the program restarts
-    /// system calls, because the socket has a timeout: then it is made again.
+    /// Makes a system call that waits until the deadline at most. A signal interrupts the call even if the program
+    /// restarts system calls, because the socket has a timeout: then the call is made again.
     fn by_the_end<T>(&self, timeout: Timeout, mut call: impl FnMut(&OwnedFd) -> Result<T, Errno>) -> io::Result<T> {
         loop {
             let left = self.end.saturating_duration_since(Instant::now());
@@ -87,7 +87,7 @@ impl Conversation {
             set_socket_timeout(&self.socket, timeout, Some(left.max(SHORTEST)))?;
             match call(&self.socket) {
                 Err(Errno::INTR) => {}
-                // The time is over; or the system is not Linux itself, and waits less than it was told.
+                // The time is over; or the system is not Linux itself, and waits less than the timeout.
                 Err(Errno::AGAIN) => thread::sleep(SHORTEST),
                 done => return Ok(done?),
             }
@@ -134,11 +134,11 @@ mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-    /// What a fetch is given.
+    /// The time that a fetch is given.
     const TIME: Duration = Duration::from_millis(400);
-    /// When it counts as hung, on a machine that does other things.
+    /// The time after which a fetch counts as hung, on a machine that does other things.
     const HUNG: Duration = Duration::from_secs(20);
-    /// More than one message holds.
+    /// The number of keys of a fetch: more than one message holds.
     const KEYS: u64 = 40 * BATCH as u64;
 
     fn peer() -> (UnixListener, Endpoint) {
@@ -149,7 +149,7 @@ mod tests {
         (UnixListener::bind_addr(&name).unwrap(), endpoint)
     }
 
-    /// Fetches from a peer in a thread of its own. Returns what came of it, and how long it took.
+    /// Fetches from a peer in a thread of its own. Returns the result of the fetch, and the time that it took.
     fn fetch_from(endpoint: Endpoint) -> (Result<Vec<Exported>, NotDone>, Duration) {
         let start = Instant::now();
         let fetching = thread::spawn(move || {
@@ -176,7 +176,7 @@ mod tests {
         assert!(took >= TIME, "{took:?}");
     }
 
-    /// Reads the password, then each question, and answers it as the function says, until that returns `false`.
+    /// Reads the password, then each question, and answers by the function, until it returns `false`.
     fn answering(listener: UnixListener, mut answer: impl FnMut(&UnixStream, usize) -> bool + Send + 'static) {
         thread::spawn(move || {
             let mut stream = listener.accept().unwrap().0;
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn one_that_sends_too_few_or_too_many_is_refused() {
-        // The system closes what there is no room for.
+        // The system closes descriptors for which there is no room.
         for sent in [0, BATCH - 1, 2 * BATCH] {
             let (listener, endpoint) = peer();
             answering(listener, move |stream, question| found(stream, if question == 1 { sent } else { BATCH }));

@@ -1,10 +1,10 @@
-//! What both ends of the socket know.
+//! The protocol that both ends of the socket share.
 //!
 //! ```text
 //! client   password: 8 | then any number of questions: how many numbers follow: 1 | the numbers: 8 each
 //! server   to each question one byte: FOUND, with as many descriptors in the message, or GONE
 //! ```
-//! Owns: the sizes and times of this protocol, and whom either end talks to.
+//! Owns: the sizes and times of this protocol, and which users either end talks to.
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::process::geteuid;
@@ -12,15 +12,15 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// How long a client may take to get all descriptors of a handle, and a server serves one client.
+/// The time in which a client must get all descriptors of a handle, and for which a server serves one client.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 /// Descriptors in one message. Linux allows 253.
 pub(super) const BATCH: usize = 64;
 /// Bytes of the password, and of the number of a descriptor.
 pub(super) const WORD: usize = 8;
-/// The answer, if the descriptors come with it.
+/// The answer if the descriptors come with it.
 pub(super) const FOUND: u8 = 1;
-/// The answer, if one of them is closed.
+/// The answer if one of the descriptors is closed.
 pub(super) const GONE: u8 = 2;
 
 /// Refuses a process of another user, at either end: everyone can connect, and once a process has ended, anyone can bind

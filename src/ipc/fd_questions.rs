@@ -1,7 +1,7 @@
-//! One client of the server: what it has said so far, and the answers to its questions.
+//! One client of the server: the bytes that it has sent so far, and the answers to its questions.
 //!
-//! Owns: how a client's bytes become questions, and which descriptors answer them. Nothing here waits, and no descriptor
-//! is held between two calls.
+//! Owns: how a client's bytes become questions, and which descriptors answer them. Nothing here waits, and no
+//! descriptor is held between two calls.
 
 use super::fd_protocol::{BATCH, DEADLINE, FOUND, GONE, WORD};
 use crate::driver::Exported;
@@ -22,7 +22,7 @@ use std::time::Instant;
 pub(super) struct FdTable(FxHashMap<u64, Weak<OwnedFd>>);
 
 impl FdTable {
-    /// Adds these, or none.
+    /// Adds all of these descriptors, or none.
     pub(super) fn add(&mut self, memory: &[Exported]) -> Grown<()> {
         // Entries whose memory is gone are removed only when the table would grow.
         if self.0.len() + memory.len() > self.0.capacity() {
@@ -39,22 +39,22 @@ impl FdTable {
     }
 }
 
-/// What a client is expected to say, or to hear.
+/// The next step of a client: what it is to send or to receive.
 enum State {
     Password,
     Count,
     Keys,
-    /// It does not take its answer yet.
+    /// The client has not received its answer yet.
     Answer,
 }
 
 /// A client process that is being served.
 pub(super) struct Client {
     stream: UnixStream,
-    /// When it connected.
+    /// The time at which the client connected.
     pub(super) since: Instant,
     state: State,
-    /// What it has said in this state, and what is expected.
+    /// The bytes received in this state, with room for the expected ones.
     said: [u8; BATCH * WORD],
     length: usize,
     expected: usize,
@@ -67,12 +67,12 @@ impl Client {
         Ok(Self { stream, since: Instant::now(), state: State::Password, said, length: 0, expected: WORD })
     }
 
-    /// Whether it has proved that it has a handle.
+    /// Returns whether the client has proved that it has a handle.
     pub(super) fn is_known(&self) -> bool {
         !matches!(self.state, State::Password)
     }
 
-    /// When it is dropped, wherever it is.
+    /// Returns the time at which the client is dropped, whatever its state.
     pub(super) fn end(&self) -> Instant {
         self.since + DEADLINE
     }
@@ -81,12 +81,13 @@ impl Client {
         &self.stream
     }
 
-    /// What of the socket it waits for.
+    /// Returns the socket events that the client waits for.
     pub(super) fn awaits(&self) -> PollFlags {
         if matches!(self.state, State::Answer) { PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Reads once, or answers, and returns whether the client stays: so one that never stops asking takes turns with others.
+    /// Reads once, or answers once, so that a client that never stops asking takes turns with others. Returns whether
+    /// it stays.
     pub(super) fn proceed(&mut self, password: &[u8], table: &Mutex<FdTable>) -> io::Result<bool> {
         if !matches!(self.state, State::Answer) {
             let Some(wanted) = self.said.get_mut(self.length..self.expected) else { return Ok(false) };

@@ -1,11 +1,11 @@
 //! How descriptors reach another process: a thread of the process that shares memory answers on a socket.
 //!
-//! Owns: that thread, and which descriptors it may send. It holds none: a descriptor is closed with the last allocation
-//! that was shared through it, and asking for it then is an error.
+//! Owns: that thread, and which descriptors it may send. The thread holds none: a descriptor is closed with the last
+//! allocation that was shared through it, and asking for it then is an error.
 //!
-//! The thread waits for nobody in particular: it reads and writes what can be read and written at once, of as many
-//! clients as there are, and drops a client after a time. So a client that says nothing, or does not take its answers,
-//! keeps no other waiting, and holds nothing but its connection.
+//! The thread waits for no single client: it reads and writes what can be read and written at once, for all clients,
+//! and drops a client after a time. So a client that sends nothing, or does not take its answers, delays no other
+//! client, and holds only its connection.
 //!
 //! PyTorch takes descriptors out of the other process (`pidfd_getfd`), which needs the right to trace it: containers,
 //! and Ubuntu's default for processes that are not parent and child, deny it. A socket does not need that right.
@@ -29,11 +29,12 @@ use std::time::{Duration, Instant};
 
 /// Clients that are served at once. Others wait in the queue of connections.
 const MAX_CLIENTS: usize = 64;
-/// How long a client may take to prove that it has a handle while others wait. Clients send the proof as soon as they are
-/// connected. At this pace a queue full of clients that never do (4096, Linux's default) is worked off in 6.4 s, before those
-/// behind them give up.
+/// The time in which a client must prove that it has a handle while others wait. Clients send the proof as soon as they
+/// are connected. At this pace a queue full of clients that never do (4096, Linux's default) is worked off in 6.4 s,
+/// before the clients behind them give up.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long nobody new is served after a connection could not be taken, probably because of too many open files.
+/// The pause in which no new client is served after a connection could not be taken, probably because of too many open
+/// files.
 const PAUSE: Duration = Duration::from_millis(10);
 
 struct Server {
@@ -52,8 +53,8 @@ pub(crate) fn offer(memory: &[Exported]) -> Result<Endpoint, NotDone> {
 
 /// The server of the process, once it shares memory.
 struct Offers {
-    /// The number of the first process that shared memory, 0 before. A forked child has another, and may have a copy of the locks that a
-    /// thread held which does not exist there.
+    /// The process id of the first process that shared memory, 0 before. A forked child has another id, and may have a
+    /// copy of locks held by a thread that does not exist in the child.
     owner: AtomicU32,
     server: Mutex<Option<Arc<Server>>>,
 }
@@ -91,7 +92,7 @@ fn open() -> Result<Arc<Server>, IpcError> {
     listener.set_nonblocking(true).map_err(unavailable)?;
     let server = Arc::new(Server { endpoint, table: Mutex::default() });
     let serving = Arc::clone(&server);
-    // It runs until the process ends.
+    // The thread runs until the process ends.
     let thread = thread::Builder::new().name("seamalloc-ipc".to_owned());
     thread.spawn(move || serving.serve(&listener)).map_err(unavailable)?;
     Ok(server)
@@ -128,7 +129,7 @@ impl Server {
         }
     }
 
-    /// Serves a client as far as that goes at once. Returns whether it stays.
+    /// Serves a client as far as that is possible without waiting. Returns whether the client stays.
     fn attend(&self, client: &mut Client) -> bool {
         match client.proceed(self.endpoint.password(), &self.table) {
             Ok(stays) => stays,
@@ -140,13 +141,13 @@ impl Server {
     }
 }
 
-/// Drops the client that has waited longest without a proof, if all places are taken and it had its time. Returns when one
-/// will have had it.
+/// Drops the client that has waited longest without a proof, if all places are taken and its time is over. Returns when
+/// its time will be over otherwise.
 fn make_room(clients: &mut Vec<Client>, now: Instant) -> Option<Instant> {
     if clients.len() < MAX_CLIENTS {
         return None;
     }
-    // They are in the order in which they came.
+    // The clients are in the order in which they came.
     let first = clients.iter().position(|client| !client.is_known())?;
     let patient_until = clients.get(first)?.since + PATIENCE;
     if patient_until > now {
@@ -156,8 +157,7 @@ fn make_room(clients: &mut Vec<Client>, now: Instant) -> Option<Instant> {
     None
 }
 
-/// Waits until there is something to do, at most for this time. Returns of the listener, and of each client, whether there
-/// is.
+/// Waits, at most for this time, until a socket is ready. Returns for the listener and each client whether it is.
 fn wait(listener: &UnixListener, listens: bool, clients: &[Client], time: Option<Duration>) -> io::Result<Vec<bool>> {
     let listening = if listens { PollFlags::IN } else { PollFlags::empty() };
     let mut polled = Vec::with_capacity(1 + clients.len());
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_is_refused_without_a_wait_for_a_lock_that_no_thread_holds_there() {
-        // As a child finds them that was forked while another thread of its parent began to share.
+        // This is the state in a child that was forked while another thread of its parent began to share.
         let offers = Arc::new(Offers::new());
         offers.owner.store(std::process::id() ^ 1, Ordering::Relaxed);
         let held = offers.server.lock();
@@ -210,7 +210,7 @@ mod tests {
         }
         assert!(matches!(asking.join().unwrap(), Err(IpcError::Unavailable { why }) if why.contains("forked")));
         drop(held);
-        // Its parent goes on.
+        // The parent goes on.
         offers.owner.store(0, Ordering::Relaxed);
         assert_eq!(offers.server().unwrap().endpoint.pid, std::process::id());
         assert!(Arc::ptr_eq(&offers.server().unwrap(), &offers.server().unwrap()));

@@ -20,8 +20,8 @@ const PLAIN: [u8; 4] = [2, 0, 0, 0];
 /// A live allocation that other processes can open: [`Sharing::export`](crate::operations::Sharing::export).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpcHandle {
-    /// Names the memory that the allocation lies in: bytes to be sent as they are, some dozens and 16 for each chunk.
-    /// The same memory has the same bytes every time while one of its allocations stays shared, so that a receiver can
+    /// The bytes that name the memory of the allocation, to be sent as they are: some dozens and 16 for each chunk. The
+    /// same memory has the same bytes every time while one of its allocations stays shared, so that a receiver can
     /// recognize it.
     pub handle: Vec<u8>,
     /// The offset of the allocation in that memory, in bytes.
@@ -32,7 +32,7 @@ impl IpcHandle {
     /// Bytes of a handle of plain memory.
     pub(crate) const PLAIN_LEN: usize = 12 + 64;
 
-    /// Returns the bytes of a handle of so many chunks.
+    /// Returns the length in bytes of a handle of `chunks` chunks.
     pub(crate) fn len_of_chunks(chunks: usize) -> usize {
         12 + 4 + 16 + 16 * chunks
     }
@@ -54,9 +54,9 @@ pub(crate) enum Place {
 /// A chunk of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SharedChunk {
-    /// The number that its process gave it.
+    /// The number that the chunk's process gave it.
     pub(crate) key: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub(crate) size: u64,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the abstract name of its socket.
+    /// Returns the abstract name of the endpoint's socket.
     pub(super) fn name(&self) -> String {
         let name: String = self.secret[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         format!("seamalloc-{}-{name}", self.pid)
@@ -132,7 +132,7 @@ impl Place {
     }
 }
 
-/// Returns the endpoint and the chunks as their bytes, all of which can be those of chunks.
+/// Returns the endpoint and the bytes of each chunk, if the bytes can be those of chunks.
 fn endpoint_and_chunks(bytes: &[u8]) -> Result<(Endpoint, &[[u8; 16]]), &'static str> {
     const SHORT: &str = "they end too early";
     let (pid, rest) = bytes.split_first_chunk().ok_or(SHORT)?;

@@ -1,4 +1,4 @@
-//! An allocation that frees itself.
+//! [`Block`], an allocation that frees itself.
 
 use super::last_use::LastUse;
 use super::raw_block::RawBlock;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 /// A live allocation, which is freed when it is dropped.
 ///
-/// `A` is the way to its allocator. A `Block<&Allocator>` costs what [`Allocator::allocate`] and [`Allocator::free`] cost. A
-/// `Block<Arc<Allocator>>`, which is `Block` alone, keeps the allocator alive, goes into any type of the program's, and costs two
-/// atomic operations more.
+/// `A` is the pointer to the allocator. A `Block<&Allocator>` costs what [`Allocator::allocate`] and
+/// [`Allocator::free`] cost. A `Block<Arc<Allocator>>`, which is `Block` alone, keeps the allocator alive, can be
+/// stored in any type of the program, and costs two more atomic operations.
 ///
 /// ```
 /// use seamalloc::{Allocator, Block, StreamId};
@@ -36,16 +36,17 @@ use std::sync::Arc;
 /// # Ok::<(), seamalloc::Error>(())
 /// ```
 ///
-/// **What drop does.** It frees, on the block's own stream or on that of [`Self::set_last_use`]. It does not wait, and does not
-/// panic, so it is safe while the program unwinds. If the free fails, the block stays live, and an error of `tracing` says so:
-/// memory that may be in use is not given away. Call [`Self::free`] to see the error. A block in a `static` is not dropped at
-/// exit; one of a thread is dropped with it, and after CUDA has shut down its free, or the end of its allocator, only fails.
+/// **What drop does.** The drop frees the allocation, on the block's own stream or on that of [`Self::set_last_use`].
+/// It does not wait, and does not panic, so it is safe while the program unwinds. If the free fails, the block stays
+/// live, and an error of `tracing` says so: memory that may be in use is not given away. Call [`Self::free`] to see the
+/// error. A block in a `static` is not dropped at exit; a block of a thread is dropped with the thread. After CUDA has
+/// shut down, the free, or the end of the allocator, only fails.
 ///
 /// Drop no block in an observer, a segment source or a filter of a [`Route`](crate::Route): these run under the allocator's lock.
 #[must_use = "a block that is not kept is freed at once"]
 pub struct Block<A: Deref<Target = Allocator> = Arc<Allocator>> {
     allocator: A,
-    /// 0 if there is nothing to free.
+    /// The address; 0 if there is nothing to free.
     address: u64,
     len: u64,
     last_use: LastUse,
@@ -53,7 +54,7 @@ pub struct Block<A: Deref<Target = Allocator> = Arc<Allocator>> {
 
 impl Allocator {
     /// Allocates `size` bytes for work on `stream`, as [`Self::allocate`] does, and frees them when the block is dropped.
-    /// [`Block::new`] makes one that does not borrow the allocator.
+    /// [`Block::new`] makes a block that does not borrow the allocator.
     ///
     /// # Errors
     /// Those of [`Self::allocate`].
@@ -81,17 +82,18 @@ impl<A: Deref<Target = Allocator>> Block<A> {
         Ok(Self { allocator, address, len: size, last_use: LastUse::on(stream) })
     }
 
-    /// Owns an allocation of `allocator` from now on, that nobody else frees: of [`Self::into_raw`], of
+    /// Takes ownership of an allocation of `allocator` that no other owner frees: of [`Self::into_raw`], of
     /// [`Allocator::allocate`], of C.
     ///
-    /// Nothing is checked. If it is not live there, the free fails when the block is dropped, and says so in the log.
+    /// The values are not checked. If no live allocation starts there, the free fails when the block is dropped, and
+    /// the log says so.
     pub fn from_raw(allocator: A, raw: RawBlock) -> Self {
         let RawBlock { address, size, stream } = raw;
         Self { allocator, address, len: size, last_use: LastUse::on(stream) }
     }
 
-    /// Returns the allocation as a plain value, which is no longer freed by itself. That another stream uses it last is named to
-    /// the allocator ([`Allocator::record_stream`]), which may fail: then the error is logged.
+    /// Returns the allocation as a plain value, which no longer frees itself. If another stream uses it last, this
+    /// names that stream to the allocator ([`Allocator::record_stream`]); an error of that is logged.
     #[must_use = "the allocation leaks unless somebody frees it"]
     pub fn into_raw(mut self) -> RawBlock {
         let raw = RawBlock { address: self.address, size: self.len, stream: self.last_use.own() };
@@ -100,14 +102,14 @@ impl<A: Deref<Target = Allocator>> Block<A> {
         raw
     }
 
-    /// Returns where it begins: an address of the device, a multiple of 512, or 0 for a block of 0 bytes.
+    /// Returns the address of the first byte on the device: a multiple of 512, or 0 for a block of 0 bytes.
     #[must_use]
     #[inline]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Returns its address as a pointer, for functions of C that take one. On a GPU it may not be dereferenced.
+    /// Returns the address as a pointer, for functions of C that take one. On a GPU it may not be dereferenced.
     #[must_use]
     #[inline]
     pub fn as_ptr<T>(&self) -> *mut T {
@@ -121,42 +123,44 @@ impl<A: Deref<Target = Allocator>> Block<A> {
         self.len
     }
 
-    /// Returns whether it has no memory.
+    /// Returns whether the block has no memory.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the stream that it was allocated for.
+    /// Returns the stream that the block was allocated for.
     #[must_use]
     #[inline]
     pub fn stream(&self) -> StreamId {
         self.last_use.own()
     }
 
-    /// Returns its allocator.
+    /// Returns the allocator of the block.
     #[must_use]
     #[inline]
     pub fn allocator(&self) -> &Allocator {
         &self.allocator
     }
 
-    /// Returns the stream on which it will be freed.
+    /// Returns the stream on which the block will be freed.
     #[must_use]
     #[inline]
     pub fn last_use(&self) -> StreamId {
         self.last_use.stream()
     }
 
-    /// Says on which stream it is used last: it is freed as by [`Allocator::free_on`] then. If that is not its own stream, its
-    /// memory waits for both. The last call counts; for several streams beside its own, [`Self::record_stream`].
+    /// Sets the stream that uses the block last: the block is then freed as by [`Allocator::free_on`]. If that stream
+    /// is not the block's own, its memory waits for both. The last call counts; for several streams beside its own, use
+    /// [`Self::record_stream`].
     #[inline]
     pub fn set_last_use(&mut self, stream: impl Into<StreamId>) {
         self.last_use.set(stream.into());
     }
 
-    /// Says that work on `stream` uses it: once freed, its memory waits for that stream too ([`Allocator::record_stream`]).
+    /// Notes that work on `stream` uses the block: once freed, its memory waits for that stream too
+    /// ([`Allocator::record_stream`]).
     ///
     /// # Errors
     /// Those of [`Allocator::record_stream`].
@@ -164,17 +168,17 @@ impl<A: Deref<Target = Allocator>> Block<A> {
         self.allocator.record_stream(self.address, stream.into())
     }
 
-    /// Frees it now, and says whether that failed. Afterwards it has no memory, and dropping it does nothing.
+    /// Frees the block now. Afterwards it has no memory, and dropping it does nothing.
     ///
     /// # Errors
-    /// Those of [`Allocator::free_on`]: the block is as before, and the call can be made again.
+    /// Those of [`Allocator::free_on`]: the block is as before, and the call can be repeated.
     pub fn free(&mut self) -> Result<()> {
         self.give_back()?;
         self.forget();
         Ok(())
     }
 
-    /// Has nothing to free any more.
+    /// Marks the block as having nothing to free.
     fn forget(&mut self) {
         (self.address, self.len) = (0, 0);
     }

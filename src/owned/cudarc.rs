@@ -1,6 +1,6 @@
-//! Blocks under the types of cudarc: its streams by name, and typed memory that its copies and kernels take.
+//! Blocks for cudarc: its streams as [`StreamId`](crate::StreamId)s, and typed memory that its copies and kernels take.
 //!
-//! Owns: when cudarc's events and the allocator's free follow each other.
+//! Owns: the order between cudarc's events and the allocator's free.
 
 use super::block::Block;
 use super::stream::Stream;
@@ -23,11 +23,11 @@ impl<A: Deref<Target = Allocator>> Stream<A, Arc<CudaStream>> {
     }
 }
 
-/// Why cudarc's memory cannot be had of an allocator.
+/// Why memory for cudarc could not be allocated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaBlockError {
-    /// The allocator has none.
+    /// The allocator refused the request.
     #[error(transparent)]
     Allocator(#[from] Error),
     /// A call of cudarc's failed. The memory was freed.
@@ -38,15 +38,15 @@ pub enum CudaBlockError {
     OtherDevice {
         /// The ordinal of the stream's device.
         stream: usize,
-        /// The name of the allocator's.
+        /// The name of the allocator's device.
         allocator: String,
     },
-    /// So many values are more bytes than there are addresses.
+    /// The values take more bytes than there are addresses.
     #[error("{len} values of {size} bytes are more than there are addresses")]
     TooLarge {
-        /// How many values.
+        /// The number of values.
         len: usize,
-        /// The bytes of one.
+        /// The bytes of one value.
         size: usize,
     },
 }
@@ -54,8 +54,8 @@ pub enum CudaBlockError {
 /// A [`Block`] of values of one type, which cudarc's copies and kernels take like a [`CudaSlice`], and which goes back to its
 /// allocator when it is dropped.
 ///
-/// It lends itself as a `&CudaSlice<T>` and as views ([`Self::as_view`], [`Self::as_view_mut`]); it gives no `&mut CudaSlice<T>`,
-/// with which cudarc could be made to free memory that is not its own.
+/// It dereferences to a `&CudaSlice<T>` and gives views ([`Self::as_view`], [`Self::as_view_mut`]); it gives no `&mut
+/// CudaSlice<T>`, with which cudarc could be made to free memory that is not its own.
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -73,16 +73,16 @@ pub enum CudaBlockError {
 /// # }
 /// ```
 ///
-/// **Several streams.** While cudarc tracks events (`CudaContext::is_managing_stream_synchronization`, its default once it has made
-/// a stream), its stream waits on the GPU for all uses through cudarc before the block is freed, so nothing need be named.
-/// Otherwise name other streams with [`Block::record_stream`] of [`Self::block`]. cudarc makes two events for each of these then, and
-/// panics where it cannot: a step with many short-lived ones turns tracking off
-/// (`disable_event_tracking`) or keeps them.
+/// **Several streams.** While cudarc tracks events (`CudaContext::is_managing_stream_synchronization`, its default once
+/// it has made a stream), its stream waits on the GPU for all uses through cudarc before the block is freed, so no
+/// stream need be named. Otherwise name other streams with [`Block::record_stream`] of [`Self::block`]. While it
+/// tracks, cudarc makes two events for each block, and panics where it cannot: a step with many short-lived blocks
+/// turns tracking off (`disable_event_tracking`) or keeps the blocks.
 #[must_use = "a block that is not kept is freed at once"]
 pub struct CudaBlock<T, A: Deref<Target = Allocator> = Arc<Allocator>> {
-    /// Taken when it is dropped, and nowhere else.
+    /// The slice, which only the drop takes.
     slice: ManuallyDrop<CudaSlice<T>>,
-    /// Dropped after `slice`.
+    /// The memory, which is dropped after `slice`.
     block: Block<A>,
 }
 
@@ -90,7 +90,7 @@ impl<T: DeviceRepr, A: Deref<Target = Allocator>> CudaBlock<T, A> {
     /// Allocates memory for `len` values for work on `stream`.
     ///
     /// # Safety
-    /// Nothing reads a value that was not written before: the bytes are what the last user left there.
+    /// No value may be read before it was written: the bytes are what the last user left there.
     ///
     /// # Errors
     /// [`CudaBlockError`].
@@ -103,10 +103,11 @@ impl<T: DeviceRepr, A: Deref<Target = Allocator>> CudaBlock<T, A> {
         unsafe { Self::from_block(block, stream) }
     }
 
-    /// Takes a block for as many values as it has room for. `stream` is the one that it was allocated for.
+    /// Makes a typed block of as many values as the block has room for. `stream` is the stream that it was allocated
+    /// for.
     ///
     /// # Safety
-    /// Its bytes are values of `T`, or nothing reads one that was not written before.
+    /// The bytes of the block are values of `T`, or no value is read before it was written.
     ///
     /// # Errors
     /// [`CudaBlockError::OtherDevice`], and the block is freed.
@@ -152,18 +153,18 @@ impl<T: DeviceRepr, A: Deref<Target = Allocator>> CudaBlock<T, A> {
 }
 
 impl<T, A: Deref<Target = Allocator>> CudaBlock<T, A> {
-    /// Returns its memory as a block.
+    /// Returns the memory as a block.
     pub fn block(&self) -> &Block<A> {
         &self.block
     }
 
-    /// Returns all of it to be read, as [`CudaSlice::as_view`] does.
+    /// Returns a view of all values for reading, as [`CudaSlice::as_view`] does.
     #[must_use]
     pub fn as_view(&self) -> CudaView<'_, T> {
         self.slice.as_view()
     }
 
-    /// Returns all of it to be written, as [`CudaSlice::as_view_mut`] does.
+    /// Returns a view of all values for writing, as [`CudaSlice::as_view_mut`] does.
     #[must_use]
     pub fn as_view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.slice.as_view_mut()

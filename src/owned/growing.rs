@@ -1,4 +1,4 @@
-//! An allocation that grows in place, and frees itself.
+//! [`Growing`], an allocation that grows in place and frees itself.
 
 use super::last_use::LastUse;
 use crate::allocator::{Allocator, Extent};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// An allocation that grows and shrinks at one address, and is freed when it is dropped: a key-value cache, a buffer of tokens.
 ///
-/// `A` is the way to its allocator, as for a [`Block`](super::Block), and a drop does what that of a block does.
+/// `A` is the pointer to the allocator, as for a [`Block`](super::Block), and drop does the same as for a block.
 ///
 /// ```
 /// use seamalloc::{Allocator, Growing, StreamId};
@@ -31,13 +31,13 @@ use std::sync::Arc;
 #[must_use = "an allocation that is not kept is freed at once"]
 pub struct Growing<A: Deref<Target = Allocator> = Arc<Allocator>> {
     allocator: A,
-    /// 0 if there is nothing to free.
+    /// The address; 0 if there is nothing to free.
     address: u64,
     last_use: LastUse,
 }
 
 impl<A: Deref<Target = Allocator>> Growing<A> {
-    /// Reserves `capacity` bytes of addresses for work on `stream`. It has no memory yet.
+    /// Reserves `capacity` bytes of addresses for work on `stream`. The allocation has no memory yet.
     ///
     /// # Errors
     /// Those of [`GrowingAllocations::reserve`](crate::operations::GrowingAllocations::reserve).
@@ -47,7 +47,8 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         Ok(Self { allocator, address, last_use: LastUse::on(stream) })
     }
 
-    /// Does the same for one of a private pool ([`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in)).
+    /// Reserves addresses for an allocation of a private pool
+    /// ([`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in)).
     ///
     /// # Errors
     /// Those of [`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in).
@@ -57,13 +58,13 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         Ok(Self { allocator, address, last_use: LastUse::on(stream) })
     }
 
-    /// Returns where it begins: an address of the device, a multiple of 2 MiB, which never changes.
+    /// Returns the address of the first byte on the device: a multiple of 2 MiB, which never changes.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Returns its address as a pointer, for functions of C that take one. On a GPU it may not be dereferenced.
+    /// Returns the address as a pointer, for functions of C that take one. On a GPU it may not be dereferenced.
     #[must_use]
     pub fn as_ptr<T>(&self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.address as usize)
@@ -75,50 +76,52 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         self.extent().len
     }
 
-    /// Returns whether nothing of it is in use.
+    /// Returns whether no bytes are in use.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the bytes that have memory, at least [`Self::len`]: up to here it grows without the driver.
+    /// Returns the bytes that have memory, at least [`Self::len`]: up to here the allocation grows without a driver
+    /// call.
     #[must_use]
     pub fn mapped(&self) -> u64 {
         self.extent().mapped
     }
 
-    /// Returns the bytes of addresses, as asked for.
+    /// Returns the bytes of reserved addresses, as asked for.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.extent().capacity
     }
 
-    /// Returns the stream that it was reserved for.
+    /// Returns the stream that the addresses were reserved for.
     #[must_use]
     pub fn stream(&self) -> StreamId {
         self.last_use.own()
     }
 
-    /// Returns its allocator.
+    /// Returns the allocator of the addresses.
     #[must_use]
     pub fn allocator(&self) -> &Allocator {
         &self.allocator
     }
 
-    /// Grows to at least `size` bytes; a smaller size than it has changes nothing. The address and what it holds stay. Within
-    /// [`Self::mapped`] no driver is called.
+    /// Grows to at least `size` bytes; a size below the present one changes nothing. The address and the contents stay.
+    /// Within [`Self::mapped`] the driver is not called.
     ///
     /// # Errors
-    /// Those of [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow); it is as before.
+    /// Those of [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow); the allocation is as before.
     pub fn grow(&mut self, size: u64) -> Result<()> {
         self.allocator.growing().grow(self.address, size)
     }
 
-    /// Shrinks to `size` bytes; a larger size than it has changes nothing. Whole chunks of memory behind them serve other requests,
-    /// in the order of its streams, that of [`Self::set_last_use`] included.
+    /// Shrinks to `size` bytes; a size above the present one changes nothing. Whole chunks of memory behind these bytes
+    /// serve other requests, in the order of the allocation's streams, that of [`Self::set_last_use`] included.
     ///
     /// # Errors
-    /// Those of [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink). [`Self::mapped`] says what is left.
+    /// Those of [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink). [`Self::mapped`] says
+    /// what is left.
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         if size >= self.len() {
             return Ok(());
@@ -127,17 +130,18 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         self.allocator.growing().shrink(self.address, size)
     }
 
-    /// Asks the allocator how much it has. There is nothing once it was freed.
+    /// Asks the allocator for the extent of the allocation. It is empty after a free.
     fn extent(&self) -> Extent {
         self.allocator.growing().extent(self.address).unwrap_or_default()
     }
 
-    /// Says on which stream it is used last, as [`Block::set_last_use`](super::Block::set_last_use) does.
+    /// Sets the stream that uses the allocation last, as [`Block::set_last_use`](super::Block::set_last_use) does.
     pub fn set_last_use(&mut self, stream: impl Into<StreamId>) {
         self.last_use.set(stream.into());
     }
 
-    /// Says that work on `stream` uses it: what it gives back waits for that stream too ([`Allocator::record_stream`]).
+    /// Notes that work on `stream` uses the allocation: memory that it gives back waits for that stream too
+    /// ([`Allocator::record_stream`]).
     ///
     /// # Errors
     /// Those of [`Allocator::record_stream`].
@@ -145,18 +149,19 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         self.allocator.record_stream(self.address, stream.into())
     }
 
-    /// Returns its address; it is no longer freed by itself, but by [`Allocator::free`]. That another stream uses it last is named to
-    /// the allocator ([`Allocator::record_stream`]), which may fail: then the error is logged.
+    /// Returns the address of the allocation, which no longer frees itself: use [`Allocator::free`]. If another stream
+    /// uses it last, this names that stream to the allocator ([`Allocator::record_stream`]); an error of that is
+    /// logged.
     #[must_use = "the allocation leaks unless somebody frees it"]
     pub fn into_address(mut self) -> u64 {
         self.last_use.leave(&self.allocator, self.address);
         std::mem::take(&mut self.address)
     }
 
-    /// Frees it now, and says whether that failed. Afterwards it has no memory and no addresses, and dropping it does nothing.
+    /// Frees the allocation now. Afterwards it has no memory and no addresses, and dropping it does nothing.
     ///
     /// # Errors
-    /// Those of [`Allocator::free_on`]. What was not freed yet stays, and the call can be made again.
+    /// Those of [`Allocator::free_on`]. Parts that were not freed yet stay, and the call can be repeated.
     pub fn free(&mut self) -> Result<()> {
         self.give_back()?;
         self.address = 0;

@@ -1,22 +1,22 @@
-//! On which stream a program uses an allocation last.
+//! The stream on which a program uses an allocation last.
 //!
-//! Owns: how the allocator is told of it, on every way out of the types that own one.
+//! Owns: how the allocator is told of that stream, on every way out of the types that own an allocation.
 
 use crate::allocator::Allocator;
 use crate::error::Result;
 use crate::ids::StreamId;
 
-/// The stream of an allocation, and the one that uses it last.
+/// The stream of an allocation, and the stream that uses it last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastUse {
     own: StreamId,
-    /// As the program named it, if it did. It may name the handle of its own stream, which belongs to another one after
-    /// [`Streams::forget`](crate::operations::Streams::forget).
+    /// The stream that the program named, if it did. Its handle may equal that of the own stream, and still mean
+    /// another stream after [`Streams::forget`](crate::operations::Streams::forget).
     named: Option<StreamId>,
 }
 
 impl LastUse {
-    /// The last use of an allocation whose own stream alone is known.
+    /// Returns the last use of an allocation for which only its own stream is known.
     #[inline]
     pub(super) fn on(own: StreamId) -> Self {
         Self { own, named: None }
@@ -34,7 +34,7 @@ impl LastUse {
         self.named.unwrap_or(self.own)
     }
 
-    /// Returns the stream of the last use, if it is another one.
+    /// Returns the stream of the last use, if it is not the own stream.
     pub(super) fn other(&self) -> Option<StreamId> {
         self.named.filter(|stream| *stream != self.own)
     }
@@ -53,12 +53,13 @@ impl LastUse {
         }
     }
 
-    /// Tells the allocator, so that whoever frees the allocation later need not know of it.
+    /// Names the stream of the last use to the allocator, so that whoever frees the allocation later need not know of
+    /// it.
     pub(super) fn record(&self, allocator: &Allocator, address: u64) -> Result<()> {
         self.named.map_or(Ok(()), |stream| allocator.record_stream(address, stream))
     }
 
-    /// Does the same as [`Self::record`] where no error can be returned: it is logged.
+    /// Calls [`Self::record`] where no error can be returned, and logs the error.
     pub(super) fn leave(&self, allocator: &Allocator, address: u64) {
         if let Err(error) = self.record(allocator, address) {
             tracing::error!(%error, address, "the last use of an allocation could not be named");

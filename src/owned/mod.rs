@@ -1,17 +1,19 @@
-//! What a program owns of an allocator, and what ends when it is dropped.
+//! Types by which a program owns memory and other resources of an allocator, which end when they are dropped.
 //!
-//! Owns: [`Block`], a live allocation; [`Growing`], one that grows in place; [`Pool`] and [`PoolRoute`], the use of a private pool and its route; [`Stream`], a stream
-//! until it is forgotten. Each is its allocator, or a way to it, and a few numbers: nothing here keeps a table.
+//! Owns: [`Block`], a live allocation; [`Growing`], an allocation that grows in place; [`Pool`] and [`PoolRoute`], the
+//! use of a private pool and its route; [`Stream`], a stream until it is forgotten. Each value is its allocator, or a
+//! pointer to it, and a few numbers: nothing here keeps a table.
 //!
-//! # Note: the way to the allocator
+//! # Note: the pointer to the allocator
 //!
-//! **Rationale.** What frees itself must know its allocator. A borrow costs nothing, and cannot be stored in a program's
-//! long-lived types; a counted pointer can, and costs two atomic operations for each block.
+//! **Rationale.** A value that frees itself must know its allocator. A borrow costs nothing, and cannot be stored in a
+//! program's long-lived types; a counted pointer can, and costs two atomic operations for each block.
 //!
-//! **Approach.** Everything here is generic over the way: `&Allocator`, `Arc<Allocator>`, `Rc<Allocator>`, a pointer of the
-//! program's own. The type says what it costs, and whether it may go to other threads.
+//! **Approach.** Every type here is generic over the pointer: `&Allocator`, `Arc<Allocator>`, `Rc<Allocator>`, a
+//! pointer of the program's own. The type says what it costs, and whether it may go to other threads.
 //!
-//! **Limitations.** What is dropped under the allocator's lock, in an observer or in a filter of a route, waits for the lock for
+//! **Limitations.** A value that is dropped under the allocator's lock, in an observer or in a filter of a route, waits
+//! for the lock for ever, like any other call from there. Errors in a drop go to the log.
 //! ever, like any other call from there. What fails in a drop goes to the log.
 
 mod block;

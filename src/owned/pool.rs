@@ -1,4 +1,4 @@
-//! The use of a private pool, and a route to one, which end when they are dropped.
+//! [`Pool`], the use of a private pool, and [`PoolRoute`], a route to one. Both end when they are dropped.
 
 use super::block::Block;
 use super::growing::Growing;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// One use of a private pool, which ends when it is dropped ([`Pools::release`](crate::operations::Pools::release)).
 ///
-/// [`Pool::create`] makes a pool that is new; [`Pool::of_id`] uses the one of an id that somebody else chose. Neither takes the
-/// other's arguments. Unlike [`Pools::create`](crate::operations::Pools::create), it has no id that means "none".
+/// [`Pool::create`] makes a new pool; [`Pool::of_id`] uses the pool of an id that another part of the program chose.
+/// Unlike [`Pools::create`](crate::operations::Pools::create), `create` returns no id that means "none".
 ///
 /// ```
 /// use seamalloc::{Allocator, Pool, StreamId};
@@ -34,12 +34,13 @@ use std::sync::Arc;
 /// # Ok::<(), seamalloc::Error>(())
 /// ```
 ///
-/// **What drop does.** It ends the use. No graph that was captured with the pool may be launched after the last use. If it fails,
-/// the pool keeps its memory to the end of the allocator, and an error of `tracing` says so; [`Self::release`] returns the error.
+/// **What drop does.** The drop ends the use. No graph that was captured with the pool may be launched after the last
+/// use. If the drop fails, the pool keeps its memory to the end of the allocator, and an error of `tracing` says so;
+/// [`Self::release`] returns the error.
 #[must_use = "the use of a pool that is not kept ends at once"]
 pub struct Pool<A: Deref<Target = Allocator> = Arc<Allocator>> {
     allocator: A,
-    /// [`PoolId::NONE`] if there is no use to end.
+    /// The id; [`PoolId::NONE`] if there is no use to end.
     id: PoolId,
 }
 
@@ -55,7 +56,8 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         }
     }
 
-    /// Makes a new tag: a private pool with chunks of its own, which can sleep ([`Tags::create`](crate::operations::Tags::create)).
+    /// Makes a new tag: a private pool with chunks of its own, which can sleep
+    /// ([`Tags::create`](crate::operations::Tags::create)).
     ///
     /// # Errors
     /// Those of [`Tags::create`](crate::operations::Tags::create).
@@ -92,30 +94,31 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         Ok(Self { allocator, id })
     }
 
-    /// Owns one use of a pool from now on that nobody else ends: of [`Self::into_id`], of [`Pools::create`](crate::operations::Pools::create), of C.
+    /// Takes ownership of one use of a pool that no other owner ends: of [`Self::into_id`], of
+    /// [`Pools::create`](crate::operations::Pools::create), of C.
     pub fn from_id(allocator: A, id: PoolId) -> Self {
         Self { allocator, id }
     }
 
-    /// Returns the id of the pool, whose use is no longer ended by itself.
+    /// Returns the id of the pool, whose use no longer ends by itself.
     #[must_use = "the use of the pool does not end unless somebody ends it"]
     pub fn into_id(mut self) -> PoolId {
         std::mem::replace(&mut self.id, PoolId::NONE)
     }
 
-    /// Returns its id.
+    /// Returns the id of the pool.
     #[must_use]
     pub fn id(&self) -> PoolId {
         self.id
     }
 
-    /// Returns its allocator.
+    /// Returns the allocator of the pool.
     #[must_use]
     pub fn allocator(&self) -> &Allocator {
         &self.allocator
     }
 
-    /// Uses the pool once more.
+    /// Adds one use of the pool.
     ///
     /// # Errors
     /// [`Error::UnknownPool`] after [`Self::release`].
@@ -127,8 +130,8 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         Ok(Self { allocator: self.allocator.clone(), id: self.id })
     }
 
-    /// Reserves `capacity` bytes of addresses for an allocation of the pool that grows in place, for work on `stream`. It may outlive
-    /// the pool, and grows by public memory then.
+    /// Reserves `capacity` bytes of addresses for an allocation of the pool that grows in place, for work on `stream`.
+    /// The allocation may outlive the pool, and then grows by public memory.
     ///
     /// # Errors
     /// Those of [`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in).
@@ -139,7 +142,8 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         Growing::new_in(self.allocator.clone(), self.id, capacity, stream)
     }
 
-    /// Allocates `size` bytes from the pool for work on `stream`, whatever is routed where. The block may outlive the pool.
+    /// Allocates `size` bytes from the pool for work on `stream`, whatever routes there are. The block may outlive the
+    /// pool.
     ///
     /// # Errors
     /// Those of [`Pools::allocate`](crate::operations::Pools::allocate).
@@ -150,7 +154,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         Block::new_in(self.allocator.clone(), self.id, size, stream.into())
     }
 
-    /// Routes the requests that `route` covers to the pool, until the route that is returned ends. A pool has one route at a
+    /// Routes the requests that `route` covers to the pool, until the returned route ends. A pool has one route at a
     /// time, or several of threads.
     ///
     /// # Errors
@@ -183,8 +187,9 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         self.allocator.pools().stats(self.id)
     }
 
-    /// Gives all physical memory of a tag back until [`Self::wake`], and keeps what its blocks hold as `backup` says. Returns the
-    /// bytes given back. No work may use the tag's memory until then ([`Tags::sleep`](crate::operations::Tags::sleep)).
+    /// Gives back all physical memory of a tag until [`Self::wake`], and keeps the contents of its blocks as `backup`
+    /// says. Returns the bytes given back. No work may use the tag's memory until then
+    /// ([`Tags::sleep`](crate::operations::Tags::sleep)).
     ///
     /// # Errors
     /// Those of [`Tags::sleep`](crate::operations::Tags::sleep).
@@ -192,7 +197,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         self.allocator.tags().sleep(self.id, backup)
     }
 
-    /// Gives a tag that sleeps its memory again, at the same addresses. Returns the bytes taken.
+    /// Gives a sleeping tag its memory again, at the same addresses. Returns the bytes taken.
     ///
     /// # Errors
     /// Those of [`Tags::wake`](crate::operations::Tags::wake).
@@ -206,7 +211,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         self.allocator.tags().is_asleep(self.id)
     }
 
-    /// Ends the use now, and says whether that failed. Afterwards, dropping it does nothing.
+    /// Ends the use now. Afterwards, dropping the pool does nothing.
     ///
     /// # Errors
     /// Those of [`Pools::release`](crate::operations::Pools::release).
@@ -236,26 +241,26 @@ impl<A: Deref<Target = Allocator>> fmt::Debug for Pool<A> {
 /// A route of requests to a private pool ([`Pool::route`]), which ends when it is dropped
 /// ([`Pools::end`](crate::operations::Pools::end)). While it lasts, the pool lives, even if its last use ends.
 ///
-/// If ending it fails in a drop, an error of `tracing` says so; [`Self::end`] returns it.
+/// If the end fails in a drop, an error of `tracing` says so; [`Self::end`] returns the error.
 #[must_use = "a route that is not kept ends at once"]
 pub struct PoolRoute<A: Deref<Target = Allocator> = Arc<Allocator>> {
     allocator: A,
-    /// [`PoolId::NONE`] if there is no route to end.
+    /// The pool; [`PoolId::NONE`] if there is no route to end.
     pool: PoolId,
     number: u64,
 }
 
 impl<A: Deref<Target = Allocator>> PoolRoute<A> {
-    /// Returns the id of its pool.
+    /// Returns the id of the route's pool.
     #[must_use]
     pub fn pool(&self) -> PoolId {
         self.pool
     }
 
-    /// Ends it now, and says whether that failed.
+    /// Ends the route now.
     ///
     /// # Errors
-    /// Those of [`Pools::end`](crate::operations::Pools::end); it is not tried again.
+    /// Those of [`Pools::end`](crate::operations::Pools::end); the end is not tried again.
     pub fn end(mut self) -> Result<()> {
         let pool = std::mem::replace(&mut self.pool, PoolId::NONE);
         self.allocator.pools().end_route(pool, Some(self.number))

@@ -1,4 +1,4 @@
-//! A stream that the allocator knows until it is dropped.
+//! [`Stream`], a stream that the allocator forgets when it is dropped.
 
 use crate::allocator::Allocator;
 use crate::error::Result;
@@ -7,11 +7,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A stream of the program's, which the allocator forgets when this is dropped ([`Streams::forget`](crate::operations::Streams::forget)), and after that
-/// lets go of what keeps the stream alive.
+/// A stream of the program. When this is dropped, the allocator forgets the stream
+/// ([`Streams::forget`](crate::operations::Streams::forget)), and then `held`, which keeps the stream alive, is
+/// dropped.
 ///
-/// `S` is what keeps it alive: `Arc<CudaStream>` of cudarc with the feature `cudarc`, a `Stream` of cust, any type of the program's
-/// whose drop destroys the stream. `()` is for a handle that the program looks after itself.
+/// `S` is the type of `held`: `Arc<CudaStream>` of cudarc with the feature `cudarc`, a `Stream` of cust, any type of
+/// the program whose drop destroys the stream. `()` is for a handle that the program looks after itself.
 ///
 /// ```
 /// use seamalloc::{Allocator, Stream, StreamId};
@@ -26,15 +27,16 @@ use std::sync::Arc;
 /// # Ok::<(), seamalloc::Error>(())
 /// ```
 ///
-/// **What drop does.** The CPU waits for the stream's work, which is short if the program has waited itself. Live blocks of the
-/// stream stay valid. If it fails, as it does while a stream is captured, an error of `tracing` says so, and the stream is let go
-/// nevertheless; [`Self::forget`] returns the error. Drop it before the stream is destroyed, and after the last call that names it.
+/// **What drop does.** The CPU waits for the stream's work, which is short if the program has waited itself. Live
+/// blocks of the stream stay valid. If the wait fails, as it does while a stream is captured, an error of `tracing`
+/// says so, and `held` is dropped nevertheless; [`Self::forget`] returns the error. Drop this before the stream is
+/// destroyed, and after the last call that names the stream.
 #[must_use = "a stream that is not kept is forgotten at once"]
 pub struct Stream<A: Deref<Target = Allocator> = Arc<Allocator>, S = ()> {
     allocator: A,
     id: StreamId,
     is_forgotten: bool,
-    /// Dropped after the stream was forgotten.
+    /// The value that keeps the stream alive. It is dropped after the stream was forgotten.
     held: S,
 }
 
@@ -48,26 +50,27 @@ impl<A: Deref<Target = Allocator>> Stream<A> {
 }
 
 impl<A: Deref<Target = Allocator>, S> Stream<A, S> {
-    /// Names the stream that `held` is, and keeps it alive: `Stream::holding(&allocator, stream, |stream| stream.as_inner())`.
+    /// Names the stream of `held`, and keeps it alive: `Stream::holding(&allocator, stream, |stream|
+    /// stream.as_inner())`.
     pub fn holding<H: Into<StreamId>>(allocator: A, held: S, handle: impl FnOnce(&S) -> H) -> Self {
         let id = handle(&held).into();
         Self { allocator, id, is_forgotten: false, held }
     }
 
-    /// Returns its name.
+    /// Returns the handle of the stream.
     #[must_use]
     #[inline]
     pub fn id(&self) -> StreamId {
         self.id
     }
 
-    /// Returns what keeps it alive.
+    /// Returns the value that keeps the stream alive.
     #[must_use]
     pub fn held(&self) -> &S {
         &self.held
     }
 
-    /// Has the allocator forget it now, and says whether that failed. Afterwards, dropping it does nothing.
+    /// Makes the allocator forget the stream now. Afterwards, dropping this does nothing.
     ///
     /// # Errors
     /// Those of [`Streams::forget`](crate::operations::Streams::forget); the stream is as before.

@@ -1,38 +1,40 @@
-//! What the flight recorder has kept: the last operations of an allocator, and what it held at that moment.
+//! The record of the flight recorder: the last operations of an allocator, and the memory that it held when they were
+//! read.
 //!
-//! Owns: the plain values. `heap/flight.rs` keeps them, `seamalloc-trace` writes them to files.
+//! Owns: the plain values. `heap/flight.rs` records them, `seamalloc-trace` writes them to files.
 
 use super::observer::Event;
 use super::snapshot::Snapshot;
 
-/// Something that happened in an allocator, and when.
+/// An event of an allocator, with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct TimedEvent {
-    /// What happened.
+    /// The event.
     pub event: Event,
-    /// When, in microseconds since 1970.
+    /// The time of the event, in microseconds since 1970.
     pub time_us: u64,
 }
 
 /// The last operations of an allocator, from [`Reports::flight`](crate::operations::Reports::flight).
 ///
 /// An operation is an allocation, a free, the end of a free that had to wait for other streams, memory that came to a segment
-/// or left it, or a request that was refused. A free that waits for nobody is one operation and two events.
+/// or left it, or a request that was refused. A free that waits for no stream is one operation and two events.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Flight {
-    /// What the allocator held when the events were read, which lead up to it.
+    /// The memory that the allocator held when the events were read, after the last of them.
     pub snapshot: Snapshot,
-    /// The operations that are kept, the oldest first. The time of an operation that called the driver is exact to some
-    /// microseconds; those between two of them are spread evenly, so that a hit reads no clock. The private pool of an event is
-    /// not kept once the pool has ended.
+    /// The recorded operations, the oldest first. The time of an operation that called the driver is exact to some
+    /// microseconds; operations between two of these are spread evenly, so that a hit reads no clock. The private pool
+    /// of an event is not kept once the pool has ended.
     pub events: Vec<TimedEvent>,
-    /// Operations since the allocator was made, those that are kept and those that are not.
+    /// Operations since the allocator was made, whether they are still recorded or not.
     pub operations: u64,
-    /// Of these, the oldest ones, which later ones have overwritten.
+    /// The part of `operations` that later ones have overwritten.
     pub overwritten: u64,
-    /// How many operations are kept at most: [`Config::flight_recorder`](crate::Config::flight_recorder). 0 if it is off.
+    /// The most operations that are recorded: [`Config::flight_recorder`](crate::Config::flight_recorder). 0 if it is
+    /// off.
     pub capacity: u64,
 }

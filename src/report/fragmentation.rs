@@ -1,5 +1,5 @@
-//! How an allocator's memory is divided up at one moment: how much is in use, how much is free for whom, and how much
-//! one request could have.
+//! The division of an allocator's memory at one moment: how much is in use, how much is free for which streams, and how
+//! much one request could have.
 //!
 //! Owns: the plain values of [`Fragmentation`] and the figures derived from them. `heap/measure.rs` measures them, in
 //! one walk over the free ranges.
@@ -8,7 +8,7 @@ use crate::ids::PoolId;
 use crate::ids::StreamId;
 use std::fmt;
 
-/// The owner of free memory, who may take it first.
+/// The owner of free memory, which may take it first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -16,7 +16,7 @@ use std::fmt;
 pub enum Owner {
     /// One stream, whose work used the memory last.
     Stream(StreamId),
-    /// Every stream: all have passed it.
+    /// Every stream: all streams have passed the memory.
     Everyone,
     /// A private pool, until it is released.
     Pool(PoolId),
@@ -38,20 +38,20 @@ impl fmt::Display for Owner {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PoolMemory {
-    /// Who may take it first.
+    /// The owner that may take the memory first.
     pub owner: Owner,
-    /// Whether it serves requests of up to 1 MiB, from segments or slabs of their own, or larger ones.
+    /// Whether the pool serves requests of up to 1 MiB, from segments or slabs of their own, or larger ones.
     pub small: bool,
     /// Free bytes.
     pub free: u64,
-    /// The number of ranges in which they lie.
+    /// The number of ranges that the free bytes lie in.
     pub ranges: u64,
-    /// The longest of these ranges.
+    /// Bytes of the longest of these ranges.
     pub largest: u64,
-    /// The part of `free` that another stream, which makes requests too, cannot take at present. Memory of the only stream
-    /// is not stranded. Where streams do not share, all memory of a stream is, if there is another stream. With
-    /// `sharing:completed` it is memory that other streams may not take yet, and of small memory always what lies in slabs
-    /// that are partly in use. A private pool's memory is stranded as a whole.
+    /// The part of `free` that another stream, which makes requests too, cannot take at present. Memory of the only
+    /// stream is not stranded. Where streams share no memory, all memory of a stream is stranded, if there is another
+    /// stream. With `sharing:completed`, memory is stranded that other streams may not take yet, and of small memory
+    /// always the free parts of slabs in use. A private pool's memory is stranded as a whole.
     pub stranded: u64,
 }
 
@@ -63,30 +63,32 @@ pub struct PoolMemory {
 pub struct StreamMemory {
     /// The stream.
     pub stream: StreamId,
-    /// The longest free range that it may take.
+    /// Bytes of the longest free range that the stream may take.
     pub largest: u64,
-    /// The largest request that it could be given: by stitching if the strategy does that and the bounds on views allow
-    /// it, otherwise `largest`. Memory of other streams is counted where a GPU-side wait may pass it on (`sharing:wait`).
-    /// Near a bound it is a lower bound: more can be had once the GPU has passed the uses of views that are in the way.
+    /// The largest request that the stream could be given: by stitching if the strategy does that and the bounds on
+    /// views allow it, otherwise `largest`. Memory of other streams is counted where a GPU-side wait may pass it on
+    /// (`sharing:wait`). Near a bound the figure is a lower bound: more can be had once the GPU has passed the uses of
+    /// views that are in the way.
     pub reachable: u64,
 }
 
-/// How the memory of an allocator is divided up, from [`Reports::fragmentation`](crate::operations::Reports::fragmentation).
+/// The division of an allocator's memory, from [`Reports::fragmentation`](crate::operations::Reports::fragmentation).
 /// Sizes are bytes.
 ///
-/// Every byte held is in exactly one place: `reserved` is `allocated + pending + free + unsettled`, and `free` is the sum
-/// over `pools`. Of private pools that sleep, live blocks have no memory: these are `asleep`. What is `spilled` has the machine's
-/// memory. The sum is more than `reserved` by both. In guard mode two kinds of memory are in `reserved` alone, since they serve nobody:
-/// the memory before guarded allocations, and that of freed ones until it is unmapped.
+/// Every byte held is in exactly one place: `reserved` is `allocated + pending + free + unsettled`, and `free` is the
+/// sum over `pools`. The sum exceeds `reserved` by live blocks without device memory: those of sleeping private pools
+/// (`asleep`) and spilled ones (`spilled`), which have host memory. In guard mode two kinds of memory are in `reserved`
+/// alone, since they serve no requests: the memory before guarded allocations, and that of freed ones until it is
+/// unmapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Fragmentation {
     /// Bytes held from the driver.
     pub reserved: u64,
-    /// Of these, in blocks that the program has not freed, rounding included.
+    /// The part of `reserved` in blocks that the program has not freed, rounding included.
     pub allocated: u64,
-    /// In blocks that the program has freed and other streams still use.
+    /// The part of `reserved` in blocks that the program has freed and other streams still use.
     pub pending: u64,
     /// Bytes that the program asked for, of the blocks in `allocated` and `pending`.
     pub requested: u64,
@@ -94,10 +96,10 @@ pub struct Fragmentation {
     pub free: u64,
     /// Bytes of a growth that failed halfway and could not be undone yet; part of no block.
     pub unsettled: u64,
-    /// The part of `allocated` and `pending` in private pools that sleep, for which no memory is held. What lies free in them is
-    /// counted nowhere.
+    /// The part of `allocated` and `pending` in private pools that sleep, for which no memory is held. Free ranges in
+    /// such pools are counted nowhere.
     pub asleep: u64,
-    /// The part of `allocated` and `free` that is spilled: its memory is the machine's, and not held of the device.
+    /// The part of `allocated` and `free` that is spilled: it lies in host memory, and holds no device memory.
     pub spilled: u64,
     /// The pools that have free memory.
     pub pools: Vec<PoolMemory>,
@@ -108,7 +110,7 @@ pub struct Fragmentation {
     /// Chunks that are partly free and partly in use. A view maps chunks whole, so it can use the free part of at most
     /// two of them, one at each end.
     pub partly_free_chunks: u64,
-    /// The free bytes in them.
+    /// The free bytes in partly free chunks.
     pub partly_free_bytes: u64,
     /// The part of `partly_free_bytes` in ranges that touch neither end of their chunk, so that no view can use them.
     pub landlocked_bytes: u64,
@@ -121,8 +123,8 @@ pub struct Fragmentation {
 }
 
 impl Fragmentation {
-    /// Returns the part of the reserved bytes that the program asked for and that is still in use, by the program or by
-    /// other streams. 1 is perfect; it is also 1 if nothing is held. What sleeps or is spilled counts as if it were held.
+    /// Returns the part (0 to 1) of the reserved bytes that the program asked for and that is still in use, by the
+    /// program or by other streams. Returns 1 if no memory is held. Sleeping and spilled memory counts as held.
     #[must_use]
     pub fn utilization(&self) -> f64 {
         let held = self.reserved.saturating_add(self.asleep).saturating_add(self.spilled);
@@ -147,8 +149,8 @@ impl Fragmentation {
         self.streams.iter().map(|stream| stream.reachable).max().unwrap_or(0)
     }
 
-    /// Returns the external fragmentation without stitching: 1 - longest free range / all free bytes. 0 means none, or
-    /// nothing free.
+    /// Returns the external fragmentation without stitching: 1 - longest free range / all free bytes. Returns 0 if no
+    /// memory is free.
     #[must_use]
     pub fn external(&self) -> f64 {
         self.unreached(self.largest_free())
@@ -167,13 +169,13 @@ impl Fragmentation {
         own.map(|pool| pool.stranded).sum()
     }
 
-    /// Stranded bytes of all streams together.
+    /// Returns the stranded bytes of all streams together.
     #[must_use]
     pub fn stranded(&self) -> u64 {
         self.pools.iter().map(|pool| pool.stranded).sum()
     }
 
-    /// Free bytes of an owner, for small requests or for larger ones.
+    /// Returns the free bytes of an owner, for small requests or for larger ones.
     #[must_use]
     pub fn free_of(&self, owner: Owner, small: bool) -> u64 {
         let pools = self.pools.iter().filter(|pool| pool.owner == owner && pool.small == small);

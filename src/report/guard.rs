@@ -1,28 +1,28 @@
-//! What guard mode tells: what an address belongs to, and which mistakes of the program were found.
+//! The reports of guard mode: the allocation to which an address belongs, and the mistakes of the program.
 //!
-//! Owns: the plain values and their words. `guard/` finds them.
+//! Owns: the plain values and their words. `features/guard/` finds them.
 
 use crate::ids::StreamId;
 use crate::units::format_bytes;
 use std::fmt;
 
-/// An allocation, as guard mode remembers it.
+/// An allocation in the records of guard mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct GuardedAllocation {
-    /// Its number: the first allocation of the allocator is 1.
+    /// The number of the allocation: the first one of the allocator is 1.
     pub number: u64,
-    /// Its address.
+    /// The address of its first byte.
     pub address: u64,
     /// Bytes as requested.
     pub size: u64,
-    /// Bytes with rounding: what ends at memory that is not there, if it is guarded.
+    /// Bytes with rounding. A guarded allocation has no mapped memory behind these.
     pub rounded: u64,
-    /// The stream that it was made for.
+    /// The stream that the allocation was made for.
     pub stream: StreamId,
-    /// Whether it has memory of its own between addresses without memory.
+    /// Whether the allocation has memory of its own between addresses without memory.
     pub guarded: bool,
-    /// How it was freed, if it was.
+    /// How the allocation was freed, if it was.
     pub freed: Option<Freed>,
 }
 
@@ -30,49 +30,49 @@ pub struct GuardedAllocation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Freed {
-    /// How many allocations had been made until then: it was freed after the one of this number.
+    /// The number of allocations made before the free.
     pub after: u64,
     /// The stream that the free named, or the allocation's own.
     pub stream: StreamId,
-    /// What became of the memory.
+    /// The state of the memory after the free.
     pub memory: FreedMemory,
 }
 
-/// What became of freed memory.
+/// The state of freed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum FreedMemory {
-    /// It is mapped until the streams that used it have passed.
+    /// The memory is mapped until the streams that used it have passed.
     Mapped,
-    /// It is unmapped, and its addresses are kept from reuse.
+    /// The memory is unmapped, and its addresses are kept from reuse.
     Unmapped,
-    /// It was not guarded: it serves other requests.
+    /// The allocation was not guarded: its memory serves other requests.
     Reused,
 }
 
-/// Where an address lies, seen from an allocation. Bytes.
+/// The place of an address relative to an allocation, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Place {
-    /// So far behind its first byte, within what was requested.
+    /// This many bytes behind the first byte, within the requested size.
     Inside(u64),
-    /// So far behind the last byte that was requested: 0 is the first byte beyond.
+    /// This many bytes behind the last requested byte: 0 is the first byte beyond.
     Behind(u64),
-    /// So far before its first byte: 1 is the byte before.
+    /// This many bytes before the first byte: 1 is the byte before.
     Before(u64),
 }
 
-/// What an address belongs to.
+/// The allocation to which an address belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Explanation {
     /// The address.
     pub address: u64,
-    /// Where it lies, seen from the allocation.
+    /// The place of the address relative to the allocation.
     pub place: Place,
     /// The allocation to which it belongs, or at whose edge it lies.
     pub allocation: GuardedAllocation,
@@ -106,7 +106,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// Returns the allocation that it is about.
+    /// Returns the allocation in which the mistake was made.
     #[must_use]
     pub fn allocation(&self) -> &GuardedAllocation {
         match self {
@@ -133,7 +133,7 @@ impl Finding {
     }
 }
 
-/// What guard mode holds and has found. All 0 where it is off.
+/// The memory that guard mode holds, and the mistakes that it has found. All 0 where it is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -149,7 +149,7 @@ pub struct GuardStats {
     pub slack_bytes: u64,
     /// Freed allocations whose addresses are kept from reuse.
     pub quarantined: u64,
-    /// Bytes of address space that they take.
+    /// Bytes of address space of the quarantined allocations.
     pub quarantined_bytes: u64,
     /// Mistakes found.
     pub findings: u64,

@@ -1,4 +1,4 @@
-//! Memory that processes on one device lend each other: what is asked, what is given, and what a report says of it.
+//! Memory that processes on one device lend each other: questions, answers, and the figures of a report.
 
 use crate::units::format_bytes;
 use std::fmt;
@@ -8,18 +8,18 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
-    /// Bytes that the device lacks for it.
+    /// Bytes that the device lacks for the request.
     pub missing: u64,
-    /// Bytes to ask for, at least as many: others that will be missing soon come with them.
+    /// Bytes to ask for, at least `missing`: memory that will be missing soon is asked for along with it.
     pub wanted: u64,
     /// Bytes that the allocator holds.
     pub held: u64,
-    /// When the request asked for the first time.
+    /// The time of the request's first question.
     pub since: Instant,
 }
 
 impl Shortage {
-    /// So many bytes are missing beside those that are held, from now on.
+    /// Returns a shortage of `missing` bytes beside the `held` ones, first asked for now.
     #[must_use]
     pub fn new(missing: u64, held: u64) -> Self {
         Self { missing, wanted: missing, held, since: Instant::now() }
@@ -29,42 +29,42 @@ impl Shortage {
 /// The answer of a [`Lender`](crate::Lender). All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lent {
-    /// How many processes were asked.
+    /// The number of processes that were asked.
     pub processes: u32,
-    /// What they gave back.
+    /// Bytes that they gave back.
     pub given: u64,
-    /// What they hold after that.
+    /// Bytes that they hold after that.
     pub held: u64,
-    /// The part of it that their programs use.
+    /// The part of `held` that their programs use.
     pub live: u64,
-    /// The part of it that is free, and below their guarantees.
+    /// The part of `held` that is free, and below their guarantees.
     pub guaranteed: u64,
-    /// Whether to ask again if the device still has too little: its driver takes time to take memory back, and others free
-    /// memory. The lender has waited for as long as makes sense. It is asked no more once a request has waited for
+    /// Whether to ask again if the device still has too little: its driver takes time to take memory back, and others
+    /// free memory. The lender has already waited for as long as makes sense. A request asks no more once it has waited for
     /// [`Config::broker_wait_ms`](crate::Config::broker_wait_ms).
     pub again: bool,
 }
 
-/// What others were asked for before a request was refused. All sizes are bytes.
+/// The requests to other processes before a request was refused. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Lending {
-    /// What was missing when they were asked for the first time.
+    /// Bytes that were missing at the first question.
     pub missing: u64,
-    /// How often they were asked.
+    /// The number of questions.
     pub rounds: u32,
-    /// How many processes there were the last time; 0 also where no broker answered.
+    /// The number of other processes at the last question; 0 also where no broker answered.
     pub processes: u32,
-    /// What they gave back in all.
+    /// Bytes that they gave back in all.
     pub given: u64,
-    /// What they held the last time.
+    /// Bytes that they held at the last answer.
     pub held: u64,
-    /// The part of it that their programs used.
+    /// The part of `held` that their programs used.
     pub live: u64,
-    /// The part of it that was free, and below their guarantees.
+    /// The part of `held` that was free, and below their guarantees.
     pub guaranteed: u64,
-    /// From the first question to the last answer.
+    /// Milliseconds from the first question to the last answer.
     pub waited_ms: u64,
 }
 
@@ -94,14 +94,15 @@ impl fmt::Display for Lending {
     }
 }
 
-/// What an allocator holds, and could give back. All sizes are bytes.
+/// The bytes that an allocator holds, and could give back. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LendableBytes {
-    /// What it holds.
+    /// Bytes held of the device.
     pub held: u64,
-    /// The part of it that the program uses, and that of freed blocks which other streams still use.
+    /// The part of `held` that the program uses, and that freed blocks take which other streams still use.
     pub live: u64,
-    /// The rest. Free memory of private pools, and free parts of chunks that are partly in use, are in it and cannot go.
+    /// The rest of `held`. Free memory of private pools, and free parts of chunks that are partly in use, are included
+    /// but cannot be given back.
     pub free: u64,
 }
 

@@ -6,7 +6,7 @@
 use crate::ids::PoolId;
 use crate::ids::StreamId;
 
-/// The kind of an event. The names in a snapshot are PyTorch's `TraceEntry` actions; some events it does not have
+/// The kind of an event. The names in a snapshot are PyTorch's `TraceEntry` actions; PyTorch lacks some of the events
 /// ([`Action::is_of_pytorch`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -35,27 +35,30 @@ pub enum Action {
     SegmentJoined,
     /// A request was refused. The address holds the device's free bytes, as in PyTorch.
     Oom,
-    /// Memory of live blocks was spilled: a range at home has memory of the machine from now on ([`Config::spill`](crate::Config::spill)).
-    /// It stays in its segment, and what is live there stays live. Once it is freed, [`Action::SegmentUnmap`] says so.
+    /// Memory of live blocks was spilled: a range at home lies in host memory from now on
+    /// ([`Config::spill`](crate::Config::spill)). The range stays in its segment, and its live blocks stay live.
+    /// [`Action::SegmentUnmap`] follows once it is freed.
     Spilled,
     /// A range that was spilled has memory of the device again.
     Returned,
-    /// A private pool fell asleep, and this range at home of it has no memory from now on ([`Tags::sleep`](crate::operations::Tags::sleep)).
-    /// It stays in its segment, and what is live there stays live.
+    /// A private pool fell asleep, and this range at home of the pool has no memory from now on
+    /// ([`Tags::sleep`](crate::operations::Tags::sleep)). The range stays in its segment, and its live blocks stay
+    /// live.
     Asleep,
     /// A range that slept has memory again.
     Awake,
 }
 
 impl Action {
-    /// Returns whether PyTorch's snapshots know such an event. They have none for memory that is spilled, sleeps or comes back, and its
-    /// viewer would end at one that it does not know.
+    /// Returns whether PyTorch's snapshots know such an event. They have none for memory that is spilled, sleeps or
+    /// comes back, and PyTorch's viewer fails on unknown events.
     #[must_use]
     pub const fn is_of_pytorch(self) -> bool {
         !matches!(self, Self::Spilled | Self::Returned | Self::Asleep | Self::Awake)
     }
 
-    /// Returns the name in PyTorch's snapshots, which have no word for joining but mapping; for events that they do not have, ours.
+    /// Returns the name in PyTorch's snapshots, where joining counts as mapping; a name of our own for events that
+    /// PyTorch lacks.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,7 +82,7 @@ impl Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Event {
-    /// What happened.
+    /// The kind of the event.
     pub action: Action,
     /// The address; for [`Action::Oom`] the bytes that the device had free.
     pub address: u64,
@@ -91,12 +94,13 @@ pub struct Event {
     pub pool: PoolId,
 }
 
-/// An observer that was added ([`Reports::add_observer`](crate::operations::Reports::add_observer)): it names it for its removal.
+/// The id of an observer that was added ([`Reports::add_observer`](crate::operations::Reports::add_observer)), for its
+/// removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ObserverId(pub(crate) u64);
 
 /// Watches an allocator. Called under the allocator's lock: be quick, and do not call the allocator.
 pub trait Observer: Send {
-    /// Called for each event.
+    /// Gets each event.
     fn event(&mut self, event: &Event);
 }

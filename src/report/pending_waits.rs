@@ -1,28 +1,28 @@
 //! Waits of the CPU for memory, before a request would be refused.
 
 /// Requests that found too little memory, and for which the CPU waited until work on the GPU was done with freed memory
-/// ([`Config::wait_ms`](crate::Config::wait_ms)). Times are the device's clock: nanoseconds, and on a simulated device whatever
-/// its clock counts.
+/// ([`Config::wait_ms`](crate::Config::wait_ms)). Times are nanoseconds of the device's clock; on a simulated device,
+/// units of its clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PendingWaits {
-    /// How many requests waited.
+    /// The number of requests that waited.
     pub requests: u64,
-    /// For how many events they did, each of which is the end of some work that uses freed memory.
+    /// The number of events that they waited for, each the end of some work that uses freed memory.
     pub events: u64,
-    /// How often they waited for all work of the device, at last.
+    /// The number of waits for all work of the device, as the last means.
     pub device: u64,
-    /// How many of them ended at the bound.
+    /// The number of requests whose wait ended at the bound.
     pub expired: u64,
-    /// The time that they waited, all together.
+    /// The total time that requests waited.
     pub total_ns: u64,
-    /// The longest that one request waited, since the last reset of peaks.
+    /// The longest time that one request waited, since the last reset of peaks.
     pub worst_ns: u64,
 }
 
 impl PendingWaits {
-    /// Adds waits for so many events, which took `ns` together.
+    /// Adds waits for `events` events, which took `ns` together.
     pub(crate) fn add_events(&mut self, events: u64, ns: u64) {
         self.events += events;
         self.total_ns = self.total_ns.saturating_add(ns);
@@ -36,14 +36,16 @@ impl PendingWaits {
         self.worst_ns = self.worst_ns.max(ns);
     }
 
-    /// Adds a request that waited for events, for `ns` together. Its waits are added already, and so is what came `last`.
+    /// Adds a request that waited for events, for `ns` together. Its waits, and the wait for the device in `last`, are
+    /// added already.
     pub(crate) fn add_request(&mut self, ns: u64, expired: bool, last: &Self) {
         self.requests += 1 - last.device.min(1);
         self.expired += u64::from(expired);
         self.worst_ns = self.worst_ns.max(ns.saturating_add(last.total_ns));
     }
 
-    /// Returns the waits since an earlier copy. `worst_ns` is still the one since the last reset of peaks.
+    /// Returns the waits since an earlier copy. `worst_ns` is not a difference: it counts since the last reset of
+    /// peaks.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

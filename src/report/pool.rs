@@ -1,15 +1,15 @@
-//! What users learn of a private pool.
+//! The figures of a private pool for users.
 
 /// The contents and state of a private pool. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Uses that were not released; 0 while its memory waits for the device.
+    /// Uses that were not released; 0 while the pool's memory waits for the device.
     pub uses: u64,
-    /// Whether requests are routed to it at present.
+    /// Whether requests are routed to the pool at present.
     pub routed: bool,
-    /// Whether a block of it was handed out in a stream capture, so that a graph may use its memory.
+    /// Whether a block of the pool was handed out in a stream capture, so that a graph may use its memory.
     pub captured: bool,
     /// Blocks that were handed out and that the program has not freed.
     pub allocations: u64,
@@ -27,9 +27,9 @@ pub struct PoolStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PoolBlock {
-    /// Its first byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// Its size, with rounding.
+    /// The size with rounding.
     pub size: u64,
     /// The size that the program asked for.
     pub requested: u64,

@@ -1,4 +1,4 @@
-//! A snapshot of all that an allocator holds: segments, and the blocks that tile them.
+//! A snapshot of all memory that an allocator holds: segments, and the blocks that tile them.
 //!
 //! Owns: the plain values. The fields and their meanings are those of PyTorch's memory snapshots
 //! (`torch.cuda.memory._snapshot()["segments"]`). `seamalloc-trace` writes them as JSON or pickle.
@@ -11,11 +11,11 @@ use crate::ids::StreamId;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum BlockState {
-    /// Handed out.
+    /// The block is handed out.
     ActiveAllocated,
-    /// Freed by the program, still used by other streams.
+    /// The program has freed the block, and other streams still use it.
     ActivePendingFree,
-    /// Free.
+    /// The block is free.
     #[default]
     Inactive,
 }
@@ -42,16 +42,18 @@ pub struct BlockInfo {
     pub size: u64,
     /// Bytes as requested; for a free block those of its last use, or 0.
     pub requested_size: u64,
-    /// Its state.
+    /// The state of the block.
     pub state: BlockState,
-    /// Bytes of it that are spilled: their memory is the machine's, and part of no figure of what is held of the device. PyTorch's
-    /// snapshots have no such key; here it is there where it is not 0.
+    /// Bytes of the block that are spilled to host memory: they count in no figure of device memory held. PyTorch's
+    /// snapshots have no such key; it is written where it is not 0.
     pub spilled: u64,
-    /// Whether it is part of a private pool that sleeps: it has no memory at present. A key of ours too, there where it is true.
+    /// Whether the block is of a private pool that sleeps, and has no memory at present. PyTorch has no such key; it is
+    /// written where it is true.
     pub asleep: bool,
 }
 
-/// A contiguous range of addresses that the allocator holds memory for, but for what of its blocks is spilled or sleeps. Its blocks tile it in address order.
+/// A contiguous range of addresses for which the allocator holds memory, except for blocks that are spilled or sleep.
+/// Its blocks tile it in address order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SegmentInfo {
@@ -59,13 +61,13 @@ pub struct SegmentInfo {
     pub address: u64,
     /// Bytes.
     pub total_size: u64,
-    /// The stream whose requests it serves; the default stream where memory goes from stream to stream.
+    /// The stream whose requests the segment serves; the default stream where memory goes from stream to stream.
     pub stream: StreamId,
-    /// Whether it serves requests of up to 1 MiB (PyTorch: `small`) or larger ones (`large`).
+    /// Whether the segment serves requests of up to 1 MiB (PyTorch: `small`) or larger ones (`large`).
     pub small: bool,
-    /// Whether it is a mapped range of a larger reservation (PyTorch: `is_expandable`).
+    /// Whether the segment is a mapped range of a larger reservation (PyTorch: `is_expandable`).
     pub expandable: bool,
-    /// The private pool that it serves; [`PoolId::NONE`] if it serves all (PyTorch: `segment_pool_id`).
+    /// The private pool that the segment serves; [`PoolId::NONE`] if it serves all (PyTorch: `segment_pool_id`).
     pub pool: PoolId,
     /// The blocks.
     pub blocks: Vec<BlockInfo>,
@@ -99,7 +101,7 @@ impl SegmentInfo {
     }
 }
 
-/// All that an allocator holds at one moment.
+/// All memory that an allocator holds at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Snapshot {

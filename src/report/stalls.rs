@@ -1,10 +1,10 @@
-//! How long operations spent in the driver: a histogram of fixed size, so that counting allocates no memory.
+//! The time that operations spent in the driver: a histogram of fixed size, so that counting allocates no memory.
 
 /// Buckets of the histogram: bucket 0 holds stalls below 1 us, bucket i those from 2^(i-1) us to below 2^i us, and the
 /// last one all longer stalls (from 4.2 s).
 pub const STALL_BUCKETS: usize = 24;
 
-/// Operations that called the driver, and how long they spent in it.
+/// Operations that called the driver, and the time that they spent in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -20,8 +20,8 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Adds an operation that took `ns` in the driver. 0 means that it made no call, as some misses find their memory
-    /// without one.
+    /// Adds an operation that spent `ns` in the driver. An operation with 0 made no call, as some misses find their
+    /// memory without one, and is not counted.
     pub(crate) fn add(&mut self, ns: u64) {
         if ns == 0 {
             return;
@@ -32,7 +32,8 @@ impl Stalls {
         self.by_us[bucket_of(ns)] += 1;
     }
 
-    /// Returns the stalls since an earlier copy. `worst_ns` is still the one since the last reset of peaks.
+    /// Returns the stalls since an earlier copy. `worst_ns` is not a difference: it counts since the last reset of
+    /// peaks.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut out = *self;
@@ -45,7 +46,7 @@ impl Stalls {
     }
 
     /// Returns a time in nanoseconds that this part (0 to 1) of the stalls did not exceed: the upper edge of their
-    /// bucket, at most twice the exact figure, and never more than the worst. 0 without stalls.
+    /// bucket, at most twice the exact figure, and never more than the worst. Returns 0 without stalls.
     #[must_use]
     pub fn percentile_ns(&self, part: f64) -> u64 {
         let total: u64 = self.by_us.iter().sum();

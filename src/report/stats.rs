@@ -35,7 +35,7 @@ pub struct StatByPool {
     pub large_pool: Stat,
 }
 
-/// What was done for the headroom ([`Config::headroom`](crate::Config::headroom)).
+/// Looks and releases for the headroom ([`Config::headroom`](crate::Config::headroom)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -236,7 +236,7 @@ macro_rules! struct_of {
         over_time { $( $(#[$over_time_doc:meta])* $over_time:ident, )* }
         $( $since:ident { $( $(#[$doc:meta])* $field:ident: $type:ty, )* } )*
     ) => {
-        /// What an allocator has done and holds. Figures in bytes end in `_bytes`; the others are counts.
+        /// The statistics of an allocator. Figures in bytes end in `_bytes`; the others are counts.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         #[non_exhaustive]

@@ -11,14 +11,14 @@ use std::fmt;
 
 const NS_PER_MS: f64 = 1e6;
 
-/// `current, peak peak`: plain numbers, since it does not know whether they are bytes.
+/// Prints `current, peak peak`: plain numbers, since the type does not know whether they are bytes.
 impl fmt::Display for Stat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, peak {}", self.current, self.peak)
     }
 }
 
-/// All pools together.
+/// Prints the sum of all pools.
 impl fmt::Display for StatByPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.all.fmt(f)
@@ -33,7 +33,8 @@ impl fmt::Display for Stalls {
     }
 }
 
-/// Several lines: memory, requests, driver, and views if there were any. [`Stats`] has more fields than it shows.
+/// Prints several lines: memory, requests, driver, and views if there were any. [`Stats`] has more fields than are
+/// printed.
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [used, held] = [self.allocated_bytes.all, self.reserved_bytes.all];
@@ -86,7 +87,7 @@ impl fmt::Display for StreamMemory {
     }
 }
 
-/// Several lines: the sums, then each pool with free memory, then each stream.
+/// Prints several lines: the sums, then each pool with free memory, then each stream.
 impl fmt::Display for Fragmentation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [reserved, allocated, pending, free] =

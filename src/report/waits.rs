@@ -9,7 +9,7 @@
 pub struct Waits {
     /// Bytes of free memory that were handed from one stream to another.
     pub bytes: u64,
-    /// Bytes of freed memory that recorded streams still used, and that were handed out behind waits for these.
+    /// Bytes of freed memory that recorded streams still used, and that were handed out behind waits for these streams.
     pub recorded_bytes: u64,
     /// Bytes by which memory grew rather than make a stream wait for work of the present round.
     pub grown_bytes: u64,
@@ -29,7 +29,8 @@ impl Waits {
         self.age_most = self.age_most.max(age);
     }
 
-    /// Returns the waits since an earlier copy. The extremes are still those since the last reset of peaks.
+    /// Returns the waits since an earlier copy. The extremes are no differences: they count since the last reset of
+    /// peaks.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let (bytes, age_total) = (self.bytes, self.age_total);

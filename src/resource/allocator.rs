@@ -1,6 +1,6 @@
-//! The allocator as a resource: what stands below all layers.
+//! The allocator as a resource, below all layers.
 //!
-//! Owns: which of its operations each of the contract's is.
+//! Owns: which operation of the allocator implements each operation of the contract.
 
 use super::contract::{MemoryResource, PrivatePools};
 use super::error::Result;
@@ -17,7 +17,7 @@ impl MemoryResource for Allocator {
         Ok(RawBlock { address: Self::allocate(self, size, stream)?, size, stream })
     }
 
-    /// [`Allocator::free_on`].
+    /// Frees as [`Allocator::free_on`] does.
     fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         Ok(self.free_on(block.address, stream)?)
     }
@@ -30,7 +30,7 @@ impl MemoryResource for Allocator {
         Ok(self.streams().unrecord(block.address, stream)?)
     }
 
-    /// [`Allocator::empty_cache`].
+    /// Releases as [`Allocator::empty_cache`] does.
     fn release(&self) -> Result<u64> {
         Ok(self.empty_cache()?)
     }

@@ -7,9 +7,9 @@
 //! - `AllocatorFacade::GetPrivate`: requests of a capture go to the graph's pool, which must be prepared;
 //! - `StreamSafeCUDAAllocator::ReleaseImpl` (`stream_safe_cuda_allocator.cc`): nothing is released in a capture.
 //!
-//! What a private pool is, and what is legal in a capture, is the allocator's own affair
-//! (docs/decisions/0020-private-pools-and-captures.md). Paddle asks which thread is capturing, and each pool is a facade of
-//! its own; here the program names the stream, and pools share what the device has.
+//! The allocator defines private pools and what is legal in a capture
+//! (docs/decisions/0020-private-pools-and-captures.md). Paddle asks which thread is capturing, and each pool is a
+//! facade of its own; here the program names the stream, and all pools share the device's memory.
 
 use super::contract::{Layer, PrivatePools};
 use super::error::{ResourceError, Result};
@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug)]
 struct Prepared {
     pool: PoolId,
-    /// How often it was prepared and not removed.
+    /// The number of prepares without a remove.
     uses: u64,
     capturing: bool,
 }
@@ -59,13 +59,13 @@ pub struct Capture<R> {
 }
 
 impl<R: PrivatePools> Capture<R> {
-    /// Makes a layer without graphs.
+    /// Makes a layer that has prepared no graphs.
     pub fn new(upstream: R) -> Self {
         Self { upstream, graphs: Mutex::default() }
     }
 
-    /// Prepares a private pool for the captures of a graph, or adds one use to the one that it has. Graphs that share memory are
-    /// prepared under one number. Returns the pool.
+    /// Prepares a private pool for the captures of a graph, or adds one use to the graph's pool. Graphs that share
+    /// memory are prepared under one number. Returns the pool.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
@@ -81,10 +81,12 @@ impl<R: PrivatePools> Capture<R> {
         Ok(pool)
     }
 
-    /// Ends one use of a graph's pool. After the last one the graph may not be launched any more, and its memory serves others.
+    /// Ends one use of a graph's pool. After the last use the graph may not be launched any more, and the pool's memory
+    /// serves others.
     ///
     /// # Errors
-    /// [`ResourceError::UnknownGraph`]; [`ResourceError::GraphCapturing`]; that of the resource below, and the use goes on.
+    /// [`ResourceError::UnknownGraph`]; [`ResourceError::GraphCapturing`]; an error of the resource below, and the use
+    /// goes on.
     pub fn remove(&self, graph: u64) -> Result<()> {
         let graphs = &mut *self.graphs.lock();
         let prepared = found(graphs, graph)?;
@@ -100,10 +102,11 @@ impl<R: PrivatePools> Capture<R> {
         Ok(())
     }
 
-    /// Routes requests for `stream` to the graph's pool, until [`Self::end`]. It is called before the stream's capture begins.
+    /// Routes requests for `stream` to the graph's pool, until [`Self::end`]. Call this before the stream's capture
+    /// begins.
     ///
     /// # Errors
-    /// [`ResourceError::UnknownGraph`]; [`ResourceError::GraphCapturing`]; that of the resource below.
+    /// [`ResourceError::UnknownGraph`]; [`ResourceError::GraphCapturing`]; an error of the resource below.
     pub fn begin(&self, graph: u64, stream: StreamId) -> Result<()> {
         let graphs = &mut *self.graphs.lock();
         let prepared = found(graphs, graph)?;
@@ -115,10 +118,10 @@ impl<R: PrivatePools> Capture<R> {
         Ok(())
     }
 
-    /// Ends what [`Self::begin`] began. It is called after the stream's capture has ended.
+    /// Ends the route that [`Self::begin`] began. Call this after the stream's capture has ended.
     ///
     /// # Errors
-    /// [`ResourceError::UnknownGraph`]; [`ResourceError::GraphNotCapturing`]; that of the resource below.
+    /// [`ResourceError::UnknownGraph`]; [`ResourceError::GraphNotCapturing`]; an error of the resource below.
     pub fn end(&self, graph: u64) -> Result<()> {
         let graphs = &mut *self.graphs.lock();
         let prepared = found(graphs, graph)?;

@@ -1,10 +1,12 @@
 //! The contract between layers.
 //!
-//! Owns: [`MemoryResource`], what a layer asks of the one below; [`RawBlock`], what passes between them; [`Layer`], by which a
-//! layer writes only what it changes; [`PrivatePools`], what a layer for graphs asks beside it.
+//! Owns: [`MemoryResource`], the operations of the resource below a layer; [`RawBlock`], the value that they pass;
+//! [`Layer`], by which a layer writes only the operations that it changes; [`PrivatePools`], the additional operations
+//! below a layer for graphs.
 //!
-//! It is RMM's shape (`stream_ordered_memory_resource.hpp`: `allocate`, `deallocate` with the size and a stream) with what
-//! Paddle's facade asks of its allocators beside it (`phi::Allocator::Release`, `RecordStream`), with errors as values.
+//! The contract has RMM's shape (`stream_ordered_memory_resource.hpp`: `allocate`, `deallocate` with the size and a
+//! stream) with the additional operations of Paddle's facade (`phi::Allocator::Release`, `RecordStream`), and with
+//! errors as values.
 
 use super::error::Result;
 use crate::driver::MemoryInfo;
@@ -13,41 +15,41 @@ use crate::owned::RawBlock;
 use std::fmt;
 use std::sync::Arc;
 
-/// Something that hands out memory of one device: an [`Allocator`](crate::Allocator), or a layer over another resource.
+/// A source of memory of one device: an [`Allocator`](crate::Allocator), or a layer over another resource.
 ///
-/// Any number of threads may call it at once. After a call that failed, it is as before.
+/// Any number of threads may call a resource at once. After a call that failed, the resource is as before.
 pub trait MemoryResource: Send + Sync {
     /// Allocates `size` bytes for work on `stream`. A request for 0 bytes gets [`RawBlock::empty`].
     ///
     /// # Errors
-    /// Too little memory ([`ResourceError::is_out_of_memory`](super::ResourceError::is_out_of_memory)), and whatever else the
-    /// resource's own documentation names.
+    /// Too little memory ([`ResourceError::is_out_of_memory`](super::ResourceError::is_out_of_memory)), and any other
+    /// error that the resource's own documentation names.
     fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock>;
 
-    /// Frees a block, as [`Self::allocate`] returned it, that `stream` used last. If that is not the block's own stream, its
-    /// memory waits for both.
+    /// Frees a block, as [`Self::allocate`] returned it, that `stream` used last. If that stream is not the block's
+    /// own, the memory waits for both.
     ///
     /// # Errors
     /// The block stays live.
     fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()>;
 
-    /// Says that work on `stream` uses a block too: once freed, its memory waits for that stream.
+    /// Notes that work on `stream` uses a block too: once freed, its memory waits for that stream.
     ///
     /// # Errors
-    /// Nothing was noted.
+    /// The use was not noted.
     fn record_stream(&self, block: RawBlock, stream: StreamId) -> Result<()>;
 
-    /// Takes back what [`Self::record_stream`] said, because `stream` uses the block no more: the program has waited for it. Does
+    /// Undoes [`Self::record_stream`], because `stream` uses the block no more: the program has waited for it. Does
     /// nothing if the stream was not named.
     ///
     /// # Errors
-    /// What was noted stays.
+    /// The note stays.
     fn erase_stream(&self, block: RawBlock, stream: StreamId) -> Result<()>;
 
-    /// Gives free memory back to the driver. Returns how many bytes.
+    /// Gives free memory back to the driver. Returns the bytes given back.
     ///
     /// # Errors
-    /// What was given back before the failed call stays given back.
+    /// Memory given back before the failed call stays given back.
     fn release(&self) -> Result<u64>;
 
     /// Returns the memory of the device, in bytes.
@@ -62,7 +64,7 @@ pub trait MemoryResource: Send + Sync {
     /// The driver's: while another stream is being captured, the default stream may not be asked about.
     fn is_capturing(&self, stream: StreamId) -> Result<bool>;
 
-    /// Writes what the resource is, the outermost layer first: `retry > limit > stitch`.
+    /// Writes the names of the resource's layers, the outermost first: `retry > limit > stitch`.
     ///
     /// # Errors
     /// Those of the writer.
@@ -83,7 +85,7 @@ impl fmt::Debug for dyn PrivatePools {
 
 /// A resource with private pools: memory that serves only the requests of a graph's captures.
 ///
-/// [`Allocator`](crate::Allocator) says what a private pool is.
+/// [`Allocator`](crate::Allocator) describes private pools.
 pub trait PrivatePools: MemoryResource {
     /// Adds a private pool with one use. Returns its id.
     ///
@@ -110,9 +112,9 @@ pub trait PrivatePools: MemoryResource {
     fn end_capture(&self, pool: PoolId) -> Result<()>;
 }
 
-/// A resource over another one, which writes the methods that it changes. All others go to the resource below.
+/// A resource over another one, which writes the methods that it changes. All other methods go to the resource below.
 ///
-/// It is a [`MemoryResource`] thereby, and has [`PrivatePools`] if the one below has.
+/// Each layer is a [`MemoryResource`], and has [`PrivatePools`] if the resource below has.
 ///
 /// ```
 /// use seamalloc::driver::StreamId;
@@ -150,10 +152,10 @@ pub trait Layer: Send + Sync {
     /// Returns the resource below.
     fn upstream(&self) -> &Self::Upstream;
 
-    /// Returns a word for the layer.
+    /// Returns the name of the layer, in one word.
     fn name(&self) -> &str;
 
-    /// As [`MemoryResource::allocate`].
+    /// Allocates as [`MemoryResource::allocate`] does.
     ///
     /// # Errors
     /// Those of the resource below.
@@ -161,7 +163,7 @@ pub trait Layer: Send + Sync {
         self.upstream().allocate(size, stream)
     }
 
-    /// As [`MemoryResource::deallocate`].
+    /// Frees as [`MemoryResource::deallocate`] does.
     ///
     /// # Errors
     /// Those of the resource below.
@@ -169,7 +171,7 @@ pub trait Layer: Send + Sync {
         self.upstream().deallocate(block, stream)
     }
 
-    /// As [`MemoryResource::release`].
+    /// Releases as [`MemoryResource::release`] does.
     ///
     /// # Errors
     /// Those of the resource below.

@@ -1,4 +1,4 @@
-//! What can go wrong in a layer, typed by what the caller can do about it.
+//! Errors of a layer, typed by what the caller can do about them.
 //!
 //! Owns: [`ResourceError`].
 
@@ -17,14 +17,14 @@ pub enum ResourceError {
     /// The allocator below failed.
     #[error(transparent)]
     Allocator(#[from] Error),
-    /// A [`Limit`](super::Limit) does not allow as much. Free some and try again.
+    /// A [`Limit`](super::Limit) does not allow the request. Free some memory and try again.
     #[error("{requested} bytes more than the {allocated} allocated would exceed the limit of {limit} bytes")]
     LimitExceeded {
         /// Bytes asked for, rounded up as the limit counts them.
         requested: u64,
         /// Bytes allocated through the layer.
         allocated: u64,
-        /// The most bytes that may be.
+        /// The most bytes that may be allocated.
         limit: u64,
     },
     /// A block is freed that the layer has not handed out, or that was freed already.
@@ -38,7 +38,7 @@ pub enum ResourceError {
     SizeMismatch {
         /// The block's address.
         address: u64,
-        /// Its bytes.
+        /// The bytes that were allocated.
         allocated: u64,
         /// The bytes named at the free.
         freed: u64,

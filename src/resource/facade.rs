@@ -1,8 +1,8 @@
 //! One entry to the memory of several devices: allocators by name, and layers around them.
 //!
-//! Owns: the builder. What serves which request is said in `places.rs`. It is the part of Paddle's `AllocatorFacade`
-//! (`allocator_facade.cc`, commit 05a90fc), which makes for each stream `auto_growth` in `StreamSafe` in `Retry` in `Stat`
-//! (`InitCUDAAllocator`), with the choice of layers left to the program.
+//! Owns: the builder. `places.rs` chooses the allocator of a request. The facade is the part of Paddle's
+//! `AllocatorFacade` (`allocator_facade.cc`, commit 05a90fc) that makes for each stream `auto_growth` in `StreamSafe`
+//! in `Retry` in `Stat` (`InitCUDAAllocator`), with the choice of layers left to the program.
 
 use super::contract::PrivatePools;
 use super::error::{ResourceError, Result};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 type Wrap = Arc<dyn Fn(SharedResource) -> SharedResource + Send + Sync>;
 
-/// Says what a [`Facade`] is made of.
+/// The settings of a [`Facade`].
 #[derive(Clone)]
 pub struct FacadeBuilder {
     config: Config,
@@ -56,9 +56,9 @@ pub struct Facade {
 }
 
 impl Facade {
-    /// Begins a facade of the strategy of this name, with options as [`Config::parse`] reads them. A strategy in the options
-    /// gives way to the name. `paddle-thread-local` has one allocator a thread, all others one a device, unless
-    /// [`FacadeBuilder::spread`] says otherwise.
+    /// Begins a facade of the strategy of this name, with options as [`Config::parse`] reads them. The name overrides a
+    /// strategy in the options. `paddle-thread-local` has one allocator for each thread, all others one for each
+    /// device, unless [`FacadeBuilder::spread`] says otherwise.
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) for an unknown name or option.
@@ -75,7 +75,7 @@ impl Facade {
         &self.devices
     }
 
-    /// Returns the allocators that were made so far for a device; none for a device that there is not.
+    /// Returns the allocators that were made so far for a device; none for an unknown device.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
@@ -83,8 +83,9 @@ impl Facade {
         self.places.get(device).map_or_else(|| Ok(Vec::new()), |places| places.allocators())
     }
 
-    /// Forgets a stream of a device that the program is about to destroy ([`Streams::forget`](crate::operations::Streams::forget)). With an allocator a
-    /// stream, that of this stream ends too, unless it has live blocks.
+    /// Forgets a stream of a device that the program is about to destroy
+    /// ([`Streams::forget`](crate::operations::Streams::forget)). With an allocator for each stream, that stream's
+    /// allocator ends too, unless it has live blocks.
     ///
     /// # Errors
     /// Those of [`Streams::forget`](crate::operations::Streams::forget).
@@ -106,28 +107,28 @@ impl FacadeBuilder {
         Self { spread, ..self }
     }
 
-    /// Adds a layer around each allocator. The first that is added is the innermost.
+    /// Adds a layer around each allocator. The layer that is added first is the innermost.
     #[must_use]
     pub fn around_each(mut self, layer: impl Fn(SharedResource) -> SharedResource + Send + Sync + 'static) -> Self {
         self.around_each.push(Arc::new(layer));
         self
     }
 
-    /// Adds a layer around all allocators of each device. The first that is added is the innermost.
+    /// Adds a layer around all allocators of each device. The layer that is added first is the innermost.
     #[must_use]
     pub fn around_all(mut self, layer: impl Fn(SharedResource) -> SharedResource + Send + Sync + 'static) -> Self {
         self.around_all.push(Arc::new(layer));
         self
     }
 
-    /// Adds a [`Retry`] around all allocators of each device: a request for one stream is woken by frees of all. Paddle has one
-    /// around each stream's, which only frees of that stream wake.
+    /// Adds a [`Retry`] around all allocators of each device: frees of any stream wake a request. Paddle has a retry
+    /// around each stream's allocator, which only frees of that stream wake.
     #[must_use]
     pub fn retry_time_ms(self, retry_time_ms: u64) -> Self {
         self.around_all(move |resource| Arc::new(Retry::new(resource, retry_time_ms)))
     }
 
-    /// Adds a [`Statistics`] layer around all allocators of each device, which `keep` gets too, to read its counters.
+    /// Adds a [`Statistics`] layer around all allocators of each device, and passes it to `keep`, to read its counters.
     #[must_use]
     pub fn statistics(self, keep: impl Fn(Arc<Statistics<SharedResource>>) + Send + Sync + 'static) -> Self {
         self.around_all(move |resource| {

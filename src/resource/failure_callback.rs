@@ -1,10 +1,12 @@
 //! A layer that asks the program what to do about a request that failed.
 //!
-//! Owns: the loop. It is RMM's `failure_callback_resource_adaptor` (`failure_callback_resource_adaptor_impl.hpp` lines 59 to
-//! 73): as long as the callback returns `true`, the request is made again.
+//! Owns: the loop. The rule is that of RMM's `failure_callback_resource_adaptor`
+//! (`failure_callback_resource_adaptor_impl.hpp` lines 59 to 73): as long as the callback returns `true`, the request
+//! is made again.
 //!
-//! It differs from [`MemoryLimits::on_pressure`](crate::operations::MemoryLimits::on_pressure), which is asked within a request,
-//! before the CPU waits for the GPU: this one is asked after the resource below has refused, for any resource and any error.
+//! [`MemoryLimits::on_pressure`](crate::operations::MemoryLimits::on_pressure) differs: it is asked within a request,
+//! before the CPU waits for the GPU. This callback is asked after the resource below has refused, for any resource and
+//! any error.
 
 use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
@@ -16,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 type Filter = Box<dyn Fn(&ResourceError) -> bool + Send + Sync>;
 type Callback = Box<dyn Fn(u64, &ResourceError) -> bool + Send + Sync>;
 
-/// Calls the program's code when a request fails, and makes the request again if it says so.
+/// Calls the program's callback when a request fails, and makes the request again if the callback returns `true`.
 pub struct FailureCallback<R> {
     upstream: R,
     covers: Filter,
@@ -24,16 +26,16 @@ pub struct FailureCallback<R> {
 }
 
 impl<R: MemoryResource> FailureCallback<R> {
-    /// Makes a layer that calls `callback` with the bytes of a request that found too little memory, and with its error. If it
-    /// returns `true`, the request is made again; if `false`, the error is the caller's.
+    /// Makes a layer that calls `callback` with the bytes of a request that found too little memory, and with its
+    /// error. On `true` the request is made again; on `false` the caller gets the error.
     ///
-    /// It is called by the thread of the request and without any lock of the layer. It may allocate and free through the layer;
-    /// a request of its own that fails calls it again. If it panics, that counts as `false`.
+    /// The thread of the request calls `callback` without any lock of the layer. The callback may allocate and free
+    /// through the layer; a request of its own that fails calls it again. A panic counts as `false`.
     pub fn new(upstream: R, callback: impl Fn(u64, &ResourceError) -> bool + Send + Sync + 'static) -> Self {
         Self::on(upstream, ResourceError::is_out_of_memory, callback)
     }
 
-    /// Does the same for the errors for which `covers` returns `true`.
+    /// Makes a layer as [`Self::new`] does, for the errors for which `covers` returns `true`.
     pub fn on(
         upstream: R,
         covers: impl Fn(&ResourceError) -> bool + Send + Sync + 'static,

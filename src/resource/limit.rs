@@ -1,12 +1,12 @@
-//! A layer that refuses more than so many bytes.
+//! A layer that limits the live bytes that pass through it.
 //!
-//! Owns: the count. It is RMM's `limiting_resource_adaptor` (`limiting_resource_adaptor_impl.cpp` lines 40 to 69: the size
-//! is rounded up to the alignment; what would exceed the limit is refused before the resource below is asked). There the count
-//! is raised first and lowered again, so that a refused request may refuse another thread's that would fit; here it is
-//! raised only if the request fits.
+//! Owns: the count. The rule is that of RMM's `limiting_resource_adaptor` (`limiting_resource_adaptor_impl.cpp` lines
+//! 40 to 69: the size is rounded up to the alignment; a request that would exceed the limit is refused before the
+//! resource below is asked). RMM raises the count first and lowers it again, so that a refused request may refuse
+//! another thread's that would fit; here the count is raised only if the request fits.
 //!
-//! It differs from the option `memory_limit`, which bounds what an allocator holds of the device: here the requests of one part
-//! of a program are bounded, live at a time, whatever serves them.
+//! The option `memory_limit` differs: it bounds the memory that an allocator holds of the device. This layer bounds the
+//! live requests of one part of a program, whatever serves them.
 
 use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
@@ -14,7 +14,7 @@ use crate::ids::StreamId;
 use crate::owned::RawBlock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What sizes are rounded up to if nothing else is said, in bytes: that of the allocator's smallest blocks.
+/// The default multiple to which sizes are rounded up, in bytes: that of the allocator's smallest blocks.
 pub const LIMIT_ALIGNMENT: u64 = 512;
 
 /// Refuses requests beyond a limit of live bytes.
@@ -32,7 +32,8 @@ impl<R: MemoryResource> Limit<R> {
         Self::with_alignment(upstream, limit, LIMIT_ALIGNMENT)
     }
 
-    /// Does the same with sizes rounded up to multiples of `alignment` bytes; 0 and 1 are no rounding.
+    /// Makes a layer as [`Self::new`] does, with sizes rounded up to multiples of `alignment` bytes; 0 and 1 mean no
+    /// rounding.
     pub fn with_alignment(upstream: R, limit: u64, alignment: u64) -> Self {
         Self { upstream, limit, alignment: alignment.max(1), allocated: AtomicU64::new(0) }
     }

@@ -1,8 +1,9 @@
 //! A layer that writes a line for each request and free, as RMM does.
 //!
-//! Owns: the format and the order of lines. They are those of RMM's `logging_resource_adaptor`
-//! (`logging_resource_adaptor_impl.cpp` lines 16 to 79: the header, the columns, `allocate`, `allocate failure` and `free`; `format.hpp`
-//! `format_stream`), so that its replay benchmark (`cpp/benchmarks/replay`) reads them, and `seamalloc replay` does, as RMM's own.
+//! Owns: the format and the order of lines. The format is that of RMM's `logging_resource_adaptor`
+//! (`logging_resource_adaptor_impl.cpp` lines 16 to 79: the header, the columns, `allocate`, `allocate failure` and
+//! `free`; `format.hpp` `format_stream`), so that its replay benchmark (`cpp/benchmarks/replay`) reads the lines, and
+//! `seamalloc replay` reads them as RMM's own.
 //!
 //! ```text
 //! Thread,Time,Action,Pointer,Size,Stream
@@ -26,7 +27,7 @@ pub const LOG_HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 
 /// Writes a line for each request and free, in RMM's format.
 ///
-/// A line that cannot be written does not fail the operation: it is lost, and counted.
+/// A line that cannot be written does not fail the operation: the line is lost, and counted.
 pub struct Logging<R, W> {
     upstream: R,
     log: Mutex<Log<W>>,
@@ -40,7 +41,7 @@ struct Log<W> {
 impl<R: MemoryResource, W: Write + Send> Logging<R, W> {
     /// Makes a layer that writes to `out`, and writes the header. A file should be buffered ([`std::io::BufWriter`]).
     ///
-    /// `out` is called under the layer's lock: it must not use the layer.
+    /// The layer calls `out` under its lock: `out` must not use the layer.
     ///
     /// # Errors
     /// The header could not be written.
@@ -49,7 +50,7 @@ impl<R: MemoryResource, W: Write + Send> Logging<R, W> {
         Ok(Self { upstream, log: Mutex::new(Log { out, lost: 0 }) })
     }
 
-    /// Writes what is buffered.
+    /// Writes the buffered lines.
     ///
     /// # Errors
     /// The writer's.
@@ -62,7 +63,7 @@ impl<R: MemoryResource, W: Write + Send> Logging<R, W> {
         self.log.lock().lost
     }
 
-    /// Lets `look` see the writer, under the lock.
+    /// Calls `look` with the writer, under the lock.
     pub fn with_writer<T>(&self, look: impl FnOnce(&mut W) -> T) -> T {
         look(&mut self.log.lock().out)
     }
@@ -74,17 +75,17 @@ impl<R: fmt::Debug, W> fmt::Debug for Logging<R, W> {
     }
 }
 
-/// The number of the calling thread.
+/// Returns the number of the calling thread.
 fn thread_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
         static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    // A thread that is ending has none any more.
+    // A thread that is ending has no number any more.
     NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 
-/// A pointer as C's `%p` writes it.
+/// Prints a pointer as C's `%p` does.
 struct Pointer(u64);
 
 impl fmt::Display for Pointer {
@@ -93,7 +94,7 @@ impl fmt::Display for Pointer {
     }
 }
 
-/// A stream as C++'s `<<` writes it.
+/// Prints a stream as C++'s `<<` does.
 struct Stream(StreamId);
 
 impl fmt::Display for Stream {
@@ -102,7 +103,7 @@ impl fmt::Display for Stream {
     }
 }
 
-/// The time of day.
+/// Prints the time of day.
 struct Time(u128);
 
 impl fmt::Display for Time {
@@ -138,8 +139,8 @@ impl<R: MemoryResource, W: Write + Send> Layer for Logging<R, W> {
     }
 
     fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
-        // The request may wait below for a free by another thread, so the lock is not held meanwhile. Nobody else knows the
-        // block before its line is written.
+        // The request may wait below for a free by another thread, so the lock is not held meanwhile. No other thread
+        // knows the block before its line is written.
         let allocated = self.upstream.allocate(size, stream);
         let mut log = self.log.lock();
         match &allocated {

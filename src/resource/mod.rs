@@ -1,8 +1,8 @@
-//! Layers over an allocator: small types that each change one thing of what stands below, and stack.
+//! Layers over an allocator: small types that each change one operation of the resource below, and stack.
 //!
-//! A [`MemoryResource`] hands out blocks: an [`Allocator`](crate::Allocator), or a layer over another resource. Layers are
-//! generic over what stands below; behind an [`Arc`](std::sync::Arc) any resource is one too, as `Arc<dyn MemoryResource>`. They add
-//! no memory of their own, and after a call that failed each is as before.
+//! A [`MemoryResource`] hands out blocks: an [`Allocator`](crate::Allocator), or a layer over another resource. Layers
+//! are generic over the resource below; behind an [`Arc`](std::sync::Arc) any resource is one too, as `Arc<dyn
+//! MemoryResource>`. Layers add no memory of their own, and after a call that failed each is as before.
 //!
 //! | layer | changes |
 //! |---|---|
@@ -32,7 +32,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! docs/layers.md says in which order they make sense.
+//! docs/layers.md says in which order layers make sense.
 
 mod allocator;
 mod capture;

@@ -1,6 +1,7 @@
-//! The allocators of one device, made when they are first used: one for all, one a stream, or one a thread.
+//! The allocators of one device, made when they are first used: one for all requests, one for each stream, or one for
+//! each thread.
 //!
-//! Owns: which of them serves a request, and to which a block goes back. The rules are those of Paddle's facade
+//! Owns: which allocator serves a request, and to which a block goes back. The rules are those of Paddle's facade
 //! (`allocator_facade.cc`, commit 05a90fc):
 //! - `GetAllocator(place, stream, create_if_not_found)`: an allocator a stream, made at the first request for it; looked up
 //!   under a lock that readers share;
@@ -36,13 +37,14 @@ pub enum Spread {
     /// One allocator for the device, which knows all streams.
     #[default]
     Device,
-    /// One for each stream, as Paddle's facade with `auto_growth`.
+    /// One allocator for each stream, as Paddle's facade with `auto_growth`.
     Stream,
-    /// One for each thread, as Paddle's `thread_local`. A block goes back to that of the thread that allocated it.
+    /// One allocator for each thread, as Paddle's `thread_local`. A block goes back to the allocator of the thread that
+    /// allocated it.
     Thread,
 }
 
-/// Which allocator serves a request.
+/// The key by which the allocator of a request is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
     All,
@@ -58,7 +60,7 @@ pub(super) struct Served {
 
 #[derive(Default)]
 struct State {
-    /// Handles of one stream lead to the same allocator.
+    /// The allocators by key. All handles of one stream lead to the same allocator.
     served: FxHashMap<Key, Arc<Served>>,
     /// The private pools, which every allocator has.
     pools: Vec<PoolId>,
@@ -75,13 +77,13 @@ pub(super) struct Places {
     spread: Spread,
     around: Vec<Wrap>,
     state: RwLock<State>,
-    /// The owners of live blocks, where a block does not tell by itself.
+    /// The owners of live blocks, where the block itself does not name its owner.
     owners: Mutex<Owners>,
 }
 
 #[derive(Default)]
 struct Owners {
-    /// By address: the owner, and the number of the allocation.
+    /// The owner and the number of each allocation, by address.
     of: FxHashMap<u64, (Arc<Served>, u64)>,
     count: u64,
 }
@@ -103,7 +105,7 @@ impl Places {
         }
     }
 
-    /// Returns what serves requests of this thread for a stream, made now if there is none.
+    /// Returns the allocator for requests of this thread for a stream. It is made now if there is none.
     fn for_request(self: &Arc<Self>, stream: StreamId) -> Result<Arc<Served>> {
         let key = self.key(stream);
         if let Some(served) = self.state.read().served.get(&key) {
@@ -142,7 +144,7 @@ impl Places {
         Ok(Served { allocator, resource })
     }
 
-    /// Returns what a block came from.
+    /// Returns the allocator that a block came from.
     fn of_block(&self, block: RawBlock) -> Result<Arc<Served>> {
         let found = match self.spread {
             Spread::Thread => self.owner_of(block).map(|(owner, _)| owner),
@@ -156,12 +158,12 @@ impl Places {
         self.owners.lock().of.get(&block.address).cloned()
     }
 
-    /// Notes the owner of a new block. One that is just being freed may have lain there.
+    /// Notes the owner of a new block. A block that is just being freed may have had the same address.
     fn note_owner(&self, block: RawBlock, owner: &Arc<Served>) -> Result<()> {
         let owners = &mut *self.owners.lock();
         let before = try_insert(&mut owners.of, block.address, (Arc::clone(owner), owners.count))?;
         owners.count += 1;
-        // The thread that frees it has the former owner too.
+        // The thread that frees the earlier block has its owner too.
         drop(before);
         Ok(())
     }
@@ -183,7 +185,8 @@ impl Places {
         Ok(self.all()?.iter().map(|served| Arc::clone(&served.allocator)).collect())
     }
 
-    /// Forgets a stream that the program is about to destroy; with one allocator a stream, its allocator ends with its last block.
+    /// Forgets a stream that the program is about to destroy; with one allocator a stream, its allocator ends with its
+    /// last block.
     pub(super) fn forget_stream(&self, stream: StreamId) -> Result<()> {
         let all = self.all()?;
         for served in &all {
@@ -203,13 +206,13 @@ impl Places {
         Ok(())
     }
 
-    /// Forgets the allocator of a thread that has ended. It lives on while blocks of it do.
+    /// Forgets the allocator of a thread that has ended. The allocator lives on while blocks of it do.
     fn end_thread(&self, thread: ThreadId) {
         let ended = self.state.write().served.remove(&Key::Thread(thread));
         drop(ended);
     }
 
-    /// Gives back what is free in every allocator, and logs what could not be.
+    /// Gives back the free memory of every allocator, and logs failures.
     fn release_all(&self) -> Result<u64> {
         if !self.state.read().captures.is_empty() {
             return Ok(0);
@@ -236,7 +239,7 @@ impl Places {
         Ok(block)
     }
 
-    /// Does something with the allocators one by one; if it fails for one, undoes it for those before.
+    /// Applies a step to the allocators one by one; if it fails for one, undoes it for those before.
     fn for_each(
         state: &State,
         run: impl Fn(&Allocator) -> crate::error::Result<()>,
@@ -281,14 +284,14 @@ impl Drop for EndOfThread {
     }
 }
 
-/// Lets the end of this thread be noticed.
+/// Registers `places` to be told of the end of this thread.
 fn note_end_of_thread(places: &Arc<Places>) -> Result<()> {
     let noted = ENDS.try_with(|ends| {
         let Ok(mut ends) = ends.try_borrow_mut() else { return Ok(()) };
         ends.0.retain(|of| of.strong_count() > 0);
         ends.0.try_push(Arc::downgrade(places))
     });
-    // A thread that is ending is not noticed: its allocator stays.
+    // The end of a thread that is ending already is not noticed: its allocator stays.
     Ok(noted.unwrap_or(Ok(()))?)
 }
 
@@ -304,7 +307,7 @@ impl MemoryResource for Device {
         let places = &self.0;
         let served = places.for_request(stream)?;
         match places.allocate_from(&served, size, stream) {
-            // What an only allocator has, it has given back itself.
+            // A single allocator has given back its free memory itself.
             Err(error) if error.is_out_of_memory() && places.spread != Spread::Device => {
                 if let Err(error) = places.release_all() {
                     tracing::warn!(%error, "free memory of other allocators could not be given back");
@@ -326,7 +329,7 @@ impl MemoryResource for Device {
         let owner = places.owner_of(block);
         let (owner, number) = owner.ok_or(ResourceError::UnknownBlock { address: block.address })?;
         owner.resource.deallocate(block, stream)?;
-        // Here `owner` lives on: an allocator without a thread ends with it, outside of the lock.
+        // `owner` lives until here: an allocator without a thread ends with it, outside of the lock.
         places.forget_owner(block, number);
         Ok(())
     }

@@ -1,24 +1,27 @@
 //! A layer in which a request that finds too little memory waits for frees of other threads.
 //!
-//! Owns: who waits, and who tries next. It is Paddle's `RetryAllocator` (`retry_allocator.cc` lines 34 to 92, commit 10ceeef:
-//! wait on a condition variable that every free wakes, try again, and once more when the time is over) with turns.
+//! Owns: who waits, and who tries next. The rule is that of Paddle's `RetryAllocator` (`retry_allocator.cc` lines 34 to
+//! 92, commit 10ceeef: wait on a condition variable that every free wakes, try again, and once more when the time is
+//! over), with turns.
 //!
 //! # Note: turns
 //!
-//! **Rationale.** Where a free wakes everybody, chance decides who gets the memory. A thread that frees and allocates in turns
-//! takes its memory back before a woken thread runs, so that one may wait until its time is over.
+//! **Rationale.** Where a free wakes all waiting threads, chance decides which of them gets the memory. A thread that
+//! frees and allocates in turns takes its memory back before a woken thread runs, so that the woken thread may wait
+//! until its time is over.
 //!
-//! **Approach.** Frees are counted. Each waiting request remembers the count at its last try. It tries again when the count is higher,
-//! and when all that have waited longer have tried at this count and failed. So what a free makes available is offered to
-//! those that wait in the order in which they came. A new request first lets them try, for [`GIVE_WAY`] at most; then it makes its
-//! own first try as if nobody waited.
+//! **Approach.** Frees are counted. Each waiting request remembers the count at its last try. It tries again when the
+//! count is higher, and when all that have waited longer have tried at this count and failed. So memory that a free
+//! makes available is offered to the waiting requests in the order in which they came. A new request first lets these
+//! try, for [`GIVE_WAY`] at most; then it makes its own first try as if no request waited.
 //!
-//! **Limitations.** A try that is under way at a free may take what is freed, whoever makes it. Nothing is saved up for a large request: smaller ones that it cannot be served by go past it. If they did not, a
-//! thread that needs a little memory before it can free much would wait for the one that waits for it. A request of a
-//! thread that is in a try already, as a [`FailureCallback`](super::FailureCallback) below may make it, does not wait.
+//! **Limitations.** Any try that is under way at a free may take the freed memory. Memory is not saved up for a large
+//! request: smaller requests that can be served pass it. Otherwise a thread that needs a little memory before it can
+//! free much would wait for the thread that waits for it. A request of a thread that is in a try already, as a
+//! [`FailureCallback`](super::FailureCallback) below may make it, does not wait.
 //!
-//! The allocator's own wait before a refusal (docs/decisions/0044-waiting-for-the-oldest.md, option `wait_ms`) is another: for memory that
-//! was freed and that the GPU still uses. It comes first.
+//! The allocator's own wait before a refusal (docs/decisions/0044-waiting-for-the-oldest.md, option `wait_ms`) is for
+//! memory that was freed and that the GPU still uses. It comes before this one.
 
 use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
@@ -30,10 +33,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// The longest that a new request lets waiting ones try first.
+/// The longest time for which a new request lets waiting ones try first.
 pub const GIVE_WAY: Duration = Duration::from_millis(50);
 
-/// What Paddle waits (`FLAGS_gpu_allocator_retry_time`), in milliseconds.
+/// The time that a request waits in Paddle (`FLAGS_gpu_allocator_retry_time`), in milliseconds.
 pub const PADDLE_RETRY_TIME_MS: u64 = 10_000;
 
 /// A request that waits.
@@ -43,47 +46,47 @@ struct Waiter {
     thread: ThreadId,
     /// The count of frees at its last try.
     tried: u64,
-    /// Whether it is trying now.
+    /// Whether the request is trying now.
     tries: bool,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// The oldest first.
+    /// The waiting requests, the oldest first.
     waiters: Vec<Waiter>,
     next_ticket: u64,
     figures: RetryFigures,
 }
 
-/// What a [`Retry`] layer has done.
+/// The figures of a [`Retry`] layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryFigures {
     /// Requests that waited.
     pub waited: u64,
-    /// Those of them that were served.
+    /// The part of `waited` that was served.
     pub served: u64,
-    /// Those of them whose time was over, and whose last try failed too.
+    /// The part of `waited` whose time was over, and whose last try failed too.
     pub timed_out: u64,
-    /// Tries after the first of each.
+    /// Tries of waiting requests after the first of each.
     pub tries: u64,
 }
 
-/// Lets requests that find too little memory wait for frees.
+/// Makes requests that find too little memory wait for frees.
 #[derive(Debug)]
 pub struct Retry<R> {
     upstream: R,
     time: Duration,
-    /// How many blocks were freed through the layer.
+    /// The number of blocks freed through the layer.
     frees: AtomicU64,
-    /// How many requests wait. It is written under the lock.
+    /// The number of requests that wait. It is written under the lock.
     waiting: AtomicUsize,
     queue: Mutex<Queue>,
-    /// A free, or the end of a try or of a wait.
+    /// Signals a free, or the end of a try or of a wait.
     changed: Condvar,
 }
 
 impl<R: MemoryResource> Retry<R> {
-    /// Makes a layer in which a request waits up to `retry_time_ms` milliseconds. With 0 none waits.
+    /// Makes a layer in which a request waits up to `retry_time_ms` milliseconds. With 0 no request waits.
     pub fn new(upstream: R, retry_time_ms: u64) -> Self {
         Self {
             upstream,
@@ -95,7 +98,7 @@ impl<R: MemoryResource> Retry<R> {
         }
     }
 
-    /// Returns what it has done.
+    /// Returns the figures of the layer.
     pub fn figures(&self) -> RetryFigures {
         self.queue.lock().figures
     }
@@ -105,17 +108,17 @@ impl<R: MemoryResource> Retry<R> {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Notes that memory was freed, and wakes those that wait for it.
+    /// Notes that memory was freed, and wakes the requests that wait for it.
     fn freed(&self) {
         self.frees.fetch_add(1, Ordering::SeqCst);
         if self.waiting() > 0 {
-            // A request between its look at the count and its wait has the lock.
+            // A request between its check of the count and its wait has the lock.
             drop(self.queue.lock());
             self.changed.notify_all();
         }
     }
 
-    /// Lets requests that wait have what was freed, before a new request tries.
+    /// Lets waiting requests try for freed memory, before a new request tries.
     #[cold]
     fn give_way(&self, stream: StreamId) {
         let mut queue = self.queue.lock();
@@ -133,7 +136,7 @@ impl<R: MemoryResource> Retry<R> {
         while behind(&queue) && !self.changed.wait_until(&mut queue, until).timed_out() {}
     }
 
-    /// Returns whether a request may wait: not while its stream is being captured, as far as can be told.
+    /// Returns whether a request may wait: not while its stream is known to be captured.
     fn may_wait(&self, stream: StreamId) -> bool {
         !self.time.is_zero() && matches!(self.upstream.is_capturing(stream), Ok(false))
     }
@@ -176,7 +179,7 @@ impl<R: MemoryResource> Retry<R> {
     }
 }
 
-/// A request's place among those that wait. It has the lock, except in a try.
+/// The place of a request in the queue. It has the lock, except in a try.
 struct Place<'a, R> {
     of: &'a Retry<R>,
     ticket: u64,
@@ -193,7 +196,7 @@ impl<'a, R> Place<'a, R> {
         &mut self.queue().figures
     }
 
-    /// Waits until the request may try, or until its time is over. Returns whether it was in time.
+    /// Waits until the request may try, or until its time is over. Returns whether the turn came in time.
     fn wait_for_turn(&mut self, until: Option<Instant>) -> bool {
         let (of, ticket) = (self.of, self.ticket);
         let queue = self.queue();
@@ -234,7 +237,7 @@ impl<'a, R> Place<'a, R> {
 }
 
 impl<R> Drop for Place<'_, R> {
-    /// Leaves, also if the resource below panics in a try.
+    /// Leaves the queue, also if the resource below panics in a try.
     fn drop(&mut self) {
         let ticket = self.ticket;
         self.queue().waiters.retain(|waiter| waiter.ticket != ticket);
@@ -259,7 +262,7 @@ impl<R: MemoryResource> Layer for Retry<R> {
         if self.waiting() > 0 {
             self.give_way(stream);
         }
-        // What is freed from here on is worth another try.
+        // Memory that is freed from here on is worth another try.
         let frees = self.frees.load(Ordering::SeqCst);
         match self.upstream.allocate(size, stream) {
             Err(refused) if refused.is_out_of_memory() && self.may_wait(stream) => {

@@ -1,9 +1,10 @@
 //! A layer that counts live blocks and bytes.
 //!
-//! Owns: the counters. They are those of RMM's `statistics_resource_adaptor` (`statistics_resource_adaptor_impl.hpp` lines 34 to
-//! 59: value, peak and total; a stack of them, of which the innermost counts, so that a part of a program has peaks of its own),
-//! and Paddle's `StatAllocator` (`stat_allocator.h`) is the same with one level. An allocator's own figures are
-//! [`Allocator::stats`](crate::Allocator::stats); this layer counts what passes through one place.
+//! Owns: the counters. They are those of RMM's `statistics_resource_adaptor` (`statistics_resource_adaptor_impl.hpp`
+//! lines 34 to 59: value, peak and total; a stack of counters, of which the innermost counts, so that a part of a
+//! program has peaks of its own). Paddle's `StatAllocator` (`stat_allocator.h`) is the same with one level. The figures
+//! of a whole allocator are [`Allocator::stats`](crate::Allocator::stats); this layer counts the blocks that pass
+//! through one place.
 
 use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
@@ -12,14 +13,14 @@ use crate::ids::StreamId;
 use crate::owned::RawBlock;
 use parking_lot::Mutex;
 
-/// One figure. Inside of counters that were pushed, a value is below 0 if more is freed than was allocated since.
+/// One figure. In counters that were pushed, the value is below 0 if more was freed than allocated since the push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// What is live.
+    /// The amount that is live.
     pub value: i64,
-    /// The most that was.
+    /// The highest value.
     pub peak: i64,
-    /// All that was ever allocated.
+    /// The sum of all allocations.
     pub total: i64,
 }
 
@@ -34,7 +35,7 @@ impl Counter {
         self.value = self.value.saturating_sub(less);
     }
 
-    /// Adds what was counted inside of it.
+    /// Adds the figures of counters that were pushed inside this one.
     fn add_inner(&mut self, inner: &Self) {
         self.peak = self.peak.max(self.value.saturating_add(inner.peak));
         self.value = self.value.saturating_add(inner.value);
@@ -57,7 +58,7 @@ struct Levels {
     innermost: Counters,
 }
 
-/// Counts what is allocated through it.
+/// Counts the blocks and bytes that are allocated through it.
 #[derive(Debug)]
 pub struct Statistics<R> {
     upstream: R,
@@ -75,7 +76,8 @@ impl<R: MemoryResource> Statistics<R> {
         self.levels.lock().innermost
     }
 
-    /// Begins new counters, which count from 0. Returns those until now, which count again once these are popped.
+    /// Begins new counters, which count from 0. Returns the present ones, which count again once the new ones are
+    /// popped.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
@@ -85,7 +87,7 @@ impl<R: MemoryResource> Statistics<R> {
         Ok(std::mem::take(&mut levels.innermost))
     }
 
-    /// Ends the innermost counters, and adds them to those around. Returns them.
+    /// Ends the innermost counters, and adds them to the counters around. Returns the ended ones.
     ///
     /// # Errors
     /// [`ResourceError::NothingPushed`].
@@ -129,7 +131,7 @@ impl<R: MemoryResource> Layer for Statistics<R> {
     }
 
     fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
-        // Before the memory can be another thread's, so that no peak counts it twice.
+        // The free is counted before the memory can be another thread's, so that no peak counts it twice.
         self.change(|counters| {
             counters.bytes.lower(signed(block.size));
             counters.blocks.lower(1);

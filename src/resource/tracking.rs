@@ -1,8 +1,9 @@
 //! A layer that knows every live block, and where it was allocated.
 //!
-//! Owns: the table of live blocks. It is RMM's `tracking_resource_adaptor` (`tracking_resource_adaptor_impl.cpp` lines 57 to 98:
-//! a table by address, a stack for each on request, a text of what is outstanding). There an unknown free and a wrong size are
-//! logged and passed on; here they are errors, and the resource below is not asked.
+//! Owns: the table of live blocks. The rule is that of RMM's `tracking_resource_adaptor`
+//! (`tracking_resource_adaptor_impl.cpp` lines 57 to 98: a table by address, a stack for each on request, a text of the
+//! outstanding blocks). RMM logs an unknown free and a wrong size, and passes them on; here they are errors, and the
+//! resource below is not asked.
 
 use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
@@ -19,11 +20,11 @@ use std::thread::{self, ThreadId};
 /// Whether a [`Tracking`] layer keeps the stack of each allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stacks {
-    /// It does not.
+    /// The layer keeps no stacks.
     #[default]
     Off,
-    /// It does: [`Backtrace::force_capture`], some microseconds and kilobytes of the host an allocation. The host must have that
-    /// memory.
+    /// The layer keeps stacks: [`Backtrace::force_capture`] costs some microseconds and kilobytes of host memory for
+    /// each allocation. The host must have that memory.
     On,
 }
 
@@ -32,9 +33,9 @@ pub enum Stacks {
 pub struct Outstanding {
     /// The block.
     pub block: RawBlock,
-    /// The thread that allocated it.
+    /// The thread that allocated the block.
     pub thread: ThreadId,
-    /// How many blocks the layer had handed out before it.
+    /// The number of blocks that the layer had handed out before this one.
     pub number: u64,
     /// The stack of the request, with [`Stacks::On`].
     pub stack: Option<Arc<Backtrace>>,
@@ -54,20 +55,20 @@ impl fmt::Display for Outstanding {
 #[derive(Debug)]
 struct Entry {
     of: Outstanding,
-    /// Whether a free of it is under way below.
+    /// Whether a free of the block is under way below.
     leaving: bool,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     live: FxHashMap<u64, Entry>,
-    /// How many blocks were handed out.
+    /// The number of blocks handed out.
     count: u64,
-    /// The bytes of the blocks that are live.
+    /// The bytes of the live blocks.
     bytes: u64,
 }
 
-/// Keeps a table of live blocks, and refuses to free others.
+/// Keeps a table of live blocks, and refuses to free other ones.
 #[derive(Debug)]
 pub struct Tracking<R> {
     upstream: R,
@@ -76,7 +77,7 @@ pub struct Tracking<R> {
 }
 
 impl<R> Tracking<R> {
-    /// Makes a layer that knows of no blocks.
+    /// Makes a layer with an empty table.
     pub fn new(upstream: R, stacks: Stacks) -> Self {
         Self { upstream, stacks, table: Mutex::default() }
     }
@@ -99,14 +100,15 @@ impl<R> Tracking<R> {
         Ok(blocks)
     }
 
-    /// Returns a text with a line for each live block, and its stack if there is one. Empty if nothing is live.
+    /// Returns a text with a line for each live block, and its stack if there is one. The text is empty if no block is
+    /// live.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn report(&self) -> Result<String> {
         let mut text = String::new();
         for of in self.outstanding()? {
-            // A text in memory takes all that is written.
+            // Writing to a text in memory does not fail.
             let _ = writeln!(text, "{of}");
         }
         Ok(text)
@@ -114,7 +116,7 @@ impl<R> Tracking<R> {
 }
 
 impl<R> Drop for Tracking<R> {
-    /// Says in the log what is still live.
+    /// Logs the blocks that are still live.
     fn drop(&mut self) {
         let table = self.table.get_mut();
         if !table.live.is_empty() {
@@ -155,7 +157,7 @@ impl Table {
         Ok(entry.of.number)
     }
 
-    /// Ends the free of that allocation. Its address may be another block's by now.
+    /// Ends the free of the allocation of this number. Its address may be another block's by now.
     fn end_free(&mut self, block: &RawBlock, number: u64, freed: bool) {
         let Some(entry) = self.live.get_mut(&block.address).filter(|entry| entry.of.number == number) else { return };
         if freed {
@@ -188,7 +190,7 @@ impl<R: MemoryResource> Layer for Tracking<R> {
             Stacks::Off => None,
             Stacks::On => Some(Arc::new(Backtrace::force_capture())),
         };
-        // Another thread may have taken the room.
+        // Another thread may have taken the room for the entry.
         let noted = self.table.lock().insert(block, stack);
         if let Err(error) = noted {
             self.upstream.deallocate(block, stream)?;

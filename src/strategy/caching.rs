@@ -1,6 +1,7 @@
 //! Strategy `caching`: PyTorch's native allocator. A miss takes a segment by plain `cudaMalloc`, and caches it.
 //!
-//! Owns: segments by `malloc`, `max_split_size`, and garbage collection. It is the baseline of every comparison.
+//! Owns: segments by `malloc`, `max_split_size`, and garbage collection. The strategy is the baseline of every
+//! comparison.
 
 use super::malloc_like::MallocLike;
 use crate::backing::{InTurn, MissResult, StrategyContext, release_segment};
@@ -68,7 +69,8 @@ impl MallocLike for Caching {
     }
 }
 
-/// Gives back oversize segments of the request's stream until they have as many bytes as the request. Returns whether they have.
+/// Gives back oversize segments of the request's stream until they sum to the size of the request. Returns whether they
+/// do.
 fn release_available(context: &mut StrategyContext<'_>, request: &Request) -> Result<bool> {
     let Some(max_split_size) = context.config.max_split_size else { return Ok(false) };
     // A private pool keeps its memory.

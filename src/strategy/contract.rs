@@ -2,16 +2,17 @@
 //!
 //! Owns: the trait [`Strategy`] and the plain data of its methods.
 //!
-//! The allocator serves a hit by itself, by [`Strategy::rules`]: plain data, so that the hot path makes no dynamic call. A strategy
-//! decides which block a miss gets ([`Strategy::serve`]) and which memory goes back ([`Strategy::release`]). It reads the heap
-//! ([`StrategyContext::heap`]), and changes it and calls the driver by the verbs of `backing` alone: the types allow nothing else.
+//! The allocator serves a hit by itself, by [`Strategy::rules`]: plain data, so that the hot path makes no dynamic
+//! call. A strategy decides which block a miss gets ([`Strategy::serve`]) and which memory goes back
+//! ([`Strategy::release`]). It reads the heap ([`StrategyContext::heap`]), and changes it and calls the driver by the
+//! verbs of `backing` alone: the types allow nothing else.
 //!
 //! The allocator keeps to these rules, and so does every verb:
 //! - The allocator's lock is held. The caller counts the time in the driver as a stall.
 //! - If a driver call fails, the heap is as before that call, and memory is accounted to the byte: a change that
 //!   could not be undone counts as held until it is (`PendingRollback`).
 //!
-//! A strategy has to keep to these:
+//! A strategy keeps to these rules:
 //! - While a stream is being captured (`context.capturing()`), it makes no wait, query or free that a capture forbids.
 //! - It unmaps nothing that a stream may still use, and serves no stream with memory of another that has not passed.
 //! - Before it takes memory it asks whether the limits allow that (`context.require(…)`).
@@ -44,8 +45,8 @@ pub(crate) struct Rules {
     pub(crate) polls_first: bool,
     /// When memory freed on one stream may serve another.
     pub(crate) sharing: StreamSharing,
-    /// Whether memory that a stream has freed at home becomes idle once it has passed. Then long epochs are ended, and
-    /// passed memory is gathered when live memory is low.
+    /// Whether memory that a stream has freed at home becomes idle once the stream has passed the free. If so, long
+    /// epochs are ended, and passed memory is gathered when little memory is live.
     pub(crate) passes_memory_on: bool,
     pub(crate) free_used_by: FreeUsedBy,
     /// Whether the allocator waits for pending memory, the oldest first, before it asks for [`Means::All`]. Otherwise the
@@ -57,32 +58,32 @@ pub(crate) struct Rules {
     pub(crate) abilities: Abilities,
 }
 
-/// What memory of a strategy can do beside serving requests.
+/// The abilities of a strategy's memory beside serving requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Abilities {
-    /// Whether allocations grow in place.
+    /// Whether allocations can grow in place.
     pub(crate) grows: bool,
-    /// Whether memory goes from under the addresses of a private pool, and comes again: the pool sleeps and wakes.
+    /// Whether a private pool can sleep and wake: its memory is released, and later mapped again at the same addresses.
     pub(crate) sleeps: bool,
-    /// Whether blocks of a private pool that were freed are handed out again at their addresses.
+    /// Whether freed blocks of a private pool can be handed out again at the same addresses.
     pub(crate) restores: bool,
-    /// Whether it is known without a wait which memory the GPU has passed, so that this goes back alone.
+    /// Whether the strategy knows without a wait which memory the GPU has passed, and can release that memory alone.
     pub(crate) tells_passed: bool,
-    /// Whether other processes, other devices and other libraries may know the memory.
+    /// Whether the memory can be shared with other processes, other devices and other libraries.
     pub(crate) exports: bool,
 }
 
 impl Abilities {
-    /// Those of memory that stays where it is.
+    /// The abilities of memory that stays where it is.
     pub(crate) const FIXED: Self =
         Self { grows: false, sleeps: false, restores: false, tells_passed: false, exports: true };
-    /// Those of memory that any addresses can have.
+    /// The abilities of memory that can be mapped at any addresses.
     pub(crate) const MAPPED: Self =
         Self { grows: true, sleeps: true, restores: true, tells_passed: true, exports: true };
 }
 
 impl Rules {
-    /// Those of the strategies but ours: streams share nothing, and a shortage waits as PyTorch does.
+    /// The rules of every strategy but `stitch`: streams share no memory, and a shortage waits as PyTorch does.
     pub(crate) fn streams_apart(fit: FitRules, free_used_by: FreeUsedBy) -> Self {
         Self {
             fit,
@@ -97,7 +98,7 @@ impl Rules {
     }
 }
 
-/// How a block is protected that is freed while another stream than its own is current. Its own stream may have it at
+/// The protection of a block that is freed while another stream than its own is current. Its own stream may reuse it at
 /// once; other streams and the driver may not, until the other stream has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreeUsedBy {
@@ -105,23 +106,25 @@ pub(crate) enum FreeUsedBy {
     DeviceWaits,
     /// The epoch in which it is freed protects the block.
     Epoch,
-    /// Nothing protects the block: it has to wait for that stream, as if `record_stream` had named it.
+    /// The block waits for that stream, as if `record_stream` had named it. Nothing else protects it.
     RecordStream,
 }
 
-/// What a strategy may do to serve a request.
+/// The means by which a strategy may serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Means {
-    /// Free memory serves as it is mapped: in one range, or in a view that exists. Nothing is taken. Only of strategies that wait
-    /// for the oldest work; others do as with [`Means::Cheap`].
+    /// Free memory as it is mapped: one range, or an existing view. No new memory is taken. Only for strategies that
+    /// wait for the oldest work; others treat this as [`Means::Cheap`].
     AsMapped,
-    /// It gives nothing back to the driver that could serve later, and the CPU does not wait for the GPU.
+    /// Memory that can be had without a wait of the CPU for the GPU, and without giving memory back to the driver that
+    /// could serve later requests.
     Cheap,
-    /// After [`Means::Cheap`] found too little: memory that the request cannot use where it lies, and that the GPU has passed,
-    /// goes back, so that memory can grow by it. The CPU does not wait. Only of strategies that wait for the oldest work.
+    /// After [`Means::Cheap`] found too little: memory that the request cannot use where it lies, and that the GPU has
+    /// passed, goes back, so that memory can grow by as much. The CPU does not wait. Only for strategies that wait for
+    /// the oldest work.
     Passed,
     /// After [`Means::Cheap`] found too little: the CPU waits for the GPU, and memory that the request cannot use where
-    /// it lies goes back, so that memory can grow by it.
+    /// it lies goes back, so that memory can grow by as much.
     All,
 }
 
@@ -130,24 +133,26 @@ pub(crate) enum Means {
 pub(crate) enum Goal {
     /// Every free byte that can go. The CPU may wait.
     Everything,
-    /// Free memory that the GPU is known to have passed, without a wait: so many bytes and hardly more, or all that there is.
+    /// Free memory that the GPU is known to have passed: `enough` bytes and hardly more, or all of it. The CPU does not
+    /// wait.
     Passed {
-        /// Bytes.
+        /// The bytes to give back.
         enough: u64,
     },
-    /// As much of what the GPU has passed as there is, until no more than `down_to` bytes are held; without a wait, but for strategies
-    /// whose every release waits (`cudaFree`). Never more than [`Self::DownTo`] gives back.
+    /// Free memory that the GPU has passed, until at most `down_to` bytes are held, or all of it. The CPU does not
+    /// wait, except with strategies whose every release waits (`cudaFree`). Never more than [`Self::DownTo`] gives
+    /// back.
     Towards { down_to: u64 },
-    /// Just enough that no more than `down_to` bytes are held. If `may_wait`, the CPU may wait for the GPU, and
-    /// everything goes if that is too little. Otherwise only memory that the GPU has passed goes, and none if that is
-    /// too little.
+    /// Just enough free memory that at most `down_to` bytes are held. If `may_wait`, the CPU may wait for the GPU, and
+    /// all free memory goes if that is too little. Otherwise only memory that the GPU has passed goes, and none if that
+    /// is too little.
     DownTo { down_to: u64, may_wait: bool },
-    /// Segments that the layout keeps for nobody ([`Layout::gives_back_from`]). Where it keeps all, this is never asked.
+    /// Free segments that the layout does not keep ([`Layout::gives_back_from`]). Not used where the layout keeps all.
     Unkept,
 }
 
 impl Goal {
-    /// Returns the number of bytes that the goal is; `None` if it is none.
+    /// Returns the goal as a number of bytes; `None` if it is not one.
     pub(super) fn target(self) -> Option<Target> {
         match self {
             Self::DownTo { down_to, may_wait } => Some(Target { down_to, may_wait, partly: may_wait }),
@@ -157,78 +162,77 @@ impl Goal {
     }
 }
 
-/// A goal that is a number of bytes.
+/// A goal in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
-    /// The most bytes that are to be held.
+    /// The most bytes that may be held afterwards.
     pub(super) down_to: u64,
     /// Whether the CPU may wait for the GPU.
     pub(super) may_wait: bool,
-    /// Whether memory goes back too where all that can go is too little.
+    /// Whether memory is given back even if all that can go is too little.
     pub(super) partly: bool,
 }
 
 impl Target {
-    /// Returns how many bytes too many are held.
+    /// Returns by how many bytes the memory held exceeds the target.
     pub(super) fn excess(&self, heap: &Heap) -> u64 {
         heap.reserved().saturating_sub(self.down_to)
     }
 
-    /// Returns what becomes of free memory of so many bytes in all: `None` if it is too little and stays, otherwise whether it
-    /// suffices.
+    /// Returns whether `free` bytes of free memory suffice for the target; `None` if they are too few and stay.
     pub(super) fn suffices(&self, heap: &Heap, free: u64) -> Option<bool> {
         let suffices = free >= self.excess(heap);
         (suffices || self.partly).then_some(suffices || self.may_wait)
     }
 
-    /// Chooses among free pieces of these sizes, in order of preference, those that go, so that they suffice and are hardly more.
-    /// Returns `None` if all stay, otherwise these and whether they suffice.
+    /// Chooses the free pieces to give back, by sizes in order of preference, so that they suffice with hardly any
+    /// excess. Returns the indices of the chosen ones and whether they suffice; `None` if all stay.
     pub(super) fn choose(&self, heap: &Heap, sizes: &[u64]) -> Result<Option<(Vec<usize>, bool)>> {
         let Some(suffices) = self.suffices(heap, sizes.iter().sum()) else { return Ok(None) };
         Ok(Some((choose(sizes, self.excess(heap))?, suffices)))
     }
 }
 
-/// What a strategy does on a miss, and which memory it gives back to the driver.
+/// A strategy: its steps on a miss, and its choice of memory to give back to the driver.
 pub(crate) trait Strategy: Send {
     /// Returns the rules under these options. The allocator asks when the options change, and serves every hit by the answer.
     fn rules(&self, config: &Config) -> Rules;
 
-    /// Returns how memory is divided under these options, on a device with `total` bytes: as PyTorch divides it, unless the strategy
-    /// says otherwise. The allocator asks once, before the first request.
+    /// Returns how memory is divided under these options, on a device with `total` bytes: as PyTorch divides it, unless
+    /// the strategy says otherwise. The allocator asks once, before the first request.
     fn layout(&self, _config: &Config, _total: u64) -> Layout {
         Layout::PYTORCH
     }
 
-    /// Serves a request that no free block fits by the rules. Returns a block of the request's pool with at least its size, and memory
-    /// at its addresses, that was taken out of the free index (`context.take_block`) or is new. What it has
-    /// beyond the request stays the allocator's to split off, by [`FitRules::min_rest`].
+    /// Serves a request that no free block fits by the rules. Returns a mapped block of the request's pool with at
+    /// least its size, which was taken out of the free index (`context.take_block`) or is new. The allocator splits off
+    /// the excess, by [`FitRules::min_rest`].
     ///
-    /// The allocator asks with rising `means`, which say what the strategy may do. [`Miss::OUT_OF_MEMORY`] lets it go on to the next,
-    /// and at [`Means::All`] refuses the request. After an error the strategy holds nothing for the request.
+    /// The allocator asks with rising `means`. On [`Miss::OUT_OF_MEMORY`] it goes on to the next means, and after
+    /// [`Means::All`] refuses the request. After an error the strategy holds nothing for the request.
     ///
     /// [`Miss::OUT_OF_MEMORY`]: crate::backing::Miss::OUT_OF_MEMORY
     fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served;
 
-    /// Gives free memory back to the driver, just enough for the goal. Returns whether it sufficed. A strategy whose every release
-    /// waits for the GPU gives nothing for [`Goal::Passed`].
+    /// Gives free memory back to the driver, just enough for the goal. Returns whether it sufficed. A strategy whose
+    /// every release waits for the GPU gives nothing for [`Goal::Passed`].
     ///
     /// # Errors
-    /// A driver call failed. What was given back before it stays given back.
+    /// A driver call failed. Memory given back before it stays given back.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool>;
 }
 
-/// A strategy that gives each public block back to the driver at its free, in the order of the streams that use it. Its rules have
-/// [`Rules::frees_to_driver`].
+/// A strategy that gives each public block back to the driver at its free, in the order of the streams that use it. Its
+/// rules have [`Rules::frees_to_driver`].
 pub(crate) trait StreamOrdered {
-    /// Gives a public block back to the driver that the program has freed, and that is in no table of live allocations any more.
-    /// Returns `false` if it cannot be done now, and nothing has changed.
+    /// Gives a freed public block, which is in no table of live allocations any more, back to the driver. Returns
+    /// `false`, and changes nothing, if that cannot be done now.
     ///
     /// # Errors
     /// A driver call failed, or the host has no memory. The block is as before.
     fn free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<bool>;
 
-    /// Gives back what the strategy has of the driver beside memory, at the end of the allocator.
+    /// Gives back the strategy's driver objects other than memory, at the end of the allocator.
     ///
     /// # Errors
     /// A driver call failed.

@@ -1,4 +1,4 @@
-//! Estimates of what a strategy could do with the present memory, for reports and for what processes ask of each other.
+//! Estimates of what a strategy could do with the present memory, for reports and for processes that lend memory.
 //!
 //! Owns: the trait [`Estimates`]. An estimate makes no driver call and changes nothing.
 
@@ -17,7 +17,7 @@ pub(crate) enum Assumption {
     AllStreams,
 }
 
-/// Estimates of a strategy. The provided ones are those of a strategy that joins no free memory.
+/// Estimates of a strategy. The provided methods are for strategies that join no free memory.
 pub(crate) trait Estimates {
     /// Returns by how many bytes at most the memory held would have to grow for a request that no free memory serves,
     /// less the bytes that would be given back for it.

@@ -41,7 +41,7 @@ impl MallocLike for Expandable {
         request.size.checked_next_multiple_of(unit).unwrap_or(u64::MAX)
     }
 
-    /// As PyTorch counts: a whole segment, though less may be mapped. The limit in bytes counts what is mapped.
+    /// Counts a whole segment, as PyTorch does, though less may be mapped. The limit in bytes counts mapped bytes.
     fn counted(&self, config: &Config, request: &Request) -> u64 {
         segment_size(request.size, config.large_segment_size)
     }
@@ -62,8 +62,8 @@ impl MallocLike for Expandable {
     }
 }
 
-/// Maps parts in the room that was found, or in a new segment of `most` bytes of addresses, `least` at the least, which goes again
-/// if that fails. Returns the free block that the last part became part of.
+/// Maps parts in the room found, or in a new segment of between `least` and `most` bytes of addresses, which is given
+/// back if mapping fails. Returns the free block that contains the last part.
 pub(super) fn grow_units(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
@@ -80,7 +80,7 @@ pub(super) fn grow_units(
     Ok(mapped?.unwrap_or(room))
 }
 
-/// Gives units back that are free. Of everything, these are the units of the public pools for which `may` returns true.
+/// Gives free units back. For [`Goal::Everything`], these are the units of public pools for which `may` returns true.
 pub(super) fn release_units(
     context: &mut StrategyContext<'_>,
     goal: Goal,

@@ -1,5 +1,5 @@
-//! Strategy `malloc-async`: the driver's stream-ordered allocator (`cudaMallocAsync`), as PyTorch's backend of that name and Paddle's
-//! `CUDAMallocAsyncAllocator` use it.
+//! Strategy `malloc-async`: the driver's stream-ordered allocator (`cudaMallocAsync`), as PyTorch's backend of that
+//! name and Paddle's `CUDAMallocAsyncAllocator` use it.
 //!
 //! The driver has the free memory and decides what serves a request; nothing is cached here, and every request and free is a
 //! driver call. Its rules are those of `c10/cuda/CUDAMallocAsyncAllocator.cpp` (pytorch/pytorch, 0345947) and of
@@ -16,16 +16,17 @@
 //! | allocated outside, freed in a capture: after the capture | PyTorch, Note "Avoid freeing uncaptured ptrs …"; Paddle, case 3 |
 //! | both outside: at once; while another stream is captured, after that | both, case 4; the rest by measurement |
 //!
-//! In these points it is another:
+//! The strategy differs from both in these points:
 //! - The pool is the allocator's own, not the device's default one, so that its figures are the allocator's alone.
 //! - Captures allocate no nodes of graphs. A captured request gets memory that belongs to its private pool, as with every strategy,
 //!   so graphs need not be told of the driver's rules for nodes.
-//! - Paddle waits at every request above its ratio; here only if something was freed on the stream for frees since. Its sum counts
-//!   such memory twice, and so does this one.
+//! - Paddle waits at every request above its ratio; here a request waits only if a block was freed on the stream for
+//!   frees since. As in Paddle, the sum counts such memory twice.
 //! - Both refuse a request that the driver refuses. Here a shortage waits for the device, gives free memory back, and tries once
 //!   more, as the other strategies do.
-//! - PyTorch's limit counts what is allocated; here limits count what the pool holds, as with every strategy. A request for which
-//!   the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did grow.
+//! - PyTorch's limit counts allocated memory; here limits count the pool's memory, as with every strategy. A request
+//!   for which the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did
+//!   grow.
 
 use super::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
 use super::estimates::{Assumption, Estimates};
@@ -36,7 +37,7 @@ use crate::error::Result;
 use crate::heap::{FitRules, Heap, Layout, Merging, Request};
 use crate::ids::BlockId;
 
-/// A pool grows and shrinks in multiples of this, in bytes: seen on an H200, in every figure of PyTorch's backend.
+/// The step in bytes by which a pool grows and shrinks: seen on an H200, in every figure of PyTorch's backend.
 const STEP: u64 = 32 << 20;
 
 #[derive(Default)]
@@ -107,7 +108,7 @@ impl Strategy for MallocAsync {
         if target.may_wait {
             context.wait_for_all()?;
         }
-        // The pool keeps at least so much.
+        // A trim leaves at least this many bytes in the pool.
         let keep = context.heap().pool_held().saturating_sub(too_much) / STEP * STEP;
         self.pool.trim(context, keep)?;
         Ok(context.heap().reserved() <= target.down_to)
@@ -124,7 +125,7 @@ impl StreamOrdered for MallocAsync {
     }
 }
 
-/// What the driver could serve from the pool is not known here.
+/// Estimates by request size alone: the driver does not tell which requests its pool could serve.
 impl Estimates for MallocAsync {
     fn growth_needed(&self, _heap: &Heap, _config: &Config, request: &Request, _assumption: Assumption) -> u64 {
         grown_by(request.size)
@@ -132,7 +133,7 @@ impl Estimates for MallocAsync {
 }
 
 impl MallocAsync {
-    /// Lets the request's stream wait for what other streams have freed, if much is in use.
+    /// Makes the request's stream wait for memory that other streams have freed, if much memory is in use.
     fn throttle(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<()> {
         let pending = self.pool.pending();
         if pending == 0 {
@@ -148,7 +149,8 @@ impl MallocAsync {
         Ok(())
     }
 
-    /// Serves a request from what the pool holds, where it may not grow. Returns `None` if it would have to.
+    /// Serves a request from memory of the pool, where the pool may not grow. Returns `None` if the pool would have to
+    /// grow.
     fn without_growth(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
         let held = context.heap().pool_held();
         if held - context.heap().pool_used() < request.size {

@@ -1,5 +1,5 @@
-//! Strategies whose misses take the steps of PyTorch's `malloc` (`malloc_fallback.rs`): each is how it finds a block, and how it grows.
-//! Streams share nothing.
+//! Strategies whose misses take the steps of PyTorch's `malloc` (`malloc_fallback.rs`): each defines how it finds a
+//! block and how it grows. Streams share no memory.
 //!
 //! Owns: [`MallocLike`], which is all that such a strategy writes; how segments go back; and pages.
 
@@ -19,9 +19,10 @@ use crate::ids::BlockId;
 /// Bytes of a page, in which a device gives its memory.
 pub(super) const PAGE: u64 = SMALL_SEGMENT;
 
-/// A strategy whose misses take PyTorch's steps. The provided methods are for segments of the driver's `malloc`, each of one stream.
+/// A strategy whose misses take PyTorch's steps. The provided methods are for segments of the driver's `malloc`, each
+/// of one stream.
 pub(super) trait MallocLike: Send {
-    /// How a block is protected that is freed while another stream than its own is current.
+    /// The protection of a block that is freed while another stream than its own is current.
     const FREE_USED_BY: FreeUsedBy = FreeUsedBy::DeviceWaits;
 
     /// Returns how requests find their blocks.
@@ -48,7 +49,7 @@ pub(super) trait MallocLike: Send {
     }
 
     /// Takes new memory for the request, if the fraction allows a whole segment, as PyTorch counts it, whatever an
-    /// expandable segment would map. The limit in bytes counts the bytes that are really taken, and is checked there.
+    /// expandable segment would map. The limit in bytes is checked later, against the bytes that are really taken.
     fn grow_within_limit(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.require(Increase::segment(self.counted(context.config, request)))?;
         self.grow(context, request)
@@ -59,8 +60,8 @@ pub(super) trait MallocLike: Send {
         Ok(())
     }
 
-    /// Makes room without giving everything back, before that is done: moves free memory together, or gives back just enough. Returns
-    /// the block that serves the request, if there is one then.
+    /// Makes room before everything is given back: moves free memory together, or gives back just enough. Returns the
+    /// block that serves the request, if there is one then.
     fn make_room(&mut self, _context: &mut StrategyContext<'_>, _request: &Request) -> MissResult<Option<BlockId>> {
         Ok(None)
     }
@@ -95,7 +96,7 @@ pub(super) fn release_segments(context: &mut StrategyContext<'_>, goal: Goal) ->
     Ok(suffices)
 }
 
-/// Returns the least memory that is taken for a request of so many bytes: whole pages of 2 MiB, in which a device gives its
+/// Returns the least memory to take for a request of `size` bytes: whole pages of 2 MiB, in which a device gives its
 /// memory.
 pub(super) fn least_segment(size: u64) -> u64 {
     size.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)

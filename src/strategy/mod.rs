@@ -1,7 +1,7 @@
 //! Strategies: what happens when no free block fits, and which memory goes back to the driver.
 //!
-//! Owns: the table of the strategies. The contract is in `contract.rs`, and each strategy in a file or folder of its own. To add one,
-//! write its file, give it a row in the table below, and name it in [`StrategyKind`].
+//! Owns: the table of the strategies. The contract is in `contract.rs`, and each strategy in a file or folder of its
+//! own. To add one, write its file, give it a row in the table below, and name it in [`StrategyKind`].
 
 mod caching;
 mod classic;
@@ -26,10 +26,10 @@ use crate::config::StrategyKind;
 use crate::heap::Heap;
 use std::ops::{Deref, DerefMut};
 
-/// Makes the enum of all strategies, and what reaches the methods of each.
+/// Defines the enum of all strategies, and the calls of the methods of each.
 macro_rules! strategies {
     ($($name:ident($strategy:ty) for $($kind:ident)|+;)*) => {
-        /// The strategy of an allocator, where it lies: a box of it could not be had if the host has no memory.
+        /// The strategy of an allocator, held by value: a box would fail if the host has no memory.
         pub(crate) enum AnyStrategy {
             $($name($strategy),)*
         }

@@ -20,8 +20,9 @@ pub(crate) fn rules_of_own_segments(config: &Config, unsplit: bool) -> FitRules 
     FitRules { no_split_from: if unsplit { 0 } else { rules.no_split_from }, ..rules }
 }
 
-/// Serves a request from a new segment. If there is none and all means may be used, it tries again once frees that
-/// waited for other streams are done, once the strategy has given back as much, and once it has given back everything.
+/// Serves a request from a new segment. If none can be had and all means may be used, tries again after each of these
+/// steps: frees that waited for other streams are done; the strategy has given back as much as the request; the
+/// strategy has given back everything.
 pub(crate) fn serve_own_segments(
     strategy: &mut dyn Strategy,
     context: &mut StrategyContext<'_>,

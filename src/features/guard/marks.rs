@@ -1,6 +1,6 @@
-//! Bytes that guard mode writes, and looks at later: canaries around live memory, and poison in freed memory.
+//! Bytes that guard mode writes and later checks: canaries around live memory, and poison in freed memory.
 //!
-//! Owns: which bytes are filled with what, and what a change of them means.
+//! Owns: which bytes are filled, with which value, and the mistake that a change of them shows.
 
 use super::records::Record;
 use crate::driver::{Driver, DriverResult};
@@ -11,9 +11,9 @@ use crate::report::guard::{Explanation, Finding, GuardedAllocation, Place};
 const CANARY: u8 = 0xc5;
 /// The value of the bytes of freed memory: NaN as a floating-point number of any width, -1 as an integer.
 const POISON: u8 = 0xff;
-/// So many bytes of the slack before an allocation are filled.
+/// The most bytes of the slack before an allocation that are filled.
 const CANARY_BEFORE: u64 = 4096;
-/// Freed memory of up to so many bytes is looked at whole, larger one at both ends alone, since each byte is copied to
+/// Freed memory of up to so many bytes is checked whole, larger memory at both ends alone, since each byte is copied to
 /// the CPU.
 const LOOKED_AT_WHOLE: u64 = 64 << 10;
 const LOOKED_AT_EACH_END: u64 = 4 << 10;
@@ -34,7 +34,7 @@ pub(super) fn fill_poison(driver: &dyn Driver, allocation: &GuardedAllocation, s
     driver.fill(allocation.address, allocation.size, POISON, stream)
 }
 
-/// Looks at the bytes around an allocation. All that uses them has passed.
+/// Checks the bytes around an allocation. All work that uses them has passed.
 pub(super) fn check_canary(driver: &dyn Driver, record: &Record) -> DriverResult<Vec<Finding>> {
     let allocation = record.allocation;
     let [before, behind] = canaries(&allocation, record.slack);
@@ -50,7 +50,7 @@ pub(super) fn check_canary(driver: &dyn Driver, record: &Record) -> DriverResult
     Ok(found)
 }
 
-/// Looks at freed memory that was filled. All that uses it has passed.
+/// Checks freed memory that was filled. All work that uses it has passed.
 pub(super) fn check_poison(driver: &dyn Driver, allocation: GuardedAllocation) -> DriverResult<Option<Finding>> {
     let GuardedAllocation { address, size, .. } = allocation;
     let ranges = match size {

@@ -1,6 +1,6 @@
 //! Guard mode: mistakes of the program are found where they are made.
 //!
-//! Owns: what is remembered of allocations, and the way of a guarded one from its free to the reuse of its addresses.
+//! Owns: the records of allocations, and the steps of a guarded one from its free to the reuse of its addresses.
 //!
 //! ```text
 //! records.rs       allocations by address       stream_uses.rs   what the program said of its streams
@@ -9,7 +9,7 @@
 //! ```text
 //! free -> filled with poison -> the streams pass -> looked at, unmapped -> addresses kept -> addresses given back
 //! ```
-//! Nothing here is called unless guard mode is on. What fails here is logged, and the program goes on.
+//! Nothing here is called unless guard mode is on. Failures of guard mode are logged, and the program goes on.
 
 mod marks;
 mod quarantine;
@@ -28,7 +28,7 @@ use quarantine::Quarantine;
 use records::Records;
 use stream_uses::StreamUses;
 
-/// The target of guard mode in the log, which filters of programs name.
+/// The log target of guard mode, by which programs filter.
 const TARGET: &str = "seamalloc::guard";
 
 /// The most findings that are kept, so that a mistake in each step does not fill the memory with reports.
@@ -52,7 +52,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Guard mode, if these options ask for it.
+    /// Returns guard mode, if these options turn it on.
     pub(crate) fn new(options: &GuardOptions) -> Option<Box<Self>> {
         options.is_on().then(|| {
             Box::new(Self {
@@ -71,7 +71,7 @@ impl Guard {
         &self.options
     }
 
-    /// Returns whether the next allocation, of so many bytes as requested, is to be guarded.
+    /// Returns whether the next allocation, of `requested` bytes, is to be guarded.
     pub(crate) fn wants(&self, requested: u64) -> bool {
         let GuardOptions { page, sample, min_size, .. } = self.options;
         page && requested >= min_size && mixed(self.records.made()).is_multiple_of(sample)
@@ -81,7 +81,7 @@ impl Guard {
     /// served like any other.
     ///
     /// # Errors
-    /// A driver call failed otherwise. Nothing has changed.
+    /// A driver call failed for another reason. Nothing has changed.
     pub(crate) fn allocate(
         &mut self,
         context: &mut AllocatorContext<'_>,
@@ -129,7 +129,7 @@ impl Guard {
         if let Some(memory) = memory {
             self.stats.guarded += 1;
             if self.records.is_mapped(address) {
-                // A checkpoint hands out what a private pool has kept.
+                // A checkpoint hands out blocks that a private pool has kept.
                 self.records.forget(address);
             } else {
                 self.stats.held_bytes += memory.mapped.size;
@@ -182,7 +182,7 @@ impl Guard {
         self.records.free(address, stream);
     }
 
-    /// Returns the mistake of a free at an address where no live allocation starts, if it is known what is there.
+    /// Returns the mistake of a free at an address where no live allocation starts, if guard mode knows the address.
     pub(crate) fn wrong_free(&mut self, address: u64) -> Option<Finding> {
         let found = self.records.explain(address)?;
         let is_double = found.place == Place::Inside(0) && found.allocation.freed.is_some();
@@ -191,12 +191,13 @@ impl Guard {
         Some(finding)
     }
 
-    /// Notes that work which was given to a stream last uses these addresses. Those of no live allocation are ignored.
+    /// Notes that the last use of these addresses is work which was given to a stream. Addresses of no live allocation
+    /// are ignored.
     pub(crate) fn note_uses(&mut self, driver: &dyn Driver, addresses: &[u64], stream: StreamId) -> DriverResult<()> {
         if !self.options.streams {
             return Ok(());
         }
-        // Uses by an allocation's own stream need no word.
+        // Uses by an allocation's own stream need no note.
         let records = &mut self.records;
         let start = |address: &u64| {
             let record = records.containing(*address).filter(|record| !record.is_of(stream));
@@ -227,13 +228,13 @@ impl Guard {
         self.uses.wait(stream, event);
     }
 
-    /// Notes that a stream is no more, and its work is done.
+    /// Notes that a stream has ended, and its work is done.
     pub(crate) fn forget_stream(&mut self, stream: StreamId) {
         self.uses.forget(stream);
         self.records.all_live().for_each(|record| record.forget_stream(stream));
     }
 
-    /// Returns what an address belongs to.
+    /// Returns the allocation to which an address belongs.
     pub(crate) fn explain(&self, address: u64) -> Option<Explanation> {
         self.records.explain(address)
     }
@@ -253,12 +254,12 @@ impl Guard {
         self.advance(context, false);
     }
 
-    /// Does the same as [`Self::step`], and the CPU waits, until all memory that can go was unmapped.
+    /// Takes the steps of [`Self::step`], and waits on the CPU, until all memory that can be unmapped was.
     pub(crate) fn drain(&mut self, context: &mut AllocatorContext<'_>) {
         self.advance(context, true);
     }
 
-    /// No event is recorded or queried while a stream is being captured.
+    /// Takes the next steps of freed memory. No event is recorded or queried while a stream is being captured.
     fn advance(&mut self, context: &mut AllocatorContext<'_>, waits: bool) {
         if context.capturing() {
             return;
@@ -292,8 +293,8 @@ impl Guard {
         failed
     }
 
-    /// Fills a freed block, and makes it wait for its own stream; the others have passed. Returns `false` if that must be
-    /// tried later.
+    /// Fills a freed block, and makes it wait for its own stream; the others have passed. Returns `false` if that must
+    /// be tried later.
     fn retire(&mut self, context: &mut AllocatorContext<'_>, id: BlockId) -> Result<bool> {
         let Block { address, pool, .. } = *context.heap().block(id);
         let (stream, ended) = (context.heap().pool(pool.large()).stream, context.heap().pool(pool.large()).ended);
@@ -333,7 +334,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Looks at memory that every stream has passed, and unmaps it. Its addresses stay reserved.
+    /// Checks memory that every stream has passed, and unmaps it. Its addresses stay reserved.
     fn unmap(&mut self, context: &mut AllocatorContext<'_>, id: BlockId, address: u64) -> Result<()> {
         self.look_at_freed(context.driver(), address);
         let Some(memory) = context.heap().guarded_memory(id) else { return Ok(()) };
@@ -352,7 +353,7 @@ impl Guard {
         self.quarantine.trim(driver, most, |address| records.forget(address))
     }
 
-    /// Looks at the marks in and around a freed allocation, once.
+    /// Checks the marks in and around a freed allocation, once.
     fn look_at_freed(&mut self, driver: &dyn Driver, address: u64) {
         let Some(record) = self.records.freed(address) else { return };
         let mut found = Vec::new();
@@ -365,8 +366,8 @@ impl Guard {
         found.into_iter().for_each(|finding| self.report(finding));
     }
 
-    /// Looks at the canaries of all live allocations. The device has passed all work. An allocation with a finding is not
-    /// looked at again.
+    /// Checks the canaries of all live allocations. The device has passed all work. An allocation with a finding is not
+    /// checked again.
     pub(crate) fn look_at_live(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         let mut all = Vec::new();
         for record in self.records.all_live().filter(|record| record.has_canary) {
@@ -386,7 +387,7 @@ impl Guard {
         }
     }
 
-    /// Unmaps what can be, and gives all addresses back, at the end of an allocator.
+    /// Unmaps all memory that can be, and gives all addresses back, at the end of an allocator.
     pub(crate) fn close(&mut self, context: &mut AllocatorContext<'_>) {
         self.drain(context);
         if let Err(error) = self.trim(context.driver(), 0) {
@@ -401,7 +402,7 @@ impl Guard {
     }
 }
 
-/// Fills the bytes around an allocation, unless a capture might take the fill for its own. Returns whether it did.
+/// Fills the bytes around an allocation, unless a capture might record the fill. Returns whether it did.
 fn fills_canary(heap: &Heap, driver: &dyn Driver, allocation: &GuardedAllocation, slack: u64) -> bool {
     let stream = allocation.stream;
     let fill = || {
@@ -417,7 +418,7 @@ fn fills_canary(heap: &Heap, driver: &dyn Driver, allocation: &GuardedAllocation
     })
 }
 
-/// Returns what was seen, or nothing if the memory could not be read.
+/// Returns the result of a check; `None`, with a line in the log, if the memory could not be read.
 fn seen<T>(looked: DriverResult<T>) -> Option<T> {
     looked.inspect_err(|error| tracing::warn!(target: TARGET, %error, "freed memory could not be looked at")).ok()
 }

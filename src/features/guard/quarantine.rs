@@ -1,4 +1,5 @@
-//! Freed memory on its way out: mapped until its stream has passed, then addresses that nobody gets for a while.
+//! Freed memory on its way out: mapped until its stream has passed, then addresses that are kept from reuse for a
+//! while.
 //!
 //! Owns: the queues of events behind which memory is unmapped, and the reservations that are kept from reuse.
 
@@ -20,16 +21,16 @@ pub(super) struct Waiting {
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     reservation: Span,
-    /// Of the allocation.
+    /// Address of the allocation.
     address: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
-    /// By stream, oldest first.
+    /// Blocks that wait, by stream, oldest first.
     waiting: Vec<(StreamId, VecDeque<Waiting>)>,
     idle: Vec<EventId>,
-    /// Oldest first.
+    /// Kept addresses, oldest first.
     kept: VecDeque<Kept>,
     bytes: u64,
 }
@@ -53,7 +54,8 @@ impl Quarantine {
         Ok(())
     }
 
-    /// Returns the oldest block of each stream, if it waits no more. With `waits`, the CPU waits for it.
+    /// Returns the first block, of the oldest of each stream, whose event is complete. With `waits`, the CPU waits for
+    /// it.
     pub(super) fn passed(&self, driver: &dyn Driver, waits: bool) -> DriverResult<Option<Waiting>> {
         for (_, queue) in &self.waiting {
             let Some(first) = queue.front() else { continue };
@@ -68,7 +70,7 @@ impl Quarantine {
         Ok(None)
     }
 
-    /// Takes a block out of its queue, once it was unmapped.
+    /// Takes a block out of its queue, after it was unmapped.
     pub(super) fn done(&mut self, done: &Waiting) {
         for (_, queue) in &mut self.waiting {
             if queue.front().is_some_and(|first| first.id == done.id) {

@@ -1,6 +1,6 @@
-//! What guard mode remembers of allocations, live and freed, by address.
+//! The records of guard mode: allocations, live and freed, by address.
 //!
-//! Owns: the records, and which of them an address belongs to.
+//! Owns: the records, and the choice of the one to which an address belongs.
 
 use crate::backing::GUARD_RANGE;
 use crate::ids::StreamId;
@@ -14,11 +14,11 @@ const FREED_KEPT: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) allocation: GuardedAllocation,
-    /// Bytes of memory before it in its mapping.
+    /// Bytes of memory before the allocation in its mapping.
     pub(super) slack: u64,
-    /// Whether the bytes around it were filled, and not looked at since.
+    /// Whether the bytes around the allocation were filled, and not checked since.
     pub(super) has_canary: bool,
-    /// Whether it was filled when it was freed, and not looked at since.
+    /// Whether the allocation was filled when it was freed, and not checked since.
     pub(super) is_poisoned: bool,
     /// Whether its stream has ended. The handle may be another stream's, which does not own it.
     pub(super) is_of_no_stream: bool,
@@ -27,12 +27,12 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Returns whether it was made for this stream.
+    /// Returns whether the allocation was made for this stream.
     pub(super) fn is_of(&self, stream: StreamId) -> bool {
         self.allocation.stream == stream && !self.is_of_no_stream
     }
 
-    /// Notes that a stream is no more, and its work is done.
+    /// Notes that a stream has ended, and its work is done.
     pub(super) fn forget_stream(&mut self, stream: StreamId) {
         self.is_of_no_stream |= self.allocation.stream == stream;
         self.uses.retain(|(of, _)| *of != stream);
@@ -54,7 +54,7 @@ impl Record {
     }
 }
 
-/// The records.
+/// The records of allocations.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     /// How many allocations were made.
@@ -62,7 +62,7 @@ pub(super) struct Records {
     live: BTreeMap<u64, Record>,
     /// The last allocation that was freed at each address.
     freed: BTreeMap<u64, Record>,
-    /// Those of `freed` that are not guarded, oldest first: the address and the number.
+    /// The records of `freed` that are not guarded, oldest first: the address and the number.
     unguarded: VecDeque<(u64, u64)>,
 }
 
@@ -124,7 +124,7 @@ impl Records {
         self.freed.get_mut(&address)
     }
 
-    /// Returns whether a guarded allocation was freed at this address, and its memory is mapped still.
+    /// Returns whether a guarded allocation was freed at this address and its memory is still mapped.
     pub(super) fn is_mapped(&self, address: u64) -> bool {
         let freed = self.freed.get(&address).and_then(|record| record.allocation.freed);
         freed.is_some_and(|freed| freed.memory == FreedMemory::Mapped)
@@ -138,12 +138,13 @@ impl Records {
         }
     }
 
-    /// Forgets a freed allocation whose addresses may be someone else's from now on.
+    /// Forgets a freed allocation whose addresses may be given to others from now on.
     pub(super) fn forget(&mut self, address: u64) {
         self.freed.remove(&address);
     }
 
-    /// Returns what an address belongs to: an allocation that it is part of, a live one first, or else the nearest edge.
+    /// Returns the allocation to which an address belongs: one that contains it, a live one first, or else the nearest
+    /// edge.
     pub(super) fn explain(&self, address: u64) -> Option<Explanation> {
         let around = |of: &BTreeMap<u64, Record>| {
             let before = of.range(..=address).next_back().map(|(_, record)| record.clone());

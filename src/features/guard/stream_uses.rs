@@ -1,4 +1,4 @@
-//! What the program said of its streams: which work uses which memory, and which stream waits for which.
+//! The uses that the program noted: which work uses which memory, and which stream waits for which.
 //!
 //! Owns: the numbers of the uses on each stream, the events that tell whether a use has ended, and the vector clocks that
 //! tell whether a stream waits for one.
@@ -12,19 +12,19 @@ use crate::streams::destroy_events;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// With so many uses of a stream that have not ended, the last event serves further ones too. They then count as ended a
-/// little late.
+/// The most uses of a stream with an event each that have not ended. Beyond it the last event serves further uses too,
+/// which then count as ended a little late.
 const OUTSTANDING: usize = 1 << 10;
 /// The most events of the program whose clocks are remembered. Beyond it all are forgotten, and waits for these are not
 /// known.
 const EVENTS: usize = 1 << 16;
 
-/// For each stream, up to which of its uses something comes later.
+/// For each other stream, the number of its last use after which the next work comes.
 type Clock = FxHashMap<StreamId, u64>;
 
 #[derive(Debug, Default)]
 struct Stream {
-    /// How many uses there were.
+    /// The number of uses so far.
     made: u64,
     /// All uses up to this one have ended.
     passed: u64,
@@ -52,7 +52,7 @@ impl StreamUses {
         let reused = if is_full { stream.outstanding.pop_back().map(|(_, event)| event) } else { self.idle.pop() };
         let event = reused.map_or_else(|| driver.event_create(), Ok)?;
         if let Err(error) = driver.event_record(event, id) {
-            // The use that it told the end of is told by no event now: it ends with the next one.
+            // No event tells the end of that use any more: it ends with the next one.
             self.idle.push(event);
             return Err(error);
         }
@@ -83,7 +83,8 @@ impl StreamUses {
         }
     }
 
-    /// Returns whether the next work of `stream` comes after a use on another stream: that has ended, or is waited for.
+    /// Returns whether the next work of `stream` comes after a use on another stream: the use has ended, or is waited
+    /// for.
     pub(super) fn comes_after(
         &mut self,
         driver: &dyn Driver,

@@ -1,6 +1,7 @@
 //! Sharing with other processes and other devices.
 //!
-//! Owns: which live allocations others may open, what of others is open here, and which devices may use the memory.
+//! Owns: which live allocations others may open, which memory of others is open here, and which devices may use the
+//! memory.
 
 mod opened;
 mod shares;

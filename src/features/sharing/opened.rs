@@ -11,8 +11,8 @@ use crate::ipc::SharedChunk;
 /// The opened ranges, and those that could not be closed yet.
 #[derive(Default)]
 pub(crate) struct Opened {
-    /// In the order in which they were opened. Plain memory that is opened again gets the same address from CUDA, which
-    /// counts the openings.
+    /// Open ranges, in the order in which they were opened. Plain memory that is opened again gets the same address
+    /// from CUDA, which counts the openings.
     ranges: Vec<OpenedRange>,
     /// Ranges that the program has closed, but that stay open because of a capture or a failed call. There is room for
     /// every range.
@@ -32,7 +32,8 @@ impl Opened {
         address
     }
 
-    /// Closes one opening of the range at this address, as soon as [`Self::give_back`] is called. Returns whether there is one.
+    /// Closes one opening of the range at this address, as soon as [`Self::give_back`] is called. Returns whether the
+    /// range is open.
     pub(crate) fn close(&mut self, address: u64) -> bool {
         let range = self.ranges.iter().rposition(|range| range.address == address).map(|at| self.ranges.remove(at));
         let found = range.is_some();
@@ -87,7 +88,7 @@ impl OpenedRange {
         Ok(Self { handles: with_room(chunks)?, ..Self::default() })
     }
 
-    /// Maps every chunk, one behind the other. After a failed call, [`Self::undo`] undoes what was done.
+    /// Maps every chunk, one behind the other. After a failed call, [`Self::undo`] undoes the calls made so far.
     pub(crate) fn map(
         &mut self,
         driver: &dyn Driver,
@@ -107,7 +108,7 @@ impl OpenedRange {
         driver.set_access(self.address, size)
     }
 
-    /// Undoes what was done so far. A failed call leaves the rest for another attempt.
+    /// Undoes the calls made so far. A failed call leaves the rest for another attempt.
     pub(crate) fn undo(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         if self.plain {
             driver.ipc_close(self.address)?;

@@ -1,7 +1,7 @@
 //! The live allocations that other processes may open.
 //!
-//! Owns: the descriptors through which they get the memory, and when these are closed: with the last allocation that lies
-//! in the chunk and was shared.
+//! Owns: the descriptors through which other processes get the memory. A descriptor is closed with the last shared
+//! allocation that lies in its chunk.
 
 use crate::driver::Exported;
 use crate::fallible::Grown;
@@ -45,7 +45,7 @@ mod tests {
         let are_open = || [0, 1].map(|index: usize| open[index].strong_count() > 0);
         let mut shares = Shares::default();
         shares.keep(100, vec![first.clone()]);
-        // It touches both chunks, and is shared twice.
+        // The allocation touches both chunks, and is shared twice.
         shares.keep(200, vec![first.clone(), second.clone()]);
         shares.keep(200, vec![first, second]);
         shares.end(300);

@@ -12,18 +12,19 @@ use std::fmt;
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Cause {
-    /// The bytes in use and the request together are more than this allocator may or can hold: no arrangement would
-    /// help.
+    /// The bytes in use and the request together are more than this allocator may or can hold: no arrangement of memory
+    /// would help.
     #[default]
     TooLittle,
-    /// The request alone is more than the device has, or than the limit allows: whatever is freed, it does not fit.
+    /// The request alone is more than the device has, or than the limit allows: it would not fit if everything were
+    /// freed.
     RequestTooLarge,
-    /// Enough was freed, but work on the GPU still uses it: for longer than the request may wait.
+    /// Enough memory was freed, but work on the GPU still uses it, for longer than the request may wait.
     StillUsed {
         /// The option `wait_ms`, in milliseconds.
         most_ms: u64,
     },
-    /// A stream capture is under way: until its end, nothing is waited for or given back.
+    /// A stream capture is under way: until its end, the CPU cannot wait and no memory is given back.
     Capture,
     /// The rest is free in private pools, which keep it until they are released.
     PrivatePools,
@@ -35,7 +36,7 @@ pub enum Cause {
     OwnSegments,
     /// The rest is free on other streams, from which this one may not take it, or not yet.
     OtherStreams {
-        /// When it may take it.
+        /// When the stream may take it.
         sharing: StreamSharing,
     },
     /// A view for the request would exceed `max_views`, `max_view_mappings` or `max_view_address_space`.
@@ -58,7 +59,7 @@ pub enum Advice {
         /// Bytes that lie free on other streams.
         free: u64,
     },
-    /// A longer wait, by the option `wait_ms`, or none that is bounded.
+    /// A longer wait, by the option `wait_ms`, or one without a bound.
     WaitLonger {
         /// Bytes that were freed and are still used.
         pending: u64,
@@ -72,9 +73,9 @@ pub enum Advice {
         /// The option `max_view_address_space`: at least this many bytes.
         address_space: Option<u64>,
     },
-    /// The option `split:last_resort`, where the program keeps to what that asks of it ([`Split`](crate::Split)).
+    /// The option `split:last_resort`, if the program obeys the rules of [`Split`](crate::Split).
     SplitChunks {
-        /// Bytes that lie free inside of chunks, where no view reaches them.
+        /// Bytes that lie free inside of chunks, where no view can use them.
         landlocked: u64,
     },
     /// The option `strategy:stitch`.
@@ -83,7 +84,7 @@ pub enum Advice {
         /// usual to join them.
         chunk_size: Option<u64>,
     },
-    /// The option `strategy:caching`, whose memory needs no ranges of addresses: the driver has refused them.
+    /// The option `strategy:caching`, whose memory needs no ranges of virtual addresses: the driver has refused them.
     PlainMemory,
     /// A higher limit.
     RaiseLimit {
@@ -106,10 +107,10 @@ pub enum Advice {
         /// How many bytes are held outside of this allocator, including the driver's own context.
         elsewhere: u64,
     },
-    /// A smaller request, or less that is live: a smaller batch, recomputation.
+    /// A smaller request, or less live memory: a smaller batch, recomputation.
     AskLess {
-        /// How many live bytes are too many: with fewer freed than these, no arrangement would help. 0 if that is not the
-        /// cause, or if freeing all that is live would not be enough. Never more than what is live.
+        /// The excess of live bytes: with fewer freed than these, no arrangement of memory would help. 0 if that is not
+        /// the cause, or if freeing all live memory would not be enough. Never more than the live bytes.
         missing: u64,
         /// A request of up to this many bytes could be served at present; 0 if none could.
         at_most: u64,
@@ -191,7 +192,7 @@ impl fmt::Display for Advice {
                 format_bytes(elsewhere),
             ),
             Self::AskLess { missing, at_most } => {
-                // Where too much is live, the next request would fail in the place of a smaller one.
+                // Where too much memory is live, the next request would fail in the place of a smaller one.
                 if missing > 0 {
                     let missing = format_bytes(missing);
                     write!(f, "at least {missing} less that is live at this point, by a smaller batch for example")

@@ -15,8 +15,9 @@ use std::ops::Deref;
 /// The most other streams that the text names; the figures have all of them.
 const STREAMS_NAMED: usize = 4;
 
-/// Where less of the memory than this part, in percent, stays free, a job is near its limit: holes and rounding take 0.5 to 4.8% beyond
-/// live memory, and a CUDA context and libraries 1 GiB or so. Others who hold less than this part of a device are these, which stay.
+/// A job is near its limit where less than this part of the memory, in percent, stays free: holes and rounding take 0.5
+/// to 4.8% beyond live memory, and a CUDA context and libraries about 1 GiB. Memory of others below this part of a
+/// device counts as such contexts and libraries, which stay.
 pub const NEAR_PERCENT: u64 = 5;
 
 /// The state of memory when a request was refused. All sizes are bytes.
@@ -26,9 +27,10 @@ pub const NEAR_PERCENT: u64 = 5;
 pub struct OutOfMemory {
     /// The device's name.
     pub device: String,
-    /// The strategy that refused it.
+    /// The strategy that refused the request.
     pub strategy: StrategyKind,
-    /// The strategy in whose place it is, because the device has no virtual memory, or the driver refused all addresses.
+    /// The strategy that `strategy` replaces, because the device has no virtual memory, or the driver refused all
+    /// addresses.
     pub instead_of: Option<StrategyKind>,
     /// The stream of the request.
     pub stream: StreamId,
@@ -36,9 +38,9 @@ pub struct OutOfMemory {
     pub pool: PoolId,
     /// The size that the program asked for.
     pub requested: u64,
-    /// The size rounded up to that of a block.
+    /// The block size for `requested`.
     pub rounded: u64,
-    /// The segment that PyTorch's allocators would have taken from the driver for it.
+    /// The segment that PyTorch's allocators would have taken from the driver for the request.
     pub segment: u64,
     /// The device's memory.
     pub device_total: u64,
@@ -48,7 +50,7 @@ pub struct OutOfMemory {
     pub limit: Option<u64>,
     /// The bytes of the device that are to stay free for others (the option `headroom`); 0 for none.
     pub headroom: u64,
-    /// The bytes that it holds.
+    /// The bytes that the allocator holds.
     pub reserved: u64,
     /// The part of `reserved` in blocks that the program has not freed.
     pub allocated: u64,
@@ -59,34 +61,35 @@ pub struct OutOfMemory {
     /// The largest request of this kind that free memory could have served: by stitching, if the strategy does that,
     /// within the bounds on views.
     pub reachable: u64,
-    /// The same without the bounds on views. Never less than `reachable`.
+    /// The figure `reachable` without the bounds on views. Never less than `reachable`.
     pub joinable: u64,
     /// Free bytes in pools of other streams, small and large.
     pub free_on_other_streams: u64,
     /// Free bytes in other private pools, small and large: they serve only those pools until these are released.
     pub free_in_private_pools: u64,
-    /// Bytes of live memory that are spilled to the machine's memory, and no part of `reserved` and `allocated`.
+    /// Bytes of live memory that are spilled to host memory, and no part of `reserved` and `allocated`.
     pub spilled: u64,
-    /// The most that may be ([`Config::spill`](crate::Config::spill)).
+    /// The most bytes that may be spilled ([`Config::spill`](crate::Config::spill)).
     pub spill_budget: Option<u64>,
-    /// The name of the policy that chose it; empty if nothing may be.
+    /// The name of the policy that chose the spilled memory; empty if none may be spilled.
     pub spill_policy: &'static str,
-    /// How all the memory is divided up.
+    /// The division of all the memory.
     pub memory: Fragmentation,
     /// Why the free memory did not serve the request.
     pub cause: Cause,
     /// Changes that would have helped, the least effort first. Each is true by the figures of this report: with it
     /// alone, the request would have been served.
     pub advice: Vec<Advice>,
-    /// What other processes were asked for before the refusal; `None` if none could be.
+    /// The requests to other processes before the refusal; `None` if no process could be asked.
     pub lending: Option<Lending>,
 }
 
-/// A report behind a pointer, so that errors stay small. A `Box` could not be had where the host has no memory either.
+/// A report behind a pointer, so that errors stay small. An infallible `Box` would end the process where the host is
+/// out of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemoryReport(Box<[OutOfMemory; 1]>);
 
-/// As the report that it points to.
+/// Serializes the report that it points to.
 #[cfg(feature = "serde")]
 impl serde::Serialize for OutOfMemoryReport {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -99,7 +102,7 @@ impl OutOfMemoryReport {
     pub(crate) fn new(report: OutOfMemory) -> Grown<Self> {
         let mut one = with_room(1)?;
         one.push(report);
-        // Its room is that of one report, so it becomes an array where it lies.
+        // The allocation has room for exactly one report, so it becomes the array in place.
         Ok(Self(one.try_into().unwrap_or_default()))
     }
 }
@@ -126,7 +129,7 @@ impl fmt::Display for OutOfMemoryReport {
 }
 
 impl OutOfMemory {
-    /// Returns in a sentence why the free memory did not serve the request.
+    /// Returns a sentence that says why the free memory did not serve the request.
     #[must_use]
     pub fn cause_in_words(&self) -> String {
         let strategy = self.strategy;
@@ -235,21 +238,21 @@ impl OutOfMemory {
         self.limit.unwrap_or(u64::MAX).min(self.reserved.saturating_add(left))
     }
 
-    /// Returns by how many bytes less must be live for a part of the memory to stay free, if memory is fragmented and no other change
-    /// helps: a smaller request would be served, and the next one refused.
+    /// Returns by how many bytes live memory must fall for a part of the memory to stay free, if memory is fragmented
+    /// and no other change helps: a smaller request would be served, but the next one refused.
     fn nearly_too_much(&self) -> Option<u64> {
         let is_fragmented = matches!(self.cause, Cause::OneRange | Cause::PartsOfChunks | Cause::ViewBounds);
         let is_alone = matches!(self.advice[..], [Advice::AskLess { missing: 0, .. }]);
         Some(self.beyond_enough()).filter(|less| *less > 0 && is_fragmented && is_alone)
     }
 
-    /// Returns by how many bytes less must be live for a part of the memory to stay free ([`NEAR_PERCENT`]).
+    /// Returns by how many bytes live memory must fall for a part of the memory to stay free ([`NEAR_PERCENT`]).
     fn beyond_enough(&self) -> u64 {
         let most = self.most_held();
         self.demand().saturating_sub(most.saturating_sub(near(most)))
     }
 
-    /// Returns in words how much is free where; empty if nothing is free.
+    /// Returns in words how much memory is free, and where; empty if none is free.
     #[must_use]
     pub fn whereabouts(&self) -> String {
         let memory = &self.memory;
@@ -287,7 +290,7 @@ impl OutOfMemory {
         listed(&parts)
     }
 
-    /// Returns in sentences why the request was refused and what would have helped.
+    /// Returns sentences that say why the request was refused and what would have helped.
     #[must_use]
     pub fn explanation(&self) -> String {
         let mut out = self.cause_in_words();

@@ -1,13 +1,14 @@
 //! Strategy `buddy`: the buddy system. Blocks are powers of two, halved until they fit, and merged with their other half
 //! once that is free.
 //!
-//! It is the third allocator of the tutorial "Write a Memory Allocator for PyTorch" (2024-05-16, "Third Approach"), after
-//! Knuth, The Art of Computer Programming, volume 1, section 2.5: one tree of 4 GiB with leaves of 1 KiB. A request takes the
-//! leftmost free block of its size; where there is none, the smallest larger one is split, and its left half again
-//! (`managed_alloc`, `split`). A freed block merges upwards as long as its buddy is free (`managed_free`, `merge`).
+//! The strategy follows the third allocator of the tutorial "Write a Memory Allocator for PyTorch" (2024-05-16, "Third
+//! Approach"), after Knuth, The Art of Computer Programming, volume 1, section 2.5: one tree of 4 GiB with leaves of 1
+//! KiB. A request takes the leftmost free block of its size; where there is none, the smallest larger one is split, and
+//! its left half again (`managed_alloc`, `split`). A freed block merges upwards as long as its buddy is free
+//! (`managed_free`, `merge`).
 //!
-//! The tutorial has one tree, and refuses what it cannot hold. Here more trees are taken, larger or smaller ones where need
-//! be, and a tree in which nothing is live is one free block and can go back to the driver.
+//! The tutorial has one tree, and refuses a request that does not fit in it. This strategy takes more trees, larger or
+//! smaller ones where needed. A tree without live blocks is one free block, and can go back to the driver.
 
 use super::halved;
 use crate::backing::{Served, StrategyContext, malloc_largest};
@@ -53,7 +54,7 @@ impl MallocLike for Buddy {
     }
 }
 
-/// Returns the bytes of the smallest tree that is taken for a request, which is a power of two itself.
+/// Returns the size in bytes of the smallest tree for a request, whose size is a power of two.
 fn least_tree(request: &Request) -> u64 {
     request.size.max(PAGE)
 }

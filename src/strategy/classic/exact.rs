@@ -1,11 +1,12 @@
 //! Strategy `exact`: a list of free blocks for each size, cut one behind the other from large buffers.
 //!
-//! It is the second allocator of the tutorial "Write a Memory Allocator for PyTorch" (2024-05-16, "Second Approach"):
-//! sizes are multiples of 1 KiB; a freed block goes into the list of its size, and serves that size only; a size whose list
-//! is empty gets the next bytes of a buffer of 5 GiB (`managed_alloc`, `managed_free`). Blocks are never split or merged.
+//! The strategy follows the second allocator of the tutorial "Write a Memory Allocator for PyTorch" (2024-05-16,
+//! "Second Approach"): sizes are multiples of 1 KiB; a freed block goes into the list of its size, and serves that size
+//! only; a size whose list is empty gets the next bytes of a buffer of 5 GiB (`managed_alloc`, `managed_free`). Blocks
+//! are never split or merged.
 //!
-//! In these points it is another: the block of the lowest address is taken, where the tutorial takes the one freed last; the
-//! rests of all buffers serve, not of the last alone; and a buffer of which nothing is live can go back to the driver,
+//! It differs in three points: a request takes the free block of the lowest address, not the one freed last; the rests
+//! of all buffers serve, not that of the last buffer alone; and a buffer without live blocks can go back to the driver,
 //! or be cut anew.
 
 use super::halved;

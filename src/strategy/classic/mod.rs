@@ -1,5 +1,5 @@
-//! The classic allocators: exact-size lists, the buddy system, slabs, and the core of PyTorch's. They are here to be compared
-//! with, each by its own rules and with no more than those.
+//! The classic allocators: exact-size lists, the buddy system, slabs, and the core of PyTorch's. They serve
+//! comparisons, so each follows its own rules and no others.
 //!
 //! | file | the strategy |
 //! |---|---|
@@ -8,9 +8,9 @@
 //! | slab | objects of equal size over pages |
 //! | tiny | TinyTorch's: PyTorch's rules without its options |
 //!
-//! None of the originals has streams, and most end the program when memory is short. Here each stream has lists of its own, so
-//! memory is never used again before its stream has passed, and a shortage gives free memory back and tries again
-//! (`malloc_fallback.rs`). A buffer, tree or slab that cannot be had whole is taken smaller.
+//! None of the originals has streams, and most end the program when memory is short. Here each stream has lists of its
+//! own, so memory is never reused before its stream has passed, and a shortage gives free memory back and tries again
+//! (`malloc_fallback.rs`). Where the device has no room for a whole buffer, tree or slab, a smaller one is taken.
 
 mod buddy;
 mod exact;
@@ -24,8 +24,8 @@ pub(super) use tiny::Tiny;
 
 use crate::strategy::malloc_like::PAGE;
 
-/// Returns sizes from `most` on, each half of the one before in whole pages, down to `least`. If that is more, it is the only
-/// one.
+/// Returns the sizes from `most` down to `least`, in whole pages, each half of the one before. If `least` is larger
+/// than `most`, it is the only size.
 fn halved(most: u64, least: u64) -> impl Iterator<Item = u64> {
     let half = |size: u64| (size / 2).next_multiple_of(PAGE);
     std::iter::successors(Some(most.next_multiple_of(PAGE).max(least)), move |size| {

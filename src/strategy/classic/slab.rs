@@ -8,10 +8,10 @@
 //! - a free takes no memory from the cache: slabs whose objects are all free are kept, and given back when memory is short
 //!   (`kmem_cache_reap`, section 3.4).
 //!
-//! Pages are 2 MiB, in which a device gives its memory. Sizes of objects are eight for each power of two
-//! ([`Rounding::Classes`]), as slabs over any sizes have them; an object of the size of several pages is a slab of its own. What
-//! is left over at a slab's end serves the size that it has. Bonwick's colouring, which spreads objects over cache lines,
-//! has no use here.
+//! Pages are 2 MiB, in which a device gives its memory. There are eight sizes of objects for each power of two
+//! ([`Rounding::Classes`]), as slabs over any sizes have them; an object of the size of several pages is a slab of its
+//! own. The rest at a slab's end serves requests of its size. Bonwick's colouring, which spreads objects over cache
+//! lines, has no use here.
 
 use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
@@ -19,9 +19,9 @@ use crate::config::rounding::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Request};
 use crate::strategy::malloc_like::{MallocLike, PAGE, least_segment};
 
-/// So many objects of a slab are cut at once: a slab of the smallest has 4,096.
+/// The most objects of a slab that are cut at once: a slab of the smallest objects has 4,096.
 const AT_ONCE: u64 = 64;
-/// At most this part (1/n) of a slab is left over.
+/// The most that may be left over of a slab, as a part (1/n) of it.
 const LEFT_OVER: u64 = 8;
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl MallocLike for Slab {
         least_segment(request.size)
     }
 
-    /// Makes a slab, or one of fewer pages where it cannot be had.
+    /// Makes a slab, or one of fewer pages where the device has no room for it.
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let Request { size, pool, .. } = *request;
         let pages = slab_for(size);
@@ -56,11 +56,11 @@ impl MallocLike for Slab {
     }
 }
 
-/// Returns the bytes of a slab for objects of so many bytes.
+/// Returns the size in bytes of a slab for objects of `object` bytes.
 fn slab_for(object: u64) -> u64 {
     let first = least_segment(object);
     let mut slab = first;
-    // Nine objects are enough pages for any object, since each page but the last is filled.
+    // The rest is less than one object, so a slab of eight objects or more leaves over less than an eighth.
     while slab % object > slab / LEFT_OVER && slab < first.saturating_mul(LEFT_OVER + 1) {
         slab = slab.saturating_add(PAGE);
     }

@@ -6,7 +6,8 @@
 //! one above 1 MiB becomes a block (`shouldSplit`); both neighbours merge (`tryMergeBlocks`); where no segment can be had,
 //! all that are wholly free are released, and it is tried once more (`mallocImpl`, `releaseCachedBlocks`).
 //!
-//! It has none of PyTorch's options: `caching` with its defaults does the same, until memory is short.
+//! The strategy has none of PyTorch's options. Until memory is short, it makes the same choices as `caching` with its
+//! defaults.
 
 use crate::config::Config;
 use crate::config::rounding::{LARGE_SEGMENT, MIN_BLOCK, Rounding, SMALL_LIMIT, segment_size};

@@ -36,7 +36,7 @@ pub(in crate::strategy) fn check(heap: &Heap) -> Result<(), String> {
 /// Returns the rule that an sBlock breaks, if any.
 fn broken(heap: &Heap, view: &View) -> Option<&'static str> {
     if view.chunks.is_empty() {
-        // Only its addresses remain to be given back.
+        // A view without mappings has only addresses left to give back.
         return (view.users > 0).then_some("is used but maps nothing");
     }
     let mut chunks = view.chunks.clone();

@@ -35,9 +35,9 @@
 //! | 2892 to 2918, 2611 | where the driver refuses a stitch: 4, then 16 times the request, then all inactive sBlocks go, and it is tried again |
 //! | 3152 to 3188 | the same for a new pBlock, if the device has the memory |
 //!
-//! Where the paper and its release differ, or the release has an error, this follows what helps GMLake:
-//! docs/decisions/0023-gmlake-differences.md has the list. pBlocks lie at home and sBlocks are views, so tables, accounting
-//! and checks are those of the strategy `stitch`; its algorithm is not used.
+//! Where the paper and its release differ, or the release has an error, the strategy follows what helps GMLake:
+//! docs/decisions/0023-gmlake-differences.md has the list. pBlocks lie at home and sBlocks are views, so tables,
+//! accounting and checks are those of the strategy `stitch`; its algorithm is not used.
 
 mod check;
 mod pblock;

@@ -28,7 +28,7 @@ pub(super) fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolInd
     if context.heap().reserved().saturating_add(size) > limit {
         return Err(Miss::OUT_OF_MEMORY);
     }
-    // With a chunk's space on either side.
+    // A chunk's space stays free on either side.
     let space = size.saturating_add(2 * CHUNK);
     reserve_home(context, HOME_MULTIPLE, space)?;
     let found = match place(context.heap(), space) {

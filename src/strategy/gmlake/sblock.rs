@@ -11,8 +11,8 @@ use crate::ids::{BlockId, PoolIndex, ViewId};
 use crate::span::Span;
 use std::ops::RangeInclusive;
 
-/// How many times the bytes of a request go at each refusal of the driver: the release's factors, the last of them
-/// everything (CUDACachingAllocator.cpp:2611).
+/// The bytes of sBlocks to drop at each refusal of the driver, as multiples of the request: the release's factors, the
+/// last of them everything (CUDACachingAllocator.cpp:2611).
 const DROPPED: [u64; 3] = [4, 16, u64::MAX];
 
 /// The parts of free pBlocks that are to be stitched.
@@ -80,8 +80,8 @@ fn stitch_free(context: &mut StrategyContext<'_>, bytes: u64) -> Result<u64> {
     chosen.into_iter().try_for_each(|id| drop_view(context, id)).map(|()| freed)
 }
 
-/// Drops sBlocks while all together exceed `autoGC`. It is called after a stitch: the new sBlock is in use, and stays. So
-/// do those that the GPU has not passed, whatever they exceed.
+/// Drops sBlocks while all together exceed `autoGC`. Called after a stitch: the new sBlock is in use, and stays.
+/// sBlocks that the GPU has not passed stay too, even beyond `autoGC`.
 pub(super) fn keep_within_auto_gc(context: &mut StrategyContext<'_>) {
     let most = context.config.auto_gc.saturating_mul(1 << 30);
     let excess = context.heap().views().address_space().saturating_sub(most);
@@ -94,7 +94,7 @@ pub(super) fn keep_within_auto_gc(context: &mut StrategyContext<'_>) {
 }
 
 /// Makes mappings for `size` bytes, with `new` bytes of new memory among them. If the driver refuses though it has that
-/// memory, it may lack room for mappings: sBlocks are dropped, and it is asked again.
+/// memory, it may lack room for mappings: sBlocks are dropped, and the driver is asked again.
 pub(super) fn with_room_for_mappings(
     context: &mut StrategyContext<'_>,
     size: u64,

@@ -37,11 +37,11 @@ const FIT: FitRules = FitRules {
     ..FitRules::BEST
 };
 
-/// The strategy. It has no state of its own: free memory is in the heap.
+/// The strategy `gmlake`. It has no state of its own: free memory is in the heap.
 #[derive(Default)]
 pub(crate) struct GmLake;
 
-/// The strategy as far as small blocks go: they lie in segments, as PyTorch's do.
+/// The part of the strategy that serves small blocks, which lie in segments as PyTorch's do.
 struct SmallBlocks;
 
 impl MallocLike for SmallBlocks {
@@ -140,7 +140,7 @@ impl GmLake {
 
 fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
     context.wait_for_all()?;
-    // These are segments for small blocks. A pBlock is not one, because addresses without memory lie beside it.
+    // Whole segments hold small blocks only: addresses without memory lie beside every pBlock.
     release_whole_segments(context)?;
     finish_drops(context)?;
     let whole = pblock::releasable(context.heap())?;
@@ -182,7 +182,7 @@ fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<B
     if let Some(smallest) = smallest {
         return pblock::split(context, smallest, size).map(Some);
     }
-    // As in the release, this is a float; beyond 64 bits it saturates.
+    // The product is a float, as in the release; beyond 64 bits it saturates.
     let most = (size as f64 * context.config.reuse_limit) as u64;
     match sblock::inactive(context.heap(), size..=most, pool) {
         Some(view) => sblock::reuse(context, view, request).map(Some),
@@ -236,7 +236,7 @@ fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolIndex) -> Serv
 /// Returns the free bytes of a pool.
 fn free_bytes(heap: &Heap, pool: PoolIndex) -> u64 {
     let mut bytes = 0;
-    // What the host has no memory to walk over counts as used.
+    // Free memory counts as used if the host has no memory for the walk.
     let _ = heap.visit_free(pool, 0, |id| {
         bytes += heap.block(id).size;
         Ok(())

@@ -11,8 +11,8 @@
 //!   (`FreeImpl`, `FreeIdleChunks`);
 //! - requests of up to `small_pool_size_in_mb` have chunks of their own, if it is above 0.
 //!
-//! A chunk is whole pages of 2 MiB here, as a device gives them, and its rest is free. Paddle's is the request alone: the
-//! driver has the rest, and serves later small chunks from it.
+//! A chunk is whole pages of 2 MiB here, as a device gives them, and its rest is free. Paddle's chunk has the request's
+//! bytes alone: the driver keeps the rest, and serves later small chunks from it.
 //!
 //! The flags by which chunks are taken before the first request (`…_pre_alloc_in_mb`) are not here.
 
@@ -61,7 +61,7 @@ impl MallocLike for AutoGrowth {
     }
 }
 
-/// Returns the bytes of the chunk that is taken for a request.
+/// Returns the size in bytes of the chunk for a request.
 fn chunk_for(config: &Config, request: &Request) -> u64 {
     let flags = &config.paddle;
     let least = match request.class {

@@ -7,12 +7,13 @@
 //! | naive_best_fit | `naive_best_fit`, and `thread_local`, which is the same for each thread |
 //! | vmm | the allocator over virtual memory, version 2 |
 //!
-//! What Paddle has around them is the allocator's here. An allocator for each stream (`AllocatorFacade::GetAllocator`): pools
-//! of a stream. Events at `record_stream` and a list of what is not freed yet (`StreamSafeCUDAAllocator`): recorded streams,
-//! asked for before every request; to the letter with `FLAGS_use_stream_safe_cuda_allocator` (`streams/named_at_once.rs`). Release of
-//! everything and one more try (`StreamSafeCUDAAllocator::AllocateImpl`): the steps of `malloc_fallback.rs`. A wait for frees of other
-//! threads (`RetryAllocator`), an allocator for each thread (`ThreadLocalCUDAAllocator`): layers (`resource/`). Nothing is released in
-//! a capture.
+//! The parts around Paddle's allocators are the allocator's here. An allocator for each stream
+//! (`AllocatorFacade::GetAllocator`): pools of a stream. Events at `record_stream` and a list of blocks that are not
+//! freed yet (`StreamSafeCUDAAllocator`): recorded streams, asked for before every request; to the letter with
+//! `FLAGS_use_stream_safe_cuda_allocator` (`streams/named_at_once.rs`). Release of everything and one more try
+//! (`StreamSafeCUDAAllocator::AllocateImpl`): the steps of `malloc_fallback.rs`. A wait for frees of other threads
+//! (`RetryAllocator`), an allocator for each thread (`ThreadLocalCUDAAllocator`): layers (`resource/`). Nothing is
+//! released in a capture.
 //!
 //! Addresses are multiples of 512 here, of 256 in Paddle (`GpuMinChunkSize`).
 

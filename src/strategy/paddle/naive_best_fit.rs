@@ -6,16 +6,18 @@
 //! - the smallest free block that fits, the lowest of equals; the request gets its front (`FindExistChunk`, `SplitToAlloc`);
 //! - a miss takes a chunk: 92% of 95% of the free memory, or the size that a flag names (`RefillPool`,
 //!   `DeviceAllocateSize`, `GpuAllocSize`, `GpuAvailableMemToAlloc`);
-//! - what is larger than any chunk can be goes to the driver at once, and back to it at its free (`SystemAlloc`, `Free`);
+//! - a request larger than any chunk can be goes to the driver at once, and back to it at its free (`SystemAlloc`,
+//!   `Free`);
 //! - a freed block merges with the right neighbour and the left one; whole chunks are given back, when memory is short
 //!   (`Release`).
 //!
-//! Paddle's `naive_best_fit` is one such allocator for a device, for programs with one stream; its `thread_local` is one for
-//! each thread (`thread_local_allocator.cc`), so that threads need no lock. An `Allocator`'s requests name no thread, but a
-//! stream, and memory may not pass from stream to stream unasked. So both are one for each stream here: a program whose threads
-//! have a stream each finds `thread_local` as it is, and one with a single thread finds no difference
-//! between the two, as in Paddle. By thread it is behind a [`Facade`](crate::resource::Facade). A chunk is whole pages of 2 MiB, and one for
-//! which there is no room is made as large as the request.
+//! Paddle's `naive_best_fit` is one such allocator for a device, for programs with one stream; its `thread_local` is
+//! one for each thread (`thread_local_allocator.cc`), so that threads need no lock. An `Allocator`'s requests name no
+//! thread, but a stream, and memory may not pass from stream to stream unasked. So both strategies have one allocator
+//! for each stream here: a program whose threads have a stream each gets Paddle's `thread_local`, and a program with a
+//! single thread sees no difference between the two, as in Paddle. A [`Facade`](crate::resource::Facade) gives each
+//! thread an allocator. A chunk is whole pages of 2 MiB; where the device has no room for it, it is as large as the
+//! request.
 
 use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
@@ -68,11 +70,11 @@ impl MallocLike for NaiveBestFit {
 fn refill(context: &StrategyContext<'_>, pool: PoolIndex) -> u64 {
     let flags = &context.config.paddle;
     let flag = if context.heap().has_segments(pool) { flags.reallocate_gpu_memory } else { flags.initial_gpu_memory };
-    // A driver that does not tell has room for the request, or has not.
+    // If the driver does not tell, `room` is 0, and a chunk whose size no flag names is as large as its request.
     chunk_of(context.config, flag, context.room())
 }
 
-/// Returns the bytes of a chunk where so many are free, and a flag names its size, or is 0.
+/// Returns the size in bytes of a chunk while `free` bytes are free: `flag` if that is not 0.
 fn chunk_of(config: &Config, flag: u64, free: u64) -> u64 {
     let available = free - (free as f64 * RESERVED) as u64;
     match flag {

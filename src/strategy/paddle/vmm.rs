@@ -10,10 +10,10 @@
 //! - where no memory is to be had, handles that lie wholly in free blocks, and that the GPU has passed, are unmapped and
 //!   mapped again one behind the other, as many as the request needs, or none (`CompactFreeBlocks`, `CollectRemapSourcePlan`).
 //!
-//! In these points it is another. Handles are mapped at their new place before the old one is unmapped, so that a call that
-//! fails leaves all as it was. The CPU waits for the request's stream, where Paddle asks the events of each block. If moving
-//! is not enough, what is free goes back to the driver. Programs give no hints of how long a tensor lives (`PoolHint`), so there
-//! is no pool for stable ones; a pool of oversized requests alone is not here either.
+//! The strategy differs in these points. Handles are mapped at their new place before the old one is unmapped, so that
+//! a call that fails leaves all as it was. The CPU waits for the request's stream, where Paddle asks the events of each
+//! block. If moving is not enough, free memory goes back to the driver. Programs give no hints of how long a tensor
+//! lives (`PoolHint`), so there is no pool for stable ones; a pool of oversized requests alone is not here either.
 
 use crate::backing::whole_units;
 use crate::backing::{MissResult, Served, StrategyContext, Units, UnmappedPart, move_units};
@@ -28,10 +28,10 @@ use crate::strategy::contract::{FreeUsedBy, Goal};
 use crate::strategy::expandable::{addresses, grow_units, release_units};
 use crate::strategy::malloc_like::MallocLike;
 
-/// Requests of fewer bytes are of the small pool (`transient_small_threshold`).
+/// Requests of fewer bytes go to the small pool (`transient_small_threshold`).
 const SMALL_BELOW: u64 = 2 << 20;
 
-/// A pool reserves so many times the addresses that PyTorch's would, so that there is a place to move handles to.
+/// The addresses that a pool reserves, as a multiple of PyTorch's, so that there is a place to move handles to.
 const ROOM_TO_MOVE: u64 = 4;
 
 #[derive(Default)]
@@ -82,7 +82,7 @@ impl MallocLike for Vmm {
 fn compact(context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
     context.retry_rollback()?;
     context.reclaim_recorded_streams()?;
-    // What became free in the wait may serve as it is.
+    // Memory that became free in the wait may serve as it is.
     if let Some(id) = context.fit(request, &FitRules::BEST) {
         return Ok(Some(id));
     }
@@ -121,7 +121,7 @@ fn sources(heap: &Heap, pool: PoolIndex, room: BlockId, size: u64) -> Result<Opt
     Ok((missing == 0).then_some(found))
 }
 
-/// Returns the last unmapped block of a pool that has so many bytes.
+/// Returns the last unmapped block of a pool with at least `size` bytes.
 fn tail(heap: &Heap, pool: PoolIndex, size: u64) -> Option<BlockId> {
     let unmapped = heap.pool(pool).unmapped.iter().map(|(_, id)| *id);
     unmapped.rev().find(|id| heap.block(*id).size >= size)

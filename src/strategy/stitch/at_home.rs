@@ -1,6 +1,6 @@
 //! One range at home, which needs no view.
 //!
-//! Owns: the rules by which a request finds a free block, and the taking of a range that only pools separate.
+//! Owns: the rules by which a request finds a free block, and how a range is taken whose blocks only pools separate.
 
 use super::choose;
 use crate::backing::StrategyContext;
@@ -22,7 +22,8 @@ pub(super) fn fit_rules(config: &Config) -> &'static FitRules {
 const APART: FitRules = FitRules { takes_idle: false, ..FIT };
 const APART_BY_GRANULE: FitRules = FitRules { takes_idle: false, ..FIT_BY_GRANULE };
 
-/// Does the same for a request: that of a private pool with chunks of its own takes no idle memory.
+/// Returns the rules by which this request finds a block: in a private pool with chunks of its own it takes no idle
+/// memory.
 pub(super) fn fit_rules_of(context: &StrategyContext<'_>, request: &Request) -> &'static FitRules {
     if context.heap().takes_idle(request.pool) {
         return fit_rules(context.config);
@@ -38,7 +39,7 @@ pub(super) fn at_home(context: &mut StrategyContext<'_>, request: &Request) -> R
     }
 }
 
-/// Takes a block of a run that only pools separate, so that it needs no view.
+/// Takes a block of contiguous free blocks that only pools separate, so that it needs no view.
 pub(super) fn run_at_home(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
     let Request { size, pool, .. } = *request;
     let Some(first) = choose::run_at_home(context.heap(), size, pool)? else { return Ok(None) };

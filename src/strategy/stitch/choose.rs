@@ -21,7 +21,7 @@ use std::collections::BinaryHeap;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     start: u64,
-    /// Where its whole chunks begin and end; equal if it holds none.
+    /// The addresses where its whole chunks begin and end; equal if the range holds none.
     pub(super) from: u64,
     pub(super) to: u64,
     end: u64,
@@ -36,12 +36,12 @@ impl Range {
         self.to - self.from
     }
 
-    /// Returns the bytes before its first whole chunk.
+    /// Returns the bytes of the range before its first whole chunk.
     fn head(&self) -> u64 {
         self.from - self.start
     }
 
-    /// Returns the bytes behind its last whole chunk.
+    /// Returns the bytes of the range behind its last whole chunk.
     fn tail(&self) -> u64 {
         self.end - self.to
     }
@@ -67,7 +67,7 @@ pub(super) fn usable(heap: &Heap, pools: &[PoolIndex]) -> Result<u64> {
 /// The spans of a view, or the number of missing bytes.
 pub(super) type Spans = std::result::Result<Vec<Span>, u64>;
 
-/// Does the same as [`spans`], with memory of these large pools.
+/// Returns the same as [`spans`], from memory of these large pools alone.
 pub(super) fn spans_of(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Spans> {
     Ok(spans_in(&open_ranges(heap, pools)?, size)?)
 }
@@ -94,7 +94,7 @@ fn ends(ranges: &[Range]) -> (Option<usize>, Option<usize>) {
     let apart = |a: usize, b: usize| {
         a != b && ranges[a].start_chunk != ranges[b].end_chunk && ranges[b].start_chunk != ranges[a].end_chunk
     };
-    // Of equal gains the largest range, and of those the lowest.
+    // Among equal gains, the largest range is the best, and among these the lowest.
     let best = |gain: fn(&Range) -> u64, except: Option<usize>| {
         let indexed = ranges.iter().enumerate().filter(|(index, _)| except.is_none_or(|other| apart(*index, other)));
         indexed.max_by_key(|(_, range)| (gain(range), range.whole(), Reverse(range.start))).map(|(index, _)| index)
@@ -170,7 +170,7 @@ impl<'a> Composition<'a> {
         self.largest.peek().map(|(.., index)| *index)
     }
 
-    /// Returns the smallest range that, as the last one, has all missing bytes. It is searched only where one may
+    /// Returns the smallest range that, as the last one, has all missing bytes. The search is made only where one may
     /// suffice, so that the whole choice is about linear in the ranges.
     fn smallest_sufficient(&self, next: Option<usize>) -> Option<usize> {
         let Self { ranges, missing, .. } = *self;
@@ -186,7 +186,7 @@ impl<'a> Composition<'a> {
     }
 }
 
-/// Returns a block and those behind it, each with what `open` says of it, until one of which it says nothing.
+/// Returns a block and the blocks behind it, each with the value that `open` returns for it, up to the first `None`.
 pub(super) fn run<T>(
     heap: &Heap,
     first: BlockId,
@@ -200,7 +200,7 @@ pub(super) fn run<T>(
     })
 }
 
-/// Returns the end of the run of open blocks that an open one begins.
+/// Returns the end of the run of open blocks that begins with `first`.
 fn end_of_run(heap: &Heap, first: BlockId, open: impl Fn(BlockId) -> bool) -> u64 {
     let last = run(heap, heap.block(first).next, |id| open(id).then_some(())).last();
     heap.block(last.map_or(first, |(id, ())| id)).end()

@@ -1,6 +1,6 @@
-//! Estimates of what the strategy could do with the present memory, for reports. It makes no driver call and changes
-//! nothing. Where the host has no memory for the lists that it takes, joined memory counts as none, which keeps every
-//! estimate on its side.
+//! Estimates of what the strategy could do with the present memory, for reports. An estimate makes no driver call and
+//! changes nothing. Where the host has no memory for the lists that it needs, joined memory counts as none, so that
+//! every bound stays a bound.
 
 use super::choose;
 use super::grow::most_chunks;
@@ -16,11 +16,10 @@ use crate::strategy::estimates::{Assumption, Estimates};
 
 impl Estimates for Stitch {
     /// Returns the largest request that the free memory of a pool could serve, in one range or a view. With `across`,
-    /// memory of all other streams counts too. This is a lower bound: adjacent ranges of two pools are not counted as one,
-    /// and are not one while they belong to two.
+    /// memory of all other streams counts too. This is a lower bound: adjacent ranges of two pools count as two.
     ///
-    /// Where the bounds forbid a view over all that is free, it is lower still: views that exist might serve more than a new
-    /// one, and are not looked at; and the largest view within the bounds is found to a granule.
+    /// Where the bounds forbid a view over all free memory, the result is lower still: existing views, which might
+    /// serve more than a new one, are not considered, and the largest view within the bounds is found to a granule.
     fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
         let pools = pools(heap, pool, across).unwrap_or_default();
         if pool.is_small() {
@@ -30,8 +29,8 @@ impl Estimates for Stitch {
         whole.max(largest_view(heap, config, &pools))
     }
 
-    /// Where a view over free and new memory is
-    /// possible for sure, both together; otherwise one piece, of new memory and chunks that are wholly free.
+    /// Returns the bytes of free and new memory together where a view over both is certain to be possible; otherwise
+    /// the bytes of one piece, of new memory and wholly free chunks.
     fn largest_with_growth(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
         let servable = self.largest_servable(heap, config, pool, across);
         let in_one_piece = room.saturating_add(releasable(heap));
@@ -69,7 +68,7 @@ fn largest_view(heap: &Heap, config: &Config, pools: &[PoolIndex]) -> u64 {
     if is_within(most) {
         return most;
     }
-    // What is found is within the bounds, whether larger views take more of each bounded quantity or, rarely, not.
+    // The result is within the bounds even where, in rare cases, a larger view takes less of a bounded quantity.
     let (mut within, mut beyond) = (0, most.div_ceil(GRANULE));
     while within + 1 < beyond {
         let middle = within.midpoint(beyond);
@@ -78,8 +77,8 @@ fn largest_view(heap: &Heap, config: &Config, pools: &[PoolIndex]) -> u64 {
     within * GRANULE
 }
 
-/// Returns whether one more view is within the bounds, over whatever chunks there are and those by which memory would
-/// grow by `room` bytes.
+/// Returns whether the bounds allow one more view, over any of the present chunks and those of a growth by `room`
+/// bytes.
 fn has_room_for_any_view(heap: &Heap, config: &Config, room: u64) -> bool {
     let Some(home) = heap.home() else { return config.max_views > 0 };
     let kept = usage_of_kept_views(heap);
@@ -103,7 +102,7 @@ fn releasable(heap: &Heap) -> u64 {
 }
 
 /// Returns whether home lacks memory in several places. New memory in a hole joins two ranges into one, of which a view
-/// can use only one end. At the end of home it does not.
+/// can use only one end. New memory at the end of home does not.
 fn is_scattered(heap: &Heap) -> bool {
     heap.pool(heap.idle()).unmapped.len() > 1
 }

@@ -25,10 +25,10 @@ pub(super) const LARGEST_CHUNK: u64 = 20 << 20;
 const MAX_CHUNKS: u64 = 130;
 
 /// If fewer bytes are missing than this part (1/n) of the reserved ones, home grows by this part, up to a chunk: many
-/// small requests in a row would otherwise leave many small chunks. It costs 0.05% of memory at most.
+/// small requests in a row would otherwise leave many small chunks. The cost is 0.05% of memory at most.
 const AHEAD: u64 = 2048;
 
-/// How many bytes home grows by, in which chunks, and for which pool.
+/// A planned growth of home: its bytes, its chunks, and its pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growth {
     pool: PoolIndex,
@@ -47,7 +47,7 @@ impl Growth {
     pub(super) fn new(context: &StrategyContext<'_>, request: &Request, missing: u64) -> Self {
         let chunk = largest_chunk(context.config, request.size);
         let exact = missing.next_multiple_of(GRANULE);
-        // What extends a view takes chunks whole, and has its own rule for what it takes ahead.
+        // A request that extends a view takes whole chunks, and has its own rule for how much it takes ahead.
         let ahead = if request.extends.is_some() { 0 } else { context.heap().reserved() / AHEAD };
         let ahead = ahead.min(chunk) / GRANULE * GRANULE;
         Self { pool: request.pool, chunk, exact, ahead, request: request.size }
@@ -83,8 +83,8 @@ impl Growth {
         Ok(())
     }
 
-    /// Gives home one more range if no gap holds the missing bytes. Where all gaps together hold them, a view joins these, which
-    /// takes as many addresses as a range for a whole request.
+    /// Gives home one more range of addresses if no gap holds the missing bytes. If all gaps together hold them, a view
+    /// can join memory in the gaps, but takes as many addresses as a new range for the whole request.
     fn widens(&self, context: &mut StrategyContext<'_>, missing: u64) -> MissResult<bool> {
         let gaps = &context.heap().pool(context.heap().idle()).unmapped;
         let suffices = gaps.iter().map(|(_, id)| context.heap().block(*id).size).sum::<u64>() >= missing;
@@ -120,10 +120,10 @@ pub(super) fn grow_slab(context: &mut StrategyContext<'_>, pool: PoolIndex, adde
     add_chunks(context, ChunkPlace { memory, chunk: GRANULE, mapped: false, slab: true }, added)
 }
 
-/// Returns where home grows by `size` bytes for a pool while streams share nothing: behind memory of the pool. Memory of
-/// streams that grow in turns would otherwise lie in small pieces between that of others, of which every large request would
-/// need several. A stream that has none yet begins behind memory of nobody, or else in the middle of the largest gap, so that
-/// each has room behind it.
+/// Returns where home grows by `size` bytes for a pool while streams share nothing: behind memory of the pool.
+/// Otherwise memory of streams that grow in turns would lie in small pieces between that of others, and every large
+/// request would need several pieces. The first memory of a stream lies behind memory of nobody, or else in the middle
+/// of the largest gap, so that each stream has room behind its memory.
 fn place_of(heap: &Heap, pool: PoolIndex, size: u64) -> Option<(BlockId, Span)> {
     let gaps = || heap.pool(heap.idle()).unmapped.iter().map(|(_, id)| *id);
     let fits = |id: &BlockId| heap.block(*id).size >= size;

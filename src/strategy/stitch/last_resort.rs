@@ -12,16 +12,16 @@ use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, Class};
 
-/// How often chunks are split for one request. What lies at an end of a chunk serves a view as it is, so splitting that chunk
-/// may gain less than it counts for.
+/// How often chunks are split for one request. Free memory at an end of a chunk serves a view as it is, so splitting
+/// that chunk may gain less than it counts for.
 const MAX_SPLITS: u32 = 16;
 
 impl Stitch {
-    /// Lets the CPU wait for all work that may still use freed memory. Then all free memory is usable, where it lies or
+    /// Waits on the CPU for all work that may still use freed memory. Then all free memory is usable, where it lies or
     /// in another place.
     pub(super) fn wait_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.wait_at_last()?;
-        // What was freed of it serves nobody.
+        // Freed memory that is spilled serves no request.
         drop_spilled(context)?;
         if context.config.sharing != StreamSharing::Never {
             context.make_all_idle()?;
@@ -33,7 +33,7 @@ impl Stitch {
             .or_try(|| self.spill_and_replace(context, request))
     }
 
-    /// Splits chunks, where that is allowed. After that, memory may grow into the room that was reserved for it.
+    /// Splits chunks, where that is allowed. Afterwards memory may grow into the room that was reserved for splits.
     fn split_and_retry(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if !context.may_exchange() {
             return Err(Miss::OUT_OF_MEMORY);
@@ -48,7 +48,7 @@ impl Stitch {
         })
     }
 
-    /// Spills live memory to the machine's, where the program allows it, and grows by as much.
+    /// Spills live memory to host memory, where the program allows it, and grows device memory by as much.
     fn spill_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if !context.may_spill() {
             return Err(Miss::OUT_OF_MEMORY);
@@ -56,7 +56,7 @@ impl Stitch {
         for all in [false, true] {
             let missing = match self.join_mapped(context, request)? {
                 Joined::Block(id) => return Ok(id),
-                // What is free joins nothing: the request gets memory of its own.
+                // Free memory was no help: the request gets new memory for its whole size.
                 Joined::Missing(_) if all => whole(request),
                 Joined::Missing(missing) => missing,
             };
@@ -76,7 +76,8 @@ impl Stitch {
         Err(Miss::OUT_OF_MEMORY)
     }
 
-    /// Does the same with what the GPU has passed so far, without a wait. Nothing is split, which takes a wait for the device.
+    /// Gives back memory that the GPU has passed so far, and grows by as much, without a wait. No chunk is split, since
+    /// a split waits for the device.
     pub(super) fn replace_passed(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.advance_epochs()?;
         self.miss(context, request)
@@ -84,7 +85,7 @@ impl Stitch {
             .or_try(|| self.replace(context, request, whole(request), |_, _| true))
     }
 
-    /// Grows by chunks that are free only to others: the request's own memory counts besides.
+    /// Grows by chunks that are free only to others, for the bytes that the request's own free memory lacks.
     fn replace_of_others(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if request.class == Class::Small {
             return Err(Miss::OUT_OF_MEMORY);
@@ -97,7 +98,7 @@ impl Stitch {
         }
     }
 
-    /// Joins free memory, and maps the block at home. A small request misses a granule.
+    /// Joins free memory, and maps the block at home. A small request lacks one granule.
     fn join_mapped(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         if request.class == Class::Small {
             return Ok(Joined::Missing(GRANULE));
@@ -108,7 +109,7 @@ impl Stitch {
         }
     }
 
-    /// Splits chunks until the request fits, whatever of its memory was given back to make room for that.
+    /// Splits chunks until the request fits, even if memory of its own was given back to make room for a split.
     fn split_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         for _ in 0..MAX_SPLITS {
             let missing = match self.join_mapped(context, request)? {
@@ -120,7 +121,7 @@ impl Stitch {
                 break;
             }
             let served = self.miss(context, request).or_try(|| match self.refused {
-                // Where the bounds forbid a view, what is split serves only if it is given back.
+                // Where the bounds forbid a view, a split helps only if the free parts are given back.
                 Some(_) => self.replace(context, request, request.size, |_, _| true),
                 None => self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool)),
             });
@@ -141,11 +142,11 @@ impl Stitch {
         wanted: impl Fn(&Heap, BlockId) -> bool,
     ) -> Served {
         let bytes = bytes.next_multiple_of(GRANULE);
-        // First just enough; if the driver still refuses, for whatever reason, all.
+        // First just enough goes back; if the driver still refuses, for whatever reason, everything.
         for all in [false, true] {
             // A chunk that is still mapped elsewhere could not be released.
             context.retry_rollback()?;
-            // What is spared stays: memory grows by as much as is given back.
+            // The reserve for splits stays free: memory grows by as much as is given back.
             let room = context.room().saturating_sub(self.split_reserve(context));
             let goal = if all { u64::MAX } else { bytes.saturating_sub(room) };
             let heap = context.heap();
@@ -170,7 +171,7 @@ impl Stitch {
     }
 }
 
-/// Returns the bytes by which memory grows where nothing that is free helps.
+/// Returns the bytes by which memory grows where no free memory helps.
 fn whole(request: &Request) -> u64 {
     if request.class == Class::Small { GRANULE } else { request.size }
 }

@@ -29,16 +29,16 @@ const MAX_GROWTHS: u32 = 8;
 /// driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
 
-/// The bytes of room into which memory grows only after chunks were split, where they may be. A split needs room for copies, and
-/// without any, what lies free inside of chunks could not be got at.
+/// The bytes of room into which memory grows only after chunks were split, where they may be. A split needs room for
+/// copies: without any, free memory inside chunks could not be used.
 const SPLIT_RESERVE: u64 = 20 << 20;
 
-/// The state of the present request, and what was learnt of earlier ones. Free memory is in the heap.
+/// The state of the present request, and choices of earlier requests. Free memory is in the heap.
 #[derive(Default)]
 pub(crate) struct Stitch {
     /// Chunks that were added for the request. They are released if it fails.
     pub(super) added: Vec<ChunkId>,
-    /// If the bounds on views forbade a view when memory was last joined: how much all views would have taken with it.
+    /// If the bounds forbade a view when memory was last joined: the usage of all views with that one.
     pub(super) refused: Option<ViewUsage>,
     /// Choices of earlier requests.
     remembered: Remembered,
@@ -150,7 +150,7 @@ impl Stitch {
         })
     }
 
-    /// Serves the request from free memory without a new view: those that come after it find more in one piece.
+    /// Serves the request from free memory without a new view, so that later requests find more memory in one piece.
     fn serve_as_mapped(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if request.class == Class::Small || request.extends.is_some() {
             return self.miss(context, request);
@@ -216,9 +216,10 @@ impl Stitch {
         context.carve_slab(id, slab, request.pool)
     }
 
-    /// Serves a large request from free memory, from that which the GPU may still use, behind waits, and from new memory.
+    /// Serves a large request from free memory, from freed memory that the GPU may still use (behind waits), and from
+    /// new memory.
     fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        // This comes before views: memory that merges needs none, and an event costs a tenth of a mapping.
+        // Gathering comes before views: memory that merges needs no view, and an event costs a tenth of a mapping.
         context.gather(request)?;
         // Slabs come after memory behind waits: a small request waits for no other stream, and would need new slabs.
         self.spares_slabs = context.heap().knows_streams();
@@ -237,7 +238,7 @@ impl Stitch {
         Ok(block)
     }
 
-    /// Serves a large request from free memory, and from that which the GPU may still use, behind waits.
+    /// Serves a large request from free memory, and from freed memory that the GPU may still use, behind waits.
     fn stitch_behind_waits(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let mut missing = match self.join(context, request)? {
             Joined::Missing(missing) => missing,
@@ -280,14 +281,14 @@ impl Stitch {
         Err(Miss::OUT_OF_MEMORY)
     }
 
-    /// Refuses a growth that would leave too little room for splitting chunks, as long as that may gain as much.
+    /// Refuses a growth that would leave too little room for splitting chunks, as long as splits may gain as much.
     fn keep_split_reserve(&self, context: &StrategyContext<'_>, bytes: u64) -> MissResult<()> {
         let reserve = self.split_reserve(context);
         let reserved = reserve > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(reserve));
         if reserved && splittable(context.heap())? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
     }
 
-    /// Returns by how many bytes memory may not grow yet. During a capture nothing is split.
+    /// Returns the bytes of room into which memory may not grow yet. During a capture nothing is split.
     pub(super) fn split_reserve(&self, context: &StrategyContext<'_>) -> u64 {
         if context.may_exchange() && !self.spends_reserve { SPLIT_RESERVE } else { 0 }
     }
@@ -339,7 +340,7 @@ impl Stitch {
         }
         let plan = ViewPlan::over(context.heap(), &spans, Some(hash))?;
         self.make_room_for(context, &plan)?;
-        // At a bound of ours or of the driver's, memory in one piece needs no view.
+        // At a bound, ours or the driver's, the request gets new memory in one piece, which needs no view.
         if self.refused.is_some() {
             return Ok(Joined::Missing(size));
         }

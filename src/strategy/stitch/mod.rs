@@ -18,9 +18,11 @@
 //! ```
 //! A miss tries, in this order: memory that every stream has passed; one range at home; a view that served the same
 //! plan before; another view that fits; a range or a view of which other streams have a part, behind a GPU-side wait; a
-//! new view; more memory of other streams behind waits; growth by the missing bytes. The last resort waits for the device, and releases free chunks that the request cannot use where they
-//! lie, to take them anew; where the program allows it, chunks that are partly in use are split. A freed block returns to its ranges, and its view stays for the next such request. So a
-//! program that repeats itself makes the same choices again, and maps hardly anything from its third step on.
+//! new view; more memory of other streams behind waits; growth by the missing bytes. The last resort waits for the
+//! device, and releases free chunks that the request cannot use where they lie, to take them anew; where the program
+//! allows it, chunks that are partly in use are split. A freed block returns to its ranges, and its view stays for the
+//! next such request. So a program that repeats itself makes the same choices again, and maps hardly anything from its
+//! third step on.
 //!
 //! Building a view needs no wait: it maps only bytes that the requesting stream may use already. Unmapping needs none
 //! either: a view is dropped, and a chunk released, only when every stream that used it has passed.

@@ -1,8 +1,9 @@
 //! Memory that other streams have free, where no view has to be built for it.
 //!
-//! Owns: the choice of it: one range at home, or an existing view, of memory of any streams. A wait on the GPU costs the CPU a quarter
-//! of a microsecond, and a view 23.5 us for each chunk. What the GPU has passed differs with every pass of a program that repeats
-//! itself, so a view that is built over just that memory is seldom found again.
+//! Owns: the choice of such memory: one range at home, or an existing view, of memory of any streams. A wait on the GPU
+//! costs the CPU a quarter of a microsecond, and a view 23.5 us for each chunk. The memory that the GPU has passed
+//! differs with every pass of a program that repeats itself, so a view that is built over just that memory is seldom
+//! found again.
 //!
 //! ```text
 //! home  |aaaa|bbbb|YYYY|aaaa|     free for this stream: a; free on another, in an ended epoch: b; live: Y
@@ -19,13 +20,13 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 use crate::streams::most_of_a_range;
 
-/// How many views are looked at. With 100 the server `serve-4t` built a fifth more views (docs/decisions/0042).
+/// The most views that are searched. With 100 the server `serve-4t` built a fifth more views (docs/decisions/0042).
 const MAX_VIEWS: usize = 300;
 
 /// Takes a block of memory that other streams have free too, behind waits for events recorded up to operation `until`. Returns
 /// `None` if a view would have to be built, or memory grow.
 pub(super) fn take(context: &mut StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<BlockId>> {
-    // What extends a view takes whole chunks, which `StrategyContext::wait_on_gpu` hands over.
+    // A request that extends a view takes whole chunks, which `StrategyContext::wait_on_gpu` hands over.
     if request.extends.is_some() || !context.may_wait_for_others(request)? {
         return Ok(None);
     }
@@ -44,7 +45,7 @@ fn run(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<O
     let heap = context.heap();
     let Request { size, pool, .. } = *request;
     let idle = heap.idle();
-    // Slabs for small blocks are no part of it.
+    // Slabs for small blocks are left out.
     let age = |id: BlockId| {
         if heap.is_large_and_open(id, pool) { Some(0) } else { context.recorded_at(pool, id).filter(|at| *at <= until) }
     };

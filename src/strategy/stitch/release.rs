@@ -15,7 +15,7 @@ pub(super) struct ReleasableChunks(Vec<(ChunkId, Chunk)>);
 /// The views over a chunk.
 #[derive(Default)]
 struct ViewsOver {
-    /// When one of them was last used.
+    /// The tick of the last use of any of the views.
     tick: u64,
     /// Whether the GPU may still use one of them.
     busy: bool,
@@ -34,14 +34,14 @@ impl ReleasableChunks {
                 over.try_reserve(1)?;
                 let over = over.entry(*chunk).or_default();
                 over.busy |= busy;
-                // For a chunk without views it is 0.
+                // The tick of a chunk without views is 0.
                 over.tick = over.tick.max(view.tick + 1);
             }
         }
         let mut found = Vec::new();
         for (id, chunk) in home.chunks() {
             let over = over.remove(&id).unwrap_or_default();
-            // What is spilled would give the device nothing.
+            // A spilled chunk would give the device no memory.
             let freed_at = heap.freed_at(&chunk).filter(|_| !over.busy && !chunk.spilled);
             let Some(freed_at) = freed_at else { continue };
             // Slabs grow downwards from the end of home.
@@ -63,7 +63,7 @@ impl ReleasableChunks {
         self.0.iter().map(|(_, chunk)| chunk.size).sum()
     }
 
-    /// Gives back at least `bytes` of them, or all.
+    /// Gives back chunks of at least `bytes` bytes, or all.
     pub(super) fn release(self, context: &mut StrategyContext<'_>, bytes: u64) -> Result<()> {
         let sizes = self.0.iter().map(|(_, chunk)| chunk.size).try_to_vec()?;
         let chosen = choose(&sizes, bytes)?.into_iter().map(|index| self.0[index]).try_to_vec()?;

@@ -1,7 +1,8 @@
-//! What was chosen before, of the same free memory.
+//! Choices made before, of the same free memory.
 //!
-//! Owns: a bounded table of choices, found by the fingerprint of the free memory. To choose the ranges of a view takes a walk
-//! over all free ranges. A program that repeats itself comes back to the same free memory, and needs no walk then.
+//! Owns: a bounded table of choices, found by the fingerprint of the free memory. To choose the ranges of a view takes
+//! a walk over all free ranges. A program that repeats itself comes back to the same free memory, and then needs no
+//! walk.
 
 use crate::fallible::filled;
 use crate::heap::{Heap, PlanHash, Request};
@@ -10,12 +11,12 @@ use crate::heap::{Heap, PlanHash, Request};
 /// one in the same slot.
 const SLOTS: usize = 1024;
 
-/// What came of a search for free memory, when no single range at home served the request.
+/// The result of a search for free memory, when no single range at home served the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// The ranges that this plan has. Whether a view over them exists has to be seen.
+    /// The ranges of this plan. A view over them may or may not exist.
     View(PlanHash),
-    /// So many bytes were missing.
+    /// This many bytes were missing.
     Missing(u64),
 }
 
@@ -38,7 +39,7 @@ impl Key {
 /// The choices made last.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
-    /// Empty before the first choice, and if the host had no memory for it: then nothing is remembered.
+    /// Empty before the first choice, and if the host had no memory for the table: then no choice is remembered.
     slots: Vec<(Key, Option<Choice>)>,
 }
 

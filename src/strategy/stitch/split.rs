@@ -1,6 +1,7 @@
-//! Coarse chunks are split: what lies free inside of one that is partly in use becomes chunks of its own.
+//! Coarse chunks are split: free memory inside a chunk that is partly in use becomes chunks of its own.
 //!
-//! Owns: which chunks, where they are cut, and what makes room for it. `backing/exchange.rs` makes the calls.
+//! Owns: which chunks are split, where they are cut, and how room for a split is made. `backing/exchange.rs` makes the
+//! calls.
 //!
 //! ```text
 //! home   |aa....bbb...|     free bytes inside of the chunk serve no view but at its ends
@@ -18,10 +19,10 @@ use crate::ids::{BlockId, ChunkId};
 use crate::span::Span;
 use rustc_hash::FxHashMap;
 
-/// What a mapping of a part costs, in bytes that could be copied instead: 40 us at 750 GB/s.
+/// The cost of mapping a part, in bytes that could be copied instead: 40 us at 750 GB/s.
 const MAPPING: u64 = 30 << 20;
 
-/// How many chunks are tried at once that cannot be exchanged, for bounds or for what the driver says.
+/// The most chunks that one search tries in vain, because bounds or the driver forbid the exchange.
 const MAX_REFUSED: u32 = 64;
 
 /// A chunk that is partly in use, with whole granules inside of it that are free.
@@ -34,19 +35,19 @@ pub(super) struct Candidate {
     cost: u64,
 }
 
-/// Returns how many bytes lie free in whole granules inside of chunks that are partly in use, where splitting gets at them.
+/// Returns how many bytes a split could free: those of wholly free granules inside chunks that are partly in use.
 pub(super) fn splittable(heap: &Heap) -> Grown<u64> {
     Ok(candidates(heap)?.iter().map(|candidate| candidate.gain).sum())
 }
 
-/// Splits some of these chunks, which [`StrategyContext::may_exchange`] allows, until about `bytes` more lie in chunks that are wholly free, or the device has room for them. Returns whether
-/// any was split.
+/// Splits some of these chunks, which [`StrategyContext::may_exchange`] allows, until about `bytes` more lie in chunks
+/// that are wholly free, or the device has room for them. Returns whether any was split.
 pub(super) fn split(context: &mut StrategyContext<'_>, candidates: Vec<Candidate>, bytes: u64) -> MissResult<bool> {
     if candidates.iter().map(|candidate| candidate.gain).sum::<u64>().saturating_add(context.room()) < bytes {
         return Ok(false);
     }
     let (mut gained, mut any, mut refused) = (0, false, 0);
-    // Since the last split: for so many bytes, there is no room. A search walks over all chunks.
+    // The least size for which no room was found since the last split. A search for room walks over all chunks.
     let mut too_many = u64::MAX;
     for candidate in candidates {
         if gained >= bytes || refused >= MAX_REFUSED {
@@ -57,7 +58,8 @@ pub(super) fn split(context: &mut StrategyContext<'_>, candidates: Vec<Candidate
             too_many = if found { too_many } else { too_many.min(bytes) };
             Ok(found)
         };
-        // With the memory twice at once, what is free stays where it is. With less, it comes again where memory grows.
+        // If the device has room for the chunk twice, its free parts stay. Otherwise they are taken again where memory
+        // grows.
         let free = if has_room(context, candidate.size)? {
             Fate::Renewed
         } else if has_room(context, candidate.size - candidate.gain)? {
@@ -128,7 +130,7 @@ pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
     Ok(found)
 }
 
-/// Returns the parts of a chunk: its free granules in runs, which become what is said, and what lies between.
+/// Returns the parts of a chunk: its free granules in runs, with the fate `free_ones`, and the parts between them.
 fn parts(heap: &Heap, chunk: &Chunk, free_ones: Fate) -> Grown<Vec<Part>> {
     let mut parts = Vec::new();
     let mut at = chunk.address;
@@ -161,7 +163,7 @@ fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -
         let is_slab = heap.block(id).pool.is_small();
         match part.filter(|_| is_free(heap, id)) {
             None => end_run(run.take())?,
-            // It never becomes one block with large memory.
+            // A slab never becomes one block with large memory.
             Some(slab) if is_slab => {
                 end_run(run.take())?;
                 end_run(Some(slab))?;
@@ -172,7 +174,7 @@ fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -
     end_run(run)
 }
 
-/// Returns whether a block is free, and its contents are nobody's: private pools keep those of their free memory.
+/// Returns whether a block is free and its contents may be lost: private pools keep those of their free memory.
 fn is_free(heap: &Heap, id: BlockId) -> bool {
     let block = heap.block(id);
     // A slab for small blocks is free as a whole only.

@@ -1,6 +1,6 @@
 //! Which whole chunks make up a number of bytes.
 //!
-//! Owns: the choice for a view that is extended: all of what it maps is taken, so no chunk may be in use in part.
+//! Owns: the choice for a view that is extended. Such a view takes chunks whole, so no chunk may be in use in part.
 
 use super::choose::open_ranges;
 use super::grow::LARGEST_CHUNK;
@@ -50,7 +50,7 @@ pub(super) fn whole_chunks(heap: &Heap, request: &Request, size: u64, room: u64,
         }
     }
     if missing > 0 {
-        // They are in the order of falling sizes.
+        // The chunks are in the order of falling sizes.
         let suffices = |chunk: &Chunk| {
             (missing..=LARGEST_CHUNK).contains(&chunk.size) && chunk.size <= room.saturating_sub(size - missing)
         };
