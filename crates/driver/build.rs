@@ -4,7 +4,7 @@
 //! so an empty archive of that name satisfies the linker and leaves no trace in the artifact. It is offered only where
 //! no real libcuda is found: it would hide the real one from a program that calls `cuda-driver-sys` itself.
 //!
-//! Never fails a build: what goes wrong here becomes a cargo warning.
+//! The script never fails a build: it reports errors as cargo warnings.
 
 #![allow(clippy::print_stdout, reason = "cargo reads a build script's standard output")]
 
@@ -29,7 +29,7 @@ const SYSTEM_DIRECTORIES: [&str; 9] = [
     "/usr/local/nvidia/lib64",
     "/usr/lib/wsl/lib",
 ];
-/// Below a CUDA installation.
+/// Directories of the library below a CUDA installation.
 const TOOLKIT_DIRECTORIES: [&str; 10] = [
     "",
     "lib64",
@@ -92,7 +92,7 @@ fn compiler_finds_library() -> bool {
     let Ok(output) = Command::new("cc").arg(format!("-print-file-name={LIBRARY}")).output() else {
         return false;
     };
-    // The bare name comes back where the compiler knows no such file.
+    // A compiler that does not find the library prints the bare name.
     let answer = String::from_utf8_lossy(&output.stdout);
     let path = Path::new(answer.trim());
     path.is_absolute() && is_usable(path)
@@ -116,7 +116,7 @@ fn candidate_directories() -> Vec<PathBuf> {
     below_toolkits.chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from)).collect()
 }
 
-/// Whether `path` is a library for the target: a linker passes over one of another machine, and then misses `-lcuda`.
+/// Whether `path` is a library for the target: a linker skips a library of another machine, and then misses `-lcuda`.
 fn is_usable(path: &Path) -> bool {
     // ELF header: magic at 0, class at 4 (1: 32 bits, 2: 64), machine at 18, in the file's byte order.
     const HEADER: usize = 20;

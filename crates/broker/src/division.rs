@@ -1,13 +1,13 @@
-//! Who gives how much.
+//! The division of a demand among processes.
 //!
-//! Owns: the division of a demand. It knows bytes and weights, and no process.
+//! Owns: the division. Its inputs are bytes and weights; processes are handled elsewhere.
 //!
 //! # Note: the level
 //!
-//! Think of a line at the same height over all guarantees, in bytes for each unit of weight. Everyone gives what it holds above the
-//! line, as far as that is free; the line sinks until that is enough. So who holds most for its weight gives first, and two that
-//! have enough to give end with memory above their guarantees in the ratio of their weights (weighted max-min fairness, as in
-//! Demers, Keshav and Shenker, SIGCOMM 1989).
+//! Think of a line at the same height over all guarantees, in bytes for each unit of weight. Each process gives the
+//! memory that it holds above the line, as far as it is free; the line sinks until that is enough. So the process that
+//! holds the most for its weight gives first, and two that have enough to give end with memory above their guarantees
+//! in the ratio of their weights (weighted max-min fairness, as in Demers, Keshav and Shenker, SIGCOMM 1989).
 //!
 //! ```text
 //!      #
@@ -18,46 +18,47 @@
 //!  ---------- guarantees
 //! ```
 
-/// What one process could give. Sizes are bytes.
+/// The memory of one process. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// What it holds.
+    /// The bytes that the process holds.
     pub held: u64,
-    /// The part of it that is free.
+    /// The bytes of these that are free.
     pub free: u64,
-    /// What it keeps in any case, of what it holds.
+    /// The bytes that it keeps in any case.
     pub guarantee: u64,
-    /// How much it keeps beyond that, relative to others. 0 counts as 1.
+    /// Its share of the memory above the guarantees, relative to other processes. 0 counts as 1.
     pub weight: u32,
 }
 
 impl Holder {
-    /// Returns what it holds beyond its guarantee.
+    /// Returns the bytes held beyond the guarantee.
     #[must_use]
     pub fn above(&self) -> u64 {
         self.held.saturating_sub(self.guarantee)
     }
 
-    /// Returns what it can be asked for.
+    /// Returns the bytes that the process can be asked for.
     #[must_use]
     pub fn lendable(&self) -> u64 {
         self.free.min(self.above())
     }
 
-    /// Returns what is free of it, and stays for its guarantee.
+    /// Returns the free bytes that it keeps for its guarantee.
     #[must_use]
     pub fn guaranteed(&self) -> u64 {
         self.free.min(self.held) - self.lendable().min(self.held)
     }
 
-    /// Returns what it gives while the line is at this level.
+    /// Returns the bytes that it gives at this level of the line.
     fn gives(&self, level: u64) -> u64 {
         let kept = level.saturating_mul(u64::from(self.weight.max(1)));
         self.lendable().min(self.above().saturating_sub(kept))
     }
 }
 
-/// Divides a demand. Returns what each gives: all together exactly the demand, or all that they can be asked for if that is less.
+/// Divides a demand. Returns the bytes that each gives: together exactly the demand, or all lendable bytes if they are
+/// fewer.
 #[must_use]
 pub fn divide(demand: u64, holders: &[Holder]) -> Vec<u64> {
     let sum = |level: u64| holders.iter().map(|holder| u128::from(holder.gives(level))).sum::<u128>();
@@ -65,14 +66,14 @@ pub fn divide(demand: u64, holders: &[Holder]) -> Vec<u64> {
     if sum(0) <= demanded {
         return holders.iter().map(Holder::lendable).collect();
     }
-    // The highest level at which enough is given.
+    // The highest level at which the given bytes suffice.
     let (mut enough, mut too_high) = (0, u64::MAX);
     while too_high - enough > 1 {
         let middle = enough + (too_high - enough) / 2;
         if sum(middle) >= demanded { enough = middle } else { too_high = middle }
     }
     let mut shares: Vec<u64> = holders.iter().map(|holder| holder.gives(enough)).collect();
-    // At the next level it is too little: less than a byte for each unit of weight is left over.
+    // At the next level the bytes are too few: the surplus is less than a byte for each unit of weight.
     let mut over = u64::try_from(sum(enough) - demanded).unwrap_or(u64::MAX);
     for (share, holder) in shares.iter_mut().zip(holders) {
         let next = holder.gives(enough.saturating_add(1));
@@ -141,7 +142,7 @@ mod tests {
             let kept = |at: usize| (holders[at].above() - given[at]) as f64 / f64::from(holders[at].weight.max(1));
             for poor in 0..holders.len() {
                 for rich in 0..holders.len() {
-                    // One that has more to give is at the line, or below it.
+                    // A process with more to give is at the line, or below it.
                     if given[poor] > 0 && given[rich] < holders[rich].lendable() {
                         prop_assert!(kept(rich) <= kept(poor) * (1.0 + 1e-9) + 2.0, "{poor} {rich} {given:?} {holders:?}");
                     }
@@ -157,7 +158,7 @@ mod tests {
         ) {
             let less = divide(demand, &holders);
             for ((before, after), holder) in less.iter().zip(divide(demand + more, &holders)).zip(&holders) {
-                // To the bytes that are left over at one level.
+                // Exact to the surplus bytes of one level.
                 prop_assert!(after.saturating_add(u64::from(holder.weight.max(1))) >= *before);
             }
         }

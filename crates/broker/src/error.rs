@@ -1,9 +1,9 @@
-//! Why there is no broker, or no answer of one.
+//! The errors of a broker, and of requests to one.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a broker cannot run, or be asked.
+/// Why a broker cannot run, or gives no valid answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokerError {
@@ -18,30 +18,30 @@ pub enum BrokerError {
     Listen {
         /// Its name.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         error: io::Error,
     },
-    /// The folder of sockets is not this user's alone.
+    /// The folder of sockets is accessible to other users.
     #[cfg(unix)]
     #[error(transparent)]
     Folder(#[from] seamalloc_socket::FolderError),
-    /// No broker answers there.
+    /// No broker answers at the socket.
     #[error("cannot ask at {path}: {error}", path = .path.display())]
     Ask {
         /// The socket.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         error: io::Error,
     },
-    /// What answers is something else, or refuses.
+    /// The other end of the socket is no broker, or it refuses.
     #[error("{path} answers: {said}", path = .path.display())]
     Answer {
         /// The socket.
         path: PathBuf,
-        /// What it said, or what is wrong with it.
+        /// The answer, or the error in it.
         said: String,
     },
-    /// The system gives no thread, or no pair of sockets.
+    /// The system refuses a thread, or a pair of sockets.
     #[error("no thread can be started: {0}")]
     Thread(io::Error),
 }

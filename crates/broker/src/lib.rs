@@ -1,8 +1,9 @@
 //! Free memory of a GPU, lent between the processes of one user.
 //!
-//! Allocators keep what they have freed, and other processes on the device run out of memory meanwhile. Here those that opted in tell a
-//! broker what they could spare when one of them is short, and give it back to the driver, where the one that is short takes it.
-//! docs/broker.md is the page for users; the command `seamalloc broker` runs [`Broker`].
+//! Allocators keep what they have freed, and other processes on the device run out of memory meanwhile. Processes that
+//! opted in tell a broker how much they could spare when one of them is short, and give it back to the driver, where
+//! the process that is short allocates it. docs/broker.md is the page for users; the command `seamalloc broker` runs
+//! [`Broker`].
 //!
 //! ```text
 //! protocol     what is said: lines of JSON

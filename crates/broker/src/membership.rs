@@ -1,7 +1,7 @@
-//! A process that takes part.
+//! The membership of a process at the broker.
 //!
-//! Owns: the thread that answers the broker, and the lender that asks it. The thread sleeps until the broker says something; while there is
-//! no broker it looks for one every half second.
+//! Owns: the thread that answers the broker, and the lender that asks it. The thread sleeps until a message of the
+//! broker; without a broker, it tries to connect every half second.
 
 use crate::error::BrokerError;
 use crate::protocol::{Answer, Ask, First, Has, Join, LentSaid, MAX_COMMAND, MAX_LINE, Said, VERSION, line};
@@ -20,22 +20,23 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// For what the broker says at once, and for a line that is sent to it.
+/// The time limit for immediate answers of the broker, and for sending a line.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// For the answer to a question. The broker gives others three times two seconds, and serves one after the other.
+/// The time limit for the answer to a demand. The broker gives others three times two seconds, and serves one demand
+/// after the other.
 const PATIENCE_OF_ASKERS: Duration = Duration::from_secs(10);
-/// Between two looks for a broker that is not there.
+/// The time between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(500);
-/// For so long a request waits for a broker to come back that was there when the process joined.
+/// How long a request waits for a broker to return that was connected when the process joined.
 const RETURN: Duration = Duration::from_secs(3);
-/// Between two questions of one request: an eighth of the time that it has waited, within these bounds.
+/// The time between two demands of one request: an eighth of the time that it has waited, within these bounds.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// Between two releases for one question: work of the GPU may end meanwhile.
+/// The time between two releases for one question: work of the GPU may end meanwhile.
 const BETWEEN_RELEASES: Duration = Duration::from_millis(1);
-/// For so long the GPU may take to pass what is free, before the answer says that no more went.
+/// How long the GPU may take to pass free memory before the answer says that no more was released.
 const MOST_RELEASES: Duration = Duration::from_millis(20);
 
-/// On what terms a process takes part.
+/// The terms on which a process takes part.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Terms {
@@ -43,16 +44,16 @@ pub struct Terms {
     pub device: String,
     /// The broker's socket.
     pub socket: PathBuf,
-    /// In bytes: [`Config::broker_guarantee`](seamalloc::Config::broker_guarantee).
+    /// The guarantee in bytes: [`Config::broker_guarantee`](seamalloc::Config::broker_guarantee).
     pub guarantee: u64,
-    /// [`Config::broker_weight`](seamalloc::Config::broker_weight).
+    /// The weight: [`Config::broker_weight`](seamalloc::Config::broker_weight).
     pub weight: u32,
-    /// [`Config::broker_wait_ms`](seamalloc::Config::broker_wait_ms).
+    /// The wait: [`Config::broker_wait_ms`](seamalloc::Config::broker_wait_ms).
     pub wait: Duration,
 }
 
 impl Terms {
-    /// No guarantee, weight 1, and the default wait.
+    /// Makes terms without a guarantee, with weight 1 and the default wait.
     #[must_use]
     pub fn new(device: &str, socket: &Path) -> Self {
         let config = seamalloc::Config::default();
@@ -65,7 +66,7 @@ impl Terms {
         }
     }
 
-    /// The terms that an allocator's options name. `None` if they name no broker.
+    /// Returns the terms in an allocator's options; `None` if they name no broker.
     #[must_use]
     pub fn of(allocator: &Allocator) -> Option<Self> {
         let config = allocator.config();
@@ -79,7 +80,7 @@ impl Terms {
 
 /// The allocator of a membership.
 pub trait Member: Send + 'static {
-    /// Calls `look` with the allocator. Returns `false` if it has ended: the membership then ends too.
+    /// Calls `look` with the allocator. Returns `false` if the allocator has ended: the membership then ends too.
     fn with(&self, look: &mut dyn FnMut(&Allocator)) -> bool;
 }
 
@@ -89,18 +90,19 @@ impl Member for Weak<Allocator> {
     }
 }
 
-/// What the thread and the lender share.
+/// The state that the thread and the lender share.
 #[derive(Debug)]
 struct Shared {
     terms: Terms,
-    /// A forked child has a copy, and no thread.
+    /// The process that started the thread. A forked child has a copy of the state, but no thread.
     owner: Owner,
     link: Mutex<Link>,
     joined: Condvar,
 }
 
 impl Shared {
-    /// Returns the link, but in a forked child: there the thread does not exist that may have held its lock at the fork.
+    /// Returns the link; `None` in a forked child, where the thread that may have held its lock at the fork does not
+    /// exist.
     fn link(&self) -> Option<MutexGuard<'_, Link>> {
         self.owner.is_here().then(|| self.link.lock())
     }
@@ -108,23 +110,23 @@ impl Shared {
 
 #[derive(Debug, Default)]
 struct Link {
-    /// This process's number at the broker, while it is connected.
+    /// This process's number at the broker, while the process is connected.
     member: Option<u64>,
-    /// When the connection was lost.
+    /// The time at which the connection was lost.
     lost: Option<Instant>,
 }
 
-/// A process takes part until this is dropped.
+/// A membership, which lasts until it is dropped.
 #[derive(Debug)]
 pub struct Membership {
     shared: Arc<Shared>,
-    /// Dropped to end the thread.
+    /// Ends the thread when dropped.
     _stop: Stop,
 }
 
 impl Membership {
-    /// Starts the thread that joins the broker, and answers it. It is no error if no broker is there: one is looked for until there
-    /// is. The allocator asks others only once it has [`Self::lender`].
+    /// Starts the thread that joins the broker, and answers it. A missing broker is no error: the thread tries again
+    /// until one is there. The allocator asks others only once it has [`Self::lender`].
     ///
     /// # Errors
     /// [`BrokerError::Thread`].
@@ -144,7 +146,8 @@ impl Membership {
         Ok(Self { shared, _stop: stop })
     }
 
-    /// Returns who asks others, for [`DeviceLending::set_lender`](seamalloc::operations::DeviceLending::set_lender).
+    /// Returns the lender that asks others, for
+    /// [`DeviceLending::set_lender`](seamalloc::operations::DeviceLending::set_lender).
     #[must_use]
     pub fn lender(&self) -> Arc<dyn Lender> {
         Arc::new(Asker(Arc::clone(&self.shared)))
@@ -170,7 +173,7 @@ impl Membership {
     }
 }
 
-/// Joins whatever broker there is, until the end.
+/// Joins the broker, again after each lost connection, until the end.
 fn take_part(shared: &Shared, member: &dyn Member, stopped: &Stopped) {
     let mut is_told = false;
     loop {
@@ -182,7 +185,7 @@ fn take_part(shared: &Shared, member: &dyn Member, stopped: &Stopped) {
                 shared.joined.notify_all();
                 let ended = attend(&stream, rest, member, stopped);
                 *shared.link.lock() = Link { member: None, lost: Some(Instant::now()) };
-                // A forked child has the connection too.
+                // A forked child has a copy of the connection.
                 let _ = stream.shutdown(Shutdown::Both);
                 ended
             }
@@ -203,7 +206,7 @@ fn take_part(shared: &Shared, member: &dyn Member, stopped: &Stopped) {
     }
 }
 
-/// Connects, and says on what terms. Returns the connection, this process's number, and what was read beyond it.
+/// Connects, and sends the terms. Returns the connection, this process's number, and the bytes read beyond it.
 fn join(terms: &Terms) -> io::Result<(UnixStream, u64, Vec<u8>)> {
     let stream = connect(&terms.socket, PATIENCE)?;
     let Terms { device, guarantee, weight, .. } = terms.clone();
@@ -248,13 +251,14 @@ fn attend(mut stream: &UnixStream, rest: Vec<u8>, member: &dyn Member, stopped: 
     }
 }
 
-/// Answers one question. Returns `false` if the allocator has ended, or its device's context is lost, which gives nothing back any more.
+/// Answers one question. Returns `false` if the allocator has ended, or its device's context is lost, so that no memory
+/// can be given back.
 fn answer(stream: &UnixStream, said: Said, member: &dyn Member) -> io::Result<bool> {
     let (number, bytes, within) = match said {
         Said::Spare { number } => (number, 0, Duration::ZERO),
         Said::Give { number, bytes, within_ms } => (number, bytes, Duration::from_millis(within_ms)),
         Said::Refused(why) => return Err(io::Error::other(why)),
-        // From a later version, perhaps: it is not for this one.
+        // The message may be from a later version: it is ignored.
         Said::Joined { .. } | Said::Lent(_) | Said::Members(_) => return Ok(true),
     };
     let mut has = Has { number, ..Has::default() };
@@ -277,14 +281,15 @@ fn answer(stream: &UnixStream, said: Said, member: &dyn Member) -> io::Result<bo
     Ok(true)
 }
 
-/// Gives free memory back until these bytes went, no more goes, or so much time has passed. Returns how many went.
+/// Gives free memory back until `bytes` are released, no more can be, or the time has passed. Returns the released
+/// bytes.
 fn give(allocator: &Allocator, bytes: u64, most: Duration) -> seamalloc::Result<u64> {
     let begun = Instant::now();
     let mut given = 0;
     while given < bytes {
         match allocator.lending().lend(bytes - given) {
             Ok(now) => given += now,
-            // What went before is to be told.
+            // Bytes released before the error are reported.
             Err(error) if given == 0 => return Err(error),
             Err(_) => break,
         }
@@ -296,13 +301,13 @@ fn give(allocator: &Allocator, bytes: u64, most: Duration) -> seamalloc::Result<
     Ok(given)
 }
 
-/// Returns how long a request that has waited for so long waits before its next question, with so much time left.
+/// Returns how long a request waits before its next demand, after a wait of `waited` and with `left` remaining.
 fn pause(waited: Duration, left: Duration) -> Duration {
     (waited / 8).clamp(PAUSES.0, PAUSES.1).min(left)
 }
 
-/// Returns whether a request waits after an answer. What was given at first may be there at once; what did not suffice then is not asked for
-/// without end.
+/// Returns whether a request waits after an answer. Memory given at first may be available at once; a demand that
+/// cannot be met is not repeated without end.
 fn waits_after(given: u64, missing: u64, waited: Duration) -> bool {
     given < missing || waited > PAUSES.1
 }
@@ -325,7 +330,7 @@ impl Lender for Asker {
         let left = terms.wait.saturating_sub(waited);
         let pause = pause(waited, left);
         if member.is_none() {
-            // It was killed, perhaps, and another one takes its place.
+            // The broker was killed, perhaps, and another one takes its place.
             let returns = lost.is_some_and(|at| at.elapsed() < RETURN) && !left.is_zero();
             if returns {
                 thread::sleep(pause);
@@ -362,14 +367,15 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Three blocks of 100 MiB are free. The GPU is done with the first, and with the others after so many nanoseconds.
+    /// Returns a device and an allocator with three free blocks of 100 MiB. The GPU has passed the first, and passes
+    /// the others after `ns` nanoseconds.
     fn freed(ns: u64) -> (Arc<SimGpu>, Allocator) {
         let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap());
         let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse("chunk_size_mb:2").unwrap()).unwrap();
         let blocks =
             [1, 2, 3].map(|stream| (allocator.allocate(100 * MIB, StreamId(stream)).unwrap(), StreamId(stream)));
         allocator.free(blocks[0].0).unwrap();
-        // Its event has passed.
+        // The block's event has passed.
         allocator.lending().lend(2 * MIB).unwrap();
         gpu.synchronize().unwrap();
         for (address, stream) in &blocks[1..] {
@@ -387,7 +393,7 @@ mod tests {
         let given = give(&allocator, 250 * MIB, LONG).unwrap();
         assert_eq!((given, allocator.reports().reserved()), (250 * MIB, held - 250 * MIB));
         assert_eq!(give(&allocator, 0, LONG).unwrap(), 0);
-        // What is in use for long is not waited for without end.
+        // Memory in use for long does not delay the answer without end.
         let (_, allocator) = freed(1 << 50);
         let passed = allocator.reports().reserved() - 200 * MIB;
         assert_eq!(give(&allocator, 250 * MIB, MOST_RELEASES).unwrap(), passed);
@@ -406,7 +412,7 @@ mod tests {
         }
     }
 
-    /// Memory that went before a call failed is reported.
+    /// Memory that was released before a failed call is reported.
     #[test]
     fn what_was_given_before_a_failure_counts() {
         let (gpu, allocator) = freed(1 << 50);

@@ -1,8 +1,8 @@
-//! What is said over the socket: lines of JSON, a version in the first of each connection.
+//! The protocol over the socket: lines of JSON, with a version in the first of each connection.
 //!
-//! Owns: the words, and their bounds. `docs/broker.md` shows a talk.
+//! Owns: the messages, and their bounds. `docs/broker.md` shows an exchange.
 //!
-//! A *member* stays connected and is asked. Whoever is short, or wants to look, connects for one question.
+//! A *member* stays connected and is asked. A process that is short, or wants a list, connects for one question.
 //!
 //! ```text
 //! member   {"join":{"version":1,"device":"0000:3b:00","guarantee":0,"weight":1,"command":"…"}}   broker   {"joined":{"version":1,"member":7}}
@@ -17,18 +17,18 @@
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// The version that is spoken. Both ends refuse any other.
+/// The protocol's version. Both ends refuse any other.
 pub const VERSION: u32 = 1;
-/// The longest line, in bytes, but for a list of members.
+/// The longest line, in bytes, except for a list of members.
 pub const MAX_LINE: usize = 4 << 10;
 /// The longest list of members, in bytes: a thousand take less.
 pub(crate) const MAX_LIST: usize = 1 << 20;
 /// The longest name of a device, in bytes.
 pub(crate) const MAX_DEVICE: usize = 512;
-/// The longest command line that is told, in bytes.
+/// The longest command line in a message, in bytes.
 pub(crate) const MAX_COMMAND: usize = 200;
 
-/// What a connection begins with.
+/// The first message of a connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum First {
@@ -42,7 +42,7 @@ pub(crate) struct Join {
     pub(crate) version: u32,
     /// [`seamalloc::driver::DeviceProperties::identity`].
     pub(crate) device: String,
-    /// Bytes.
+    /// The guarantee in bytes.
     pub(crate) guarantee: u64,
     pub(crate) weight: u32,
     #[serde(default)]
@@ -53,14 +53,14 @@ pub(crate) struct Join {
 pub(crate) struct Ask {
     pub(crate) version: u32,
     pub(crate) device: String,
-    /// The asker's own number, if it is a member: it is not asked itself.
+    /// The asker's own number, if it is a member: it is not asked to give.
     pub(crate) member: Option<u64>,
     /// Bytes that the device lacks, and bytes that the asker holds.
     pub(crate) missing: u64,
     pub(crate) held: u64,
 }
 
-/// What the broker says.
+/// A message of the broker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Said {
@@ -75,21 +75,21 @@ pub(crate) enum Said {
 /// The answer to [`Ask`]. Sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LentSaid {
-    /// The other processes on the device.
+    /// The number of other processes on the device.
     pub(crate) processes: u32,
-    /// Those of them that did not answer in time.
+    /// The number of these that did not answer in time.
     pub(crate) silent: u32,
     pub(crate) given: u64,
     pub(crate) held: u64,
     pub(crate) live: u64,
-    /// Free, and below guarantees.
+    /// Free bytes that processes keep for their guarantees.
     pub(crate) guaranteed: u64,
-    /// Whether asking again may help although nobody has anything to give: one has ended a moment ago, and the driver may still be taking
-    /// its memory back; or the broker has just begun, and others are yet to come.
+    /// Whether asking again may help although nobody has anything to give: a process has just ended, and the driver may
+    /// still be reclaiming its memory; or the broker has just started, and other members are yet to connect.
     pub(crate) departed: bool,
 }
 
-/// What a member says.
+/// An answer of a member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
@@ -98,50 +98,50 @@ pub(crate) enum Answer {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Has {
-    /// Of the question.
+    /// The number of the question.
     pub(crate) number: u64,
-    /// What went for it, in bytes.
+    /// The bytes released for it.
     pub(crate) given: u64,
     pub(crate) held: u64,
     pub(crate) live: u64,
     pub(crate) free: u64,
 }
 
-/// What the broker knows of a process that takes part. Sizes are bytes; those of memory are as of its last answer.
+/// The broker's record of a member. Sizes are bytes, those of memory as of its last answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemberStatus {
-    /// Its number at the broker.
+    /// The member's number at the broker.
     pub member: u64,
-    /// Its process, 0 if that is unknown: it is outside of the broker's namespace.
+    /// Its process, 0 if unknown: the process is outside of the broker's namespace.
     pub pid: i32,
-    /// Its command line, cut.
+    /// Its command line, cut to a limit.
     pub command: String,
     /// The device.
     pub device: String,
-    /// What it keeps.
+    /// The bytes that it keeps in any case.
     pub guarantee: u64,
-    /// Its share of the rest.
+    /// Its share of the memory above the guarantees.
     pub weight: u32,
-    /// What it holds.
+    /// The bytes that it holds.
     pub held: u64,
-    /// The part of it that is in use.
+    /// The bytes of these in use.
     pub live: u64,
-    /// The part of it that is free.
+    /// The bytes of these that are free.
     pub free: u64,
-    /// How much it was asked for so far.
+    /// The bytes that it was asked for so far.
     pub asked_for: u64,
-    /// How much it gave.
+    /// The bytes that it gave so far.
     pub given: u64,
     /// How often it did not answer in time.
     pub silent: u64,
-    /// How often it was short itself.
+    /// How often it asked itself.
     pub was_short: u64,
-    /// What others gave for it.
+    /// The bytes that others gave for it.
     pub received: u64,
 }
 
-/// A message as a line.
+/// Returns a message as a line.
 pub(crate) fn line(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');

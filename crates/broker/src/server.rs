@@ -1,6 +1,6 @@
-//! The broker: one thread, which waits for nobody.
+//! The broker: one thread, which never blocks on one process.
 //!
-//! Owns: its sockets, and the loop. What becomes of what is said is the matter of `state`.
+//! Owns: its sockets, and the loop. `state` handles the messages.
 
 use crate::error::BrokerError;
 use crate::place::prepare_for;
@@ -19,15 +19,15 @@ use std::time::{Duration, Instant};
 
 /// The most processes that take part.
 const MAX_MEMBERS: usize = 1024;
-/// The most descriptors that are kept for questions, each a connection of its own.
+/// The most descriptors that are reserved for questions, each a connection of its own.
 const MAX_QUESTIONS: usize = 256;
-/// The part of all descriptors that is kept for questions, where there are fewer.
+/// The part (1/n) of all descriptors that is reserved for questions, if there are fewer.
 const QUESTIONS: usize = 8;
 /// Descriptors of a member: its connection and its process.
 const OF_A_MEMBER: usize = 2;
-/// Descriptors that are the program's own: what it had open before, the socket, its lock.
+/// Descriptors of the program itself: those open before, the socket, its lock.
 const OWN: usize = 32;
-/// The most bytes that a connection is read of at a time, so that one that says much does not keep others waiting.
+/// The most bytes that are read of a connection at a time, so that a busy one does not keep others waiting.
 const AT_A_TIME: usize = 16 << 10;
 
 /// A broker that listens.
@@ -35,11 +35,11 @@ const AT_A_TIME: usize = 16 << 10;
 pub struct Broker {
     listener: Listener,
     file: SocketFile,
-    /// After the socket's file: who takes the lock next finds no file, or one that nobody listens at.
+    /// Dropped after the socket's file: the next holder of the lock finds no file, or one without a listener.
     _lock: Lock,
 }
 
-/// How many descriptors there may be for connections.
+/// The limits on descriptors for connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bounds {
     descriptors: usize,
@@ -47,7 +47,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Divides up what a process may have, so that members leave some for questions. Without a limit `None`.
+    /// Divides the process's descriptors, so that members leave some for questions. `None` is no limit.
     fn of(limit: Option<u64>) -> Self {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         let descriptors = limit.saturating_sub(OWN).clamp(2 * QUESTIONS, MAX_MEMBERS * OF_A_MEMBER + MAX_QUESTIONS);
@@ -61,7 +61,7 @@ impl Bounds {
 struct Connection {
     stream: UnixStream,
     pid: i32,
-    /// Of a member, where the system has it: readable once the process has ended.
+    /// A descriptor of a member's process, if the system supports it: readable once the process has ended.
     process: Option<OwnedFd>,
 }
 
@@ -74,16 +74,16 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A child that this process forked has it too.
+        // A child that this process forked has a copy of the connection.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
 impl Broker {
-    /// Listens at a socket. One that a broker has left behind that was killed is taken over.
+    /// Listens at a socket. The socket of a killed broker is taken over.
     ///
-    /// # Errors
-    /// [`BrokerError::InUse`], [`BrokerError::Listen`]; [`BrokerError::Folder`] for the usual socket, if others may use its folder.
+    /// # Errors [`BrokerError::InUse`], [`BrokerError::Listen`]; [`BrokerError::Folder`] for the default socket, if
+    /// other users may access its folder.
     pub fn bind(path: &Path) -> Result<Self, BrokerError> {
         prepare_for(path)?;
         let listen = |error| BrokerError::Listen { path: path.to_owned(), error };
@@ -98,8 +98,9 @@ impl Broker {
         self.file.path()
     }
 
-    /// Serves until something can be read at `stop`, or its other end is closed. `tell` is called with what happens. The process's limit of
-    /// open descriptors bounds how many processes take part; an eighth of them, 256 at most, stay for questions.
+    /// Serves until something can be read at `stop`, or its other end is closed. `tell` is called with each event. The
+    /// process's limit of open descriptors bounds how many processes take part; an eighth of them, 256 at most, stay
+    /// for questions.
     ///
     /// # Errors
     /// The system cannot wait for connections.
@@ -132,7 +133,7 @@ impl Broker {
         Ok(Running { path, ended: Some((stop, thread.map_err(BrokerError::Thread)?)) })
     }
 
-    /// Waits for the next thing to happen, and lets it. Returns `false` at the end.
+    /// Waits for the next event, and handles it. Returns `false` at the end.
     fn turn(
         &self,
         stop: &impl AsFd,
@@ -140,7 +141,7 @@ impl Broker {
         room: &mut Room,
         connections: &mut BTreeMap<u64, Connection>,
     ) -> io::Result<bool> {
-        // One that has not spoken may become a member. Others wait in the system's queue.
+        // A connection without a message may become a member. Further ones wait in the system's queue.
         let descriptors = connections.keys().map(|id| if room.listens_to(*id) { OF_A_MEMBER } else { 1 });
         let has_room = descriptors.sum::<usize>() + OF_A_MEMBER <= bounds.descriptors;
         let listens = if has_room { PollFlags::IN } else { PollFlags::empty() };
@@ -174,7 +175,7 @@ impl Broker {
                 // Its connection may live on in a child that it forked.
                 _ if is_process => room.leave(id, now),
                 Some(connection) if room.listens_to(id) => listen_to(id, connection, room, now),
-                // The system reports the end of a connection also where nothing is read.
+                // The system reports the end of a connection even if reading is not requested.
                 Some(_) if flags.intersects(PollFlags::HUP | PollFlags::ERR) => room.leave(id, now),
                 _ => {}
             }
@@ -191,7 +192,7 @@ impl Broker {
     }
 }
 
-/// Hands over what has come from a process.
+/// Passes on the bytes received from a process.
 fn listen_to(id: u64, connection: &mut Connection, room: &mut Room, now: Instant) {
     if let Err(error) =
         receive_now(&connection.stream, AT_A_TIME, &mut |bytes| room.hear(id, bytes, now) && room.listens_to(id))
@@ -200,12 +201,12 @@ fn listen_to(id: u64, connection: &mut Connection, room: &mut Room, now: Instant
         room.leave(id, now);
     }
     if connection.process.is_none() && room.is_member(id) {
-        // Without it, its connection alone says that it has ended.
+        // Without it, only the end of the connection shows the end of the process.
         connection.process = Pid::from_raw(connection.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     }
 }
 
-/// Does what is due, and sends what can be sent, until there is no more of either.
+/// Handles all due work, and sends all that can be sent, until nothing is left of either.
 fn settle(room: &mut Room, connections: &mut BTreeMap<u64, Connection>) {
     loop {
         let now = Instant::now();
@@ -214,7 +215,7 @@ fn settle(room: &mut Room, connections: &mut BTreeMap<u64, Connection>) {
         for (id, connection) in &*connections {
             let Some(outbox) = room.outbox(*id).filter(|outbox| !outbox.is_empty()) else { continue };
             let sent = send_now(&connection.stream, outbox);
-            // One that has its answer is closed now; one that is gone is waited for no longer.
+            // A connection that has its answer is closed here; a broken one is dropped.
             is_settled &= sent.is_ok() && !outbox.is_empty();
             if let Err(error) = sent {
                 tracing::debug!(%error, peer = id, "a process that the broker spoke to has gone");
@@ -228,7 +229,7 @@ fn settle(room: &mut Room, connections: &mut BTreeMap<u64, Connection>) {
     }
 }
 
-/// A broker on a thread of this process. It ends when this is dropped, with its socket.
+/// A broker on a thread of this process. Dropping it ends the broker and removes its socket.
 #[derive(Debug)]
 pub struct Running {
     path: PathBuf,
@@ -247,7 +248,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.ended.take().filter(|(stop, _)| stop.is_owned()) {
             drop(stop);
-            // It panicked, if at all, on its own thread.
+            // A panic of the broker stays on its own thread.
             let _ = thread.join();
         }
     }
@@ -258,7 +259,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    /// The process of a member is watched, with a descriptor, and not that of one who only asks.
+    /// The process of a member is watched through a descriptor; that of a process that only asks is not.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_process_of_a_member_is_watched() {

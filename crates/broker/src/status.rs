@@ -1,4 +1,4 @@
-//! What a broker knows.
+//! The list of a broker's members.
 
 use crate::error::BrokerError;
 use crate::protocol::{First, MAX_LIST, MemberStatus, Said, VERSION, line};
@@ -9,10 +9,9 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks a broker who takes part.
+/// Asks a broker for its members.
 ///
-/// # Errors
-/// [`BrokerError::Ask`] if nobody answers in 5 s, [`BrokerError::Answer`] if what answers is something else.
+/// # Errors [`BrokerError::Ask`] if there is no answer in 5 s, [`BrokerError::Answer`] if the other end is no broker.
 pub fn members(socket: &Path) -> Result<Vec<MemberStatus>, BrokerError> {
     let path = socket.to_owned();
     match exchange(socket, &First::Status { version: VERSION }, PATIENCE, MAX_LIST) {

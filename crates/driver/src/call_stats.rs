@@ -18,7 +18,7 @@ pub struct CallStat {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallStats([CallStat; Call::COUNT]);
 
-/// As a map from the name of each call to its figures.
+/// Serialized as a map from the name of each call to its figures.
 #[cfg(feature = "serde")]
 impl serde::Serialize for CallStats {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -62,8 +62,8 @@ impl CallStats {
         out
     }
 
-    /// Returns every kind of call that an allocator makes, with its figures, in the order of [`Call::ALL`]. Those that
-    /// concern contents or the driver's pools are left out where they were not made.
+    /// Returns every kind of call that an allocator makes, with its figures, in the order of [`Call::ALL`]. Calls that
+    /// concern contents or the driver's pools are left out if none was made.
     pub fn iter(&self) -> impl Iterator<Item = (Call, CallStat)> + '_ {
         let is_of_few = |call: Call| call.is_of_contents() || call.is_of_pools();
         let shown =

@@ -5,7 +5,7 @@ use std::fmt;
 /// The result of a driver call.
 pub type DriverResult<T> = Result<T, DriverError>;
 
-/// A driver call that failed. Nothing was changed by it.
+/// A driver call that failed. The call changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call} failed with {status}: {detail}")]
 pub struct DriverError {
@@ -174,8 +174,8 @@ impl Call {
 }
 
 impl Call {
-    /// Returns whether only an allocator makes this call that looks after contents: in guard mode, where it exchanges
-    /// memory under live addresses, and where memory sleeps and wakes.
+    /// Returns whether only an allocator that reads or writes contents makes this call: in guard mode, for exchanges of
+    /// memory under live addresses, and for sleep.
     #[must_use]
     pub const fn is_of_contents(self) -> bool {
         matches!(
@@ -284,9 +284,9 @@ statuses! {
     INVALID_PC = 718, "CUDA_ERROR_INVALID_PC";
     /// A kernel failed in another way; the context is lost.
     LAUNCH_FAILED = 719, "CUDA_ERROR_LAUNCH_FAILED";
-    /// The process may not do this.
+    /// The process has no permission for the call.
     NOT_PERMITTED = 800, "CUDA_ERROR_NOT_PERMITTED";
-    /// The driver or the device does not support this.
+    /// The driver or the device does not support the call.
     NOT_SUPPORTED = 801, "CUDA_ERROR_NOT_SUPPORTED";
     /// The call is not allowed while a stream is being captured; it has invalidated the capture.
     STREAM_CAPTURE_UNSUPPORTED = 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";
@@ -318,7 +318,7 @@ impl Status {
 }
 
 impl Status {
-    /// Returns whether this may be the answer to a call that names a stream which was destroyed. An H200 (driver
+    /// Returns whether this may be the status of a call that names a stream which was destroyed. An H200 (driver
     /// 580.159) answers `CUDA_ERROR_INVALID_CONTEXT`. A context that is gone answers the same to every call.
     #[must_use]
     pub const fn may_name_no_stream(self) -> bool {

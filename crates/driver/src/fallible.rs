@@ -1,7 +1,7 @@
 //! Collections of the host that grow only where the host has memory. `Vec::push` and its like end the process there.
 //!
-//! Owns: the ways to grow one and to say that it did not grow. A change first makes room in all tables that it will write
-//! (`try_reserve`), and then writes them: within that room nothing fails.
+//! Owns: the ways to grow a collection and to report that it did not grow. A change first makes room in all tables that
+//! it will write (`try_reserve`), and then writes them: within that room no write fails.
 //! docs/decisions/0036-host-memory.md has the rules.
 
 use std::alloc::{Layout, alloc_zeroed};
@@ -12,7 +12,7 @@ use std::hash::{BuildHasher, Hash};
 /// The result of a step for which the host may have too little memory.
 pub type Grown<T> = std::result::Result<T, TryReserveError>;
 
-/// A list whose next element may find no memory.
+/// A list whose growth may fail for lack of memory.
 pub trait TryPush<T> {
     /// Appends an element, or changes nothing.
     fn try_push(&mut self, value: T) -> Grown<()>;
@@ -49,14 +49,15 @@ pub fn filled<T: Clone>(value: T, len: usize) -> Grown<Vec<T>> {
     Ok(out)
 }
 
-/// A number that is 0 where all its bits are.
+/// A number whose value is 0 if all its bits are 0.
 pub trait Number: Copy + From<u8> {}
 
 impl Number for u8 {}
 impl Number for u32 {}
 impl Number for u64 {}
 
-/// Returns so many zeros. The kernel gives large tables as zeros, page by page where they are used: nothing is written here.
+/// Returns `len` zeros. The kernel fills large tables with zeros, page by page on first use: this function writes
+/// nothing.
 #[allow(unsafe_code)]
 pub fn zeros<T: Number>(len: usize) -> Grown<Vec<T>> {
     let Some(layout) = Layout::array::<T>(len).ok().filter(|layout| layout.size() > 0) else {
@@ -65,7 +66,7 @@ pub fn zeros<T: Number>(len: usize) -> Grown<Vec<T>> {
     // SAFETY: the layout has a size.
     let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
     if start.is_null() {
-        // The error for it is made by a list alone.
+        // Only a list can make the error for a size overflow.
         return filled(T::from(0), len);
     }
     // SAFETY: the global allocator gave so many numbers for this layout, and all of them are zeros.
@@ -79,18 +80,18 @@ pub fn with_room<T>(capacity: usize) -> Grown<Vec<T>> {
     Ok(out)
 }
 
-/// Inserts an entry, or changes nothing. Returns the value before.
+/// Inserts an entry, or changes nothing. Returns the previous value.
 pub fn try_insert<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>, key: K, value: V) -> Grown<Option<V>> {
     map.try_reserve(1)?;
     Ok(map.insert(key, value))
 }
 
-/// Returns a value in a box, as an array of one: a box of the value itself cannot be asked for in a way that may fail. Returns
-/// `None` if the host has no memory; then the value is dropped.
+/// Returns a value in a box, as an array of one: Rust has no fallible allocation of a plain box. Returns `None` if the
+/// host has no memory; then the value is dropped.
 pub fn boxed<T>(value: T) -> Option<Box<[T; 1]>> {
     let mut one = with_room(1).ok()?;
     one.push(value);
-    // Its room is that of one value, so it becomes an array where it lies.
+    // The list's capacity is one value, so it becomes an array without a copy.
     one.try_into().ok()
 }
 
@@ -107,7 +108,7 @@ pub fn text(arguments: fmt::Arguments<'_>) -> String {
     write(arguments).text
 }
 
-/// Returns a text, whole.
+/// Returns the whole text, or an error.
 pub fn try_text(arguments: fmt::Arguments<'_>) -> Grown<String> {
     let Text { text, failed } = write(arguments);
     failed.map_or(Ok(text), Err)
@@ -115,7 +116,7 @@ pub fn try_text(arguments: fmt::Arguments<'_>) -> Grown<String> {
 
 fn write(arguments: fmt::Arguments<'_>) -> Text {
     let mut out = Text { text: String::new(), failed: None };
-    // If it fails, `failed` says so.
+    // `failed` records an error of `fmt::write`.
     let _ = fmt::write(&mut out, arguments);
     out
 }

@@ -20,7 +20,7 @@ macro_rules! forward {
             answers { $($answer:ident($($asked:ident: $asked_kind:ty),*) -> $answered:ty;)* }
         }
     )*) => {
-        /// A layer over a driver: a method that it does not write itself goes to the driver below, unchanged.
+        /// A layer over a driver: a method that the layer does not write itself goes to the driver below, unchanged.
         ///
         /// A layer writes [`inner`](Self::inner) and the methods that differ, which makes it a [`Driver`]. To do
         /// something at every call, it writes [`make_call`](Self::make_call). The methods have the names of the

@@ -27,7 +27,7 @@ impl StreamId {
     }
 }
 
-/// As [`StreamId::from_raw`].
+/// Converts as [`StreamId::from_raw`] does.
 impl<T> From<*mut T> for StreamId {
     fn from(handle: *mut T) -> Self {
         Self::from_raw(handle)

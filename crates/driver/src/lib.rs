@@ -1,4 +1,5 @@
-//! The calls of a GPU driver that an allocator makes, and nothing else. Programs have all of it as `seamalloc::driver`.
+//! The calls of a GPU driver that an allocator makes, and nothing else. Programs have all of the crate as
+//! `seamalloc::driver`.
 //!
 //! ```text
 //! contract/       the small traits of a driver, by purpose, and the duties of both sides of each call

@@ -1,26 +1,26 @@
-//! The memory of the machine, beside that of its GPUs.
+//! The host memory of the machine.
 //!
-//! Owns: how the system is asked for it.
+//! Owns: how the system is asked for the size of this memory.
 
 use super::MemoryInfo;
 use std::fs;
 
-/// What to say where [`memory`] knows nothing.
+/// The message for a machine whose [`memory`] is unknown.
 pub const UNKNOWN_MEMORY: &str = "/proc/meminfo does not say how much memory the machine has";
 
-/// How the control groups of one version say what they may take, and have taken.
+/// The names under which one version of control groups reports limits and use.
 struct Groups {
     folder: &'static str,
-    /// Its name in `/proc/self/cgroup`; "" for that of version 2.
+    /// The controller's name in `/proc/self/cgroup`; "" in version 2.
     controller: &'static str,
     limit: &'static str,
     taken: &'static str,
-    /// What of that was read of files, in `memory.stat`.
+    /// The entries of `memory.stat` that count the page cache.
     cached: [&'static str; 2],
 }
 
-/// The version whose groups have a folder for each controller, and the one whose groups have one for all. A machine may have both, and then
-/// the memory is one's.
+/// Version 1, whose groups have a folder for each controller, and version 2, with one folder for all. A machine may
+/// have both; then one of them controls the memory.
 const GROUPS: [Groups; 2] = [
     Groups {
         folder: "/sys/fs/cgroup/memory",
@@ -38,8 +38,8 @@ const GROUPS: [Groups; 2] = [
     },
 ];
 
-/// Returns what the machine has, and what programs could still take of it, as the kernel estimates it. Of control groups with a
-/// limit, of either version, their share. `None` if the system does not tell.
+/// Returns the total memory of the machine, and the bytes that programs could still take of it, as the kernel estimates
+/// them. A control group with a limit, of either version, bounds both. `None` if the system does not tell.
 pub fn memory() -> Option<MemoryInfo> {
     let machine = read(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -68,14 +68,15 @@ impl Groups {
         })
     }
 
-    /// Bounds what the machine has by the share of a group, and of each one around it. `file` returns what a file says.
+    /// Bounds the machine's memory by the limits of a group and of each group around it. `file` returns the content of
+    /// a file.
     fn bound(&self, machine: MemoryInfo, group: &str, file: impl Fn(&str) -> Option<String>) -> MemoryInfo {
         let mut group = group.trim_matches('/');
         let mut left = machine;
         loop {
             let number = |name: &str| file(&format!("{group}/{name}"))?.trim().parse::<u64>().ok();
             if let (Some(limit), Some(taken)) = (number(self.limit), number(self.taken)) {
-                // What was read of files goes before a limit refuses anything.
+                // The kernel drops the page cache before a limit refuses a request.
                 let stat = file(&format!("{group}/memory.stat")).unwrap_or_default();
                 let named = |line: &str| self.cached.iter().find_map(|name| line.strip_prefix(name)?.parse().ok());
                 let cached = stat.lines().filter_map(named).fold(0, u64::saturating_add);
@@ -119,7 +120,7 @@ mod tests {
             let files = |file: &str| {
                 let (group, name) = file.rsplit_once('/')?;
                 let text = match (group, name) {
-                    // What version 2 says of no limit, and version 1.
+                    // The values that versions 2 and 1 have for no limit.
                     ("", _) if name == groups.limit => "max\n".to_owned(),
                     ("a/b", _) if name == groups.limit => "9223372036854771712\n".to_owned(),
                     ("a", _) if name == groups.limit => format!("{}\n", 500 * K),

@@ -15,7 +15,7 @@ pub fn nearest(name: &str, candidates: impl IntoIterator<Item = &'static str>) -
 /// case.
 pub fn near(name: &str, candidates: impl IntoIterator<Item = &'static str>) -> Option<&'static str> {
     const NEAR: f64 = 0.6;
-    /// With fewer letters, a name is not taken for the beginning of another.
+    /// The least number of letters with which a name counts as the beginning of another.
     const BEGINNING: usize = 3;
     let found = nearest(name, candidates);
     let likeness = strsim::normalized_damerau_levenshtein(&name.to_lowercase(), &found.to_lowercase());

@@ -1,4 +1,4 @@
-//! All traits of a driver, so that every method of a concrete one can be called.
+//! All traits of a driver. Import them to call every method of a concrete driver.
 //!
 //! ```
 //! use seamalloc::driver::prelude::*;

@@ -1,6 +1,6 @@
 //! Sizes in bytes as people write them.
 //!
-//! Owns: reading `80GiB` and writing `1.50 GiB`. It does not know what the sizes are used for.
+//! Owns: reading `80GiB` and writing `1.50 GiB`. The meaning of the sizes is the caller's.
 
 use std::fmt;
 
@@ -60,8 +60,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
 /// Reads a size as [`parse_bytes`] does, and refuses a number alone: in an option it might be meant in MiB, as those of
 /// PyTorch's that end in `_mb` are.
 ///
-/// # Errors
-/// As [`parse_bytes`], and for a number without a unit. `85899345920B` is so many bytes.
+/// As [`parse_bytes`], and for a number without a unit. `85899345920B` has one.
 pub fn parse_bytes_with_unit(text: &str) -> Result<u64, ParseBytesError> {
     let bytes = parse_bytes(text)?;
     if text.trim().ends_with(|last: char| last.is_ascii_alphabetic()) {

@@ -17,13 +17,13 @@ macro_rules! id {
         pub struct $name(pub u32);
 
         impl $name {
-            /// Its place in the graph's list.
+            /// Returns the index in the graph's list.
             #[must_use]
             pub const fn index(self) -> usize {
                 self.0 as usize
             }
 
-            /// Of a place in a list of at most [`MAX_OPERATORS`] entries.
+            /// Makes the id of an index in a list of at most [`MAX_OPERATORS`] entries.
             pub(crate) const fn at(index: usize) -> Self {
                 Self(index as u32)
             }
@@ -47,27 +47,28 @@ id! {
 /// An operator of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operator {
-    /// Its name, such as `matmul`.
+    /// The operator's name, such as `matmul`.
     pub name: String,
-    /// How long it takes, in nanoseconds, or in any one unit for the whole graph.
+    /// The operator's time, in nanoseconds, or in any one unit for the whole graph.
     pub cost: u64,
-    /// What it reads.
+    /// The tensors that it reads.
     pub inputs: Vec<TensorId>,
-    /// What it makes.
+    /// The tensors that it makes.
     pub outputs: Vec<TensorId>,
-    /// Inputs that the program overwrites, each with the output that it becomes: places in `inputs` and `outputs`.
+    /// Inputs that the program overwrites, each with the output that replaces it: indexes into `inputs` and `outputs`.
     pub in_place: Vec<(usize, usize)>,
 }
 
 impl Operator {
-    /// Whether it makes what can never be made again: a weight, an input.
+    /// Returns whether the operator makes tensors that cannot be recomputed: a weight, an input.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.inputs.is_empty() && self.cost == 0
     }
 
-    /// Whether its time grows faster than its bytes: a product of matrices, a convolution. Coop's allocator lists such operators
-    /// by name (`FindPiece` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`); here a part of the name decides.
+    /// Returns whether the operator's time grows faster than its bytes: a product of matrices, a convolution. Coop's
+    /// allocator lists such operators by name (`FindPiece` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`); here a
+    /// part of the name decides.
     #[must_use]
     pub fn is_dear(&self) -> bool {
         const PARTS: [&str; 6] = ["conv", "mm", "matmul", "linear", "product", "attention"];
@@ -78,24 +79,24 @@ impl Operator {
 /// A tensor: a storage of its own, or a view of another's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name.
+    /// The tensor's name.
     pub name: String,
-    /// Its memory.
+    /// The tensor's memory.
     pub storage: StorageId,
-    /// The operator that makes it.
+    /// The operator that makes the tensor.
     pub maker: OperatorId,
-    /// Whether it is a view of an input of that operator.
+    /// Whether the tensor is a view of an input of that operator.
     pub is_alias: bool,
 }
 
 /// The memory of a tensor and its views.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// The tensors in it; the first one made it.
+    /// The tensors in the storage; the first one made it.
     pub tensors: Vec<TensorId>,
-    /// Whether it can never be made again.
+    /// Whether the storage can never be recomputed.
     pub is_constant: bool,
 }
 
@@ -104,15 +105,15 @@ pub struct Storage {
 pub enum Step {
     /// Runs an operator for the first time.
     Run(OperatorId),
-    /// The program holds the tensor once more.
+    /// Adds one reference of the program to the tensor.
     Keep(TensorId),
-    /// The program lets go of the tensor once.
+    /// Drops one reference of the program to the tensor.
     Release(TensorId),
     /// The tensor must be in memory, and stays there to the end.
     Pin(TensorId),
 }
 
-/// An edge between two storages, and the operator that makes it: an edge is there once that operator ran.
+/// An edge between two storages, and the operator that makes it: the edge exists once that operator ran.
 pub type Edge = (StorageId, OperatorId);
 
 /// A program over tensors, checked.
@@ -127,13 +128,13 @@ pub struct Graph {
     children: Vec<Vec<Edge>>,
 }
 
-/// Why there is no such graph.
+/// The error of an invalid graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
-    /// Nothing is computed.
+    /// The graph has no operator.
     #[error("the graph has no operators")]
     Empty,
-    /// More than can be judged.
+    /// The graph exceeds [`MAX_OPERATORS`].
     #[error("the graph has more than {MAX_OPERATORS} operators or tensors")]
     TooLarge,
     /// A size or a cost beyond any device.
@@ -141,12 +142,12 @@ pub enum GraphError {
     Figure {
         /// The tensor or the operator.
         name: String,
-        /// Which figure.
+        /// The kind of figure.
         what: &'static str,
         /// Its value.
         value: u64,
     },
-    /// An operator reads, keeps or lets go of a tensor that the program has let go of before.
+    /// An operator reads, keeps or releases a tensor that the program has released before.
     #[error("`{tensor}` is used after its release")]
     Released {
         /// The tensor.
@@ -157,74 +158,74 @@ pub enum GraphError {
     NoInput {
         /// The operator.
         operator: String,
-        /// The place named.
+        /// The index of the input.
         input: usize,
-        /// How many there are.
+        /// The number of the operator's inputs.
         inputs: usize,
     },
 }
 
-/// What an operator makes.
+/// An output of an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// A tensor with memory of its own: its name and bytes.
     New(String, u64),
     /// A view of the input at that place, and its name.
     View(String, usize),
-    /// The tensor that the input at that place is overwritten with.
+    /// The tensor that overwrites the input at that index.
     Overwritten(usize),
 }
 
 impl Graph {
-    /// Its name.
+    /// Returns the output's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Under another name.
+    /// Returns the same output under another name.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         Self { name: name.to_owned(), ..self }
     }
 
-    /// The operators, in the order in which the program runs them first.
+    /// Returns the operators, in the order in which the program runs them first.
     #[must_use]
     pub fn operators(&self) -> &[Operator] {
         &self.operators
     }
 
-    /// The tensors, in the order in which they are made first.
+    /// Returns the tensors, in the order in which they are made first.
     #[must_use]
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
-    /// The storages, in the order in which they are made first.
+    /// Returns the storages, in the order in which they are made first.
     #[must_use]
     pub fn storages(&self) -> &[Storage] {
         &self.storages
     }
 
-    /// The program.
+    /// Returns the steps of the program.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// The storages that a storage is computed from, with the operators.
+    /// Returns the storages from which a storage is computed, with the operators.
     #[must_use]
     pub fn parents(&self, storage: StorageId) -> &[Edge] {
         &self.parents[storage.index()]
     }
 
-    /// The storages that are computed from a storage, with the operators.
+    /// Returns the storages that are computed from a storage, with the operators.
     #[must_use]
     pub fn children(&self, storage: StorageId) -> &[Edge] {
         &self.children[storage.index()]
     }
 
-    /// The time of all operators, each run once.
+    /// Returns the time of all operators, each run once.
     #[must_use]
     pub fn cost(&self) -> u64 {
         self.operators.iter().fold(0, |sum: u64, operator| sum.saturating_add(operator.cost))
@@ -267,12 +268,12 @@ impl fmt::Display for Graph {
 #[derive(Clone, Debug)]
 pub struct GraphBuilder {
     graph: Graph,
-    /// How often the program holds each tensor.
+    /// The number of the program's references to each tensor.
     held: Vec<u32>,
 }
 
 impl GraphBuilder {
-    /// An empty graph.
+    /// Makes a builder of an empty graph.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let graph = Graph {
@@ -287,7 +288,7 @@ impl GraphBuilder {
         Self { graph, held: Vec::new() }
     }
 
-    /// Adds a tensor that is there from this step on and can never be made again.
+    /// Adds a tensor that exists from this step on and can never be recomputed.
     ///
     /// # Errors
     /// [`GraphError::Figure`], [`GraphError::TooLarge`].
@@ -300,10 +301,10 @@ impl GraphBuilder {
         Ok(tensor)
     }
 
-    /// Adds an operator that the program runs now. It returns what it makes; the program holds each once.
+    /// Adds an operator that the program runs at this step. Returns its outputs, to each of which the program holds one
+    /// reference.
     ///
-    /// # Errors
-    /// [`GraphError`]: an input was let go of, a figure is too large, a view is of no input.
+    /// # Errors [`GraphError`]: an input was released, a figure is too large, a view is of no input.
     pub fn operator(
         &mut self,
         name: &str,
@@ -351,7 +352,7 @@ impl GraphBuilder {
         Ok(made)
     }
 
-    /// The program holds the tensor once more.
+    /// Adds one reference of the program to the tensor.
     ///
     /// # Errors
     /// [`GraphError::Released`].
@@ -362,7 +363,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// The program lets go of the tensor once.
+    /// Drops one reference of the program to the tensor.
     ///
     /// # Errors
     /// [`GraphError::Released`].
@@ -373,7 +374,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// The tensor must be in memory now, and stays there to the end.
+    /// Requires the tensor in memory from this step to the end.
     ///
     /// # Errors
     /// [`GraphError::Released`].
@@ -383,13 +384,13 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Whether the program still holds the tensor.
+    /// Returns whether the program holds a reference to the tensor.
     #[must_use]
     pub fn is_held(&self, tensor: TensorId) -> bool {
         self.held[tensor.index()] > 0
     }
 
-    /// The graph.
+    /// Returns the graph.
     ///
     /// # Errors
     /// [`GraphError::Empty`].
@@ -421,13 +422,13 @@ impl GraphBuilder {
         id
     }
 
-    /// Notes the edges between the storages that an operator reads and those that it makes or views.
+    /// Adds the edges between the storages that an operator reads and the storages that it makes or views.
     fn connect(&mut self, maker: OperatorId, operator: &Operator) {
         for input in &operator.inputs {
             let parent = self.graph.storage_of(*input);
             for output in &operator.outputs {
                 let child = self.graph.storage_of(*output);
-                // Edges of one operator are the last ones: those of others have other operators.
+                // Edges of this operator are at the end: earlier edges belong to other operators.
                 let known = self.graph.parents[child.index()].iter().rev().take_while(|edge| edge.1 == maker);
                 if child != parent && known.clone().all(|edge| edge.0 != parent) {
                     self.graph.parents[child.index()].push((parent, maker));

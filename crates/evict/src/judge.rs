@@ -1,4 +1,4 @@
-//! A program, a budget, a scheme and a memory: one run, and its figures.
+//! The judge: runs a program with a budget, a scheme and a memory, and returns the figures.
 
 use crate::graph::Graph;
 use crate::memory::{Arena, Counted, Live, LiveError, Memory};
@@ -16,18 +16,18 @@ type Figure = Column<EvictReport>;
 /// Budgets are multiples of this, the granularity of GPUs, in bytes.
 const GRANULE: u64 = 2 << 20;
 
-/// What lies below the runtime.
+/// The memory below the runtime.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Below {
     /// An allocator with these options.
     Allocator(Box<Config>),
     /// Coop's arena.
     Arena,
-    /// Bytes alone.
+    /// Plain counting of bytes, without addresses.
     Counted,
 }
 
-/// A name that no memory has.
+/// The error of an unknown name of a memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no allocator `{name}`; there are the strategies of `seamalloc stress`, {}, {}{suggestion}",
@@ -45,7 +45,7 @@ impl Below {
     /// The name of plain counting.
     pub const COUNTED: &'static str = "counted";
 
-    /// What has a name: a strategy, a family of strategies, `arena` or `counted`.
+    /// Returns the memories of that name: a strategy, a family of strategies, `arena` or `counted`.
     ///
     /// # Errors
     /// [`UnknownBelow`].
@@ -69,7 +69,7 @@ impl Below {
         Self::Allocator(Box::new(options.clone().of_strategy(strategy)))
     }
 
-    /// Its name.
+    /// Returns the memory's name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ impl Below {
         }
     }
 
-    /// Such a memory of so many bytes.
+    /// Makes a memory of `budget` bytes.
     ///
     /// # Errors
     /// [`LiveError`].
@@ -92,32 +92,32 @@ impl Below {
     }
 }
 
-/// A part of the peak that is no budget.
+/// The error of a part of the peak that is no budget.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum BudgetError {
-    /// Zero, negative, or no number.
+    /// The part is zero, negative, or not a number.
     #[error("a budget of {0} of the peak: nothing runs without memory; expected more than 0, such as 0.5")]
     None(f64),
-    /// Too much to be counted.
+    /// The budget exceeds 64 bits.
     #[error("a budget of {0} times the peak is more than any device has; expected at most 1000")]
     TooLarge(f64),
 }
 
-/// Why there are no figures.
+/// The error of a run without figures.
 #[derive(Debug, thiserror::Error)]
 pub enum JudgeError {
-    /// The budget makes no sense.
+    /// The budget is invalid.
     #[error(transparent)]
     Budget(#[from] BudgetError),
-    /// There is no such device.
+    /// The memory cannot be made.
     #[error(transparent)]
     Memory(#[from] LiveError),
-    /// The run failed otherwise than by too little memory.
+    /// The run failed for another reason than too little memory.
     #[error(transparent)]
     Run(#[from] RunError),
 }
 
-/// Returns the most bytes of tensors that are in memory at once while nothing is evicted.
+/// Returns the most bytes of tensors in memory at once without evictions.
 ///
 /// # Errors
 /// [`RunError`].
@@ -141,10 +141,9 @@ pub fn budget(peak: u64, part: f64) -> Result<u64, BudgetError> {
     Ok((bytes / GRANULE * GRANULE).max(GRANULE))
 }
 
-/// Runs a program with a part of its peak, and returns the figures. `peak` is what [`peak`] returns.
+/// Runs a program with a part of its peak, and returns the figures. `peak` is the result of [`peak`].
 ///
-/// # Errors
-/// [`JudgeError`]; that memory ran out is a figure.
+/// [`JudgeError`]. Running out of memory is a figure, not an error.
 pub fn judge(
     graph: &Graph,
     peak: u64,
@@ -170,7 +169,7 @@ pub fn judge(
     })
 }
 
-/// What a run came to.
+/// The figures of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvictReport {
     /// The graph's name.
@@ -179,7 +178,7 @@ pub struct EvictReport {
     pub part: f64,
     /// The scheme's name.
     pub scheme: &'static str,
-    /// The name of what lies below.
+    /// The name of the memory.
     pub below: &'static str,
     /// The budget in bytes.
     pub budget: u64,
@@ -189,14 +188,14 @@ pub struct EvictReport {
     pub cost: u64,
     /// The most bytes held.
     pub peak_reserved: u64,
-    /// The run.
+    /// The result of the run.
     pub outcome: Outcome,
-    /// How long it took here.
+    /// The wall time of the run.
     pub seconds: f64,
 }
 
 impl EvictReport {
-    /// Its figures.
+    /// The figures of the report.
     pub const COLUMNS: &'static [Figure] = &[
         Figure::run("graph", |run| run.graph.as_str().into()).text("graph", |run| run.graph.as_str().into()),
         Figure::run("budget", |run| run.part.into()).figure("budget", |run| run.part.to_string().into()).legend(
@@ -237,14 +236,15 @@ impl EvictReport {
         Figure::clock("seconds", |run| round_to(run.seconds, 6).into()),
     ];
 
-    /// The time of all that was computed by that of the program without a budget; none where it failed.
+    /// Returns the time of all operators run, divided by that of the program without a budget; `None` if the run
+    /// failed.
     #[must_use]
     pub fn overhead(&self) -> Option<f64> {
         let is_done = self.outcome.failure.is_none();
         is_done.then(|| if self.cost == 0 { 1.0 } else { self.outcome.time as f64 / self.cost as f64 })
     }
 
-    /// Why it failed, in words.
+    /// Returns why the run failed, in words.
     #[must_use]
     pub fn failed(&self) -> Option<&'static str> {
         self.outcome.failure.map(|stop| match stop {
@@ -261,7 +261,7 @@ impl EvictReport {
         }
     }
 
-    /// The bytes that were free at refusals though enough, on average.
+    /// Returns the average of the bytes that were free at refusals although there were enough.
     fn unusable(&self) -> u64 {
         self.outcome.unusable_bytes.checked_div(self.outcome.fragmented_refusals).unwrap_or(0)
     }

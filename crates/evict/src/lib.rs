@@ -1,8 +1,9 @@
 //! Eviction schemes of dynamic tensor rematerialisation, judged together with the allocator below them.
 //!
-//! A program whose tensors do not fit evicts some and computes them again when they are read. A scheme says which. Schemes of the
-//! literature either count bytes, as if any free bytes served any request, or look for neighbours, since they do not. Here a
-//! scheme runs against an allocator: an eviction happens when the allocator refuses a request, and helps when it then serves it.
+//! A program whose tensors do not fit evicts some and recomputes them when they are read. A scheme chooses the tensors.
+//! Schemes of the literature either count bytes, as if any free bytes could serve any request, or look for neighbours,
+//! since only contiguous bytes can. Here a scheme runs against an allocator: an eviction happens when the allocator
+//! refuses a request, and helps if the allocator then serves it.
 //!
 //! ```text
 //! graph, read, generate   programs with costs: checked, from files, generated

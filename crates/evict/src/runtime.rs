@@ -1,10 +1,12 @@
-//! Runs a program under a budget: what the memory refuses is met by evicting, and what was evicted is made again when it is read.
+//! Runs a program under a budget: a refused request is met by evictions, and an evicted tensor is recomputed when it is
+//! read.
 //!
-//! The order of things is that of `RuntimeV2EagerOptimized` in `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype: an operator's
-//! inputs are locked while it runs, those that are gone are made again before it, depth first; an operator makes all of its
-//! outputs, and those that are still there are dropped at once; what the program lets go of leaves memory at once and can be made
-//! again for others. Two things differ. A request is refused by the memory itself, fragmentation included, each output for itself.
-//! And an operator that overwrites an input takes its memory where the scheme asks for that.
+//! The order of actions is that of `RuntimeV2EagerOptimized` in `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype:
+//! an operator's inputs are locked while it runs, evicted inputs are recomputed before it, depth first; an operator
+//! makes all of its outputs, and outputs that still exist are dropped at once; tensors that the program releases leave
+//! memory at once and can be recomputed for others. Two things differ. The memory itself refuses requests,
+//! fragmentation included, each output separately. And an operator that overwrites an input takes its memory if the
+//! scheme asks for that.
 
 use crate::graph::{Graph, OperatorId, Step, StorageId, TensorId};
 use crate::memory::{End, Memory};
@@ -12,31 +14,31 @@ use crate::scheme::{Ask, Scheme};
 use crate::state::State;
 use std::cell::Cell;
 
-/// A run that computes more than this many times as much as the program has computed too often the same: it is given up.
+/// A run that computes more than this many times the program's own cost is thrashing, and is ended.
 pub const MAX_OVERHEAD: u64 = 10;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Why it did not run to its end; `None`: it did.
+    /// Why the run did not reach its end; `None` if it did.
     pub failure: Option<Stop>,
     /// Time of all operators that ran.
     pub time: u64,
-    /// Operators that ran, each time counted.
+    /// The number of operators run, repetitions included.
     pub operators_run: u64,
     /// Evictions to make room.
     pub evictions: u64,
-    /// Bytes that these made free.
+    /// Bytes freed by these evictions.
     pub evicted_bytes: u64,
-    /// Operators that ran again.
+    /// Operators that were run again.
     pub rematerialisations: u64,
     /// Requests that were refused, retries included.
     pub refusals: u64,
-    /// Of these, where enough bytes were unused and could not be joined.
+    /// Refusals of `refusals` at which enough bytes were unused but could not be joined.
     pub fragmented_refusals: u64,
-    /// The sum over these of the unused bytes.
+    /// The sum of the unused bytes over `fragmented_refusals`.
     pub unusable_bytes: u64,
-    /// Tensors and pieces that schemes looked at.
+    /// Tensors and pieces that schemes examined.
     pub searched: u64,
     /// Outputs that took an input's memory.
     pub in_place: u64,
@@ -47,29 +49,30 @@ pub struct Outcome {
 /// Why a run ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Nothing was left to evict.
+    /// No tensor was left to evict.
     OutOfMemory {
         /// Bytes asked for.
         bytes: u64,
-        /// Bytes that no block had.
+        /// Bytes that belonged to no block.
         unused: u64,
     },
-    /// The same was computed over and over.
+    /// The same tensors were recomputed over and over.
     Thrashing,
 }
 
-/// Why a run has no outcome.
+/// The error of a run without an outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The allocator failed otherwise than by a refusal.
+    /// The allocator failed for another reason than a refusal.
     #[error(transparent)]
     Allocator(#[from] seamalloc::Error),
-    /// An operator ran on other contents than the first time, or the scheme chose what cannot be evicted. Please report it.
+    /// An operator ran on other contents than the first time, or the scheme chose a tensor that cannot be evicted.
+    /// Please report it.
     #[error("internal error in seamalloc-evict: {0}")]
     Internal(&'static str),
 }
 
-/// What ends a step.
+/// The reason that ends a step.
 enum Halt {
     Stop(Stop),
     Error(RunError),
@@ -85,10 +88,9 @@ const fn internal(what: &'static str) -> Halt {
     Halt::Error(RunError::Internal(what))
 }
 
-/// Runs a program. Contents are followed by a hash of what each tensor was computed from.
+/// Runs a program. A hash of each tensor's inputs tracks its contents.
 ///
-/// # Errors
-/// [`RunError`]; that memory ran out is an [`Outcome`].
+/// [`RunError`]. Running out of memory is an [`Outcome`].
 pub fn run(graph: &Graph, memory: &mut dyn Memory, scheme: &mut dyn Scheme) -> Result<Outcome, RunError> {
     let mut runtime = Runtime {
         graph,
@@ -121,9 +123,9 @@ struct Runtime<'a> {
     memory: &'a mut dyn Memory,
     scheme: &'a mut dyn Scheme,
     outcome: Outcome,
-    /// By tensor: a hash of what it was computed from, while it is defined.
+    /// The hash of each tensor's inputs, while the tensor is defined.
     contents: Vec<u64>,
-    /// By tensor: the hash of the first time.
+    /// The hash of each tensor when it was first made.
     expected: Vec<Option<u64>>,
     live: u64,
     most_time: u64,
@@ -132,14 +134,14 @@ struct Runtime<'a> {
 /// An operator that is about to run, and the inputs that it locked so far.
 struct Frame {
     operator: OperatorId,
-    /// Inputs in order; those that were there are locked first.
+    /// The inputs in order; inputs in memory are locked first.
     inputs: Vec<TensorId>,
     locked: usize,
     is_first: bool,
 }
 
 impl Runtime<'_> {
-    /// Tells the scheme of ways between storages that were there before.
+    /// Tells the scheme of new edges between existing storages.
     fn link(&mut self, operator: OperatorId) {
         let operator = self.graph.operator(operator);
         if operator.outputs.iter().any(|output| self.graph.tensor(*output).is_alias) {
@@ -185,7 +187,7 @@ impl Runtime<'_> {
         Ok(())
     }
 
-    /// Runs an operator, and before it those whose outputs it reads and that are gone, on a stack of its own.
+    /// Runs an operator, and before it the operators of its evicted inputs, on a stack of its own.
     fn run_operator(&mut self, operator: OperatorId, is_first: bool, step: usize) -> Result<(), Halt> {
         let mut stack = vec![self.frame(operator, is_first)];
         while let Some(frame) = stack.last_mut() {
@@ -205,7 +207,7 @@ impl Runtime<'_> {
             }
         }
         if is_first {
-            // What was just made is used by what follows.
+            // The outputs just made are used by later operators.
             for output in &self.graph.operator(operator).outputs {
                 self.state.held[self.graph.storage_of(*output).index()].last_access = self.state.clock;
             }
@@ -213,13 +215,13 @@ impl Runtime<'_> {
         Ok(())
     }
 
-    /// Notes the reads of an operator, and locks the inputs that are there.
+    /// Notes the reads of an operator, and locks the inputs that are in memory.
     fn frame(&mut self, operator: OperatorId, is_first: bool) -> Frame {
         let mut inputs = self.graph.operator(operator).inputs.clone();
         for input in &inputs {
             self.state.held[self.graph.storage_of(*input).index()].last_access = self.state.clock;
         }
-        // Stable: of each kind in their order.
+        // The sort is stable: inputs of each kind keep their order.
         inputs.sort_by_key(|input| !self.state.defined[input.index()]);
         let locked = inputs.iter().take_while(|input| self.state.defined[input.index()]).count();
         for input in &inputs[..locked] {
@@ -243,7 +245,7 @@ impl Runtime<'_> {
         }
     }
 
-    /// Runs an operator whose inputs are all there.
+    /// Runs an operator whose inputs are all in memory.
     fn compute(&mut self, frame: &Frame, step: usize) -> Result<(), Halt> {
         let operator = self.graph.operator(frame.operator);
         let end = if operator.is_dear() || operator.is_constant() { End::Dear } else { End::Cheap };
@@ -257,7 +259,7 @@ impl Runtime<'_> {
                 continue;
             }
             if self.state.held[tensor.storage.index()].address.is_some() {
-                // All outputs are computed; those that are there already, for nothing.
+                // All outputs are computed, including those that exist already, which are dropped.
                 doubles.push((self.allocate(bytes, end)?, bytes));
                 self.note_live(bytes);
                 continue;
@@ -270,7 +272,7 @@ impl Runtime<'_> {
             let held = &mut self.state.held[tensor.storage.index()];
             held.address = Some(address);
             held.last_access = self.state.clock;
-            // Locked until all outputs are there.
+            // An output is locked until all outputs are in memory.
             held.locks += 1;
             made.push(*output);
             self.scheme.made(&self.state, tensor.storage);
@@ -319,7 +321,8 @@ impl Runtime<'_> {
         Ok(())
     }
 
-    /// Notes what the first run of an operator adds: its time to its storages, and the program's hold on its outputs.
+    /// Adds the effect of an operator's first run: its time to its storages, and the program's references to its
+    /// outputs.
     fn note_first(&mut self, operator: OperatorId) {
         let (cost, outputs) = (self.graph.operator(operator).cost, &self.graph.operator(operator).outputs);
         let mut seen: Vec<StorageId> = Vec::with_capacity(outputs.len());
@@ -335,7 +338,7 @@ impl Runtime<'_> {
         }
     }
 
-    /// A hash of what an operator reads.
+    /// Returns a hash of the tensors that an operator reads.
     fn contents_of(&self, inputs: &[TensorId]) -> Result<u64, Halt> {
         let mut hash = 0;
         for input in inputs {
@@ -376,7 +379,7 @@ impl Runtime<'_> {
         }
     }
 
-    /// A storage leaves memory.
+    /// Frees the memory of a storage.
     fn drop_storage(&mut self, storage: StorageId) -> Result<(), Halt> {
         let Some(address) = self.leave(storage) else { return Ok(()) };
         self.memory.free(address)?;
@@ -384,7 +387,7 @@ impl Runtime<'_> {
         Ok(())
     }
 
-    /// Marks a storage as gone. Returns where it was.
+    /// Marks a storage as not in memory. Returns its address.
     fn leave(&mut self, storage: StorageId) -> Option<u64> {
         let address = self.state.held[storage.index()].address.take()?;
         self.live -= self.state.bytes(storage);
@@ -400,8 +403,8 @@ impl Runtime<'_> {
         self.outcome.peak_live = self.outcome.peak_live.max(self.live);
     }
 
-    /// The address of the input that this output overwrites, if nobody else reads the input, the program lets go of it behind the
-    /// operator, and it can be made again.
+    /// Returns the address of the input that this output overwrites, if nobody else reads the input, the program
+    /// releases it behind the operator, and it can be recomputed.
     fn take_over(&mut self, frame: &Frame, place: usize, step: usize) -> Option<u64> {
         if !self.scheme.works_in_place() {
             return None;
@@ -426,12 +429,12 @@ impl Runtime<'_> {
     }
 }
 
-/// The hash of an output, by that of the inputs.
+/// Returns the hash of an output, from that of the inputs.
 fn mix(read: u64, operator: OperatorId, place: usize) -> u64 {
     spread(read ^ spread((u64::from(operator.0) << 20) ^ place as u64 ^ 0x9e37_79b9_7f4a_7c15))
 }
 
-/// Spreads the bits of a number (the finalizer of SplitMix64).
+/// Returns a number with its bits spread (the finalizer of SplitMix64).
 const fn spread(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

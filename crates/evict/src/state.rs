@@ -1,4 +1,4 @@
-//! What a runtime knows of its tensors, and what schemes may look at: the past, not what the program does next.
+//! The state of a runtime's tensors, which schemes may use: it shows the past, not the program's next steps.
 
 use crate::graph::{Graph, OperatorId, StorageId, TensorId};
 
@@ -6,19 +6,19 @@ use crate::graph::{Graph, OperatorId, StorageId, TensorId};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     pub(crate) address: Option<u64>,
-    /// Time of the operators that made what it has, each once.
+    /// Time of the operators that made its contents, each once.
     pub(crate) cost: u64,
     pub(crate) last_access: u64,
-    /// Operators that need it now.
+    /// The number of running operators that need the storage.
     pub(crate) locks: u32,
-    /// How often the program holds it or a view of it.
+    /// The number of the program's references to the storage or a view of it.
     pub(crate) refs: u32,
     pub(crate) is_pinned: bool,
-    /// Whether it was made at all.
+    /// Whether the storage was ever made.
     pub(crate) is_made: bool,
-    /// How often it was made again.
+    /// How often the storage was recomputed.
     pub(crate) remade: u32,
-    /// Its place in the list of those that can be evicted.
+    /// The storage's index in the list of those that can be evicted.
     place: Option<usize>,
 }
 
@@ -41,91 +41,92 @@ impl<'g> State<'g> {
         Self { graph, held, defined: vec![false; graph.tensors().len()], ran: 0, clock: 0, evictable: Vec::new() }
     }
 
-    /// The program, as far as it ran.
+    /// Returns the program's graph, of which schemes may use only the part that ran.
     pub(crate) fn graph(&self) -> &'g Graph {
         self.graph
     }
 
-    /// The storages that could be evicted now: in memory, not needed by an operator that runs, and can be made again.
+    /// Returns the storages that could be evicted now: in memory, not needed by a running operator, and possible to
+    /// recompute.
     #[must_use]
     pub fn evictable(&self) -> &[StorageId] {
         &self.evictable
     }
 
-    /// Whether a storage could be evicted now.
+    /// Returns whether a storage could be evicted now.
     #[must_use]
     pub fn is_evictable(&self, storage: StorageId) -> bool {
         self.held[storage.index()].place.is_some()
     }
 
-    /// The bytes of a storage.
+    /// Returns the bytes of a storage.
     #[must_use]
     pub fn bytes(&self, storage: StorageId) -> u64 {
         self.graph.storages()[storage.index()].bytes
     }
 
-    /// The time of the operators that made what a storage has.
+    /// Returns the time of the operators that made a storage's contents.
     #[must_use]
     pub fn cost(&self, storage: StorageId) -> u64 {
         self.held[storage.index()].cost
     }
 
-    /// How long ago the storage was read or made, at least 1.
+    /// Returns how long ago the storage was read or made, at least 1.
     #[must_use]
     pub fn staleness(&self, storage: StorageId) -> u64 {
         (self.clock - self.held[storage.index()].last_access).max(1)
     }
 
-    /// When the storage was read or made.
+    /// Returns when the storage was last read or made.
     #[must_use]
     pub fn last_access(&self, storage: StorageId) -> u64 {
         self.held[storage.index()].last_access
     }
 
-    /// How often the storage was made again.
+    /// Returns how often the storage was recomputed.
     #[must_use]
     pub fn remade(&self, storage: StorageId) -> u32 {
         self.held[storage.index()].remade
     }
 
-    /// Where the storage is.
+    /// Returns the address of the storage, if it is in memory.
     #[must_use]
     pub fn address(&self, storage: StorageId) -> Option<u64> {
         self.held[storage.index()].address
     }
 
-    /// Whether the program holds the storage or a view of it.
+    /// Returns whether the program holds the storage or a view of it.
     #[must_use]
     pub fn is_held(&self, storage: StorageId) -> bool {
         self.held[storage.index()].refs > 0
     }
 
-    /// Whether the storage was made and is not in memory.
+    /// Returns whether the storage was made and is not in memory.
     #[must_use]
     pub fn is_evicted(&self, storage: StorageId) -> bool {
         let held = &self.held[storage.index()];
         held.is_made && held.address.is_none() && self.bytes(storage) > 0
     }
 
-    /// The storages that a storage was computed from.
+    /// Returns the storages from which a storage was computed.
     pub fn parents(&self, storage: StorageId) -> impl Iterator<Item = StorageId> + '_ {
         let ran = self.ran;
         self.graph.parents(storage).iter().take_while(move |edge| edge.1.0 < ran).map(|edge| edge.0)
     }
 
-    /// The storages that were computed from a storage.
+    /// Returns the storages that were computed from a storage.
     pub fn children(&self, storage: StorageId) -> impl Iterator<Item = StorageId> + '_ {
         let ran = self.ran;
         self.graph.children(storage).iter().take_while(move |edge| edge.1.0 < ran).map(|edge| edge.0)
     }
 
-    /// The operator that made a storage.
+    /// Returns the operator that made a storage.
     pub(crate) fn maker(&self, storage: StorageId) -> Option<OperatorId> {
         let first: TensorId = *self.graph.storages()[storage.index()].tensors.first()?;
         Some(self.graph.tensor(first).maker)
     }
 
-    /// The storages that a storage's own operator read, and the others that it made.
+    /// Returns the storages that a storage's own operator read, and the others that it made.
     pub fn relatives(&self, storage: StorageId) -> impl Iterator<Item = StorageId> + '_ {
         let operator = self.maker(storage).map(|maker| self.graph.operator(maker));
         let tensors = operator.into_iter().flat_map(|operator| operator.inputs.iter().chain(&operator.outputs));

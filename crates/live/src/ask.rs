@@ -1,4 +1,4 @@
-//! Asking a process that serves.
+//! Requests to a process that serves its statistics.
 
 use crate::error::LiveError;
 use crate::place::socket_of;
@@ -9,10 +9,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long an answer may take. The allocator's lock may be held for the whole of a request that waits for the GPU.
+/// The time limit for an answer. The allocator's lock may be held for the whole of a request that waits for the GPU.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns the socket of a process of this user and of this namespace of processes. [`listed`](crate::listed) has those of others too.
+/// Returns the socket of a process of this user and of this namespace of processes. [`listed`](crate::listed) returns
+/// the sockets of all namespaces.
 #[must_use]
 pub fn socket(pid: u32) -> PathBuf {
     socket_of(pid)
@@ -20,8 +21,8 @@ pub fn socket(pid: u32) -> PathBuf {
 
 /// Asks for the figures of all allocators of a process.
 ///
-/// # Errors
-/// [`LiveError::Ask`] if nobody answers in 10 s, [`LiveError::Answer`] if what answers is something else.
+/// # Errors [`LiveError::Ask`] if there is no answer in 10 s, [`LiveError::Answer`] if the answer is not of this
+/// protocol.
 pub fn samples(socket: &Path) -> Result<Process, LiveError> {
     match ask(socket, Question::Samples)? {
         (Answer::Process(process), _) => Ok(process),
@@ -29,7 +30,8 @@ pub fn samples(socket: &Path) -> Result<Process, LiveError> {
     }
 }
 
-/// Asks for what the flight recorder of an allocator has kept: a pickle that PyTorch's viewer and our readers load.
+/// Asks for the history that an allocator's flight recorder has kept: a pickle that PyTorch's viewer and our readers
+/// load.
 ///
 /// # Errors
 /// Those of [`samples`]; [`LiveError::Answer`] if the process has no allocator of this number.

@@ -1,38 +1,38 @@
-//! Why a program is not served, or not asked.
+//! The errors of serving and asking for statistics.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why statistics cannot be offered or had.
+/// Why statistics cannot be served or requested.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LiveError {
-    /// The folder of sockets is not this user's alone, so that another could answer in its place.
+    /// The folder of sockets is accessible to other users, who could answer in the process's place.
     #[cfg(unix)]
     #[error(transparent)]
     Folder(#[from] seamalloc_socket::FolderError),
     /// The socket cannot be made.
     #[error("cannot listen at {path}: {error}", path = .path.display())]
     Listen {
-        /// Its name.
+        /// The socket's name.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         error: io::Error,
     },
-    /// No program answers there.
+    /// No program answers at the socket.
     #[error("cannot ask at {path}: {error}", path = .path.display())]
     Ask {
         /// The socket.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         error: io::Error,
     },
-    /// The program answers something else, or says why it does not.
+    /// The answer is not of this protocol, or is a refusal.
     #[error("{path} answers: {said}", path = .path.display())]
     Answer {
         /// The socket.
         path: PathBuf,
-        /// What it said, or what is wrong with it.
+        /// The answer, or the error in it.
         said: String,
     },
 }

@@ -1,8 +1,8 @@
-//! What the allocators of a running program do, told to others of the same user: statistics over a Unix socket, metrics as
-//! Prometheus text, and the flight recorder.
+//! Statistics of a running program's allocators for other processes of the same user: figures over a Unix socket,
+//! metrics as Prometheus text, and the flight recorder.
 //!
-//! A program opts in with [`Server::start`]; `seamalloc top` is a client. The C library and the Python package opt in by a function
-//! or by the environment (docs/live.md). Nothing listens otherwise.
+//! A program opts in with [`Server::start`]; `seamalloc top` is a client. The C library and the Python package opt in
+//! by a function or by the environment (docs/live.md). Otherwise no socket is opened.
 //!
 //! ```
 //! use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};

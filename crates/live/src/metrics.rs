@@ -36,7 +36,7 @@ pub fn prometheus(processes: &[Process]) -> String {
     text
 }
 
-/// A label's value: backslashes, quotes and line ends are escaped.
+/// Returns a label's value with backslashes, quotes and line ends escaped.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -65,7 +65,7 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert_eq!(text.lines().count(), 3 * METRICS.len());
-        // The first process of each of two containers.
+        // Each process is the first one of its container.
         let processes = [1, 2].map(|pid_namespace| Process { pid: 1, pid_namespace, ..process.clone() });
         let text = prometheus(&processes);
         for namespace in [1, 2] {

@@ -1,6 +1,6 @@
-//! Which numbers of processes are comparable: those of one namespace.
+//! Namespaces of processes: process numbers are comparable only within one.
 
-/// Returns the inode of this process's namespace of processes. `None` where the system tells none.
+/// Returns the inode of this process's namespace of processes. `None` if the system does not report it.
 pub(crate) fn namespace() -> Option<u64> {
     #[cfg(unix)]
     {

@@ -1,8 +1,8 @@
 //! Where the sockets are: one for each process, in a folder of its user's alone.
 //!
-//! Owns: their names, and who may make or remove one. The folder may be shared by containers, in which processes have numbers of their own:
-//! a name has the process's namespace and its number, and a socket that may be one of another namespace counts as left behind only
-//! where it refuses a connection.
+//! Owns: their names, and who may make or remove one. Containers, in which processes have numbers of their own, may
+//! share the folder: a name has the process's namespace and its number, and a socket that may be of another namespace
+//! counts as left behind only if it refuses a connection.
 
 use crate::error::LiveError;
 use crate::namespace::namespace;
@@ -15,18 +15,19 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What follows the number of the process in the name of its socket.
+/// The ending of a socket's name, behind the process number.
 const ENDING: &str = ".sock";
-/// Stands between the namespace and the number.
+/// The separator between the namespace and the number.
 const BETWEEN: char = '-';
-/// For the lock of the folder, which others hold while they make or remove a socket.
+/// The time limit for the folder's lock, which others hold while they make or remove a socket.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two tries to take that lock.
+/// The time between two attempts to take that lock.
 const PAUSE: Duration = Duration::from_millis(1);
-/// For a connection. A socket whose queue is full refuses none.
+/// The time limit for a connection. A socket whose queue is full does not refuse it.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// Returns the socket of a process of this namespace: `NAMESPACE-PID.sock`, or `PID.sock` where the system tells no namespace.
+/// Returns the socket of a process of this namespace: `NAMESPACE-PID.sock`, or `PID.sock` if the system reports no
+/// namespace.
 pub(crate) fn socket_of(pid: u32) -> PathBuf {
     let name = match namespace() {
         Some(namespace) => format!("{namespace}{BETWEEN}{pid}{ENDING}"),
@@ -46,8 +47,8 @@ fn parsed(name: &str) -> Option<(Option<u64>, u32)> {
 
 /// Listens at a name, in place of a socket that was left behind there.
 ///
-/// # Errors
-/// [`ErrorKind::AddrInUse`] if a process answers there: this one, or one of another namespace where the system tells none.
+/// # Errors [`ErrorKind::AddrInUse`] if a process answers there: this one, or one of another namespace if the system
+/// reports none.
 pub(crate) fn listen(path: &Path) -> io::Result<(Listener, SocketFile)> {
     let until = Instant::now() + PATIENCE;
     let _lock = loop {
@@ -59,16 +60,15 @@ pub(crate) fn listen(path: &Path) -> io::Result<(Listener, SocketFile)> {
     };
     match connect(path, SHORT).map_err(|error| error.kind()) {
         Err(ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Listener::bind_over(path),
-        // Somebody listens, whether in time or not.
+        // A process listens there, whether it answers in time or not.
         _ => Err(ErrorKind::AddrInUse.into()),
     }
 }
 
-/// Returns the processes of this user that have a socket, by number, with it. Two of different namespaces may have one number. What
-/// processes left behind that have ended is removed.
+/// Returns the processes of this user that have a socket, by number, with it. Two processes of different namespaces may
+/// have the same number. Sockets of ended processes are removed.
 ///
-/// # Errors
-/// [`LiveError::Folder`] if the folder is not this user's alone. One that is not there is empty.
+/// # Errors [`LiveError::Folder`] if other users may access the folder. A missing folder has no sockets.
 pub fn listed() -> Result<Vec<(u32, PathBuf)>, LiveError> {
     let folder = folder();
     let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
@@ -80,7 +80,7 @@ pub fn listed() -> Result<Vec<(u32, PathBuf)>, LiveError> {
         if !has_ended(namespace, pid, &path) {
             found.push((pid, path));
         } else if let Ok(Some(_lock)) = Lock::of_folder(&folder)
-            // The number may be that of a new process since, which listens by now.
+            // The number may belong to a new process by now, which listens.
             && has_ended(namespace, pid, &path)
         {
             // Another client may have been faster.
@@ -91,8 +91,8 @@ pub fn listed() -> Result<Vec<(u32, PathBuf)>, LiveError> {
     Ok(found)
 }
 
-/// Returns whether the process of a socket has ended. In this namespace its number says so, even where a child of it has the socket
-/// still; a number of another one, or of an unknown one, means nothing here.
+/// Returns whether the process of a socket has ended. In this namespace the process number decides, even if a child
+/// still has the socket; numbers of another or an unknown namespace have no meaning here.
 fn has_ended(of: Option<u64>, pid: u32, socket: &Path) -> bool {
     if of.is_some() && of == namespace() {
         return !is_alive(pid);
@@ -133,7 +133,7 @@ mod tests {
         let Some(own) = namespace() else { return };
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        // There is no socket that could refuse.
+        // No socket exists that could refuse.
         let socket = Path::new("/no/such/folder/1.sock");
         assert!(has_ended(Some(own), child.id(), socket));
         assert!(!has_ended(Some(own), std::process::id(), socket));

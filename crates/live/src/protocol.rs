@@ -1,13 +1,13 @@
-//! What is said over the socket: a line of JSON each way, then the bytes of a file where one was asked for.
+//! The protocol over the socket: a line of JSON each way, then the bytes of a file if one was requested.
 //!
-//! Owns: the words, and their bounds.
+//! Owns: the messages, and their bounds.
 //!
 //! ```text
 //! client   {"ask":"samples"}                     server   {"process":{"pid":7,"allocators":[...]}}
 //! client   {"ask":{"flight":{"allocator":0}}}    server   {"flight":{"bytes":N}} and N bytes, a pickle
 //!                                                server   {"refused":"why"}
 //! ```
-//! One question for each connection.
+//! Each connection has one question.
 
 use crate::sample::Process;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const MAX_QUESTION: usize = 4 << 10;
 /// The longest line of an answer: a thousand allocators take less.
 pub(crate) const MAX_ANSWER: usize = 4 << 20;
-/// The most bytes of a dump: a full recorder of the largest size that is sensible.
+/// The most bytes of a dump: enough for a full recorder of the largest sensible size.
 pub(crate) const MAX_DUMP: u64 = 1 << 30;
 
 /// A question.
@@ -27,7 +27,7 @@ pub(crate) enum Question {
     Flight { allocator: u32 },
 }
 
-/// The whole of a client's line.
+/// The line of a client.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Asked {
     pub(crate) ask: Question,

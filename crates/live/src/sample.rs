@@ -1,27 +1,27 @@
 //! The figures of an allocator at one moment, as they go over the socket.
 //!
-//! Owns: the figures, and the metrics that they are. What a reader does not know it passes over, and what a writer does not know yet is 0.
+//! Owns: the figures, and their metrics. A reader ignores unknown figures; figures that the writer does not have are 0.
 
 use seamalloc::{Allocator, Fragmentation, Stats};
 use serde::{Deserialize, Serialize};
 
-/// A metric: a figure as Prometheus has it.
+/// A metric: a figure in Prometheus' form.
 #[derive(Debug)]
 pub struct Metric {
-    /// Its name.
+    /// The metric's name.
     pub name: &'static str,
-    /// Whether it only grows while the process lives: a counter. Else it is a gauge.
+    /// Whether the metric is a counter, which only grows while the process lives, or else a gauge.
     pub grows: bool,
-    /// What it says.
+    /// The metric's description.
     pub help: &'static str,
     pub(crate) value: fn(&Sample) -> f64,
 }
 
-/// What a sample is taken of.
+/// The source of a sample's figures.
 struct Look {
     stats: Stats,
     memory: Fragmentation,
-    /// The most bytes that may be held; 0 where there is no limit.
+    /// The most bytes that may be held; 0 if there is no limit.
     limit: u64,
 }
 
@@ -33,13 +33,13 @@ macro_rules! figures {
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Sample {
-            /// Its number in the process.
+            /// The allocator's number in the process.
             pub allocator: u32,
             /// The device as it was named when it was opened: `cuda:0`.
             pub device: String,
             /// The strategy.
             pub strategy: String,
-            /// When this was, in microseconds since 1970.
+            /// The time of the sample, in microseconds since 1970.
             pub time_us: u64,
             $( #[doc = $help] pub $figure: u64, )*
         }
@@ -68,7 +68,8 @@ macro_rules! figures {
     (@per_second $seconds:literal) => { 1e9 };
 }
 
-// A figure that is added here is in samples and metrics; `docs/metrics.md` needs a row. Prometheus has times in seconds.
+// A figure added here appears in samples and metrics; add its row to `docs/metrics.md`. Prometheus' times are in
+// seconds.
 figures! {
     reserved_bytes: gauge, "Memory held from the driver.", |look| look.memory.reserved;
     reserved_peak_bytes: gauge, "The most memory held since the last reset of peaks.",
@@ -125,20 +126,21 @@ figures! {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Process {
-    /// Its number.
+    /// The process number.
     pub pid: u32,
     /// The inode of the namespace in which it has that number, 0 if it is unknown.
     pub pid_namespace: u64,
-    /// Its command line, cut off after 200 bytes.
+    /// The command line, cut off after 200 bytes.
     pub command: String,
-    /// The version of the library that it uses.
+    /// The version of the library in use.
     pub version: String,
-    /// Its allocators.
+    /// The process's allocators.
     pub allocators: Vec<Sample>,
 }
 
 impl Sample {
-    /// Reads the figures of an allocator: two looks under its lock. How memory is divided up takes a walk over its free ranges.
+    /// Reads the figures of an allocator. The call takes the lock twice; dividing up the memory takes a walk over the
+    /// free ranges.
     #[must_use]
     pub fn of(number: u32, device: &str, allocator: &Allocator) -> Self {
         let config = allocator.config();
@@ -181,7 +183,7 @@ mod tests {
         assert_eq!(earlier.per_second(&later, |sample| sample.stalls_total), None, "the clock was set back");
     }
 
-    /// Of two limits the lower one.
+    /// The lower of two limits applies.
     #[test]
     fn a_fraction_of_the_device_is_a_limit_in_bytes() {
         for (options, limit) in [

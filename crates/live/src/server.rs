@@ -1,7 +1,7 @@
-//! The thread that answers.
+//! The thread that answers requests.
 //!
-//! Owns: the socket, which goes with the server, and how long a client may keep others waiting. A client is served alone, for a
-//! second at most, or ten where it takes a dump; what it sends beyond a question is not read.
+//! Owns: the socket, which goes with the server, and how long a client may keep others waiting. One client is served at
+//! a time, for a second at most, or ten for a dump; bytes behind a question are not read.
 
 use crate::error::LiveError;
 use crate::place::{listen, socket_of};
@@ -19,24 +19,25 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// For a question and the answer to it.
+/// The time limit for a question and its answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// For a dump.
+/// The time limit for a dump.
 const PATIENCE_OF_DUMPS: Duration = Duration::from_secs(10);
-/// Answers the questions of other processes of this user, in a thread of its own, until it is dropped. The socket is removed then.
+/// Answers the questions of other processes of this user, in its own thread, until it is dropped, which also removes
+/// the socket.
 pub struct Server {
     path: PathBuf,
     owner: Owner,
-    /// Dropped to end the thread, and with it the socket.
+    /// The socket's file and the thread's end: dropping them ends the thread.
     running: Mutex<Option<(SocketFile, Stop)>>,
 }
 
 impl Server {
-    /// Starts to answer at the process's own socket, where `seamalloc top` looks: `NAMESPACE-PID.sock` in [`folder`], with the inode of its
-    /// namespace of processes, which may be a container's.
+    /// Starts to answer at the process's own socket, where `seamalloc top` looks: `NAMESPACE-PID.sock` in [`folder`],
+    /// where NAMESPACE is the inode of its namespace of processes, which may be a container's.
     ///
-    /// # Errors
-    /// [`LiveError::Folder`] if the folder is not this user's alone, [`LiveError::Listen`], also if the process serves there already.
+    /// # Errors [`LiveError::Folder`] if other users may access the folder, [`LiveError::Listen`], also if the process
+    /// serves there already.
     pub fn start(source: impl Source) -> Result<Self, LiveError> {
         let folder = folder();
         prepare(&folder)?;
@@ -44,8 +45,8 @@ impl Server {
         Self::listening(&path, listen(&path), source)
     }
 
-    /// Starts to answer at a socket of this name, which must not exist. Its folder should be one of this user alone; others are
-    /// refused an answer in any case.
+    /// Starts to answer at a socket of this name, which must not exist. Its folder should be accessible to this user
+    /// alone; processes of other users get no answer in any case.
     ///
     /// # Errors
     /// [`LiveError::Listen`].
@@ -76,7 +77,7 @@ impl Server {
         &self.path
     }
 
-    /// Ends it, as dropping it does. The thread ends after the question that it is answering.
+    /// Ends the server, as dropping it does. The thread ends after the question that it is answering.
     pub fn stop(&self) {
         // Another thread may have held the lock when a child was forked.
         if self.owner.is_here() {
@@ -102,7 +103,7 @@ fn serve(listener: &Listener, stopped: &Stopped, source: &dyn Source) {
     }
 }
 
-/// Answers one client. What fails concerns it alone.
+/// Answers one client. Errors affect only that client.
 fn attend(stream: &UnixStream, source: &dyn Source) {
     // A source is the program's code, and may panic.
     match catch_unwind(AssertUnwindSafe(|| answer(stream, source))) {

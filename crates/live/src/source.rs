@@ -1,4 +1,4 @@
-//! The allocators that are told of.
+//! The allocators whose statistics are served.
 
 use crate::namespace::namespace;
 use crate::sample::{Process, Sample};
@@ -6,23 +6,23 @@ use seamalloc::{Allocator, Flight};
 use seamalloc_socket::command_line;
 use std::sync::{Arc, Weak};
 
-/// The longest command line that is told, in bytes.
+/// The longest command line in an answer, in bytes.
 const COMMAND: usize = 200;
 
-/// The allocators of a process. One that has ended is passed over.
+/// The allocators of a process. Allocators that have ended are skipped.
 pub trait Source: Send + Sync + 'static {
     /// Calls `look` for each allocator, with its number in the process and the name of its device.
     fn each(&self, look: &mut dyn FnMut(u32, &str, &Allocator));
 }
 
-/// Allocators that a Rust program has made. They end when the program lets go of them.
+/// Allocators of a Rust program. They end when the program drops them.
 #[derive(Default)]
 pub struct Served {
     allocators: Vec<(String, Weak<Allocator>)>,
 }
 
 impl Served {
-    /// These allocators, each with the name of its device. They are numbered from 0.
+    /// Makes a source of these allocators, each with the name of its device. They are numbered from 0.
     pub fn new<'a>(allocators: impl IntoIterator<Item = (&'a str, &'a Arc<Allocator>)>) -> Self {
         let allocators =
             allocators.into_iter().map(|(device, allocator)| (device.to_owned(), Arc::downgrade(allocator)));
@@ -40,7 +40,7 @@ impl Source for Served {
     }
 }
 
-/// Returns what is told of this process.
+/// Returns the sample of this process.
 #[must_use]
 pub fn samples_of(source: &dyn Source) -> Process {
     let mut allocators = Vec::new();
@@ -54,7 +54,7 @@ pub fn samples_of(source: &dyn Source) -> Process {
     }
 }
 
-/// Returns what the flight recorder of one allocator has kept.
+/// Returns the history of one allocator's flight recorder.
 pub(crate) fn flight_of(source: &dyn Source, wanted: u32) -> Result<Flight, String> {
     let mut found = Err(format!("this process has no allocator {wanted}"));
     source.each(&mut |number, _, allocator| {

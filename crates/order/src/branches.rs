@@ -1,15 +1,16 @@
-//! A subgraph as a tree: parts that do not need each other are ordered alone, and their orders are merged.
+//! A subgraph as a tree: independent parts are ordered alone, and their orders are merged.
 //!
-//! Owns: the parts, and the merge. A part's order falls into pieces that end where least is live (hill and valley: Liu, SIAM J. Algebraic
-//! Discrete Methods 8, 1987). An order that mixes parts runs each piece as a whole without loss where the parts share no storage, so that
-//! the merge is a smaller instance of the same kind, which is solved like any other.
+//! Owns: the parts, and the merge. A part's order is cut into pieces that end where the fewest bytes are live (hill and
+//! valley: Liu, SIAM J. Algebraic Discrete Methods 8, 1987). If the parts share no storage, an order that mixes them
+//! can run each piece as a whole without loss, so that the merge is a smaller instance of the same kind, which is
+//! solved like any other.
 
 use crate::instance::{Instance, State, id, peak};
 use crate::listing;
 use crate::roam::Solve;
 use std::time::Instant;
 
-/// Up to so many tasks are solved at once.
+/// The most tasks that are solved at once.
 pub(crate) const LEAF: usize = 24;
 
 /// Orders a subgraph.
@@ -21,7 +22,7 @@ pub(crate) fn order(instance: &Instance, end: Instant, solve: &mut Solve<'_>) ->
     let now = Instant::now();
     let share = end.saturating_duration_since(now) / 2 / u32::try_from(parts.len()).unwrap_or(u32::MAX);
     let (mut groups, mut rises): (Vec<Vec<u32>>, Vec<u64>) = (Vec::new(), Vec::new());
-    // Which group each part's next one must stand behind, besides what its tasks need.
+    // The group that each part's next group must follow, besides the needs of its tasks.
     let mut behind: Vec<(u32, u32)> = Vec::new();
     for tasks in &parts {
         let done = vec![false; instance.tasks.len()];
@@ -38,12 +39,12 @@ pub(crate) fn order(instance: &Instance, end: Instant, solve: &mut Solve<'_>) ->
     let merged = merged(instance, &groups, &rises, &behind);
     let solved = solve(&merged, end).order;
     let order: Vec<u32> = solved.iter().flat_map(|group| groups[*group as usize].iter().copied()).collect();
-    // Parts that share storages are merged without a promise.
+    // Merging parts that share storages may lose optimality.
     let quick = listing::greedy(instance);
     if peak(instance, &quick) < peak(instance, &order) { quick } else { order }
 }
 
-/// Tasks that need each other's results, each set ascending.
+/// Returns the sets of tasks connected by results, each set ascending.
 fn parts(instance: &Instance) -> Vec<Vec<u32>> {
     let mut part_of = vec![usize::MAX; instance.tasks.len()];
     let mut parts: Vec<Vec<u32>> = Vec::new();
@@ -68,10 +69,10 @@ fn parts(instance: &Instance) -> Vec<Vec<u32>> {
     parts
 }
 
-/// Tasks that run as a whole, and how far they rise above what is live before them.
+/// Tasks that run as a whole, and how far the live bytes rise while they run.
 type Piece = (Vec<u32>, u64);
 
-/// An order in pieces: the first ends behind the highest peak where least is live, and so on.
+/// Cuts an order into pieces: the first ends where the fewest bytes are live behind the highest peak, and so on.
 fn pieces(instance: &Instance, order: &[u32]) -> Vec<Piece> {
     let mut state = State::new(instance);
     let mut before = state.level;
@@ -93,7 +94,7 @@ fn pieces(instance: &Instance, order: &[u32]) -> Vec<Piece> {
     pieces
 }
 
-/// The groups as tasks, where each also stands behind another.
+/// Returns an instance with the groups as tasks; `behind` adds groups that each must follow.
 fn merged(instance: &Instance, groups: &[Vec<u32>], rises: &[u64], behind: &[(u32, u32)]) -> Instance {
     let mut made = instance.grouped(groups, rises);
     for (first, second) in behind {

@@ -1,39 +1,42 @@
-//! The least peak, by a search over the sets of tasks that ran.
+//! The least peak, by a search over the sets of tasks already run.
 //!
-//! Owns: the question whether an order keeps within a number of bytes, which is asked for more and more bytes from the bound on, and
-//! for fewer and fewer from the best order down. What is live between two tasks depends on the set of tasks that ran alone, so a set
-//! from which no order ends within the limit is left the next time (dynamic programming over sets, as Ahn and others have it in
-//! SERENITY, MLSys 2020). A task that keeps within the limit and leaves no more live than it found runs at once: whatever order ends
-//! within the limit does so with the task moved to that place.
+//! Owns: the question whether an order keeps within a number of bytes, which is asked for rising limits from the bound
+//! on, and for falling limits from the best order down. The live bytes between two tasks depend only on the set of
+//! tasks already run, so a set from which no order ends within the limit is skipped the next time (dynamic programming
+//! over sets, as Ahn and others have it in SERENITY, MLSys 2020). A task that keeps within the limit and does not
+//! increase the live bytes runs at once: whatever order ends within the limit does so with the task moved to that
+//! place.
 
 use crate::instance::{Instance, State, peak};
 use rustc_hash::FxHashSet;
 use std::time::Instant;
 
-/// The most sets that are remembered: 16 bytes each, and as much again for the table.
+/// The most sets that are remembered, of 16 bytes each, and as much again for the table.
 const MAX_SETS: usize = 1 << 23;
-/// Steps between two looks at the clock.
+/// The number of steps between two checks of the clock.
 const BETWEEN_LOOKS: u64 = 256;
-/// The steps of a first try for one limit, in tasks of the instance; each round of tries has twice as many.
+/// The steps of the first attempt at one limit, as a multiple of the instance's tasks; each round of attempts has twice
+/// as many.
 const FIRST_TRY: u64 = 64;
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The best order.
     pub(crate) order: Vec<u32>,
     /// Its peak.
     pub(crate) peak: u64,
-    /// No order has a lower peak.
+    /// A lower bound: no order has a lower peak.
     pub(crate) bound: u64,
 }
 
-/// Searches until the best order is known to be the best, or until `end`. `bound` is what no order undercuts, `order` the first guess.
+/// Searches until the best order is known to be the best, or until `end`. `bound` is a lower bound of the peak, `order`
+/// the first guess.
 pub(crate) fn exact(instance: &Instance, bound: u64, order: Vec<u32>, end: Instant) -> Found {
     let mut found = Found { peak: peak(instance, &order), order, bound };
     let mut effort = FIRST_TRY * (instance.tasks.len() as u64 + 1);
     while found.bound < found.peak && Instant::now() < end {
-        // From below, which proves; then between, which finds.
+        // Search from below, which proves bounds; then between the bounds, which finds orders.
         let mut low = found.bound;
         let mut is_from_below = true;
         while low < found.peak {
@@ -41,7 +44,7 @@ pub(crate) fn exact(instance: &Instance, bound: u64, order: Vec<u32>, end: Insta
                 Answer::Order(order) => {
                     found.peak = peak(instance, &order);
                     found.order = order;
-                    // The half of what is left, unless nothing is.
+                    // Take the half of the remaining range, unless it is empty.
                     is_from_below = false;
                     low = found.bound;
                     if low + 1 >= found.peak {
@@ -77,20 +80,20 @@ pub(crate) fn exact(instance: &Instance, bound: u64, order: Vec<u32>, end: Insta
 enum Answer {
     /// An order within the limit.
     Order(Vec<u32>),
-    /// There is none, nor for any limit below `next`.
+    /// No order is within the limit, nor within any limit below `next`.
     None { next: u64 },
-    /// Time, memory or steps came to an end.
+    /// The time, the memory or the steps ended.
     Unknown,
 }
 
-/// A question: is there an order within `limit`?
+/// The search for an order within `limit`.
 struct Search<'a> {
     state: State<'a>,
     limit: u64,
-    /// The least peak above the limit that was refused.
+    /// The least peak above the limit at which a task was refused.
     next: u64,
     order: Vec<u32>,
-    /// The tasks that ran, as a sum of random words: two sets have the same one with a chance of 2^-128.
+    /// The tasks already run, as a sum of random words: two sets have the same sum with a chance of 2^-128.
     hash: u128,
     failed: FxHashSet<u128>,
     steps: u64,
@@ -98,12 +101,12 @@ struct Search<'a> {
     end: Instant,
 }
 
-/// A state in which something was tried.
+/// A state on the search path.
 struct Frame {
-    /// Tasks that ran before it.
+    /// The number of tasks run before it.
     ran: usize,
     hash: u128,
-    /// What may run next, the best last.
+    /// The tasks that may run next, the best last.
     moves: Vec<u32>,
 }
 
@@ -168,7 +171,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Runs what costs nothing, and puts the state on the stack, unless it failed before.
+    /// Runs tasks that do not increase the live bytes, and pushes the state on the stack, unless it failed before.
     fn enter(&mut self, stack: &mut Vec<Frame>) {
         loop {
             let mut free = None;
@@ -194,7 +197,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// A random word of 128 bits for each task: two rounds of Stafford's mix 13 (`splitmix64`).
+/// Returns a random word of 128 bits for each task: two rounds of Stafford's mix 13 (`splitmix64`).
 fn word(task: u32) -> u128 {
     let mix = |seed: u64| {
         let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,7 +1,7 @@
-//! Graphs of operators: what each reads, makes and overwrites, and what the program does in which order.
+//! Graphs of operators: the tensors that each reads, makes and overwrites, and the program's order.
 //!
-//! Owns: the checked graph and its errors. Whoever has a [`Graph`] has one without a cycle, whose operators stand in an order in
-//! which they can run, and in which no sum of sizes overflows.
+//! Owns: the checked graph and its errors. A [`Graph`] has no cycle, its operators are in a valid order, and no sum of
+//! its sizes overflows.
 
 use rustc_hash::FxHashMap;
 use std::fmt;
@@ -13,30 +13,30 @@ pub const MAX_BYTES: u64 = 1 << 47;
 /// The most bytes of all tensors together.
 const MAX_TOTAL: u64 = 1 << 62;
 
-/// Where a tensor's memory comes from.
+/// The source of a tensor's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// An operator makes it; so many bytes.
+    /// An operator makes the tensor, of this many bytes.
     Made(u64),
-    /// It is there before the first operator and behind the last, such as a weight; so many bytes.
+    /// The tensor exists before the first operator and behind the last, such as a weight; of this many bytes.
     Persistent(u64),
-    /// It lies in the memory of another tensor, which it names: a view, or what comes of writing in place.
+    /// The tensor shares the memory of the named tensor: a view, or the result of writing in place.
     ViewOf(String),
 }
 
 /// A tensor as the input has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Its name; no two have the same.
+    /// The tensor's name; no two have the same.
     pub name: String,
-    /// Its memory.
+    /// The source of its memory.
     pub source: Source,
 }
 
 /// An operator as the input has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OperatorSpec {
-    /// What it does, such as `matmul`; several may have the same name.
+    /// The kind of operation, such as `matmul`; several operators may have the same name.
     pub name: String,
     /// The tensors that it reads.
     pub inputs: Vec<String>,
@@ -49,44 +49,44 @@ pub struct OperatorSpec {
 /// A graph as the input has it: operators in the program's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GraphSpec {
-    /// What it is called in output.
+    /// The graph's name in output.
     pub name: String,
-    /// Where it comes from, in words.
+    /// The graph's origin, in words.
     pub about: String,
     /// The tensors, in any order.
     pub tensors: Vec<TensorSpec>,
     /// The operators, in the order in which the program runs them.
     pub operators: Vec<OperatorSpec>,
-    /// The tensors that must be there behind the last operator.
+    /// The tensors that must exist behind the last operator.
     pub outputs: Vec<String>,
 }
 
 /// An operator, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operator {
-    /// What it does.
+    /// The kind of operation.
     pub name: String,
-    /// The memories that it makes, by their places in [`Graph::memories`].
+    /// The memories that it makes, by their indexes in [`Graph::memories`].
     pub makes: Vec<usize>,
     /// The memories that it reads, writes, or makes views of; none twice, and none that it makes.
     pub uses: Vec<usize>,
-    /// The operators that must run before it, by their places: those that make its inputs; before a write, all that used the
-    /// memory before; behind a write, whatever uses it later.
+    /// The operators that must run before it, by their indexes: those that make its inputs; for a write, all earlier
+    /// users of the memory; for a use behind a write, the writer.
     pub after: Vec<usize>,
 }
 
 /// The memory of a tensor and of its views.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The tensor that it belongs to.
+    /// The name of the tensor that owns the memory.
     pub name: String,
-    /// Bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// The operator that makes it; `None`: it is persistent.
+    /// The operator that makes the memory; `None` if it is persistent.
     pub maker: Option<usize>,
     /// The operators that use it, in the program's order.
     pub users: Vec<usize>,
-    /// Whether it must be there behind the last operator.
+    /// Whether the memory must exist behind the last operator.
     pub is_result: bool,
 }
 
@@ -99,13 +99,13 @@ pub struct Graph {
     memories: Vec<Memory>,
 }
 
-/// Why there is no such graph.
+/// The error of an invalid graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
-    /// Nothing is computed.
+    /// The graph has no operator.
     #[error("the graph has no operators")]
     Empty,
-    /// More than can be ordered.
+    /// The graph exceeds the limits of this crate.
     #[error("the graph has more than {MAX_OPERATORS} operators or tensors")]
     TooLarge,
     /// Two tensors have one name.
@@ -117,19 +117,19 @@ pub enum GraphError {
     /// No tensor has this name.
     #[error("{place}: no tensor is called `{tensor}`{nearest}")]
     Unknown {
-        /// Who names it.
+        /// The place of the name.
         place: String,
         /// The name.
         tensor: String,
-        /// `; did you mean …`, or nothing.
+        /// `; did you mean …`, or empty.
         nearest: String,
     },
-    /// A tensor has more bytes than any address space, or all together have.
+    /// A tensor, or all tensors together, exceed the limits in bytes.
     #[error("tensor `{tensor}`: {bytes} bytes are too many; at most {MAX_BYTES} for one, and 2^62 for all")]
     Size {
         /// The tensor.
         tensor: String,
-        /// Its bytes.
+        /// The tensor's bytes.
         bytes: u64,
     },
     /// Tensors are views of each other.
@@ -148,7 +148,7 @@ pub enum GraphError {
         /// The second.
         second: String,
     },
-    /// An operator makes a tensor that is there from the beginning.
+    /// An operator makes a tensor that exists from the beginning.
     #[error("{operator}: `{tensor}` is persistent and cannot be made; an operator may overwrite it")]
     MakesPersistent {
         /// The operator.
@@ -156,13 +156,13 @@ pub enum GraphError {
         /// The tensor.
         tensor: String,
     },
-    /// No operator makes a tensor that is not persistent.
+    /// A tensor that is not persistent has no operator that makes it.
     #[error("no operator makes `{tensor}`, and it is not persistent")]
     NeverMade {
         /// The tensor.
         tensor: String,
     },
-    /// An operator writes what it does not read.
+    /// An operator writes a tensor that it does not read.
     #[error("{operator}: it overwrites `{tensor}`, which is none of its inputs")]
     Overwrites {
         /// The operator.
@@ -176,7 +176,7 @@ pub enum GraphError {
         /// Operators, each with the tensor that it needs from the next; the last needs one of the first.
         steps: Vec<(String, String)>,
     },
-    /// An operator stands before one whose result it needs.
+    /// An operator precedes one whose result it needs.
     #[error("{operator}: it reads `{tensor}`, which {maker} makes later; operators stand in the program's order")]
     Order {
         /// The operator.
@@ -197,37 +197,36 @@ fn in_words(steps: &[(String, String)]) -> String {
 impl Graph {
     /// Checks a graph.
     ///
-    /// # Errors
-    /// [`GraphError`]: the first rule that it breaks, and where.
+    /// [`GraphError`]: the first rule that is broken, and where.
     pub fn new(spec: &GraphSpec) -> Result<Self, GraphError> {
         Checker::new(spec)?.graph()
     }
 
-    /// What it is called in output.
+    /// Returns the graph's name in output.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it comes from, in words; may be empty.
+    /// Returns the graph's origin, in words; may be empty.
     #[must_use]
     pub fn about(&self) -> &str {
         &self.about
     }
 
-    /// The operators, in the program's order.
+    /// Returns the operators, in the program's order.
     #[must_use]
     pub fn operators(&self) -> &[Operator] {
         &self.operators
     }
 
-    /// The memories, in the order of the input's tensors.
+    /// Returns the memories, in the order of the input's tensors.
     #[must_use]
     pub fn memories(&self) -> &[Memory] {
         &self.memories
     }
 
-    /// The bytes of what is persistent.
+    /// Returns the bytes of persistent memory.
     #[must_use]
     pub fn persistent(&self) -> u64 {
         self.memories.iter().filter(|memory| memory.maker.is_none()).map(|memory| memory.bytes).sum()
@@ -243,9 +242,9 @@ impl fmt::Display for Graph {
 /// A graph while it is checked.
 struct Checker<'a> {
     spec: &'a GraphSpec,
-    /// The place of each tensor by its name.
+    /// The index of each tensor by its name.
     places: FxHashMap<&'a str, usize>,
-    /// The tensor in whose memory each lies.
+    /// The tensor whose memory each tensor shares; its own index if it owns memory.
     roots: Vec<usize>,
     /// The operator that makes each tensor.
     makers: Vec<Option<usize>>,
@@ -266,7 +265,7 @@ impl<'a> Checker<'a> {
                 return Err(GraphError::SameName { tensor: tensor.name.clone() });
             }
             if let Source::Made(bytes) | Source::Persistent(bytes) = tensor.source {
-                // At most 2^20 times 2^47.
+                // The sum is at most 2^20 times 2^47.
                 total += bytes.min(MAX_BYTES);
                 if bytes > MAX_BYTES || total > MAX_TOTAL {
                     return Err(GraphError::Size { tensor: tensor.name.clone(), bytes });
@@ -372,7 +371,7 @@ impl<'a> Checker<'a> {
                 history.note(*memory, at, written.contains(memory), &mut after);
             }
             uses.iter().for_each(|memory| memories[*memory].users.push(at));
-            // The maker of a view's memory stands before it, since the view's own operator uses that memory.
+            // The maker of a view's memory precedes it, since the view's own operator uses that memory.
             after.extend(uses.iter().filter_map(|memory| memories[*memory].maker));
             after.sort_unstable();
             after.dedup();
@@ -382,7 +381,8 @@ impl<'a> Checker<'a> {
         Ok(Graph { name: self.spec.name.clone(), about: self.spec.about.clone(), operators, memories })
     }
 
-    /// The tensors that each operator reads; for a view among its outputs, also the tensor that it is a view of.
+    /// Returns the tensors that each operator reads; for a view among its outputs, also the tensor that it is a view
+    /// of.
     fn reads(&self) -> Result<Vec<Vec<usize>>, GraphError> {
         let mut reads = Vec::with_capacity(self.spec.operators.len());
         for (at, operator) in self.spec.operators.iter().enumerate() {
@@ -393,7 +393,7 @@ impl<'a> Checker<'a> {
                 let place = self.place(name, who)?;
                 if let Source::ViewOf(name) = &self.spec.tensors[place].source {
                     let source = self.place(name, who)?;
-                    // Of another of its outputs: it makes both.
+                    // A view of another of its outputs needs no read: the operator makes both.
                     places.extend((self.makers[source] != Some(at)).then_some(source));
                 }
             }
@@ -404,7 +404,8 @@ impl<'a> Checker<'a> {
         Ok(reads)
     }
 
-    /// Every tensor is made before it is read. Where that is not so, a cycle is told first: no order would help.
+    /// Checks that every tensor is made before it is read. If not, a cycle is reported first, since no order would
+    /// help.
     fn check_order(&self, reads: &[Vec<usize>]) -> Result<(), GraphError> {
         let late = |at: usize, place: &usize| self.makers[*place].is_some_and(|maker| maker >= at);
         let wrong = reads.iter().enumerate().find_map(|(at, places)| {
@@ -418,8 +419,8 @@ impl<'a> Checker<'a> {
         Err(GraphError::Order { operator, tensor: self.spec.tensors[place].name.clone(), maker })
     }
 
-    /// A cycle, if there is one: from an operator that never becomes ready (Kahn, 1962) to one that it waits for, until one
-    /// comes again.
+    /// Returns a cycle, if there is one: from an operator that never becomes ready (Kahn, 1962) to one that it waits
+    /// for, until one repeats.
     fn cycle(&self, reads: &[Vec<usize>]) -> Option<Vec<(String, String)>> {
         let makers = |at: usize| reads[at].iter().filter_map(|place| Some((self.makers[*place]?, *place)));
         let mut waits = vec![0_usize; reads.len()];
@@ -455,11 +456,11 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Who used each memory last, so that what is overwritten is read before and what is written is read behind it.
+/// The last users of each memory, so that overwritten contents are read before and written contents behind the write.
 struct History {
     /// The last operator that wrote each memory.
     writers: Vec<Option<usize>>,
-    /// Those that read it since.
+    /// The operators that read it since.
     readers: Vec<Vec<usize>>,
 }
 
@@ -468,7 +469,7 @@ impl History {
         Self { writers: vec![None; memories], readers: vec![Vec::new(); memories] }
     }
 
-    /// An operator uses a memory: what must run before it goes to `after`.
+    /// Records a use of a memory, and adds the operators that must run before it to `after`.
     fn note(&mut self, memory: usize, operator: usize, is_write: bool, after: &mut Vec<usize>) {
         after.extend(self.writers[memory]);
         if is_write {

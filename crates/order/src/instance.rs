@@ -1,39 +1,40 @@
-//! What the methods work on: tasks that must run, and the storage that they need, as plain lists.
+//! The methods' input: tasks that must run, and the storage that they need, as plain lists.
 //!
-//! Owns: the form, how a graph and a part of another instance are brought into it, and what happens when a task runs.
+//! Owns: the form, the conversion of a graph and of a part of another instance into it, and the effect of running a
+//! task.
 
 use crate::graph::Graph;
 
 /// Memory that a task makes and others use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Storage {
-    /// Bytes.
+    /// The size in bytes.
     pub(crate) bytes: u64,
-    /// The task that makes it; `None`: it is there from the beginning.
+    /// The task that makes it; `None` if it exists from the beginning.
     pub(crate) maker: Option<u32>,
     /// The tasks that use it, ascending; the maker is not among them.
     pub(crate) users: Vec<u32>,
-    /// Whether it is needed behind the last task.
+    /// Whether the storage is needed behind the last task.
     pub(crate) is_kept: bool,
 }
 
 /// One or several operators that run without another between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Task {
-    /// How far the live bytes rise at most while it runs, above what is live before it.
+    /// How far the live bytes rise at most while the task runs, above those before it.
     pub(crate) rise: u64,
     /// The storages that it makes and that outlive it.
     pub(crate) makes: Vec<u32>,
     /// The storages that it uses.
     pub(crate) uses: Vec<u32>,
-    /// Its operators, by their places in the program, in the order in which they run.
+    /// Its operators, by their indexes in the program, in the order in which they run.
     pub(crate) operators: Vec<u32>,
 }
 
 /// Tasks to be ordered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Instance {
-    /// Bytes that are live throughout.
+    /// Bytes that are always live.
     pub(crate) base: u64,
     /// The tasks, in an order in which they can run.
     pub(crate) tasks: Vec<Task>,
@@ -45,13 +46,14 @@ pub(crate) struct Instance {
     pub(crate) after: Vec<Vec<u32>>,
 }
 
-/// A place in a list of at most 2^20 entries.
+/// Returns an index in a list of at most 2^20 entries.
 pub(crate) fn id(place: usize) -> u32 {
     place as u32
 }
 
 impl Instance {
-    /// The operators of a graph, one task each. What nobody uses and nobody asks for counts while it is made alone.
+    /// Makes one task for each operator of a graph. An output that is neither used nor a result counts only while it is
+    /// made.
     pub(crate) fn of(graph: &Graph) -> Self {
         let mut instance = Self { base: graph.persistent(), ..Self::default() };
         let mut storage_of = vec![None; graph.memories().len()];
@@ -87,8 +89,8 @@ impl Instance {
         }
     }
 
-    /// Tasks put together: `groups` has the tasks of each, in the order in which they run, and stands in an order that can run.
-    /// `rises` has how far each rises.
+    /// Returns an instance of groups of tasks: `groups` has the tasks of each in the order in which they run, and the
+    /// groups in a valid order. `rises` has how far each rises.
     pub(crate) fn grouped(&self, groups: &[Vec<u32>], rises: &[u64]) -> Self {
         let mut group_of = vec![0_u32; self.tasks.len()];
         for (at, group) in groups.iter().enumerate() {
@@ -113,7 +115,7 @@ impl Instance {
         made
     }
 
-    /// Adds a storage, where anybody outside of its maker needs it.
+    /// Adds a storage, if any task other than its maker needs it, or it is kept.
     fn add(&mut self, storage: &Storage, maker: Option<u32>, users: Vec<u32>) {
         let users = sorted(users);
         if users.is_empty() && !storage.is_kept {
@@ -125,8 +127,8 @@ impl Instance {
         self.storages.push(Storage { bytes: storage.bytes, maker, users, is_kept: storage.is_kept });
     }
 
-    /// The part of some tasks, ascending, where those of `done` ran before. What was made by then and is needed behind counts as
-    /// live throughout.
+    /// Returns the part of some tasks, ascending, after those of `done`. Storages made by then and needed behind count
+    /// as always live.
     pub(crate) fn part(&self, tasks: &[u32], done: &[bool]) -> Self {
         let mut place_of = vec![None; self.tasks.len()];
         tasks.iter().enumerate().for_each(|(place, task)| place_of[*task as usize] = Some(id(place)));
@@ -156,7 +158,7 @@ impl Instance {
         made
     }
 
-    /// The operators of an order of the tasks.
+    /// Returns the operators of an order of the tasks.
     pub(crate) fn operators(&self, order: &[u32]) -> Vec<usize> {
         order.iter().flat_map(|task| &self.tasks[*task as usize].operators).map(|place| *place as usize).collect()
     }
@@ -168,26 +170,26 @@ fn sorted(mut list: Vec<u32>) -> Vec<u32> {
     list
 }
 
-/// Tasks while they run: which are ready, and what is live.
+/// The state of a run: which tasks are ready, and the live bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct State<'a> {
     pub(crate) instance: &'a Instance,
     /// Live bytes between two tasks.
     pub(crate) level: u64,
-    /// Tasks that each waits for.
+    /// The number of tasks that each task waits for.
     waits: Vec<u32>,
-    /// Users of each storage that did not run; one more where it is kept.
+    /// The number of each storage's users that did not run; one more if it is kept.
     left: Vec<u32>,
-    /// The tasks that can run now, in no order.
+    /// The tasks that can run now, unordered.
     pub(crate) ready: Vec<u32>,
-    /// Where each stands in `ready`.
+    /// The index of each task in `ready`.
     places: Vec<u32>,
 }
 
 const NOWHERE: u32 = u32::MAX;
 
 impl<'a> State<'a> {
-    /// Nothing ran.
+    /// Makes the state before the first task.
     pub(crate) fn new(instance: &'a Instance) -> Self {
         let there = instance.storages.iter().filter(|storage| storage.maker.is_none());
         let mut state = Self {
@@ -218,12 +220,12 @@ impl<'a> State<'a> {
         self.places[task as usize] = NOWHERE;
     }
 
-    /// Live bytes while a task runs now.
+    /// Returns the live bytes while a task runs now.
     pub(crate) fn during(&self, task: u32) -> u64 {
         self.level + self.instance.tasks[task as usize].rise
     }
 
-    /// What a task adds to the live bytes, and what it takes away, if it runs now.
+    /// Returns the bytes that a task adds to the live bytes, and those that it frees, if it runs now.
     fn change(&self, task: u32) -> (u64, u64) {
         let Task { makes, uses, .. } = &self.instance.tasks[task as usize];
         let bytes = |storage: &u32| self.instance.storages[*storage as usize].bytes;
@@ -231,7 +233,7 @@ impl<'a> State<'a> {
         (makes.iter().map(bytes).sum(), freed)
     }
 
-    /// By how much more is live behind a task than before it, if it runs now.
+    /// Returns the change of the live bytes over a task, if it runs now.
     pub(crate) fn net(&self, task: u32) -> i64 {
         let (made, freed) = self.change(task);
         made as i64 - freed as i64
@@ -252,7 +254,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Takes the task back that ran last.
+    /// Undoes the last task.
     pub(crate) fn undo(&mut self, task: u32) {
         let instance = self.instance;
         for after in &instance.after[task as usize] {
@@ -268,7 +270,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// The most bytes that are live when tasks run in this order, which must be one that can run.
+/// Returns the most live bytes when tasks run in this order, which must be valid.
 pub(crate) fn peak(instance: &Instance, order: &[u32]) -> u64 {
     let mut state = State::new(instance);
     let mut peak = state.level;

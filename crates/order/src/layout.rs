@@ -1,6 +1,8 @@
-//! Places for what an order keeps live: the plan of `seamalloc-plan`, method `portfolio`, or MODeL's integer program.
+//! Places for the live memory of an order: the plan of `seamalloc-plan`, method `portfolio`, or MODeL's integer
+//! program.
 //!
-//! Owns: the buffers of an order, and that every layout is judged before anybody sees it. What is persistent is not planned; it needs its bytes beside the plan.
+//! Owns: the buffers of an order, and the check of every layout before it is returned. Persistent memory is not
+//! planned; its bytes are added to the plan's.
 
 use crate::graph::Graph;
 use crate::load::Load;
@@ -9,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What finds a layout.
+/// A planner of layouts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Planner {
     /// All methods of `seamalloc plan` at once.
@@ -20,10 +22,10 @@ pub enum Planner {
 }
 
 impl Planner {
-    /// Every one.
+    /// Every planner.
     pub const ALL: [Self; 2] = [Self::Portfolio, Self::Model];
 
-    /// Its name.
+    /// Returns the planner's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,7 +41,7 @@ impl fmt::Display for Planner {
     }
 }
 
-/// A name that no planner has.
+/// The error of an unknown planner's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no layout is called `{name}`; expected {}", Planner::ALL.map(Planner::name).join(", "))]
 pub struct UnknownPlanner {
@@ -56,28 +58,28 @@ impl FromStr for Planner {
     }
 }
 
-/// What the layout of an order came to.
+/// The layout of an order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     /// The buffers, as [`seamalloc_plan`] has them: time is the step in the order.
     pub problem: Problem,
-    /// The offset of each in bytes.
+    /// The offset of each buffer in bytes.
     pub offsets: Vec<u64>,
-    /// The bytes that the plan needs, with what is persistent.
+    /// The bytes that the plan needs, with persistent memory.
     pub peak: u64,
-    /// Whether no layout of this order needs fewer.
+    /// Whether no layout of this order needs less.
     pub is_optimal: bool,
-    /// How long it took.
+    /// The time that the planner took.
     pub time: Duration,
 }
 
-/// Why there is no layout.
+/// The error of an order without a layout.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// The graph has more than can be planned.
+    /// The graph is too large to be planned.
     #[error("no layout: {0}")]
     Problem(#[from] ProblemError),
-    /// There is no plan.
+    /// The planner found no plan.
     #[error("no layout: {0}")]
     Plan(#[from] PlanError),
     /// This build has no solver for integer programs.
@@ -89,8 +91,7 @@ pub enum LayoutError {
 
 /// Plans an order's memory for at most `time`.
 ///
-/// # Errors
-/// [`LayoutError`]: the time was over before the first plan, the graph is too large, or there is no solver.
+/// # Errors [`LayoutError`]: the time ended before the first plan, the graph is too large, or there is no solver.
 pub fn layout(graph: &Graph, load: &Load, planner: Planner, time: Duration) -> Result<Layout, LayoutError> {
     let memories = graph.memories().iter().zip(&load.lives);
     let planned = memories.filter(|(memory, _)| memory.maker.is_some() && memory.bytes > 0);

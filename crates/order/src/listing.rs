@@ -1,22 +1,24 @@
-//! Orders by a rule that looks one task ahead: quick, and the first guess of what searches.
+//! Orders by rules that look one task ahead: quick, and the first guess of the searches.
 //!
-//! Owns: the program's order, the same with tasks moved forward that cost nothing, the smallest step first, and depth first.
+//! Owns: the program's order, the same with tasks moved forward that do not increase the live bytes, the smallest step
+//! first, and depth first.
 
 use crate::instance::{Instance, State, id};
 use std::cmp::Reverse;
 
-/// The program's order.
+/// Returns the program's order.
 pub(crate) fn program(instance: &Instance) -> Vec<u32> {
     (0..id(instance.tasks.len())).collect()
 }
 
-/// The program's order, but a task that leaves no more live than it found runs as soon as it is ready, if the peak so far allows it.
+/// Returns the program's order, except that a task that does not increase the live bytes runs as soon as it is ready,
+/// if the peak so far allows it.
 pub(crate) fn eager(instance: &Instance) -> Vec<u32> {
     listed(instance, |state, _| state.ready.iter().copied().min())
 }
 
-/// Of the tasks that are ready, one that keeps within the peak so far and leaves least live; where none does, the one that
-/// raises the peak least.
+/// Of the ready tasks, runs one that keeps within the peak so far and leaves the fewest live bytes; if none does, the
+/// one that raises the peak least.
 pub(crate) fn greedy(instance: &Instance) -> Vec<u32> {
     listed(instance, |state, peak| {
         let cost = |task: &u32| (state.during(*task).max(peak), state.net(*task), *task);
@@ -24,7 +26,8 @@ pub(crate) fn greedy(instance: &Instance) -> Vec<u32> {
     })
 }
 
-/// Runs tasks that cost nothing as soon as they are ready, and otherwise what `choose` says, which is told the peak so far.
+/// Runs tasks that do not increase the live bytes as soon as they are ready, and otherwise the task that `choose`
+/// returns for the peak so far.
 fn listed(instance: &Instance, choose: impl Fn(&State<'_>, u64) -> Option<u32>) -> Vec<u32> {
     let mut state = State::new(instance);
     let mut peak = state.level;
@@ -39,11 +42,12 @@ fn listed(instance: &Instance, choose: impl Fn(&State<'_>, u64) -> Option<u32>) 
     }
 }
 
-/// Depth first from the ends: of what a task waits for, the part that needs most above what it leaves comes first, as Sethi and
-/// Ullman have it for trees (JACM 17, 1970). Tasks that cost nothing run as soon as they are ready.
+/// Depth first from the ends: of the parts that a task waits for, the one with the largest need above its result comes
+/// first, as in Sethi and Ullman's rule for trees (JACM 17, 1970). Tasks that do not increase the live bytes run as
+/// soon as they are ready.
 pub(crate) fn depth_first(instance: &Instance) -> Vec<u32> {
     let tasks = instance.tasks.len();
-    // What the longest needs of a task's past come to, were it a tree, and what the task leaves.
+    // The needs of a task's past, if it were a tree, and the bytes that the task leaves live.
     let mut needs = vec![0_u64; tasks];
     let leaves: Vec<u64> = instance.tasks.iter().map(|task| bytes(instance, &task.makes)).collect();
     let mut sources: Vec<Vec<u32>> = instance.before.clone();

@@ -1,44 +1,44 @@
-//! Judges orders, without anything that made them.
+//! Checks orders, independently of the methods.
 //!
-//! Owns: the walk along an order that counts what is live, and refuses an order in which an operator stands too early.
+//! Owns: the walk along an order that counts live bytes, and refuses an order in which an operator comes too early.
 
 use crate::graph::Graph;
 
-/// Why an order is none.
+/// The error of an invalid order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// Not every operator stands in it exactly once.
+    /// The order does not contain every operator exactly once.
     #[error("the order does not have each of the {operators} operators once")]
     Count {
-        /// How many the graph has.
+        /// The number of operators of the graph.
         operators: usize,
     },
-    /// An operator stands before one that must run before it.
+    /// An operator precedes one that must run before it.
     #[error("operator {} `{name}` stands before operator {}, which must run before it", .operator + 1, .before + 1)]
     Early {
-        /// The operator, by its place in the program.
+        /// The operator, by its index in the program.
         operator: usize,
         /// Its name.
         name: String,
-        /// The one that it needs.
+        /// The operator that must run before it.
         before: usize,
     },
 }
 
-/// What is live when operators run in some order.
+/// The live bytes of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// The bytes that are live while each operator runs, in the order's order: what is persistent, what it makes, and what was
-    /// made and is not used up, its inputs among it.
+    /// The live bytes while each operator runs, in the order: persistent memory, its outputs, and earlier outputs that
+    /// are still needed, its inputs included.
     pub live: Vec<u64>,
-    /// The most of these.
+    /// The highest of these.
     pub peak: u64,
-    /// From which step until before which each memory is live, by its place in [`Graph::memories`].
+    /// The steps in which each memory is live, from and to before, by its index in [`Graph::memories`].
     pub lives: Vec<(usize, usize)>,
 }
 
 impl Load {
-    /// Counts along an order of the operators, which are told by their places in the program.
+    /// Counts along an order of the operators, given by their indexes in the program.
     ///
     /// # Errors
     /// [`LoadError`].

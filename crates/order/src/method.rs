@@ -1,6 +1,6 @@
 //! The methods by name, and a run of one.
 //!
-//! Owns: the names, the limits of a run, and that every order is judged before anybody sees it.
+//! Owns: the names, the limits of a run, and the check of every order before it is returned.
 
 use crate::exact::{Found, exact};
 use crate::graph::Graph;
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 pub enum Method {
     /// The order of the program: PyTorch's.
     Program,
-    /// The program's, where operators that leave no more live than they found run as soon as they are ready.
+    /// The program's order, except that operators that do not increase the live bytes run as soon as they are ready.
     Eager,
-    /// The operator next that raises the peak least.
+    /// Next, always the operator that raises the peak least.
     Greedy,
-    /// From the results backwards, the part that needs most first.
+    /// From the results backwards, the part with the largest need first.
     DepthFirst,
-    /// A search over the sets of operators that ran: the least peak, and the proof.
+    /// A search over the sets of operators already run: the least peak, and the proof.
     Exact,
-    /// Subgraphs one behind the other, each searched alone (ROAM); by integer programs, where this build has the solver.
+    /// Subgraphs in sequence, each searched alone (ROAM); by integer programs, if this build has the solver.
     Roam,
     /// One integer program for the whole graph (MODeL). Needs the feature `highs`.
     Model,
@@ -37,7 +37,7 @@ impl Method {
     pub const ALL: [Self; 7] =
         [Self::Program, Self::Eager, Self::Greedy, Self::DepthFirst, Self::Exact, Self::Roam, Self::Model];
 
-    /// Its name.
+    /// Returns the method's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl Method {
         }
     }
 
-    /// Whether this build can run it.
+    /// Returns whether this build can run the method.
     #[must_use]
     pub const fn is_there(self) -> bool {
         !matches!(self, Self::Model) || solver::IS_THERE
@@ -64,7 +64,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// A name that no method has.
+/// The error of an unknown method's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no method is called `{name}`; expected {}", Method::ALL.map(Method::name).join(", "))]
 pub struct UnknownMethod {
@@ -81,7 +81,7 @@ impl FromStr for Method {
     }
 }
 
-/// How far a run goes.
+/// The limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The run ends after about this time with the best order that it has.
@@ -89,39 +89,39 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 60 seconds.
+    /// A limit of 60 seconds.
     fn default() -> Self {
         Self { time: Duration::from_secs(60) }
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The method.
     pub method: Method,
-    /// The operators, by their places in the program.
+    /// The operators, by their indexes in the program.
     pub order: Vec<usize>,
-    /// What is live along it.
+    /// The live bytes of the order.
     pub load: Load,
-    /// No order has fewer live bytes at its peak, as far as the method knows; what is persistent counts.
+    /// The lower bound of the peak that the method has proven, persistent memory included.
     pub bound: u64,
-    /// How long it took, its preparations included.
+    /// The time of the run, its preparations included.
     pub time: Duration,
 }
 
 impl Outcome {
-    /// Whether no order has a lower peak.
+    /// Returns whether the order is proven to have the least peak.
     #[must_use]
     pub fn is_optimal(&self) -> bool {
         self.load.peak <= self.bound
     }
 }
 
-/// Why there is no order.
+/// The error of a run without an order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
-    /// No time at all.
+    /// The time limit is 0.
     #[error("{method}: a time limit of 0 s leaves no time to order anything; give it more")]
     NoTime {
         /// The method.
@@ -142,15 +142,15 @@ pub enum OrderError {
     TooMany {
         /// The method.
         method: Method,
-        /// How many there are.
+        /// The number of operators.
         operators: usize,
     },
-    /// A method made an order that is none: a mistake in this program.
+    /// A method made an invalid order: a mistake in this program.
     #[error("{method} made a wrong order ({error}): a mistake in this program")]
     Wrong {
         /// The method.
         method: Method,
-        /// What is wrong with it.
+        /// The error of the order.
         error: LoadError,
     },
 }
@@ -167,7 +167,7 @@ pub fn order(graph: &Graph, method: Method, limits: &Limits) -> Result<Outcome, 
     if !method.is_there() {
         return Err(OrderError::NoSolver { method });
     }
-    // A moment that no clock reaches is a year away.
+    // A moment beyond the clock's range is replaced by one in a year.
     let end = start.checked_add(limits.time).unwrap_or(start + Duration::from_secs(365 * 86_400));
     let whole = Instance::of(graph);
     let reach = Reach::of(&whole);
@@ -182,7 +182,7 @@ pub fn order(graph: &Graph, method: Method, limits: &Limits) -> Result<Outcome, 
             let reach = reach.ok_or(OrderError::TooMany { method, operators })?;
             let small = reduced(&whole, Some(&reach));
             let (order, bound) = search(&small, method, least, end);
-            // Rules that look one operator ahead come to other orders over single operators, at times to better ones.
+            // Over single operators, the rules that look one ahead give other orders, at times better ones.
             let quick = first_guess(&whole);
             let peak_of = |order: &[usize]| peak(&whole, &order.iter().map(|place| id(*place)).collect::<Vec<_>>());
             let is_better = peak(&whole, &quick) < peak_of(&order);
@@ -198,13 +198,13 @@ fn listed(instance: &Instance, order: Vec<u32>, bound: u64) -> (Vec<usize>, u64)
     (instance.operators(&order), bound)
 }
 
-/// The best of the quick orders.
+/// Returns the best of the quick orders.
 fn first_guess(instance: &Instance) -> Vec<u32> {
     let all = [listing::eager(instance), listing::greedy(instance), listing::depth_first(instance)];
     all.into_iter().min_by_key(|order| peak(instance, order)).unwrap_or_default()
 }
 
-/// A search over an instance whose tasks were put together.
+/// Searches an instance whose tasks were merged into groups.
 fn search(instance: &Instance, method: Method, least: u64, end: Instant) -> (Vec<usize>, u64) {
     let Some(reach) = Reach::of(instance) else { return listed(instance, first_guess(instance), least) };
     let least = least.max(bound(instance, Some(&reach)));
@@ -215,7 +215,7 @@ fn search(instance: &Instance, method: Method, least: u64, end: Instant) -> (Vec
     match method {
         Method::Roam => {
             let mut solve = |part: &Instance, end: Instant| {
-                // A quick search first: most subgraphs need no integer program.
+                // A quick search comes first: most subgraphs need no integer program.
                 let quick = if solver::IS_THERE { end.min(Instant::now() + QUICK) } else { end };
                 let found = whole(part, quick);
                 if found.bound < found.peak { solver::improve(part, found, end) } else { found }
@@ -236,5 +236,5 @@ fn search(instance: &Instance, method: Method, least: u64, end: Instant) -> (Vec
     }
 }
 
-/// How long a subgraph is searched before its integer program is solved.
+/// The time of the search of a subgraph before its integer program is solved.
 const QUICK: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
-//! Which tasks must run before which: a bit for each pair.
+//! Which tasks precede which in every order: a bit for each pair.
 //!
-//! Owns: the table, and what follows from them about memory in every order: the bound of the single operator, and which tasks
+//! Owns: the table, and the conclusions about memory in every order: the bound of the single operator, and which tasks
 //! may be put together.
 
 use crate::instance::{Instance, Storage, id};
@@ -46,14 +46,14 @@ impl Table {
     }
 }
 
-/// What must run before each task.
+/// The tasks that must run before each task.
 #[derive(Debug)]
 pub(crate) struct Reach {
     before: Table,
 }
 
 impl Reach {
-    /// The table of an instance; `None` where it has too many tasks.
+    /// Makes the table of an instance; returns `None` if it has too many tasks.
     pub(crate) fn of(instance: &Instance) -> Option<Self> {
         let tasks = instance.tasks.len();
         if tasks > MAX_TASKS {
@@ -66,24 +66,25 @@ impl Reach {
         Some(Self { before })
     }
 
-    /// Whether `first` runs before `second` in every order.
+    /// Returns whether `first` runs before `second` in every order.
     pub(crate) fn is_before(&self, first: u32, second: u32) -> bool {
         self.before.has(second, first)
     }
 
-    /// How many tasks run before this one in every order.
+    /// Returns how many tasks run before this one in every order.
     pub(crate) fn before(&self, task: u32) -> usize {
         self.before.count(task)
     }
 
-    /// How many tasks run behind each in every order.
+    /// Returns how many tasks run behind each in every order.
     #[cfg(feature = "highs")]
     pub(crate) fn behind(&self) -> Vec<usize> {
         let tasks = id(self.before.rows());
         (0..tasks).map(|task| (0..tasks).filter(|other| self.is_before(task, *other)).count()).collect()
     }
 
-    /// Whether a storage is live between the tasks before `task` and those behind it in every order, its own outputs left out.
+    /// Returns whether a storage is live between the tasks before `task` and those behind it in every order, its own
+    /// outputs excluded.
     fn holds(&self, storage: &Storage, task: u32) -> bool {
         let is_made = storage.maker.is_none_or(|maker| self.is_before(maker, task));
         let is_needed = |user: &u32| *user == task || self.is_before(task, *user);
@@ -91,8 +92,8 @@ impl Reach {
     }
 }
 
-/// No order has fewer live bytes at its peak: for each task, what it makes, and what was made for sure and is needed for sure when it
-/// runs. Without a table, what it uses and makes.
+/// Returns a lower bound of the peak: for each task, its outputs, and the storages that in every order are made before
+/// and needed when it runs. Without a table, its inputs and outputs.
 pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
     let of = |task: u32| {
         let Some(reach) = reach else {
@@ -103,17 +104,17 @@ pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
         held.map(|storage| storage.bytes).sum::<u64>()
     };
     let during = (0..instance.tasks.len()).map(|task| instance.tasks[task].rise + of(id(task)));
-    // Behind the last task, and before the first.
+    // The live bytes behind the last task, and before the first.
     let kept = instance.storages.iter().filter(|storage| storage.is_kept).map(|storage| storage.bytes).sum();
     let there = instance.storages.iter().filter(|storage| storage.maker.is_none()).map(|storage| storage.bytes).sum();
     instance.base + during.chain([kept, there]).max().unwrap_or(0)
 }
 
-/// Puts tasks together that may run without another between them, so that the least peak stays what it is.
+/// Merges tasks that may run without another between them, without changing the least peak.
 ///
-/// A task joins the group before it if it is ready behind the group, needs no more above it than the group needed, and leaves no more
-/// live than it found, whatever ran elsewhere. In any order it can be moved to that place: it frees there all that it is sure to free,
-/// and every later task finds as much memory as before or more.
+/// A task joins the group before it if it is ready behind the group, rises no higher than the group did, and does not
+/// increase the live bytes, whatever else ran. In any order the task can be moved to that place: it frees there all
+/// that it is sure to free, and every later task has as much memory as before, or more.
 pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
     let Some(reach) = reach else { return instance.clone() };
     let mut groups: Vec<Group> = Vec::new();
@@ -136,9 +137,9 @@ pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
 /// Tasks that run one behind the other.
 struct Group {
     tasks: Vec<u32>,
-    /// How far it rises above what is live before it.
+    /// How far the live bytes rise above those before the group.
     rise: u64,
-    /// By how much more is live behind it than before it, at most.
+    /// The change of the live bytes over the group, at most.
     net: i64,
 }
 
@@ -150,7 +151,7 @@ impl Group {
         group
     }
 
-    /// Takes a task in, if that cannot harm.
+    /// Adds a task, if this cannot raise the least peak.
     fn take(&mut self, instance: &Instance, reach: &Reach, task: u32) -> bool {
         let is_ready = |before: &u32| self.tasks.contains(before) || reach.is_before(*before, self.tasks[0]);
         if !instance.before[task as usize].iter().all(is_ready) {
@@ -167,7 +168,7 @@ impl Group {
         false
     }
 
-    /// By how much more is live behind the group's last task than before it, at most.
+    /// Returns the change of the live bytes over the task behind the group, at most.
     fn net_of(&self, instance: &Instance, reach: &Reach, task: u32) -> i64 {
         let is_over = |user: &u32| self.tasks.contains(user) || reach.is_before(*user, self.tasks[0]);
         let bytes = |storage: &&u32| {

@@ -12,7 +12,7 @@
 //!    {"name": "sgd", "inputs": ["weight", "row"], "outputs": [], "overwrites": ["weight"]}],
 //!  "outputs": ["x"]}
 //! ```
-//! Operators stand in the program's order. Other keys are errors, so that a misspelt one is not passed over.
+//! Operators are in the program's order. Unknown keys are errors, so that a misspelt one is noticed.
 
 use crate::graph::{Graph, GraphError, GraphSpec, OperatorSpec, Source, TensorSpec};
 use flate2::read::GzDecoder;
@@ -26,7 +26,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The most bytes of text that are read, after decompression.
 const MAX_TEXT: u64 = 1 << 30;
 
-/// Why a file is no graph.
+/// The error of a file that is no graph.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read.
@@ -34,43 +34,43 @@ pub enum ReadError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The text is no JSON.
+    /// The text is not JSON.
     #[error("{input}, line {line}: {found}; expected a graph of operators as JSON")]
     Json {
         /// The input's name.
         input: String,
         /// The line, from 1 on.
         line: usize,
-        /// What is wrong.
+        /// The error in it.
         found: String,
     },
-    /// A value is missing, or is not what it should be.
+    /// A value is missing, or of the wrong kind.
     #[error("{input}: {place}: {found}")]
     Value {
         /// The input's name.
         input: String,
-        /// Where: the key, or the place in its list.
+        /// The place of the value: the key, or the index in its list.
         place: String,
-        /// What is wrong.
+        /// The error of the value.
         found: String,
     },
-    /// The whole is no graph.
+    /// The file as a whole is no graph.
     #[error("{input}: {error}")]
     Graph {
         /// The input's name.
         input: String,
-        /// Why.
+        /// The error of the graph.
         error: GraphError,
     },
 }
 
-/// Where a value stands, and what is wrong with it.
+/// The place of a value, and its error.
 type Wrong = (String, String);
 
-/// Reads a graph. Its name is the file's, without `.json` and `.gz`.
+/// Reads a graph, named after the file, without `.json` and `.gz`.
 ///
 /// # Errors
 /// [`ReadError`].
@@ -89,7 +89,7 @@ pub fn read_path(path: &Path) -> Result<Graph, ReadError> {
     read_text(name.trim_end_matches(".gz").trim_end_matches(".json"), &path.display().to_string(), &text)
 }
 
-/// Reads a graph. `input` is what messages call it.
+/// Reads a graph. Messages name it `input`.
 ///
 /// # Errors
 /// [`ReadError`].

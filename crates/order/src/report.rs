@@ -1,4 +1,4 @@
-//! What a run is printed as.
+//! The printed report of a run.
 
 use crate::graph::Graph;
 use crate::layout::Layout;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 type Figure = Column<OrderReport>;
 
-/// What a method came to on a graph.
+/// The result of a method on a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OrderReport {
     /// The graph's name.
@@ -18,13 +18,13 @@ pub struct OrderReport {
     pub method: &'static str,
     /// Operators of the graph.
     pub operators: usize,
-    /// Bytes of what is persistent, part of all other figures.
+    /// Bytes of persistent memory, a part of all other figures.
     pub persistent: u64,
     /// The most live bytes in the program's order.
     pub program: u64,
     /// The most live bytes in this order.
     pub peak: u64,
-    /// No order has fewer live bytes at its peak, as far as the method knows.
+    /// The lower bound of the peak that the method has proven.
     pub bound: u64,
     /// The bytes that a layout of this order needs, if one was planned.
     pub layout: Option<u64>,
@@ -35,7 +35,7 @@ pub struct OrderReport {
 }
 
 impl OrderReport {
-    /// The report of a run; `program` is the peak of the program's order.
+    /// Makes the report of a run; `program` is the peak of the program's order.
     #[must_use]
     pub fn new(graph: &Graph, program: u64, outcome: &Outcome, layout: Option<&Layout>) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl OrderReport {
         }
     }
 
-    /// Its figures.
+    /// The figures of the report.
     pub const COLUMNS: &'static [Figure] = &[
         Figure::run("graph", |run| run.graph.as_str().into()).text("graph", |run| run.graph.as_str().into()),
         Figure::run("method", |run| run.method.into()).text("method", |run| run.method.into()),
@@ -83,19 +83,19 @@ impl OrderReport {
         Figure::clock("layout_seconds", |run| run.layout_seconds.map(|seconds| round_to(seconds, 6)).into()),
     ];
 
-    /// By which part of it the peak is lower than the program's; negative where it is higher.
+    /// Returns by which part the peak is lower than the program's; negative if it is higher.
     #[must_use]
     pub fn saved(&self) -> f64 {
         if self.program == 0 { 0.0 } else { 1.0 - self.peak as f64 / self.program as f64 }
     }
 
-    /// How far the peak is above the bound, as a part of the bound.
+    /// Returns how far the peak is above the bound, as a part of the bound.
     #[must_use]
     pub fn gap(&self) -> f64 {
         if self.bound == 0 { 0.0 } else { self.peak as f64 / self.bound as f64 - 1.0 }
     }
 
-    /// Whether no order has a lower peak.
+    /// Returns whether the order is proven to have the least peak.
     #[must_use]
     pub fn is_optimal(&self) -> bool {
         self.peak <= self.bound

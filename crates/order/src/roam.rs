@@ -1,10 +1,11 @@
-//! Subgraphs, one behind the other, each ordered for itself: ROAM (Shu and others, arXiv 2310.19295).
+//! Subgraphs in sequence, each ordered by itself: ROAM (Shu and others, arXiv 2310.19295).
 //!
-//! Owns: where a graph is cut, and which subgraph runs what may run at any time. The paper's code is not public; the rules here follow
-//! its text. A task before or behind which every other one of the spine must run cuts the spine in two (the paper's memory-insensitive
-//! operators). The spine is all that the last result needs. What hangs on it and leads nowhere, such as updates of weights, runs in the
-//! subgraph in which it becomes ready, or in a later one where that lowers the peak. A subgraph without a cut is divided further: its parts
-//! that do not need each other are ordered alone, and their orders are then merged ([`branches`]).
+//! Owns: where a graph is cut, and the subgraph of tasks that may run at any time. The paper's code is not public; the
+//! rules here follow its text. A task before or behind which every other one of the spine must run cuts the spine in
+//! two (the paper's memory-insensitive operators). The spine has all tasks that the last result needs. Tasks outside of
+//! it, such as updates of weights, run in the subgraph in which they become ready, or in a later one if that lowers the
+//! peak. A subgraph without a cut is divided further: its independent parts are ordered alone, and their orders are
+//! then merged ([`branches`]).
 
 use crate::branches;
 use crate::exact::Found;
@@ -12,22 +13,22 @@ use crate::instance::{Instance, id, peak};
 use crate::reach::Reach;
 use std::time::Instant;
 
-/// Finds an order of a small instance. It is given the instance and the moment at which to end.
+/// Finds an order of a small instance, until the given moment.
 pub(crate) type Solve<'a> = dyn FnMut(&Instance, Instant) -> Found + 'a;
 
-/// What an order by subgraphs came to.
+/// The result of an order by subgraphs.
 #[derive(Clone, Debug)]
 pub(crate) struct Divided {
     pub(crate) order: Vec<u32>,
     pub(crate) peak: u64,
 }
 
-/// Orders an instance by subgraphs. `reach` is that of the instance.
+/// Orders an instance by subgraphs. `reach` is the table of the instance.
 pub(crate) fn roam(instance: &Instance, reach: &Reach, end: Instant, solve: &mut Solve<'_>) -> Divided {
     let mut segments = Segments::of(instance, reach);
     let mut parts = segments.solve_all(end, solve);
     let mut best = segments.divided(&parts);
-    // A task that hangs on the subgraph of the peak may wait for a later one.
+    // A task outside of the spine in the subgraph of the peak may be moved to a later one.
     while Instant::now() < end {
         let Some(worst) = (0..parts.len()).max_by_key(|part| parts[*part].peak) else { break };
         let was = segments.of.clone();
@@ -44,7 +45,7 @@ pub(crate) fn roam(instance: &Instance, reach: &Reach, end: Instant, solve: &mut
     best
 }
 
-/// In which subgraph each task runs.
+/// The subgraph of each task.
 struct Segments<'a> {
     instance: &'a Instance,
     of: Vec<usize>,
@@ -70,7 +71,8 @@ impl<'a> Segments<'a> {
         let is_cut = |task: u32| {
             spine.iter().all(|other| *other == task || reach.is_before(*other, task) || reach.is_before(task, *other))
         };
-        // How many cuts run before a task of the spine: its subgraph, of which the cut itself is the last.
+        // The subgraph of a task of the spine is the number of cuts before it; the cut itself is the last task of its
+        // subgraph.
         let cuts: Vec<u32> = spine.iter().copied().filter(|task| is_cut(*task)).collect();
         let mut of = vec![0; instance.tasks.len()];
         for task in &spine {
@@ -93,7 +95,7 @@ impl<'a> Segments<'a> {
         (0..self.count).map(|segment| self.solve(tasks(segment), self.count - segment, &mut done, end, solve)).collect()
     }
 
-    /// The same, where subgraphs that did not change keep their order.
+    /// Orders all subgraphs again; subgraphs that did not change keep their order.
     fn solve_changed(&self, parts: &[Part], was: &[usize], end: Instant, solve: &mut Solve<'_>) -> Vec<Part> {
         let changed = (0..self.of.len()).filter(|task| self.of[*task] != was[*task]);
         let changed: Vec<usize> = changed.flat_map(|task| was[task]..=self.of[task]).collect();
@@ -129,7 +131,8 @@ impl<'a> Segments<'a> {
         Divided { peak: peak(self.instance, &order), order }
     }
 
-    /// Moves what hangs on the spine in a subgraph to the next one, and what needs it as far as needed. Returns whether anything moved.
+    /// Moves the tasks outside of the spine from a subgraph to the next one, and the tasks that need them as far as
+    /// needed. Returns whether any task moved.
     fn delay(&mut self, segment: usize) -> bool {
         let loose = (0..self.of.len()).filter(|task| self.of[*task] == segment && !self.is_spine[*task]);
         let moved: Vec<usize> = loose.collect();

@@ -5,7 +5,7 @@ use crate::instance::Instance;
 use seamalloc_plan::{Outcome, PlanError, Problem};
 use std::time::{Duration, Instant};
 
-/// Whether this build has one.
+/// Whether this build has a solver.
 pub(crate) const IS_THERE: bool = cfg!(feature = "highs");
 
 /// Tries to improve an order, or to prove that it is the best, until `end`.
@@ -14,13 +14,13 @@ pub(crate) fn improve(instance: &Instance, found: Found, end: Instant) -> Found 
     crate::model::improve(instance, found, end)
 }
 
-/// Without a solver an order stays what it is.
+/// Without a solver, returns the order unchanged.
 #[cfg(not(feature = "highs"))]
 pub(crate) fn improve(_: &Instance, found: Found, _: Instant) -> Found {
     found
 }
 
-/// Tries to improve a layout within `time`, what it took so far included.
+/// Tries to improve a layout within `time`, which includes the time so far.
 ///
 /// # Errors
 /// The solver made a plan in which buffers overlap: a mistake in this program.
@@ -35,7 +35,7 @@ pub(crate) fn locate(problem: &Problem, outcome: Outcome, time: Duration) -> Res
     Ok(Outcome { plan, is_optimal, time: outcome.time + start.elapsed(), ..outcome })
 }
 
-/// Without a solver a layout stays what it is.
+/// Without a solver, returns the layout unchanged.
 #[cfg(not(feature = "highs"))]
 pub(crate) fn locate(_: &Problem, outcome: Outcome, _: Duration) -> Result<Outcome, PlanError> {
     Ok(outcome)

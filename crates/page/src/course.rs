@@ -1,7 +1,7 @@
-//! The course of a replay: what a strategy held, did and waited for, operation by operation.
+//! The course of a replay: the memory, the calls and the waits of a strategy, operation by operation.
 //!
-//! Owns: what is looked at while a trace is replayed, and when. An operation is an allocation or a free, numbered from 0 in a
-//! pass; what is so after operation n is so from n on.
+//! Owns: what is measured while a trace is replayed, and when. An operation is an allocation or a free, numbered from 0
+//! in a pass; a value after operation n holds from n on.
 
 use crate::memory::{Memory, Piece};
 use crate::tap::Tap;
@@ -15,10 +15,10 @@ use seamalloc_trace::replay::{PassReport, ReplayError, ReplayOptions, Replayer, 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How often in a pass it is measured how memory is divided up.
+/// How often in a pass the division of memory is measured.
 const SAMPLES: u64 = 200;
 
-/// What a strategy did in the last pass of a replay.
+/// The course of a strategy in the last pass of a replay.
 #[derive(Debug)]
 pub struct Course {
     /// The strategy's name.
@@ -31,35 +31,36 @@ pub struct Course {
     pub pending: Vec<(u32, u64)>,
     /// Operations that called the driver. The last may be the request that was refused.
     pub work: Vec<Work>,
-    /// Combinations of calls that an operation made.
+    /// The distinct combinations of driver calls of an operation.
     pub call_sets: Vec<Vec<(Call, u64)>>,
     /// Operations in which all cached memory was given back before a request was tried again.
     pub retries: Vec<u32>,
     /// How memory was divided up after an operation.
     pub samples: Vec<(u32, Fragmentation)>,
-    /// Where blocks lay, if that was asked for.
+    /// The places of blocks, if they were requested.
     pub(crate) map: Option<Map>,
 }
 
-/// What an operation made of the driver.
+/// The driver calls of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// The operation.
     pub op: u32,
     /// The time in the driver, in nanoseconds.
     pub ns: u64,
-    /// Which calls: an index into [`Course::call_sets`].
+    /// The calls: an index into [`Course::call_sets`].
     pub calls: u32,
 }
 
-/// Where blocks lay.
+/// The places of blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Map {
     pub(crate) places: Vec<Place>,
     numbers: FxHashMap<Place, u32>,
     /// The place of each block when it was allocated.
     pub(crate) first: Vec<u32>,
-    /// Blocks whose memory was exchanged, or taken while other streams still used it: from which operation on a block has which place.
+    /// Blocks whose memory was exchanged, or reused while other streams still used it: the operation, the block, and
+    /// its place from then on.
     pub(crate) later: Vec<(u32, u32, u32)>,
     pub(crate) memory: Memory,
     /// Blocks that are in use, by address.
@@ -70,7 +71,7 @@ pub(crate) struct Map {
     pending: Vec<(u32, u32)>,
 }
 
-/// Where a block lies: its addresses, and its memory in their order.
+/// The place of a block: its addresses, and its memory in their order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) address: u64,
@@ -78,8 +79,8 @@ pub(crate) struct Place {
     pub(crate) pieces: Vec<Piece>,
 }
 
-/// Replays a trace and looks on. With `with_map` it is noted where every block lies. `progress` is told how many events of how
-/// many are done.
+/// Replays a trace and records its course, with `with_map` also the place of every block. `progress` receives the
+/// number of events done and of all events.
 ///
 /// # Errors
 /// As [`seamalloc_trace::replay::replay`].
@@ -117,7 +118,7 @@ pub fn course(
     Ok(looker.finish(options, passes))
 }
 
-/// Looks on.
+/// Records the course of a replay.
 struct Looker<'t> {
     gpu: &'t SimGpu,
     tap: Arc<Tap>,
@@ -172,7 +173,7 @@ impl<'t> Looker<'t> {
     }
 
     fn begin_pass(&mut self) {
-        // What came between passes concerns none.
+        // Notes from between two passes belong to neither.
         self.take_notes(0);
         (self.op, self.live) = (0, 0);
         (self.busy_ns, self.calls) = (self.gpu.busy_ns(), self.gpu.call_stats());
@@ -192,7 +193,7 @@ impl<'t> Looker<'t> {
         }
     }
 
-    /// Takes in what the driver did before operation `now`.
+    /// Processes the notes of driver calls before operation `now`.
     fn take_notes(&mut self, now: u32) {
         self.tap.take(&mut self.notes);
         if let Some(map) = &mut self.course.map {
@@ -200,7 +201,7 @@ impl<'t> Looker<'t> {
         }
     }
 
-    /// Notes what operation `op` made of the driver, if anything.
+    /// Records the driver calls of operation `op`, if it made any.
     fn take_work(&mut self, op: u32, allocator: &Allocator) {
         let busy_ns = self.gpu.busy_ns();
         if busy_ns == self.busy_ns {
@@ -216,7 +217,7 @@ impl<'t> Looker<'t> {
         });
         let work = Work { op, ns: busy_ns - self.busy_ns, calls: number };
         match self.course.work.last_mut() {
-            // A free that completes is no operation of its own.
+            // The completion of a free is no operation of its own.
             Some(last) if last.op == op && last.calls == number => last.ns += work.ns,
             _ => self.course.work.push(work),
         }
@@ -280,7 +281,7 @@ impl Watcher for Looker<'_> {
     }
 
     fn end(&mut self, allocator: &Allocator) {
-        // A request that was refused has asked the driver for memory too, and perhaps given some back.
+        // A refused request has called the driver too, and may have given memory back.
         let is_refused = self.op < self.operations;
         let op = if is_refused { self.op } else { self.op.saturating_sub(1) };
         self.take_notes(op);
@@ -291,7 +292,7 @@ impl Watcher for Looker<'_> {
     }
 }
 
-/// Notes the value of a figure from an operation on, where it changes.
+/// Records the value of a figure from an operation on, if it has changed.
 fn change(figure: &mut Vec<(u32, u64)>, op: u32, value: u64) {
     match figure.last_mut() {
         Some((_, last)) if *last == value => {}
@@ -311,7 +312,8 @@ impl Map {
         self.live.insert(address, (block, size));
     }
 
-    /// Ends the pending blocks of which a new block has memory: its stream waits on the GPU for those that use them.
+    /// Ends the pending blocks whose memory a new block reuses: the new block's stream waits on the GPU for the streams
+    /// that use them.
     fn end_taken(&mut self, new: &Place, now: u32) {
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|(block, place)| {
@@ -329,7 +331,7 @@ impl Map {
         self.pending = pending;
     }
 
-    /// Returns the place that a block has now.
+    /// Returns the current place of a block.
     fn place_of(&self, block: u32) -> Option<u32> {
         let last = self.later.iter().rev().find(|(of, ..)| *of == block).map(|(.., place)| *place);
         last.or_else(|| self.first.get(block as usize).copied())
@@ -338,7 +340,7 @@ impl Map {
     fn remove(&mut self, block: u32) {
         self.pending.retain(|(pending, _)| *pending != block);
         let Some(address) = self.addresses.get(block as usize) else { return };
-        // Another block may lie there already.
+        // Another block may have the address already.
         if self.live.get(address).is_some_and(|(there, _)| *there == block) {
             self.live.remove(address);
         }
@@ -352,7 +354,7 @@ impl Map {
         })
     }
 
-    /// Takes in calls of the driver. Blocks that stay and get other memory by them get new places.
+    /// Processes notes of driver calls. Blocks whose memory was exchanged get new places.
     fn apply(&mut self, notes: &[crate::tap::Note], now: u32) {
         let mut changed: Vec<(u32, u64, u64)> = Vec::new();
         for note in notes {

@@ -1,4 +1,4 @@
-//! What the page is told: of each job its operations, of each strategy its course and, where it was noted, its map.
+//! The data of the page: the operations of each job, and the course and optional map of each strategy.
 //!
 //! Owns: the names of columns and keys, which `crates/page/assets/` reads.
 
@@ -17,37 +17,37 @@ use serde_json::{Value, json};
 
 /// The most owners of free memory that a sample names; the others are added up.
 const MOST_OWNERS: usize = 16;
-/// Calls by which the CPU waits for the GPU, as `cpu_syncs` counts them.
+/// Calls in which the CPU waits for the GPU, as `cpu_syncs` counts them.
 const CPU_WAITS: [Call; 3] = [Call::EventSynchronize, Call::StreamSynchronize, Call::Free];
 
-/// A trace with what strategies made of it.
+/// A trace with the courses of strategies.
 #[derive(Debug)]
 pub struct Job<'t> {
     trace: &'t Trace,
     device: String,
     capacity: u64,
-    /// What each strategy did, in the order in which they are shown.
+    /// The course of each strategy, in the order of the page.
     pub courses: Vec<Course>,
-    /// The verdict on the job; `None` where nobody asked.
+    /// The verdict on the job; `None` if none was requested.
     pub verdict: Option<Judgement>,
-    /// What each strategy would hold, and how large steps could be, on the same device; empty where nobody asked.
+    /// The memory of each strategy, and the largest steps, on the same device; empty if not requested.
     pub whatif: Vec<WhatIf>,
-    /// What each costs on devices that are nearly too small; empty where nobody asked.
+    /// The costs on devices with hardly enough memory; empty if not requested.
     pub cliff: Vec<CliffReport>,
-    /// Where the program made its requests, if the recording says it.
+    /// The stacks of the program's requests, if the recording has them.
     pub origins: Option<Origins>,
     /// Parts of the paths of files that count as libraries, as [`Lines::of`] takes them.
     pub libraries: Vec<String>,
 }
 
-/// Data under the name of an element of the page.
+/// Data for the page, under the name of an element.
 pub(crate) struct Blob {
     pub(crate) id: String,
     pub(crate) text: String,
 }
 
 impl<'t> Job<'t> {
-    /// A job with the courses of strategies, all on the device of `options`.
+    /// Makes a job with the courses of strategies, all on the device of `options`.
     #[must_use]
     pub fn new(trace: &'t Trace, options: &ReplayOptions, courses: Vec<Course>) -> Self {
         Self {
@@ -63,12 +63,12 @@ impl<'t> Job<'t> {
         }
     }
 
-    /// The trace's name.
+    /// Returns the trace's name.
     pub(crate) fn name(&self) -> &str {
         &self.trace.name
     }
 
-    /// Everything that the page is told of job `number`.
+    /// Returns all data of job `number`.
     pub(crate) fn blobs(&self, number: usize) -> Vec<Blob> {
         let mut blobs = vec![Blob { id: format!("job-{number}"), text: self.pack() }];
         for (index, course) in self.courses.iter().enumerate() {
@@ -80,7 +80,7 @@ impl<'t> Job<'t> {
         blobs
     }
 
-    /// The operations of the trace, whoever carries them out, and the figures of all strategies.
+    /// Returns the operations of the trace and the figures of all strategies.
     fn pack(&self) -> String {
         let mut pack = Pack::default();
         let mut columns = Operations::default();
@@ -130,11 +130,11 @@ impl<'t> Job<'t> {
 /// The operations of a trace, as the page carries them.
 #[derive(Default)]
 struct Operations {
-    /// 0: an allocation. n: the n-th last block so far is freed.
+    /// One number for each operation: 0 is an allocation, n frees the n-th last block so far.
     ops: Vec<u64>,
     sizes: Vec<u64>,
     streams: Vec<u64>,
-    /// Blocks whose free completed later than it was requested: before which operation.
+    /// Blocks whose free completed later than it was requested, each with the operation before which it completed.
     deferred: Vec<(u32, u64)>,
     /// The block that the last event freed.
     freed: Option<u32>,
@@ -205,16 +205,16 @@ fn pack_course(course: &Course) -> String {
     finish(pack, about)
 }
 
-/// How memory was divided up after an operation.
+/// Returns the division of memory after an operation.
 fn sample(op: u32, memory: &Fragmentation) -> Value {
     let mut shown = memory.clone();
-    // Those with the most stranded bytes are named.
+    // The pools with the most stranded bytes are named.
     shown.pools.sort_by_key(|pool| std::cmp::Reverse((pool.stranded, pool.free)));
     let rest = shown.pools.split_off(shown.pools.len().min(MOST_OWNERS));
     let mut value = fragmentation_json(&shown);
     if let Value::Object(figures) = &mut value {
         figures.remove("streams");
-        // Figures that follow from the pools are those of all.
+        // Figures computed from the pools include all pools.
         figures.insert("stranded".to_owned(), memory.stranded().into());
         figures.insert("op".to_owned(), op.into());
         let free: u64 = rest.iter().map(|pool| pool.free).sum();
@@ -246,7 +246,7 @@ fn pack_map(map: &Map) -> String {
     pack.deltas("chunk_start", chunks.clone().map(|chunk| chunk.at.start / unit));
     pack.numbers("chunk_size", chunks.clone().map(|chunk| chunk.at.size / unit));
     pack.deltas("chunk_from", chunks.clone().map(|chunk| u64::from(chunk.from)));
-    // 0: it stays.
+    // 0 means that the chunk stays.
     pack.numbers("chunk_until", chunks.map(|chunk| chunk.until.map_or(0, |op| u64::from(op) + 1)));
     let mut ranges = map.memory.reservations.clone();
     ranges.sort_unstable();
@@ -288,7 +288,7 @@ mod tests {
         [TraceEvent::FreeRequested { block }, TraceEvent::FreeCompleted { block }]
     }
 
-    /// Three blocks of 20 MiB and one of 4, of which two are freed, and a large one that only joined memory serves at once.
+    /// Three blocks of 20 MiB and one of 4, of which two are freed, and a large one that only joined memory can serve.
     fn trace() -> Trace {
         let events = [
             vec![alloc(20 * MIB, 0), alloc(4 * MIB, 0), alloc(20 * MIB, 0), alloc(20 * MIB, 1)],
@@ -321,7 +321,8 @@ mod tests {
         assert_eq!(about["streams"], json!(["0x0", "0x7"]));
     }
 
-    /// Every byte of a block is in a piece; a stitched block has several, and none of two blocks that live at once overlap.
+    /// Every byte of a block is in a piece; a stitched block has several pieces, and the pieces of two live blocks
+    /// never overlap.
     #[test]
     fn pieces_are_whole_blocks() {
         let trace = trace();

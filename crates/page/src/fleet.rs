@@ -1,6 +1,6 @@
-//! The page of a whole job, `seamalloc fleet`: every rank, beside the others.
+//! The page of a whole job, `seamalloc fleet`: every rank beside the others.
 //!
-//! Owns: which assets it has, and that what it is given is of `seamalloc fleet --json`.
+//! Owns: the list of assets, and the check that the input is of `seamalloc fleet --json`.
 
 use crate::html::{LIBRARY, REPOSITORY, element, escaped, filled};
 use crate::pack::Pack;
@@ -14,7 +14,7 @@ const STYLES: [&str; 5] = [
     include_str!("../assets/fleet.css"),
     include_str!("../assets/print.css"),
 ];
-/// In the order in which they need each other.
+/// The scripts, in the order of their dependencies.
 const SCRIPTS: [&str; 7] = [
     include_str!("../assets/units.js"),
     include_str!("../assets/decode.js"),
@@ -25,11 +25,10 @@ const SCRIPTS: [&str; 7] = [
     include_str!("../assets/fleet.js"),
 ];
 
-/// Returns the page of a job, HTML. `job` is what `seamalloc fleet --json` printed; `name` stands above it, and `command` is how the
-/// page was made.
+/// Returns the page of a job, HTML. `job` is the output of `seamalloc fleet --json`, `name` the heading, and `command`
+/// the command that made the page.
 ///
-/// # Errors
-/// What is missing of such a job, in words.
+/// The missing part of the job, in words.
 pub fn fleet_html(name: &str, command: &str, job: &Value) -> Result<String, String> {
     for (key, is) in [
         ("job", job["job"]["strategies"].is_object() && job["job"]["sentences"].is_array()),

@@ -1,4 +1,4 @@
-//! The page: what it looks like and what it does, from `assets/` and `vendor/`, with the data of jobs.
+//! The page: its look and its scripts, from `assets/` and `vendor/`, with the data of jobs.
 
 use crate::data::Job;
 use serde_json::json;
@@ -10,16 +10,16 @@ const STYLES: [&str; 4] = [
     include_str!("../assets/page.css"),
     include_str!("../assets/print.css"),
 ];
-/// The charting library, and its licence, which goes with it wherever the page goes.
+/// The charting library, and its licence, which every page includes.
 pub(crate) const LIBRARY: [&str; 4] = [
     "/*!\n",
     include_str!("../vendor/uplot-1.6.32/LICENSE"),
     "*/\n",
     include_str!("../vendor/uplot-1.6.32/uPlot.iife.min.js"),
 ];
-/// Where documentation is, which the page links.
+/// The repository, whose documentation the page links.
 pub(crate) const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
-/// In the order in which they need each other.
+/// The scripts, in the order of their dependencies.
 const SCRIPTS: [&str; 13] = [
     include_str!("../assets/units.js"),
     include_str!("../assets/decode.js"),
@@ -36,7 +36,7 @@ const SCRIPTS: [&str; 13] = [
     include_str!("../assets/page.js"),
 ];
 
-/// Returns the page of these jobs, HTML. `command` is how it was made.
+/// Returns the page of these jobs, HTML. `command` is the command that made it.
 #[must_use]
 pub fn html(command: &str, jobs: &[Job<'_>]) -> String {
     let names: Vec<_> = jobs.iter().map(Job::name).collect();
@@ -64,7 +64,8 @@ pub(crate) fn element(kind: &str, id: &str, content: &str) -> String {
     format!("<script type=\"{kind}\" id=\"{id}\">{content}</script>\n")
 }
 
-/// The template with `<!--NAME-->` and `/*NAME*/` replaced by their parts. What is put in is not looked at again.
+/// Returns the template with `<!--NAME-->` and `/*NAME*/` replaced by their parts. Inserted parts are not searched
+/// again.
 pub(crate) fn filled(template: &str, parts: &[(&str, &str)]) -> String {
     let mut out = String::with_capacity(template.len() + parts.iter().map(|(_, part)| part.len()).sum::<usize>());
     let mut rest = template;

@@ -1,6 +1,6 @@
-//! The page of memory at one moment, of snapshots without a history: words and tables, and no script.
+//! The page of memory at one moment, of snapshots without a history: words and tables, without a script.
 //!
-//! Owns: the elements of which it is made.
+//! Owns: the elements of the page.
 
 use crate::html::{escaped, filled};
 
@@ -11,7 +11,7 @@ const STYLES: [&str; 3] =
 /// Figures in rows, of which the first cell names the row.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
-    /// The sentence above it.
+    /// The sentence above the table.
     pub caption: String,
     /// The headings of the columns.
     pub headings: Vec<String>,
@@ -32,7 +32,7 @@ pub struct LayoutWords {
     pub tables: Vec<PageTable>,
 }
 
-/// Returns the page of these layouts, HTML. `command` is how it was made.
+/// Returns the page of these layouts, HTML. `command` is the command that made it.
 #[must_use]
 pub fn layout_html(command: &str, layouts: &[LayoutWords]) -> String {
     let names: Vec<_> = layouts.iter().map(|layout| layout.name.as_str()).collect();

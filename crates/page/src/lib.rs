@@ -1,4 +1,4 @@
-//! A page that shows what allocators make of a trace, for looking: one HTML file that needs nothing else.
+//! A page that shows the memory of a trace with each allocator: one self-contained HTML file.
 //!
 //! ```text
 //! tap, memory     which memory the driver gave, and where it is mapped

@@ -1,14 +1,14 @@
-//! Which physical memory lies at which address, and a place for all of it on one axis.
+//! The physical memory at each address, and a place for each chunk on one axis.
 //!
-//! Owns: the axis. Physical memory has no order: each chunk gets the lowest place that is long enough for it, when it is
-//! made, so that the axis is about as long as the most that is held.
+//! Owns: the axis. Physical memory has no order: a new chunk gets the lowest place that is long enough, so that the
+//! axis is about as long as the peak of held memory.
 
 use crate::tap::Note;
 use rustc_hash::FxHashMap;
 use seamalloc::driver::Handle;
 use std::collections::BTreeMap;
 
-/// Bytes one behind the other on the axis of physical memory.
+/// A contiguous range on the axis of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Piece {
     pub(crate) start: u64,
@@ -22,11 +22,11 @@ impl Piece {
     }
 }
 
-/// Memory that the driver gave at once: a handle, or an allocation of plain memory.
+/// Memory of one driver call: a handle, or an allocation of plain memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) at: Piece,
-    /// Before which operation it came; `until`: before which it went, if it did.
+    /// The operation before which the chunk was made; `until`: the one before which it was given back, if it was.
     pub(crate) from: u32,
     pub(crate) until: Option<u32>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Chunk {
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     size: u64,
-    /// Where its memory lies on the axis.
+    /// The place of its memory on the axis.
     start: u64,
     owner: Owner,
 }
@@ -43,9 +43,9 @@ struct Mapping {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Handle(Handle),
-    /// Plain memory: the chunk itself.
+    /// Plain memory: the index of its chunk.
     Plain(usize),
-    /// Memory of the driver's pool, of which it does not tell where it lies.
+    /// Memory of the driver's pool, whose physical place the driver does not report.
     Pool,
 }
 
@@ -56,7 +56,7 @@ struct Held {
     released: bool,
 }
 
-/// The memory of a device, as far as its driver was asked for it.
+/// The memory of a device, as seen from its driver calls.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     axis: Axis,
@@ -65,12 +65,12 @@ pub(crate) struct Memory {
     mappings: BTreeMap<u64, Mapping>,
     /// Every reservation that was made: first byte and bytes.
     pub(crate) reservations: Vec<(u64, u64)>,
-    /// The lowest address that the driver's pool gave.
+    /// The lowest address of the driver's pool.
     pool_base: Option<u64>,
 }
 
 impl Memory {
-    /// Takes in what a call did before operation `now`. Returns the addresses that lead to other memory than before.
+    /// Applies a note of a call before operation `now`. Returns the addresses whose memory has changed.
     pub(crate) fn apply(&mut self, note: Note, now: u32) -> Option<(u64, u64)> {
         match note {
             Note::Reserved { address, size } => {
@@ -111,7 +111,7 @@ impl Memory {
                 None
             }
             Note::Pooled { address, size } => {
-                // A pool is one range of addresses, and none of its memory is ours to order.
+                // A pool is one range of addresses, and its memory is shown in that order.
                 let base = *self.pool_base.get_or_insert(address);
                 let start = address.saturating_sub(base);
                 self.mappings.insert(address, Mapping { size, start, owner: Owner::Pool });
@@ -124,8 +124,8 @@ impl Memory {
         }
     }
 
-    /// Returns where the memory at these addresses lies on the axis, in the order of the addresses. Addresses without memory
-    /// are left out.
+    /// Returns the places on the axis of the memory at these addresses, in the order of the addresses. Addresses
+    /// without memory are left out.
     pub(crate) fn pieces(&self, address: u64, size: u64) -> Vec<Piece> {
         let end = address.saturating_add(size);
         let mut out: Vec<Piece> = Vec::new();
@@ -144,7 +144,7 @@ impl Memory {
         out
     }
 
-    /// A new pass begins: what is gone is forgotten, and what is there was there before its first operation.
+    /// Begins a pass: chunks that were given back are dropped, and the others count as made before its first operation.
     pub(crate) fn begin_pass(&mut self) {
         let mut kept = Vec::new();
         let mut moved = FxHashMap::default();
@@ -197,7 +197,7 @@ impl Memory {
     }
 }
 
-/// Which places of the axis are free.
+/// The free places of the axis.
 #[derive(Debug, Default)]
 struct Axis {
     /// Free places below the end, by their first byte, with their bytes. No two of them touch.
@@ -253,7 +253,7 @@ mod tests {
     fn memory_that_is_mapped_twice_is_in_one_place() {
         let mut memory = Memory::default();
         (0..3).for_each(|n| made(&mut memory, n, 2 * MIB, (100 + 2 * n) * MIB));
-        // A view of the third and the first.
+        // A view of the third and the first chunk.
         for (at, handle) in [(500, 2), (502, 0)] {
             memory.apply(Note::Mapped { address: at * MIB, size: 2 * MIB, offset: 0, handle: Handle(handle) }, 1);
         }

@@ -1,11 +1,11 @@
-//! How data travel in the page: columns of whole numbers and a description of them, deflated, as text.
+//! The encoding of data in the page: columns of whole numbers and a description of them, deflated, as text.
 //!
 //! ```text
 //! 4 bytes, little-endian: the length of the description
 //! the description, JSON: {"columns": {NAME: [OFFSET, COUNT, DELTAS]}, …}
 //! the columns: numbers in groups of 7 bits, the lowest first, the top bit set where another group follows
 //! ```
-//! A column of deltas has the difference from the number before, twice as large, less one where it is negative.
+//! A column of deltas has twice the difference d from the number before, or -2d - 1 for a negative d.
 //! `crates/page/assets/decode.js` reads it. Numbers stay below 2^53, so that a browser has them exactly.
 
 use base64::Engine;
@@ -15,7 +15,7 @@ use flate2::write::DeflateEncoder;
 use serde_json::{Map, Value, json};
 use std::io::Write;
 
-/// Columns and what describes them.
+/// Columns and their description.
 #[derive(Debug, Default)]
 pub(crate) struct Pack {
     columns: Map<String, Value>,
@@ -28,7 +28,7 @@ impl Pack {
         self.column(name, false, numbers);
     }
 
-    /// Adds a column of numbers that are near to those before them.
+    /// Adds a column of numbers as differences, for numbers that are near to those before them.
     pub(crate) fn deltas(&mut self, name: &str, numbers: impl Iterator<Item = u64>) {
         let mut last = 0u64;
         let deltas = numbers.map(|number| {
@@ -53,7 +53,7 @@ impl Pack {
         self.columns.insert(name.to_owned(), json!([offset, count, deltas]));
     }
 
-    /// Returns it as text, with more that describes it.
+    /// Returns the columns as text, with further entries of the description.
     pub(crate) fn text(self, mut description: Map<String, Value>) -> String {
         description.insert("columns".to_owned(), self.columns.into());
         let description = Value::from(description).to_string();
@@ -66,7 +66,7 @@ impl Pack {
     }
 }
 
-/// How hard it is tried to make the page small: beyond this it takes long for little.
+/// The compression level: higher ones take long for little gain.
 const LEVEL: u32 = 6;
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
     use std::io::Read;
 
-    /// Reads what a page has, as its script does.
+    /// Reads the data of a page, as its script does.
     pub(crate) fn read(text: &str) -> (Value, BTreeMap<String, Vec<u64>>) {
         let mut bytes = Vec::new();
         DeflateDecoder::new(&*STANDARD.decode(text).unwrap()).read_to_end(&mut bytes).unwrap();

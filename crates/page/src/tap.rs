@@ -1,18 +1,18 @@
-//! A layer over the simulated GPU that notes which memory comes, goes and is mapped where.
+//! A layer over the simulated GPU that notes which memory is created, released and mapped.
 
 use parking_lot::Mutex;
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Driver, DriverResult, ForwardingDriver, Handle, MemoryPool, StreamId};
 use std::sync::Arc;
 
-/// A call of the driver that changed where memory is. Sizes are bytes.
+/// A driver call that changed memory or mappings. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
     /// Physical memory was made.
     Created { handle: Handle, size: u64 },
-    /// The allocator gave its handle up; the memory goes when no mapping is left.
+    /// The allocator released its handle; the memory is freed when no mapping is left.
     Released { handle: Handle },
-    /// Memory was mapped, from `offset` in it on.
+    /// Memory was mapped, from the byte at `offset` on.
     Mapped { address: u64, size: u64, offset: u64, handle: Handle },
     /// All mappings in the range ended.
     Unmapped { address: u64, size: u64 },
@@ -22,7 +22,7 @@ pub(crate) enum Note {
     Given { address: u64 },
     /// Memory of the driver's own pool was taken.
     Pooled { address: u64, size: u64 },
-    /// It was given back to the pool.
+    /// Memory was given back to the driver's pool.
     Returned { address: u64 },
     /// Addresses were reserved.
     Reserved { address: u64, size: u64 },
@@ -39,7 +39,7 @@ impl Tap {
         Self { gpu, notes: Mutex::default() }
     }
 
-    /// Moves what was noted since the last time into `out`, which is empty then.
+    /// Moves the notes since the last call into `out`, which must be empty.
     pub(crate) fn take(&self, out: &mut Vec<Note>) {
         out.clear();
         std::mem::swap(&mut *self.notes.lock(), out);

@@ -1,7 +1,7 @@
 //! Simulated annealing over the order in which buffers are placed by first fit.
 //!
-//! Owns: the moves and the temperature. The cost of an order is the peak that first fit comes to in it. Any plan that
-//! cannot be pushed down is that of some order, so the least peak is that of one.
+//! Owns: the moves and the temperature. The cost of an order is the peak of first fit in it. Any plan that cannot be
+//! pushed down is the first fit of some order, so some order has the least peak.
 
 use crate::check::Plan;
 use crate::fit::{Fit, Placed};
@@ -10,15 +10,15 @@ use crate::orders::by_size;
 use crate::random::Random;
 use crate::search::Search;
 
-/// The temperature at the beginning of a round, as a part of the peak, and at its end.
+/// The temperature at the beginning of a round and at its end, as parts of the peak.
 const HOT: f64 = 0.02;
 const COLD: f64 = 0.0002;
 /// Moves of the first round, for each buffer; each further round has twice as many.
 const MOVES: u64 = 20;
-/// Buffers that are placed between two looks at the clock.
+/// The number of buffers placed between two checks of the clock.
 const BETWEEN_LOOKS: usize = 64;
 
-/// An order, and what first fit comes to in it.
+/// An order, and the result of first fit in it.
 struct Walk<'a> {
     placed: Placed<'a>,
     order: Vec<u32>,
@@ -31,7 +31,7 @@ impl<'a> Walk<'a> {
         Self { placed: Placed::new(instance), peaks: vec![0; order.len() + 1], order }
     }
 
-    /// Places the buffers from one of the order on anew. `None`: the search is over.
+    /// Places the buffers again, from index `from` of the order on. Returns `None` if the search is over.
     fn place_from(&mut self, from: usize, search: &Search) -> Option<u64> {
         self.order[from..].iter().for_each(|buffer| self.placed.remove(*buffer));
         let mut peak = self.peaks[from];
@@ -50,7 +50,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Searches until the search is over. The same seed takes the same steps; how many, the clock says.
+/// Searches until the search is over. The same seed takes the same steps; the clock limits their number.
 pub(crate) fn annealing(instance: &Instance, search: &Search, seed: u64) {
     instance.list(search);
     let mut random = Random::new(seed);
@@ -67,7 +67,7 @@ pub(crate) fn annealing(instance: &Instance, search: &Search, seed: u64) {
         let mut temperature = HOT * cost as f64;
         for _ in 0..moves {
             temperature *= cooling;
-            // Another thread has a better plan: its order is the way to it.
+            // Another thread has a better plan: the walk continues from its order.
             if search.peak() < best
                 && let Some(plan) = search.best()
             {
@@ -97,11 +97,12 @@ pub(crate) fn annealing(instance: &Instance, search: &Search, seed: u64) {
     }
 }
 
-/// A buffer of the order that is moved, and where to: half of the time one at the peak comes earlier.
+/// Returns a move: the index of a buffer and its new index. Half of the time a buffer at the peak is moved to an
+/// earlier place.
 fn step(walk: &Walk<'_>, random: &mut Random, cost: u64) -> (usize, usize) {
     let count = walk.order.len();
     if random.below(2) == 0 {
-        // The first that reaches the peak.
+        // The index of the first buffer that reaches the peak.
         let at = walk.peaks.partition_point(|peak| *peak < cost).saturating_sub(1);
         if at > 0 {
             return (at, random.below(at));
@@ -110,7 +111,7 @@ fn step(walk: &Walk<'_>, random: &mut Random, cost: u64) -> (usize, usize) {
     (random.below(count), random.below(count))
 }
 
-/// Moves what is at one place to another; what lies between moves up.
+/// Moves the buffer at one index to another; the buffers between move by one.
 fn rotate(order: &mut [u32], from: usize, to: usize) {
     if from < to {
         order[from..=to].rotate_left(1);

@@ -19,13 +19,13 @@ use crate::search::Search;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Lines between two looks at the clock.
+/// The number of lines between two checks of the clock.
 const BETWEEN_LOOKS: usize = 256;
 /// Blocks in a leaf of the tree.
 const LEAF: usize = 8;
 
-/// The plan. Where a buffer has a fixed offset, an alignment or gaps, of which the method knows nothing, its offsets only
-/// give the order for first fit.
+/// Returns the plan. If a buffer has a fixed offset, an alignment or gaps, which the method does not support, the
+/// offsets only give the order for first fit.
 pub(crate) fn chainer(instance: &Instance, search: &Search) -> Option<Plan> {
     let plan = lines(instance, instance.all().collect(), search)?;
     let is_plain = instance.is_solid
@@ -39,9 +39,9 @@ pub(crate) fn chainer(instance: &Instance, search: &Search) -> Option<Plan> {
     place_all(instance, order, Fit::First, search)
 }
 
-/// An order for first fit: the buffers of so many bytes or more from the lowest to the highest, as the lines have them, and the
-/// others in their order, for the holes that these leave. Small buffers are in the way of lines: a line ends where one
-/// of them does. `None` where the search is over before.
+/// Returns an order for first fit: the buffers of `bytes` or more by their offsets on the lines, then the others in
+/// their order, for the holes. Small buffers would end the lines of large ones. Returns `None` if the search is over
+/// before.
 pub(crate) fn larger_first(
     instance: &Instance,
     least: u64,
@@ -56,7 +56,7 @@ pub(crate) fn larger_first(
     Some(larger)
 }
 
-/// A part of time, and the offset from which on it is free.
+/// A part of time, and the offset above which it is free.
 #[derive(Clone, Copy)]
 struct Line {
     first: u32,
@@ -64,7 +64,7 @@ struct Line {
     offset: u64,
 }
 
-/// Places these buffers; the offsets of others are 0.
+/// Places these buffers; the offsets of all others are 0.
 fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan> {
     if search.is_over() {
         return None;
@@ -73,7 +73,7 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
     let mut blocks = Blocks::new(instance, buffers);
     let mut offsets = vec![0; instance.len()];
     let mut peak = 0;
-    // The line that begins at each section; the end of 0 says that none does.
+    // The line that begins at each section; an end of 0 means none.
     let sections = instance.sections.loads.len() as u32;
     let mut lines = vec![Line { first: 0, end: 0, offset: 0 }; sections as usize];
     let mut begins_before = vec![0_u32; sections as usize + 1];
@@ -93,7 +93,7 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
             break;
         }
         if (now.offset, now.end) != (offset, end) {
-            // It was lifted or divided since.
+            // The line was lifted or divided since.
             continue;
         }
         step += 1;
@@ -117,11 +117,11 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
             }
             continue;
         }
-        // Lifted to its lower neighbour; it merges with all that are then at the same offset.
+        // The line is lifted to its lower neighbour, and merges with all lines at the same offset.
         let left_of = (first > 0).then(|| lines[begins_before[first as usize] as usize]);
         let right_of = (end < sections).then(|| lines[end as usize]);
         let Some(to) = [left_of, right_of].iter().flatten().map(|line| line.offset).min() else {
-            // The whole of time is one line, and whatever is left fits on it: there is nothing left.
+            // The line is the whole of time, so any remaining buffer would fit: none remains.
             break;
         };
         let merged = |line: Option<Line>| line.filter(|line| line.offset == to);
@@ -135,27 +135,28 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
     (!search.is_over() || left == 0).then_some(Plan { offsets, peak })
 }
 
-/// The blocks that are not placed, to be found by where they begin and end: a k-d tree in which each node knows the
-/// longest life below it.
+/// The blocks that are not placed, found by their begin and end: a k-d tree in which each node has the longest life
+/// below it.
 struct Blocks<'a> {
     instance: &'a Instance,
-    /// In the order of the leaves.
+    /// The blocks, in the order of the leaves.
     blocks: Vec<u32>,
     nodes: Vec<Node>,
 }
 
 #[derive(Clone, Copy)]
 struct Node {
-    /// The blocks below it.
+    /// The index of the node's first block.
     from: u32,
     to: u32,
-    /// The child that stands right behind it has the first half of the blocks, this one the second; 0: it is a leaf.
+    /// The child directly behind the node has the first half of the blocks, this index is the child with the second; 0
+    /// in a leaf.
     second: u32,
-    /// The latest beginning and the earliest end of the blocks below it that are left.
+    /// The latest begin and the earliest end of the remaining blocks below the node.
     first: u32,
     end: u32,
-    /// The longest life of those that are left, and then the size and the number, reversed, so that of equal ones the
-    /// first is taken.
+    /// The longest life of the remaining blocks, then the size and the number, reversed, so that the first of equal
+    /// blocks is taken.
     longest: Option<(u64, u64, Reverse<u32>)>,
 }
 
@@ -209,7 +210,7 @@ impl<'a> Blocks<'a> {
         self.nodes[index] = node;
     }
 
-    /// Takes the block out that lives longest of those within these sections.
+    /// Removes and returns the block with the longest life within these sections.
     fn take_longest(&mut self, first: u32, end: u32) -> Option<u32> {
         let mut best = None;
         if !self.nodes.is_empty() {
@@ -234,7 +235,7 @@ impl<'a> Blocks<'a> {
             }
             return;
         }
-        // What has the longer one first cuts the other off more often.
+        // Visiting the child with the longer life first prunes the other more often.
         let (one, other) = (index + 1, node.second as usize);
         let (one, other) =
             if self.nodes[one].longest >= self.nodes[other].longest { (one, other) } else { (other, one) };
@@ -242,7 +243,7 @@ impl<'a> Blocks<'a> {
         self.look(other, within, best);
     }
 
-    /// Takes the block with this key out below a node; says whether it was there.
+    /// Removes the block with this key below a node. Returns whether it was there.
     fn remove(&mut self, index: usize, block: u32, key: Option<(u64, u64, Reverse<u32>)>) -> bool {
         let node = self.nodes[index];
         let (first, end) = self.instance.sections.hull(block);
@@ -252,7 +253,7 @@ impl<'a> Blocks<'a> {
         if node.second == 0 {
             let own = &mut self.blocks[node.from as usize..node.to as usize];
             let Some(at) = own.iter().position(|other| *other == block) else { return false };
-            // The list of a leaf gets shorter at its end.
+            // The list of a leaf shrinks at its end.
             own[at..].rotate_left(1);
             self.nodes[index].to -= 1;
         } else if !self.remove(index + 1, block, key) && !self.remove(node.second as usize, block, key) {
@@ -285,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_line_on_which_nothing_fits_is_lifted() {
-        // Behind the first block stands a line at 0 of one section; what is left needs two, and goes above.
+        // Behind the first block a line at 0 of one section is left; the remaining blocks need two, and go above.
         assert_eq!(offsets(&[(0, 6, 4), (4, 8, 2), (6, 8, 1)]), [0, 4, 0]);
     }
 
@@ -307,7 +308,7 @@ mod tests {
         }
     }
 
-    /// The small one ends the line on which the two large ones would lie.
+    /// The small buffer would end the line of the two large ones.
     #[test]
     fn small_buffers_are_not_in_the_way_of_larger_ones() {
         let of =

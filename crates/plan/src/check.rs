@@ -1,22 +1,22 @@
-//! Judges plans, without anything that made them.
+//! Checks plans, independently of the methods.
 //!
 //! Owns: the sweep that finds two buffers in the same memory at the same time.
 
 use crate::problem::Problem;
 use std::collections::BTreeMap;
 
-/// Why a plan is none.
+/// The error of an invalid plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// It has too few or too many offsets.
+    /// The plan has too few or too many offsets.
     #[error("the plan has {found} offsets; expected {expected}, one for each buffer")]
     Count {
-        /// Offsets.
+        /// The number of offsets.
         found: usize,
-        /// Buffers.
+        /// The number of buffers.
         expected: usize,
     },
-    /// An offset is no multiple of the alignment, or not the one that the buffer has in any case.
+    /// An offset is not a multiple of the alignment, or not the buffer's fixed offset.
     #[error("buffer {id} is planned at {offset}, where it may not be")]
     Offset {
         /// The buffer.
@@ -24,12 +24,12 @@ pub enum CheckError {
         /// Its offset in the plan.
         offset: u64,
     },
-    /// The plan says another peak than its offsets have.
+    /// The plan's peak is not the peak of its offsets.
     #[error("the plan says a peak of {said} bytes; its offsets need {needed}")]
     Peak {
-        /// As the plan has it.
+        /// The peak in the plan.
         said: u64,
-        /// As counted.
+        /// The peak of the offsets.
         needed: u64,
     },
     /// Two buffers share memory.
@@ -54,10 +54,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Judges the plan: every buffer at an offset that it may have, and no two in the same memory at the same time.
+    /// Checks the plan: every buffer has an allowed offset, and no two buffers share memory at the same time.
     ///
-    /// # Errors
-    /// The first mistake.
+    /// The first violation.
     pub fn check(&self, problem: &Problem) -> Result<(), CheckError> {
         let buffers = problem.buffers();
         if self.offsets.len() != buffers.len() {

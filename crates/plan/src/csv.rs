@@ -22,7 +22,7 @@ const MAX_LINE: u64 = 1 << 20;
 /// Characters of a line that an error shows.
 const SHOWN: usize = 40;
 
-/// What is wrong with a csv of buffers, and where.
+/// The errors of a csv of buffers.
 #[derive(Debug, thiserror::Error)]
 pub enum CsvError {
     /// The file cannot be read.
@@ -30,19 +30,19 @@ pub enum CsvError {
     Io {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Something else was expected.
+    /// The content is not as expected.
     #[error("{file}, line {line}: found {found}, expected {expected}")]
     Malformed {
         /// The file.
         file: String,
         /// The line, from 1.
         line: u64,
-        /// What stands there.
+        /// The content found.
         found: String,
-        /// What should.
+        /// The content expected.
         expected: String,
     },
     /// A buffer breaks a rule.
@@ -55,7 +55,7 @@ pub enum CsvError {
         /// The rule.
         source: BufferError,
     },
-    /// No buffer is in it.
+    /// The file has no buffer.
     #[error("{file}: holds no buffer; expected at least one behind the header id,lower,upper,size")]
     Empty {
         /// The file.
@@ -63,7 +63,7 @@ pub enum CsvError {
     },
 }
 
-/// What a column says.
+/// The meaning of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Id,
@@ -98,8 +98,8 @@ const OTHER_NAMES: [(&str, Column); 5] = [
 /// Columns that every file has.
 const REQUIRED: &str = "id, lower, upper and size";
 
-/// Says whether a file that begins like this means to be such a csv, so that it can be told from a trace: whether a column
-/// of its first line has a name that is known.
+/// Returns whether a file that begins like this is such a csv, and not a trace: a column of its first line has a known
+/// name.
 #[must_use]
 pub fn is_csv(beginning: &[u8]) -> bool {
     let line = beginning.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -107,7 +107,8 @@ pub fn is_csv(beginning: &[u8]) -> bool {
     names.any(|name| line.trim_ascii_end().split(|byte| *byte == b',').any(|column| column == name))
 }
 
-/// The columns of a header, and whether the end is the last moment itself; or what was found and what was expected.
+/// Returns the columns of a header, and whether the end is the last moment itself; or the text found and the text
+/// expected.
 fn columns(line: &str) -> Result<(Vec<Column>, bool), (String, String)> {
     let mut columns = Vec::new();
     for name in line.split(',') {
@@ -132,7 +133,7 @@ fn columns(line: &str) -> Result<(Vec<Column>, bool), (String, String)> {
     Ok((columns, line.split(',').any(|name| name == "end")))
 }
 
-/// Reads a problem; `file` stands in errors, `name` is the problem's.
+/// Reads a problem; errors name `file`, `name` is the problem's.
 ///
 /// # Errors
 /// [`CsvError`], with the line and what was expected there.
@@ -234,7 +235,7 @@ impl Reader<'_> {
     }
 }
 
-/// `3-5` or `3-5@0:16`.
+/// Parses a gap: `3-5` or `3-5@0:16`.
 fn gap(text: &str) -> Option<Gap> {
     let (moments, window) = match text.split_once('@') {
         Some((moments, window)) => (moments, Some(window)),

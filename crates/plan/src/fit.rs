@@ -1,6 +1,6 @@
 //! Placing buffers one after the other, in a given order.
 //!
-//! Owns: where a buffer fits between those that are placed already, by their pairs or by an index. First fit takes the lowest
+//! Owns: the search for a place between the placed buffers, by their pairs or by an index. First fit takes the lowest
 //! place, best fit the tightest.
 
 use crate::check::Plan;
@@ -8,39 +8,39 @@ use crate::neighbours::Instance;
 use crate::search::Search;
 use crate::taken::Taken;
 
-/// Buffers between two looks at the clock.
+/// The number of buffers between two checks of the clock.
 const BETWEEN_LOOKS: usize = 64;
-/// From so many buffers on a pass goes by an index of the addresses that are taken, and not by pairs.
+/// From this number of buffers on, a pass uses an index of the taken addresses instead of pairs.
 pub(crate) const INDEXED: usize = 500;
 /// The offset of a buffer that is not placed.
 pub(crate) const NOWHERE: u64 = u64::MAX;
 
-/// Which place is taken of those where a buffer fits.
+/// The choice among the places where a buffer fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// The lowest.
+    /// The lowest place.
     First,
-    /// The smallest hole; where none fits, on top.
+    /// The smallest hole; without one that fits, the top.
     Best,
 }
 
-/// Buffers with places, and room for the work.
+/// Buffers with places, and scratch memory.
 #[derive(Debug)]
 pub(crate) struct Placed<'a> {
     instance: &'a Instance,
     pub(crate) offsets: Vec<u64>,
-    /// What is taken, as seen by the buffer to be placed: from and to.
+    /// The offsets that the buffer cannot have: from and to.
     taken: Vec<(i64, i64)>,
 }
 
 impl<'a> Placed<'a> {
-    /// Nothing is placed but what has an offset in any case.
+    /// Starts with only the buffers of fixed offsets placed.
     pub(crate) fn new(instance: &'a Instance) -> Self {
         let offsets = instance.fixed.iter().map(|fixed| fixed.unwrap_or(NOWHERE)).collect();
         Self { instance, offsets, taken: Vec::new() }
     }
 
-    /// Takes a buffer out again.
+    /// Removes a buffer.
     pub(crate) fn remove(&mut self, buffer: u32) {
         self.offsets[buffer as usize] = self.instance.fixed[buffer as usize].unwrap_or(NOWHERE);
     }
@@ -91,7 +91,7 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Buffers with places, none of which is taken out again, in an index: for many buffers, and none with windows in its gaps.
+/// Buffers with places in an index, for many buffers without windows in their gaps. Buffers cannot be removed.
 #[derive(Debug)]
 pub(crate) struct Indexed<'a> {
     instance: &'a Instance,
@@ -100,7 +100,7 @@ pub(crate) struct Indexed<'a> {
 }
 
 impl<'a> Indexed<'a> {
-    /// Nothing is placed but what has an offset in any case.
+    /// Starts with only the buffers of fixed offsets placed.
     pub(crate) fn new(instance: &'a Instance) -> Self {
         Self::with(instance, Taken::new(instance.sections.loads.len() as u32, instance.len(), instance.most_live))
     }
@@ -141,7 +141,7 @@ impl<'a> Indexed<'a> {
     }
 }
 
-/// Places all buffers in this order. `None` where the search is over before.
+/// Places all buffers in this order. Returns `None` if the search is over before.
 pub(crate) fn place_all(
     instance: &Instance,
     order: impl IntoIterator<Item = u32>,
@@ -184,7 +184,7 @@ mod tests {
         plan
     }
 
-    /// Holes of 6 and 4 bytes below a roof.
+    /// Returns buffers with holes of 6 and 4 bytes below a roof.
     fn holes() -> Vec<Buffer> {
         let of = |id: &str, lower, upper, size| Buffer::new(id, lower, upper, size);
         vec![of("a", 0, 1, 6), of("b", 0, 9, 1), of("c", 0, 1, 4), of("d", 0, 9, 1), of("new", 2, 9, 4)]
@@ -200,7 +200,7 @@ mod tests {
     fn alignment_and_fixed_offsets_are_kept() {
         let mut buffers = holes();
         buffers[4].alignment = 4;
-        // At 8 the hole has 3 bytes left.
+        // The hole at 8 has 3 bytes left.
         assert_eq!(plan(buffers.clone(), Fit::Best).offsets[4], 0);
         buffers[4].alignment = 3;
         buffers[0].fixed = Some(3);
@@ -222,7 +222,7 @@ mod tests {
         (0..MOMENTS).any(|moment| is_live(one, moment) && is_live(other, moment))
     }
 
-    /// The lowest offset that is free, all of them tried.
+    /// Returns the lowest free offset, by trying all of them.
     fn lowest(buffers: &[Buffer], placed: &[(usize, u64)], buffer: usize, from: u64) -> u64 {
         let own = &buffers[buffer];
         let near: Vec<_> = placed.iter().filter(|(other, _)| live_together(own, &buffers[*other])).collect();
@@ -251,7 +251,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
-        /// Those with an offset of their own first, wherever they fit from some offset on.
+        /// Buffers with fixed offsets come first, then the others fit from some offset on.
         #[test]
         fn every_way_to_fit_finds_the_same_places(
             of in prop::collection::vec(any_buffer(), 1..50),

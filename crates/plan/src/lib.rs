@@ -50,7 +50,7 @@ pub use csv::{CsvError, read_csv, write_csv};
 pub use method::{Limits, Method, Outcome, PlanError, Progress, UnknownMethod, plan};
 pub use problem::{Buffer, BufferError, Gap, MAX_BUFFERS, Piece, Problem, ProblemError};
 
-/// The page's examples are tests.
+/// Runs the page's examples as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/planning.md")]
 struct PlanningPage;

@@ -1,6 +1,6 @@
 //! The methods by name, and a run of one.
 //!
-//! Owns: the names, the limits of a run, its threads, and that every plan is checked before anybody sees it.
+//! Owns: the names, the limits of a run, its threads, and the check of every plan before it is returned.
 
 use crate::check::{CheckError, Plan};
 use crate::exact::{Order, STACK, exact, is_searched};
@@ -15,15 +15,15 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often progress is told.
+/// The time between two reports of progress.
 const TOLD: Duration = Duration::from_millis(100);
-/// The most threads of the portfolio: more would only search from more seeds.
+/// The most threads of the portfolio: more threads would only search from more seeds.
 const MOST_THREADS: usize = 16;
 
 /// A way to find a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// The lowest place, in the order of the program: what an allocator does that does not know what comes.
+    /// The lowest place, in the order of the program: as an allocator without knowledge of later requests.
     FirstFit,
     /// The tightest place, the largest buffers first: XLA's `GlobalDecreasingSizeBestFitHeap`.
     DecreasingSize,
@@ -33,7 +33,7 @@ pub enum Method {
     Annealing,
     /// Branch and bound with MiniMalloc's inferences (Moffitt, ASPLOS 2023): the least peak, and the proof.
     Exact,
-    /// All of these at once, on threads. Many buffers are ordered anew again and again instead of annealing.
+    /// All methods at once, on threads. For many buffers, annealing is replaced by repeated reordering.
     Portfolio,
 }
 
@@ -42,7 +42,7 @@ impl Method {
     pub const ALL: [Self; 6] =
         [Self::FirstFit, Self::DecreasingSize, Self::Chainer, Self::Annealing, Self::Exact, Self::Portfolio];
 
-    /// Its name.
+    /// Returns the method's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// A name that no method has.
+/// The error of an unknown method's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no method is called `{name}`; expected {}", Method::ALL.map(Method::name).join(", "))]
 pub struct UnknownMethod {
@@ -81,106 +81,105 @@ impl FromStr for Method {
     }
 }
 
-/// How far a run goes.
+/// The limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The run ends after this time with the best plan that it has.
     pub time: Duration,
-    /// A plan with a peak of so many bytes or less is good enough: the run ends with it.
+    /// The run ends with the first plan whose peak is at most this many bytes.
     pub capacity: Option<u64>,
-    /// Where annealing begins, and the portfolio's search for many buffers.
+    /// The seed of annealing, and of the portfolio's search for many buffers.
     pub seed: u64,
 }
 
 impl Default for Limits {
-    /// 10 seconds, the least peak that is found, and seed 0.
+    /// Limits of 10 seconds, without a capacity, and seed 0.
     fn default() -> Self {
         Self { time: Duration::from_secs(10), capacity: None, seed: 0 }
     }
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Since it began.
+    /// The time since the run began.
     pub elapsed: Duration,
     /// The peak of the best plan in bytes, if there is one.
     pub peak: Option<u64>,
-    /// No plan has a lower peak.
+    /// A lower bound of the peak: no plan has less.
     pub lower: u64,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The method.
     pub method: Method,
-    /// The best plan that it found, checked.
+    /// The best plan found, checked.
     pub plan: Plan,
-    /// The peak load in bytes: no plan needs fewer.
+    /// The peak load in bytes: no plan needs less.
     pub bound: u64,
     /// Whether the plan's peak is proven to be the least.
     pub is_optimal: bool,
-    /// How long it took, its preparations included.
+    /// The time of the run, its preparations included.
     pub time: Duration,
 }
 
-/// Why there is no plan.
+/// The error of a run without a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// The time was over before the first plan was found.
+    /// The time ended before the first plan was found.
     #[error("{method} found no plan within {} s; give it more time", .limit.as_secs_f64())]
     NoTime {
         /// The method.
         method: Method,
-        /// The time that it had.
+        /// The time limit.
         limit: Duration,
     },
-    /// No plan has so low a peak.
+    /// No plan has a peak within the capacity.
     #[error("a capacity of {capacity} bytes is less than the peak load, {bound} bytes: no plan is so small")]
     Capacity {
-        /// What was asked for.
+        /// The requested capacity.
         capacity: u64,
-        /// The peak load.
+        /// The peak load, or a proven bound.
         bound: u64,
     },
-    /// Two buffers that have offsets in any case share memory.
+    /// Two buffers with fixed offsets share memory.
     #[error("the offsets that the input gives cannot be: {0}")]
     Fixed(CheckError),
-    /// A method made a plan that is none: a mistake in this program.
+    /// A method made an invalid plan: a mistake in this program.
     #[error("{method} made a wrong plan ({error}): a mistake in this program")]
     Wrong {
         /// The method.
         method: Method,
-        /// What is wrong with it.
+        /// The error of the plan.
         error: CheckError,
     },
-    /// The system gave no thread.
+    /// The system refused a thread.
     #[error("no thread to plan on: {0}")]
     Thread(std::io::Error),
 }
 
-/// What one thread does.
+/// The task of one thread.
 #[derive(Clone, Copy, Debug)]
 enum Task {
     /// Methods of one pass, one after the other.
     Quick(&'static [Method]),
-    /// Those, and then the exact search in one order.
+    /// Methods of one pass, then the exact search in one order.
     Exact(&'static [Method], Order),
     Annealing(u64),
     /// First fit in several orders, and then annealing.
     Orders(u64),
-    /// Methods of one pass, and then a search for many buffers: the seed, which thread it is, and of how many.
+    /// Methods of one pass, then a search for many buffers: the seed, the thread's index, and the number of threads.
     Reorder(&'static [Method], u64, (usize, usize)),
 }
 
 /// The methods that take one pass, cheapest first.
 const QUICK: &[Method] = &[Method::Chainer, Method::FirstFit, Method::DecreasingSize];
 
-/// Finds a plan. `progress` is told every tenth of a second or so.
+/// Finds a plan. `progress` is called about every tenth of a second.
 ///
-/// # Errors
-/// [`PlanError`]: no time for one, no plan within the capacity, or fixed offsets that cannot be.
+/// [`PlanError`]: no time for a plan, no plan within the capacity, or contradicting fixed offsets.
 pub fn plan(
     problem: &Problem,
     method: Method,
@@ -194,7 +193,7 @@ pub fn plan(
     if let Some(capacity) = limits.capacity.filter(|capacity| *capacity < bound) {
         return Err(PlanError::Capacity { capacity, bound });
     }
-    // A moment that no clock reaches is no limit.
+    // A moment beyond the clock's range is no limit.
     let search = Search::new(bound, limits.capacity, start.checked_add(limits.time));
     run(&instance, &search, &tasks(method, &instance, limits.seed), &mut || {
         let peak = Some(search.peak()).filter(|peak| *peak < u64::MAX);
@@ -206,14 +205,14 @@ pub fn plan(
     Ok(Outcome { method, plan, bound, is_optimal, time: start.elapsed() })
 }
 
-/// Buffers with offsets of their own must not lie in each other's memory.
+/// Returns an error if buffers with fixed offsets share memory.
 fn check_fixed(problem: &Problem) -> Result<(), PlanError> {
     let fixed: Vec<_> = problem.buffers().iter().filter(|buffer| buffer.fixed.is_some()).cloned().collect();
     let offsets: Vec<u64> = fixed.iter().filter_map(|buffer| buffer.fixed).collect();
     let peak = fixed.iter().zip(&offsets).map(|(buffer, offset)| offset + buffer.size).max().unwrap_or(0);
     match Problem::new("", fixed) {
         Ok(fixed) => Plan { offsets, peak }.check(&fixed).map_err(PlanError::Fixed),
-        // They were checked as buffers of the whole problem.
+        // The buffers were checked as those of the whole problem.
         Err(_) => Ok(()),
     }
 }
@@ -244,8 +243,8 @@ fn tasks(method: Method, instance: &Instance, seed: u64) -> Vec<Task> {
     }
 }
 
-/// The exact search, a thread an order: which one is the quickest is not known, and nothing is begun again where they take
-/// turns on fewer cores. `first` comes before one of them.
+/// Returns the tasks of the exact search, one thread for each order: the quickest order is not known in advance, and
+/// threads that share cores repeat no work. `first` runs before one of them.
 fn exact_tasks(first: &'static [Method]) -> impl Iterator<Item = Task> {
     let of_order = move |(index, order)| Task::Exact(if index == 0 { first } else { &[] }, order);
     Order::ALL.into_iter().enumerate().map(of_order)
@@ -258,12 +257,12 @@ fn run(instance: &Instance, search: &Search, tasks: &[Task], tell: &mut dyn FnMu
             let ended = ended.clone();
             let work = move || {
                 task.run(instance, search);
-                // Dropped at the end, also of a panic.
+                // The guard is dropped at the end, also after a panic.
                 drop(ended);
             };
             let spawned = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
             if let Err(error) = spawned {
-                // Those that run already end soon.
+                // The threads that run already end soon.
                 search.end();
                 return Err(PlanError::Thread(error));
             }

@@ -1,6 +1,6 @@
 //! Which buffers need memory at the same time.
 //!
-//! Owns: the search for them, and the list of all pairs where there are few enough and a method looks at them again and again. A
+//! Owns: the search for them, and the list of all pairs if there are few enough and a method uses them repeatedly. A
 //! job of 100,000 requests has some hundred million pairs, which are not listed.
 
 use crate::problem::Problem;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 /// The most pairs that are listed: 128 MiB.
 const LISTED: u64 = 1 << 24;
-/// Buffers between two looks at the clock.
+/// The number of buffers between two checks of the clock.
 const BETWEEN_LOOKS: usize = 64;
 
 /// The buffers of a problem by number, as the methods work with them.
@@ -21,11 +21,11 @@ pub(crate) struct Instance {
     pub(crate) sizes: Vec<u64>,
     pub(crate) alignments: Vec<u64>,
     pub(crate) fixed: Vec<Option<u64>>,
-    /// How long each is live, in the input's unit of time.
+    /// The lifetime of each buffer, in the input's unit of time.
     pub(crate) widths: Vec<u64>,
     /// The peak load: no plan needs fewer bytes.
     pub(crate) bound: u64,
-    /// For each buffer, the last one before it that is like it in all: they can change places in every plan.
+    /// For each buffer, the last identical one before it: the two can change places in every plan.
     pub(crate) twins: Vec<Option<u32>>,
     /// Whether no buffer has gaps.
     pub(crate) is_solid: bool,
@@ -33,16 +33,16 @@ pub(crate) struct Instance {
     pub(crate) has_windows: bool,
     /// The buffers in the order in which they begin.
     by_first: Vec<u32>,
-    /// From where on in that order they begin in a section or later.
+    /// For each section, the index in that order of the first buffer that begins in it or later.
     begins: Vec<u32>,
-    /// How many end in a section or earlier, so that they are not live in it.
+    /// For each section, how many buffers end in it or earlier, so that they are not live in it.
     ended: Vec<u32>,
-    /// The most that are live in one section, gaps counted as if there were none.
+    /// The most buffers that are live in one section, gaps ignored.
     pub(crate) most_live: u32,
     /// A tree over that order: the latest end below each node.
     latest: Vec<u32>,
     leaves: usize,
-    /// How many pairs have hulls that meet.
+    /// The number of pairs whose hulls meet.
     pairs: u64,
     /// The list, once a method has asked for it; `None` if the search was over before it was made.
     listed: OnceLock<Option<Listed>>,
@@ -53,7 +53,7 @@ pub(crate) struct Instance {
 struct Listed {
     starts: Vec<u32>,
     others: Vec<u32>,
-    /// How far above the one the other must be, where it lies above; empty where that is the one's size throughout.
+    /// How far above one buffer the other must be, if it is above; empty if that is the first one's size throughout.
     distances: Vec<i64>,
 }
 
@@ -115,7 +115,7 @@ impl Instance {
         self.sizes.len()
     }
 
-    /// Returns what divides the peak of every plan whose buffers are pushed down as far as they go.
+    /// Returns a divisor of the peak of every plan whose buffers are pushed down as far as possible.
     pub(crate) fn step(&self) -> u64 {
         if self.has_windows {
             return 1;
@@ -125,17 +125,17 @@ impl Instance {
         numbers.fold(0, common_divisor).max(1)
     }
 
-    /// Every buffer.
+    /// Returns all buffers.
     pub(crate) fn all(&self) -> std::ops::Range<u32> {
         0..self.len() as u32
     }
 
-    /// Whether there are few enough pairs that they can be listed.
+    /// Returns whether there are few enough pairs to list them.
     pub(crate) fn can_be_listed(&self) -> bool {
         self.pairs <= LISTED
     }
 
-    /// Lists all pairs where there are few enough, so that a method can look at them again and again; says whether they are listed.
+    /// Lists all pairs if there are few enough, for methods that use them repeatedly. Returns whether they are listed.
     pub(crate) fn list(&self, search: &Search) -> bool {
         self.can_be_listed() && self.listed.get_or_init(|| Listed::new(self, search)).is_some()
     }
@@ -144,16 +144,17 @@ impl Instance {
         self.listed.get()?.as_ref()
     }
 
-    /// How many other buffers have hulls that meet this one's.
+    /// Returns how many other buffers have hulls that meet this one's.
     fn meeting(&self, buffer: u32) -> u64 {
         let (first, end) = self.sections.hull(buffer);
         u64::from(self.begins[end as usize] - self.ended[first as usize]) - 1
     }
 
-    /// Returns how many others each buffer has that need memory at the same time. `None` where the search is over before.
+    /// Returns, for each buffer, how many others need memory at the same time. Returns `None` if the search is over
+    /// before.
     pub(crate) fn degrees(&self, search: &Search) -> Option<Vec<u64>> {
         let mut degrees: Vec<u64> = self.all().map(|buffer| self.meeting(buffer)).collect();
-        // Hulls of which one has a gap may meet where the buffers do not.
+        // Hulls of buffers with gaps may meet although the buffers do not.
         let with_gaps = self.all().filter(|buffer| self.sections.of(*buffer).len() > 1);
         for (index, buffer) in with_gaps.enumerate() {
             if index % BETWEEN_LOOKS == 0 && search.is_over() {
@@ -162,7 +163,7 @@ impl Instance {
             self.search(buffer, |other| {
                 if self.sections.distance(buffer, other).is_none() {
                     degrees[buffer as usize] -= 1;
-                    // If it has gaps too, it finds this one on its own.
+                    // If the other has gaps too, its own search finds this pair.
                     degrees[other as usize] -= u64::from(self.sections.of(other).len() == 1);
                 }
             });
@@ -170,8 +171,8 @@ impl Instance {
         Some(degrees)
     }
 
-    /// Calls `found` with every buffer that needs memory at the same time, and how far above this one it must be where it
-    /// lies above, and below where below.
+    /// Calls `found` with every buffer that needs memory at the same time, and how far above this one it must be if it
+    /// is above, or below if it is below.
     pub(crate) fn for_each(&self, buffer: u32, mut found: impl FnMut(u32, i64, i64)) {
         let size = self.sizes[buffer as usize] as i64;
         if let Some(listed) = self.listed()
@@ -193,8 +194,8 @@ impl Instance {
         });
     }
 
-    /// The buffers that need memory at the same time, and how far above this one each must be where it lies above. None
-    /// where they are not listed.
+    /// Returns the buffers that need memory at the same time, and how far above this one each must be if it is above.
+    /// None if the pairs are not listed.
     pub(crate) fn above(&self, buffer: u32) -> impl Iterator<Item = (u32, i64)> {
         let (others, distances) = self.listed().map_or((&[][..], &[][..]), |listed| {
             let range = listed.range(buffer);
@@ -207,10 +208,10 @@ impl Instance {
     /// Calls `found` with every other buffer whose hull meets this one's.
     fn search(&self, buffer: u32, mut found: impl FnMut(u32)) {
         let (first, end) = self.sections.hull(buffer);
-        // Those that begin in one of its sections.
+        // Buffers that begin in one of its sections.
         let range = self.begins[first as usize] as usize..self.begins[end as usize] as usize;
         self.by_first[range].iter().filter(|other| **other != buffer).for_each(|other| found(*other));
-        // Those that began before and end later than it begins.
+        // Buffers that began before this one and end after its begin.
         let before = self.begins[first as usize] as usize;
         let mut stack = [0_usize; 2 * usize::BITS as usize];
         let mut depth = usize::from(before > 0);
@@ -225,7 +226,7 @@ impl Instance {
                 found(self.by_first[node - self.leaves]);
                 continue;
             }
-            // The leaves of the right child begin at half of the node's.
+            // The right child's leaves begin in the middle of the node's.
             let level = self.leaves.ilog2() - node.ilog2();
             let middle = ((2 * node + 1) << (level - 1)) - self.leaves;
             stack[depth] = 2 * node;
@@ -238,8 +239,8 @@ impl Instance {
     }
 }
 
-/// For each buffer, the last one before it that has its size and alignment and needs memory beside the same others; none of
-/// those with an offset of their own.
+/// Returns, for each buffer, the last one before it that has its size and alignment and the same neighbours; none for
+/// buffers with fixed offsets.
 fn twins(problem: &Problem, sections: &Sections) -> Vec<Option<u32>> {
     let mut last = HashMap::new();
     let own = problem.buffers().iter().zip(0..).map(|(buffer, number)| {
@@ -249,7 +250,7 @@ fn twins(problem: &Problem, sections: &Sections) -> Vec<Option<u32>> {
     own.collect()
 }
 
-/// The greatest number that divides both.
+/// Returns the greatest common divisor.
 fn common_divisor(a: u64, b: u64) -> u64 {
     let (mut a, mut b) = (a, b);
     while b > 0 {
@@ -301,7 +302,7 @@ mod tests {
             vec![of(0, 4, 3), of(0, 4, 2), of(0, 4, 3), fixed, aligned, of(1, 4, 3), of(0, 3, 3), of(0, 4, 3)];
         let named = buffers.into_iter().enumerate().map(|(id, buffer)| Buffer { id: id.to_string(), ..buffer });
         let instance = Instance::new(&Problem::new("p", named.collect()).unwrap());
-        // All are live in the only section, so that it does not matter that two begin later or end earlier.
+        // All are live in the only section, so the later begins and earlier ends of two do not matter.
         assert_eq!(instance.twins, [None, None, Some(0), None, None, Some(2), Some(5), Some(6)]);
     }
 

@@ -1,6 +1,6 @@
 //! Orders in which buffers are placed one after the other.
 //!
-//! Owns: what they are ordered by, and the methods that are one pass in an order.
+//! Owns: the criteria of the orders, and the methods that are one pass in an order.
 
 use crate::chainer::larger_first;
 use crate::check::Plan;
@@ -8,7 +8,7 @@ use crate::fit::{Fit, place_all};
 use crate::neighbours::Instance;
 use crate::search::Search;
 
-/// First fit in the order of the program: what an allocator that takes the lowest place comes to.
+/// First fit in the order of the program: the result of an allocator that takes the lowest place.
 pub(crate) fn first_fit(instance: &Instance, search: &Search) -> Option<Plan> {
     let mut order: Vec<u32> = instance.all().collect();
     order.sort_by_key(|buffer| instance.sections.hull(*buffer).0);
@@ -21,21 +21,21 @@ pub(crate) fn decreasing_size(instance: &Instance, search: &Search) -> Option<Pl
     place_all(instance, by_size(instance), Fit::Best, search)
 }
 
-/// What buffers are ordered by, the largest first.
+/// The criterion of an order, the largest value first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Figure {
     Size,
     /// The size times the number of neighbours.
     Load,
-    /// How long it is live.
+    /// The length of the lifetime.
     Width,
     Neighbours,
-    /// The size times how long it is live.
+    /// The size times the length of the lifetime.
     Area,
 }
 
 impl Figure {
-    /// Those of `omni_place` in omnimalloc's `first_fit.cpp` (Apache-2.0).
+    /// The criteria of `omni_place` in omnimalloc's `first_fit.cpp` (Apache-2.0).
     const ALL: [Self; 5] = [Self::Size, Self::Load, Self::Width, Self::Neighbours, Self::Area];
 
     fn of(self, instance: &Instance, buffer: u32, neighbours: &[u64]) -> [u128; 2] {
@@ -52,8 +52,8 @@ impl Figure {
     }
 }
 
-/// First fit in several orders, one after the other: which one is good depends on the problem. Of equals the first in the input
-/// comes first.
+/// First fit in several orders, one after the other: the best one depends on the problem. Equal buffers keep the order
+/// of the input.
 pub(crate) fn in_orders(instance: &Instance, search: &Search) {
     let Some(neighbours) = instance.degrees(search) else { return };
     for figure in Figure::ALL {
@@ -70,15 +70,16 @@ fn by_figure(instance: &Instance, figure: Figure, neighbours: &[u64]) -> Vec<u32
     order
 }
 
-/// An order with which a search of many buffers begins.
+/// The first order of a search of many buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
     By(Figure),
-    /// The chainer's of the buffers that are larger than the peak load shifted right by so much, and then the others by size.
+    /// The chainer's order of the buffers larger than the peak load shifted right by this number, then the others by
+    /// size.
     Larger(u32),
 }
 
-/// The orders with which one thread of a search of many buffers begins.
+/// The first orders of one thread in a search of many buffers.
 #[derive(Debug)]
 pub(crate) struct Starts<'a> {
     instance: &'a Instance,
@@ -88,7 +89,7 @@ pub(crate) struct Starts<'a> {
 }
 
 impl<'a> Starts<'a> {
-    /// Those that were the best on some instance come first.
+    /// Orders that were the best on some instance come first.
     const ALL: [Start; 13] = [
         Start::Larger(10),
         Start::By(Figure::Size),
@@ -105,7 +106,7 @@ impl<'a> Starts<'a> {
         Start::Larger(4),
     ];
 
-    /// Each of the threads takes others; the last ones, of more threads than orders, the same again.
+    /// Gives each of the threads other orders; with more threads than orders, the last ones get the same again.
     pub(crate) fn new(instance: &'a Instance, search: &'a Search, index: usize, threads: usize) -> Self {
         let left = Self::ALL[index % Self::ALL.len()..].iter().step_by(threads.max(1));
         Self { instance, search, neighbours: None, left }
@@ -129,7 +130,7 @@ impl Iterator for Starts<'_> {
     }
 }
 
-/// The buffers, the largest first.
+/// Returns the buffers, the largest first.
 pub(crate) fn by_size(instance: &Instance) -> Vec<u32> {
     let key = |buffer: &u32| (instance.sizes[*buffer as usize], instance.widths[*buffer as usize]);
     let mut order: Vec<u32> = instance.all().collect();
@@ -142,7 +143,8 @@ mod tests {
     use super::*;
     use crate::problem::{Buffer, Problem};
 
-    /// The largest first leaves a hole in both. By size times neighbours the one is packed, by size times life the other.
+    /// The largest first leaves a hole in both problems. Size times neighbours packs one of them, size times life the
+    /// other.
     #[test]
     fn one_order_finds_what_another_does_not() {
         let first: &[_] = &[(3, 7, 2), (2, 5, 2), (2, 3, 3), (5, 6, 4)];

@@ -1,7 +1,7 @@
-//! What is to be planned: buffers with sizes and lifetimes.
+//! The input of planning: buffers with sizes and lifetimes.
 //!
-//! Owns: the plain values, and the rules that make a problem valid. Whoever has a [`Problem`] has a valid one, in which no
-//! sum of sizes overflows.
+//! Owns: the plain values, and the rules that make a problem valid. A [`Problem`] is always valid, and no sum of its
+//! sizes overflows.
 
 use rustc_hash::FxHashSet;
 
@@ -9,52 +9,52 @@ use rustc_hash::FxHashSet;
 const MAX_BLOCK_SIZE: u64 = 1 << 47;
 /// The most buffers of a problem.
 pub const MAX_BUFFERS: usize = 1 << 24;
-/// The most bytes that all buffers take side by side, what alignment adds included.
+/// The most bytes of all buffers side by side, including the effect of alignment.
 const MAX_TOTAL: u64 = 1 << 62;
 
 /// A part of a buffer's lifetime in which it needs no memory, or less than its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Its first moment.
+    /// The first moment of the gap.
     pub lower: i64,
-    /// The moment after its last one.
+    /// The moment after the last one.
     pub upper: i64,
-    /// The bytes of the buffer that are used meanwhile, from and to; `None`: none of them.
+    /// The bytes of the buffer that are used meanwhile, from and to; `None` if none are.
     pub window: Option<(u64, u64)>,
 }
 
 /// A buffer that needs a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Its name in the input and the output.
+    /// The buffer's name in the input and the output.
     pub id: String,
     /// The first moment at which it is live. The unit of time is the input's own.
     pub lower: i64,
     /// The moment after the last one at which it is live.
     pub upper: i64,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Its offset is a multiple of this, in bytes; 1: any offset.
+    /// The offset is a multiple of this, in bytes; 1 allows any offset.
     pub alignment: u64,
-    /// When it needs less, in order and apart from each other.
+    /// The times at which the buffer needs less memory, in order and apart from each other.
     pub gaps: Vec<Gap>,
-    /// The offset that it has in any case, if it is not to be planned.
+    /// The fixed offset, if it is not to be planned.
     pub fixed: Option<u64>,
-    /// An offset that some solver may try first. No method here does; it is kept for the output.
+    /// An offset that some solver may try first. The methods here ignore it; it is kept for the output.
     pub hint: Option<u64>,
 }
 
 impl Buffer {
-    /// A buffer that is live from `lower` until before `upper`, wherever it lies.
+    /// Makes a buffer that is live from `lower` until before `upper`, at any offset.
     #[must_use]
     pub fn new(id: impl Into<String>, lower: i64, upper: i64, size: u64) -> Self {
         Self { id: id.into(), lower, upper, size, alignment: 1, gaps: Vec::new(), fixed: None, hint: None }
     }
 
-    /// The parts of its lifetime in which it needs memory, in order.
+    /// Returns the parts of the lifetime in which the buffer needs memory, in order.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> {
         let whole = (0, self.size);
-        // A gap that is one moment long or more stands between two pieces; with a window it is a piece itself.
+        // A gap of one moment or more separates two pieces; a gap with a window is a piece itself.
         let ends = self.gaps.iter().map(|gap| (gap.lower, Some(gap))).chain([(self.upper, None)]);
         let mut from = self.lower;
         let pieces = ends.flat_map(move |(to, gap)| {
@@ -70,18 +70,18 @@ impl Buffer {
 /// A part of a buffer's lifetime, and the bytes of the buffer that are used in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Its first moment.
+    /// The first moment of the part.
     pub lower: i64,
-    /// The moment after its last one.
+    /// The moment after the last one.
     pub upper: i64,
-    /// From which byte of the buffer to before which.
+    /// The range of bytes of the buffer: from and to.
     pub window: (u64, u64),
 }
 
 /// A rule that a buffer breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BufferError {
-    /// It is live at no moment.
+    /// The buffer is live at no moment.
     #[error("buffer {id} is live from {lower} to {upper}; expected an end behind the beginning")]
     NeverLive {
         /// The buffer.
@@ -91,7 +91,7 @@ pub enum BufferError {
         /// Its end.
         upper: i64,
     },
-    /// It has no bytes, or more than any address space.
+    /// The buffer has no bytes, or more than any address space.
     #[error("buffer {id} has {size} bytes; expected 1 to {MAX_BLOCK_SIZE}")]
     Size {
         /// The buffer.
@@ -99,7 +99,7 @@ pub enum BufferError {
         /// Its bytes.
         size: u64,
     },
-    /// No offset is a multiple of it.
+    /// The alignment is 0, so no offset is a multiple of it.
     #[error("buffer {id} has alignment {alignment}; expected 1 to {MAX_BLOCK_SIZE}")]
     Alignment {
         /// The buffer.
@@ -118,13 +118,13 @@ pub enum BufferError {
         /// The gap.
         gap: Gap,
     },
-    /// Its gaps are its whole lifetime.
+    /// The gaps cover the whole lifetime.
     #[error("buffer {id} needs no memory at any time; expected gaps that leave a part of its lifetime")]
     AllGaps {
         /// The buffer.
         id: String,
     },
-    /// The offset that it has in any case is none that it can have.
+    /// The fixed offset is not allowed for the buffer.
     #[error("buffer {id} has offset {offset}; expected a multiple of its alignment, up to {MAX_BLOCK_SIZE}")]
     Offset {
         /// The buffer.
@@ -132,13 +132,13 @@ pub enum BufferError {
         /// Its offset.
         offset: u64,
     },
-    /// Two buffers have one name.
+    /// Two buffers have the same name.
     #[error("buffer {id} stands there twice; expected different ids")]
     SameId {
         /// The name.
         id: String,
     },
-    /// More buffers, or bytes of all of them, than are planned.
+    /// The problem exceeds the limits on buffers or bytes.
     #[error(
         "with buffer {id} there are more than {MAX_BUFFERS} buffers or {MAX_TOTAL} bytes, which is the most that is planned"
     )]
@@ -148,13 +148,13 @@ pub enum BufferError {
     },
 }
 
-/// A problem that is not valid: which buffer, and why.
+/// The error of an invalid problem: which buffer, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct ProblemError {
-    /// Its place in the list, from 0.
+    /// The buffer's index in the list, from 0.
     pub index: usize,
-    /// The rule that it breaks.
+    /// The rule that the buffer breaks.
     pub error: BufferError,
 }
 
@@ -166,7 +166,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of these buffers; `name` is for output.
+    /// Makes a problem of these buffers; `name` is for output.
     ///
     /// # Errors
     /// The first buffer that breaks a rule.
@@ -177,7 +177,7 @@ impl Problem {
             let fail = |error| ProblemError { index, error };
             check(buffer).map_err(fail)?;
             let id = || buffer.id.clone();
-            // Each term is at most three times 2^47, so that one of them alone does not overflow.
+            // Each term is at most three times 2^47, so that no single one overflows.
             total += buffer.size + (buffer.alignment - 1) + buffer.fixed.unwrap_or(0);
             if total > MAX_TOTAL || index >= MAX_BUFFERS {
                 return Err(fail(BufferError::TooMuch { id: id() }));
@@ -189,13 +189,13 @@ impl Problem {
         Ok(Self { name: name.into(), buffers })
     }
 
-    /// What it is called in output.
+    /// Returns the problem's name in output.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The buffers, in the order of the input.
+    /// Returns the buffers, in the order of the input.
     #[must_use]
     pub fn buffers(&self) -> &[Buffer] {
         &self.buffers

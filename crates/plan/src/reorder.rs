@@ -1,7 +1,9 @@
-//! A search for many buffers: first fit in several orders, and then again and again in an order in which what lay high comes earlier.
+//! A search for many buffers: first fit in several orders, then repeatedly in an order in which buffers that were
+//! placed high come earlier.
 //!
-//! Owns: the moves. As in squeaky wheel optimization (D. E. Joslin and D. P. Clements, JAIR 10, 1999), what a plan does badly
-//! is looked after earlier in the next one. An index makes a pass so quick (`taken.rs`) that all buffers are placed anew.
+//! Owns: the moves. As in squeaky wheel optimization (D. E. Joslin and D. P. Clements, JAIR 10, 1999), buffers that a
+//! plan places badly come earlier in the next one. An index (`taken.rs`) makes a pass quick enough to place all buffers
+//! again.
 
 use crate::check::Plan;
 use crate::fit::{Fit, place_all};
@@ -12,20 +14,20 @@ use crate::search::Search;
 
 /// Passes without a better plan after which the search goes back to the order of the best one.
 const PATIENCE: u32 = 10;
-/// What ends in the highest part of the plan is moved: at most an eighth of it, and at least a 32,768th.
+/// Buffers that end in the highest part of the plan are moved: at most an eighth of the plan, and at least a 32,768th.
 const WIDEST: u32 = 3;
 const NARROWEST: u32 = 15;
-/// How finely an order can be changed: places between two buffers.
+/// The resolution of an order: the number of places between two buffers.
 const FINE: usize = 1000;
 
-/// An order, and what first fit comes to in it.
+/// An order, and the result of first fit in it.
 struct Tried {
     order: Vec<u32>,
     plan: Plan,
 }
 
 impl Tried {
-    /// `None`: the search is over.
+    /// Places the buffers in an order. Returns `None` if the search is over.
     fn new(instance: &Instance, order: Vec<u32>, search: &Search) -> Option<Self> {
         let plan = place_all(instance, order.iter().copied(), Fit::First, search)?;
         if plan.peak < search.peak() {
@@ -35,7 +37,7 @@ impl Tried {
     }
 }
 
-/// Searches until the search is over. Of so many threads each begins with other orders: this one is the `index`th.
+/// Searches until the search is over. Each of `threads` threads begins with other orders: this one is number `index`.
 pub(crate) fn reorder(instance: &Instance, search: &Search, seed: u64, (index, threads): (usize, usize)) {
     let mut best: Option<Tried> = None;
     for order in Starts::new(instance, search, index, threads) {
@@ -62,7 +64,7 @@ pub(crate) fn reorder(instance: &Instance, search: &Search, seed: u64, (index, t
     }
 }
 
-/// The order, with what ends high in the plan at the front, anywhere earlier, or a little earlier.
+/// Returns the order with high buffers moved to the front, anywhere earlier, or a little earlier.
 fn moved(instance: &Instance, last: &Tried, random: &mut Random) -> Vec<u32> {
     let peak = last.plan.peak;
     let part = peak >> (WIDEST + random.below((NARROWEST - WIDEST) as usize) as u32);
@@ -119,7 +121,7 @@ mod tests {
         }
     }
 
-    /// The search ends with a capacity that none of the orders to begin with comes to.
+    /// The test's capacity is below the peaks of all first orders.
     #[test]
     fn other_orders_are_better() {
         let problem = random_problem(600);
@@ -129,7 +131,7 @@ mod tests {
             Tried::new(&instance, order, &start).unwrap();
         }
         assert!(start.peak() > instance.bound);
-        // So long that it is never over before.
+        // The deadline is so late that the search never reaches it.
         let end = Instant::now() + Duration::from_secs(120);
         let search = Search::new(instance.bound, Some(start.peak() - 1), Some(end));
         reorder(&instance, &search, 3, (0, 1));

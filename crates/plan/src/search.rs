@@ -1,4 +1,4 @@
-//! What the methods of a search share: the best plan so far, what is proven, and when to stop.
+//! The state that the methods of a search share: the best plan so far, the proven bound, and when to stop.
 
 use crate::check::Plan;
 use parking_lot::Mutex;
@@ -9,18 +9,18 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Search {
     best: Mutex<Option<Plan>>,
-    /// The peak of the best plan; `u64::MAX` where there is none.
+    /// The peak of the best plan; `u64::MAX` if there is none.
     peak: AtomicU64,
-    /// No plan has a lower peak.
+    /// The proven lower bound of the peak.
     lower: AtomicU64,
-    /// A plan with this peak is good enough.
+    /// The search ends with a plan of at most this peak.
     capacity: Option<u64>,
     deadline: Option<Instant>,
     is_over: AtomicBool,
 }
 
 impl Search {
-    /// A search that ends at a moment, or where a peak is reached.
+    /// Makes a search that ends at a moment, or when a peak is reached.
     pub(crate) fn new(bound: u64, capacity: Option<u64>, deadline: Option<Instant>) -> Self {
         Self {
             best: Mutex::new(None),
@@ -32,27 +32,27 @@ impl Search {
         }
     }
 
-    /// The peak of the best plan so far; `u64::MAX`: there is none.
+    /// Returns the peak of the best plan so far; `u64::MAX` if there is none.
     pub(crate) fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// The best plan so far.
+    /// Returns the best plan so far.
     pub(crate) fn best(&self) -> Option<Plan> {
         self.best.lock().clone()
     }
 
-    /// The least peak that is not proven to be impossible.
+    /// Returns the least peak that is not proven to be impossible.
     pub(crate) fn lower(&self) -> u64 {
         self.lower.load(Ordering::Relaxed)
     }
 
-    /// The peak that is good enough, if one was named.
+    /// Returns the peak that ends the search, if one was given.
     pub(crate) fn capacity(&self) -> Option<u64> {
         self.capacity
     }
 
-    /// Whether there is nothing left to do, or no time left.
+    /// Returns whether the search is finished, or its time is over.
     pub(crate) fn is_over(&self) -> bool {
         if !self.is_over.load(Ordering::Relaxed) && self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             self.end();
@@ -60,7 +60,7 @@ impl Search {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Whether the search was ended; the clock is not asked.
+    /// Returns whether the search was ended, without checking the clock.
     pub(crate) fn was_ended(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
@@ -70,7 +70,7 @@ impl Search {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// A plan was found.
+    /// Offers a plan, which is kept if it is better.
     pub(crate) fn offer(&self, plan: Plan) {
         let mut best = self.best.lock();
         if best.as_ref().is_none_or(|best| plan.peak < best.peak) {
@@ -81,7 +81,7 @@ impl Search {
         self.end_if_answered();
     }
 
-    /// It was proven that no plan has a lower peak than this.
+    /// Raises the proven lower bound of the peak.
     pub(crate) fn raise(&self, lower: u64) {
         self.lower.fetch_max(lower, Ordering::Relaxed);
         self.end_if_answered();
@@ -96,7 +96,7 @@ impl Search {
         }
     }
 
-    /// The best plan, and whether it is proven that none is better.
+    /// Returns the best plan, and whether it is proven to be the best.
     pub(crate) fn finish(self) -> Option<(Plan, bool)> {
         let lower = self.lower();
         self.best.into_inner().map(|plan| {

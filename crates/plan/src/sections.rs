@@ -1,8 +1,8 @@
 //! Time, cut into sections: the moments at which a set of buffers needs memory that no other moment's set contains.
 //!
 //! Owns: the sweep over the lifetimes, which section each buffer is in, and the bound that follows, the peak load. As
-//! `Sweep` in google/minimalloc's `src/sweeper.cc` (Apache-2.0), with the difference that a section whose buffers are all
-//! in the one before is left out.
+//! `Sweep` in google/minimalloc's `src/sweeper.cc` (Apache-2.0), except that a section whose buffers are all in the one
+//! before is left out.
 
 use crate::problem::Problem;
 
@@ -13,7 +13,7 @@ pub(crate) struct Span {
     pub(crate) first: u32,
     /// The section after the last one.
     pub(crate) end: u32,
-    /// The first byte, of the buffer.
+    /// The first byte used, within the buffer.
     pub(crate) low: u64,
     /// The byte after the last one.
     pub(crate) high: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Span {
 pub(crate) struct Sections {
     /// The spans of all buffers, in order of time, one buffer behind the other.
     spans: Vec<Span>,
-    /// Where the spans of each buffer begin, and the end.
+    /// The index of each buffer's first span, and the end.
     starts: Vec<u32>,
     /// Bytes that are needed in each section.
     pub(crate) loads: Vec<u64>,
@@ -59,7 +59,7 @@ impl Sections {
                 has_begun = true;
                 continue;
             }
-            // The first end after a beginning closes the section: only now is its set as large as it gets.
+            // The first end after a beginning closes the section: only then is its set complete.
             if has_begun {
                 loads.push(load);
                 has_begun = false;
@@ -70,21 +70,21 @@ impl Sections {
         Self { spans, starts, loads }
     }
 
-    /// The spans of a buffer, in order.
+    /// Returns the spans of a buffer, in order.
     pub(crate) fn of(&self, buffer: u32) -> &[Span] {
         let from = self.starts[buffer as usize] as usize;
         let to = self.starts[buffer as usize + 1] as usize;
         &self.spans[from..to]
     }
 
-    /// From the first section of a buffer to the one after its last.
+    /// Returns the first section of a buffer and the one after its last.
     pub(crate) fn hull(&self, buffer: u32) -> (u32, u32) {
         let spans = self.of(buffer);
         (spans.first().map_or(0, |span| span.first), spans.last().map_or(0, |span| span.end))
     }
 
-    /// Returns how far above the offset of `below` that of `above` must be, where the one lies below the other: the size
-    /// of `below`, unless gaps make it less. `None` where they share no section.
+    /// Returns how far above the offset of `below` that of `above` must be, if the one is below the other: the size of
+    /// `below`, unless gaps reduce it. Returns `None` if they share no section.
     ///
     /// As `Buffer::effective_size` in google/minimalloc's `src/minimalloc.cc` (Apache-2.0).
     pub(crate) fn distance(&self, below: u32, above: u32) -> Option<i64> {
@@ -108,7 +108,7 @@ impl Sections {
     /// Returns the peak load: no plan needs fewer bytes.
     pub(crate) fn bound(&self, problem: &Problem) -> u64 {
         let load = self.loads.iter().copied().max().unwrap_or(0);
-        // With gaps a buffer may be larger than what it needs at any time.
+        // With gaps a buffer may be larger than its memory at any one time.
         let alone = problem.buffers().iter().map(|buffer| buffer.fixed.unwrap_or(0) + buffer.size).max();
         load.max(alone.unwrap_or(0))
     }

@@ -1,7 +1,7 @@
-//! Which addresses are taken in a range of sections: an index of the buffers that are placed.
+//! An index of the placed buffers: which addresses are taken in a range of sections.
 //!
-//! Owns: the index, and the lowest and the tightest place that it finds. Most neighbours of a buffer lie on each other
-//! without a hole between them, so that a few ranges of addresses stand for thousands of buffers.
+//! Owns: the index, and the lowest and the tightest place that it finds. Most neighbours of a buffer touch without a
+//! hole between them, so that a few address ranges represent thousands of buffers.
 //!
 //! ```text
 //! sections   |......|......|......|......|     buckets, and a tree over them
@@ -13,10 +13,10 @@
 //!                                              `all` of the nodes between
 //! ```
 
-/// The most buckets. With fewer more buffers end within each, with more a buffer takes longer to add: of 100 to 4,000 buckets, 100 to
-/// 500 were the fastest for 18,000 to 62,000 buffers.
+/// The most buckets. With fewer buckets, more buffers end within each; with more, adding a buffer takes longer: of 100
+/// to 4,000 buckets, 100 to 500 were the fastest for 18,000 to 62,000 buffers.
 const BUCKETS: u32 = 256;
-/// The most bytes of ranges in the worst case, in which no two buffers lie on each other; there are fewer buckets where it would be
+/// The most bytes of ranges in the worst case, in which no two buffers touch; fewer buckets are used if it would be
 /// more. For 19,000 to 141,000 buffers it was at most 5.3 MiB.
 const MOST_BYTES: u64 = 256 << 20;
 
@@ -31,32 +31,33 @@ struct End {
     range: Range,
 }
 
-/// A list of ranges, and the first of them that does not lie below the place that is looked at.
+/// A list of ranges, and its first range that is not below the current place.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
     list: usize,
     at: usize,
 }
 
-/// The buffers that are placed. None is taken out again.
+/// The placed buffers. None can be removed.
 #[derive(Debug)]
 pub(crate) struct Taken {
     /// Sections of a bucket.
     width: u32,
     leaves: usize,
-    /// In order, apart from each other: `all` of each node of the tree, whose root is at 1; `through` of each bucket; and last, what
-    /// `ends` say of the buffer that is asked for.
+    /// In order, apart from each other: `all` of each node of the tree, whose root is at 1; `through` of each bucket;
+    /// and last, the ranges from `ends` for the current query.
     lists: Vec<Vec<Range>>,
     ends: Vec<Vec<End>>,
-    /// What is looked at for the buffer that is asked for.
+    /// The cursors of the current query.
     cursors: Vec<Cursor>,
 }
 
 impl Taken {
-    /// Nothing is placed. `most_live`: the most of `count` buffers that are live in one section.
+    /// Makes an empty index. `most_live` is the most of `count` buffers that are live in one section.
     pub(crate) fn new(sections: u32, count: usize, most_live: u32) -> Self {
         let mut buckets = sections.clamp(1, BUCKETS);
-        // Each level of the tree, and `through`, has at most what is live when a bucket begins, and what ends in it.
+        // Each level of the tree, and `through`, has at most the ranges live when a bucket begins, and those that end
+        // in it.
         let bytes = |buckets: u32| {
             let a_level = u64::from(buckets) * u64::from(most_live) + 2 * count as u64;
             a_level * u64::from(buckets.next_power_of_two().ilog2() + 2) * size_of::<Range>() as u64
@@ -95,21 +96,21 @@ impl Taken {
                 is_new |= insert(&mut self.lists[node], range);
             }
             if !is_new {
-                // Nor is it new to what stands above.
+                // The range is not new to the nodes above either.
                 return;
             }
             (low, high) = (low / 2, high / 2);
         }
     }
 
-    /// Begins to look for places in no sections.
+    /// Begins a query without sections.
     pub(crate) fn clear(&mut self) {
         self.cursors.clear();
         let last = self.lists.len() - 1;
         self.lists[last].clear();
     }
 
-    /// Sections in which the place has to be free, too.
+    /// Adds sections to the query, in which the place has to be free.
     pub(crate) fn ask(&mut self, first: u32, end: u32) {
         let (low, high) = self.buckets(first, end);
         let last = self.lists.len() - 1;
@@ -137,13 +138,13 @@ impl Taken {
         }
     }
 
-    /// Returns the lowest place of this size in the sections that were asked for.
+    /// Returns the lowest place of this size in the sections of the query.
     pub(crate) fn lowest(&mut self, size: u64, alignment: u64) -> u64 {
         self.sort_ends();
         self.next(0, size, alignment)
     }
 
-    /// Returns the place in the smallest hole, the lowest of several; on top where none is large enough.
+    /// Returns the place in the smallest hole, the lowest of several; the top if no hole is large enough.
     pub(crate) fn tightest(&mut self, size: u64, alignment: u64) -> u64 {
         self.sort_ends();
         let (mut low, mut best) = (0, None::<(u64, u64)>);
@@ -159,10 +160,10 @@ impl Taken {
         best.map_or(low, |(_, low)| low)
     }
 
-    /// Returns the lowest place from `low` on. No cursor is left at a range below it.
+    /// Returns the lowest place from `low` on. Moves all cursors past the ranges below it.
     fn next(&mut self, mut low: u64, size: u64, alignment: u64) -> u64 {
         let (mut index, mut agreed) = (0, 0);
-        // Each list moves the place up, until all agree.
+        // Each list may move the place up, until all agree.
         while agreed < self.cursors.len() {
             let cursor = &mut self.cursors[index];
             let list = &self.lists[cursor.list];
@@ -182,7 +183,7 @@ impl Taken {
         low
     }
 
-    /// Makes a list of what `ends` said.
+    /// Makes a list of the ranges from `ends`.
     fn sort_ends(&mut self) {
         let last = self.lists.len() - 1;
         let list = &mut self.lists[last];
@@ -200,7 +201,7 @@ impl Taken {
         self.cursors.push(Cursor { list: last, at: 0 });
     }
 
-    /// From the first bucket of these sections to the one after the last.
+    /// Returns the first bucket of these sections and the one after the last.
     fn buckets(&self, first: u32, end: u32) -> (usize, usize) {
         ((first / self.width) as usize, ((end - 1) / self.width) as usize + 1)
     }
@@ -211,9 +212,9 @@ impl Taken {
     }
 }
 
-/// Adds a range to a list, and says whether some of it is new.
+/// Adds a range to a list. Returns whether a part of it is new.
 fn insert(list: &mut Vec<Range>, (from, to): Range) -> bool {
-    // Those that it touches become one with it.
+    // Ranges that it touches merge with it.
     let first = list.partition_point(|range| range.1 < from);
     let Some(&(low, high)) = list.get(first).filter(|range| range.0 <= to) else {
         list.insert(first, (from, to));
@@ -272,7 +273,7 @@ mod tests {
                 taken.ask(first, end);
                 taken.tightest(size, 1)
             };
-            // Holes from 4 to 6 and from 8 to 12.
+            // The holes are from 4 to 6 and from 8 to 12.
             assert_eq!(tightest(6, 8, 2), 4);
             assert_eq!(tightest(6, 8, 3), 8);
             assert_eq!(tightest(6, 8, 5), 20);

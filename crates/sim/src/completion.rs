@@ -1,6 +1,6 @@
-//! When work completes, which may depend on work whose end is not known yet.
+//! When work completes, possibly depending on work whose end is not known yet.
 //!
-//! Owns: the arithmetic of completion. It does not know clocks or events.
+//! Owns: the arithmetic of completion. Clocks and events are kept in `streams.rs`.
 //!
 //! Times are those of the clock, in nanoseconds or whatever unit it counts.
 
@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 
 use seamalloc_driver::StreamId;
 
-/// The last moment of the clock. It is half of the range, so that sums of times never overflow.
+/// The last moment of the clock. The constant is half of the range, so that sums of times never overflow.
 pub(super) const END_OF_TIME: u64 = u64::MAX >> 1;
 
-/// Held work, which ends when it is told to.
+/// Held work, which ends when the gate is opened.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) stream: StreamId,
@@ -39,7 +39,7 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    /// Returns the time at which it completes, or `None` while a gate is closed.
+    /// Returns the time of completion, or `None` while a gate is closed.
     pub(super) fn known_time(&mut self) -> Option<u64> {
         if !self.gates.is_empty() {
             let at = &mut self.at;
@@ -70,7 +70,7 @@ impl Completion {
         }
     }
 
-    /// Makes it complete no earlier than `other`.
+    /// Delays the completion until `other`.
     pub(super) fn after(&mut self, other: &Self) {
         self.known_time();
         self.at = self.at.max(other.at);
@@ -82,8 +82,8 @@ impl Completion {
         }
     }
 
-    /// Makes it complete no earlier than `gate` opens. Earlier gates of the same stream open before, so they are
-    /// dropped, and a stream with many held pieces of work stays cheap.
+    /// Delays the completion until `gate` opens. Earlier gates of the same stream open before, so they are dropped, and
+    /// a stream with many held pieces of work stays cheap.
     pub(super) fn after_gate(&mut self, gate: Arc<Gate>) {
         self.known_time();
         self.gates.retain(|(earlier, delay)| earlier.stream != gate.stream || *delay > 0);

@@ -1,6 +1,6 @@
 //! Which GPU to simulate, and its text form: `sim:h200,capacity=80GiB`.
 //!
-//! Owns: [`SimConfig`], its text form and its errors. It makes no device.
+//! Owns: [`SimConfig`], its text form and its errors. Devices are made in `gpu.rs`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,8 +19,8 @@ const PROFILE: &str = "profile";
 pub const MAX_CAPACITY: u64 = 16 << 40;
 /// The keys that a specification may have.
 const KEYS: [&str; 3] = ["capacity", "vmm", "host"];
-/// Bytes of the machine's memory that a device may use, unless the specification says how many: what a server with eight GPUs
-/// and 2 TiB has for each.
+/// Bytes of the machine's memory that a device may use, unless the specification gives a number: the share of one GPU
+/// in a server with eight GPUs and 2 TiB.
 const HOST_CAPACITY: u64 = 256 << 30;
 
 /// The specification of a simulated GPU.
@@ -28,9 +28,10 @@ const HOST_CAPACITY: u64 = 256 << 30;
 pub struct SimConfig {
     /// The card: its name and what its driver's calls cost.
     pub profile: Profile,
-    /// Physical memory in bytes. It may be more than the card has.
+    /// Physical memory in bytes. The value may exceed the card's memory.
     pub capacity: u64,
-    /// Whether it has virtual memory management. Some vGPUs and virtual machines have none: then those calls are refused.
+    /// Whether the device has virtual memory management. Some vGPUs and virtual machines have none: then those calls
+    /// are refused.
     pub virtual_memory: bool,
     /// The machine's memory that the device may use, in bytes
     /// ([`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host)).
@@ -124,7 +125,7 @@ impl fmt::Display for SimConfig {
     }
 }
 
-/// A specification of which no GPU can be made.
+/// The error of a specification from which no GPU can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimConfigError {
@@ -137,7 +138,7 @@ pub enum SimConfigError {
     NotSim {
         /// The text as given.
         spec: String,
-        /// What may have been meant, as a question with a blank behind it; empty if nothing is like it.
+        /// The text that was probably meant, as a question with a blank behind it; empty if nothing is similar.
         hint: String,
     },
     /// A profile or key that does not exist.
@@ -155,7 +156,7 @@ pub enum SimConfigError {
         /// All known names.
         known: String,
     },
-    /// Whether the device has virtual memory is neither `yes` nor `no`.
+    /// The value of `vmm` is neither `yes` nor `no`.
     #[error("vmm: `{found}`; expected `yes` or `no`")]
     Switch {
         /// The value as given.
@@ -164,7 +165,7 @@ pub enum SimConfigError {
     /// The capacity is not a size.
     #[error("capacity: {0}")]
     Bytes(#[from] ParseBytesError),
-    /// The capacity has no room for a single chunk, or is more than can be addressed.
+    /// The capacity has no room for a single chunk, or exceeds the address space.
     #[error(
         "a capacity of {capacity} bytes cannot be simulated; expected {GRANULARITY} (2MiB) to {MAX_CAPACITY} (16TiB)"
     )]
@@ -174,7 +175,7 @@ pub enum SimConfigError {
     },
 }
 
-/// Returns a question where a text is a profile or a size without what belongs before it.
+/// Returns a question if the text is a profile or a size without the prefix before it.
 fn hint(spec: &str) -> String {
     let meant = match near(spec, Profile::ALL.map(Profile::name)) {
         Some(profile) => format!("{PREFIX}:{profile}"),

@@ -1,7 +1,7 @@
-//! The bytes of the simulated memory, as far as they are known: what was filled, by whom.
+//! The known bytes of the simulated memory, and who wrote them.
 //!
-//! Owns: the known bytes of each piece of physical memory. All other bytes read as 0. They change in the order in which
-//! the work is given, not when it would run.
+//! Owns: the known bytes of each piece of physical memory. All other bytes read as 0. Bytes change in the order in
+//! which work is given to streams, not when the work would run.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::bookkeeping::{Memory, Piece, Range};
 /// Who wrote bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writer {
-    /// The allocator: no kernel has any business there.
+    /// The allocator. No kernel may use bytes that it wrote.
     Allocator,
     Kernel,
 }
@@ -33,7 +33,7 @@ impl Contents {
     /// Sets all bytes of a piece.
     pub(super) fn fill(&mut self, piece: Piece, value: u8, writer: Writer) {
         if writer == Writer::Kernel && !self.0.contains_key(&piece.memory) {
-            // Most memory is never looked at.
+            // Most memory has no known bytes.
             return;
         }
         self.clear(piece);
@@ -63,7 +63,7 @@ impl Contents {
         self.copy_pieces(memory.physical_at(from), memory.physical_at(to));
     }
 
-    /// Copies the bytes of pieces to others, which are as many.
+    /// Copies the bytes of pieces to as many other pieces.
     pub(super) fn copy_pieces(&mut self, from: Vec<Piece>, to: Vec<Piece>) {
         let mut known = Vec::new();
         let mut begin = 0;
@@ -157,7 +157,7 @@ impl Contents {
         }
     }
 
-    /// Sets the bytes of a piece. As everywhere, zeros are what is not known.
+    /// Sets the bytes of a piece. Zeros are stored as unknown bytes, as everywhere.
     pub(super) fn write(&mut self, piece: Piece, bytes: &[u8]) {
         self.clear(piece);
         let mut at = piece.offset;
@@ -171,7 +171,7 @@ impl Contents {
         }
     }
 
-    /// Returns the numbers of the memory of `range` of which bytes are known.
+    /// Returns the numbers of the memory in `range` of which bytes are known.
     pub(super) fn known_in(&self, range: Range, memory: &Memory<()>) -> Vec<u64> {
         if self.0.is_empty() {
             return Vec::new();
@@ -180,12 +180,12 @@ impl Contents {
         numbers.filter(|number| self.0.contains_key(number)).collect()
     }
 
-    /// Forgets those of some physical memory that are gone.
+    /// Forgets the bytes of memory among `numbers` that no longer exists.
     pub(super) fn forget_gone(&mut self, numbers: impl IntoIterator<Item = u64>, memory: &Memory<()>) {
         numbers.into_iter().filter(|number| !memory.is_there(*number)).for_each(|number| self.forget(number));
     }
 
-    /// Forgets physical memory that is gone.
+    /// Forgets the bytes of one physical memory.
     pub(super) fn forget(&mut self, memory: u64) {
         self.0.remove(&memory);
     }

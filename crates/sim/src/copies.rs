@@ -7,9 +7,9 @@ use crate::bookkeeping::HostBuffers;
 /// The buffers, and the engine.
 #[derive(Debug)]
 pub(super) struct Copies {
-    /// When the last copy of each ends.
+    /// The buffers, each with the time when its last copy ends.
     pub(super) buffers: HostBuffers<u64>,
-    /// When the last of all ends.
+    /// The time when the last copy of all ends.
     pub(super) ends: u64,
 }
 

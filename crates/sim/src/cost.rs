@@ -1,6 +1,6 @@
 //! The costs of driver calls on a simulated GPU: profiles, and the time of each call.
 //!
-//! Owns: the measured tables and the times between their rows. It does not know addresses or streams.
+//! Owns: the measured tables and the times between their rows. Addresses and streams are kept elsewhere.
 //!
 //! Times are nanoseconds of the calling CPU, sizes are bytes.
 
@@ -73,21 +73,22 @@ const FURTHER_LIMIT: u64 = 128 * MIB;
 /// Copies inside of the device's memory, which the CPU waits for: 1.3 ms for 1 GiB.
 const COPY_NS_PER_MIB: u64 = 1_270;
 
-/// Page-locked memory of the machine: on an H200 exchanging 1 GiB for it, by chunks of 2 and 4 MiB, took 0.28 to 0.5 s in all
-/// (`HOST_NUMA`), of which the copy is counted by itself.
+/// Page-locked memory of the machine: on an H200 exchanging 1 GiB for it, by chunks of 2 and 4 MiB, took 0.28 to 0.5 s
+/// in all (`HOST_NUMA`), with the copy, which is counted separately.
 const CREATE_ON_HOST_NS_PER_MIB: u64 = 340_000;
 
-/// Copies between the device's memory and page-locked memory of the host, of which chunks in the machine's memory are too:
-/// 55.3 GB/s each way on an H200.
+/// Copies between the device's memory and page-locked memory of the host, or chunks in the machine's memory: 55.3 GB/s
+/// each way on an H200.
 const LINK_NS_PER_MIB: u64 = 18_960;
 
-/// Page-locked memory of the host, in huge pages that are populated and registered: on an H100's machine 8 GiB took 1.173 s by
-/// one thread, and 0.143 s to go back (docs/measurements/2026-11-25-page-locking). `cuMemHostAlloc` took 0.355 ms a MiB there.
+/// Page-locked memory of the host, in huge pages that are populated and registered: on an H100's machine locking 8 GiB
+/// took 1.173 s by one thread, and unlocking 0.143 s (docs/measurements/2026-11-25-page-locking). `cuMemHostAlloc` took
+/// 0.355 ms a MiB there.
 const LOCK_NS_PER_MIB: u64 = 143_000;
 const UNLOCK_NS_PER_MIB: u64 = 17_500;
 
-/// Times that are in no table, without waiting; all but copies and page-locked memory do not depend on a size. Medians of 3,000 calls from Python on an H200 with idle
-/// streams, less the 0.2 us of the cheapest call.
+/// Times of calls without a table, waiting excluded; only copies and page-locked memory depend on the size. Medians of
+/// 3,000 calls from Python on an H200 with idle streams, less the 0.2 us of the cheapest call.
 const fn flat(call: Call, size: u64) -> u64 {
     match call {
         Call::MemoryInfo => 3_400,
@@ -97,7 +98,7 @@ const fn flat(call: Call, size: u64) -> u64 {
         Call::IsCapturing => 100,
         // Not measured.
         Call::StreamNumber => 0,
-        // Not measured but for the link: about a kernel's launch, and a launch with a wait for a copy.
+        // Not measured except for the link: about a kernel's launch, and a launch with a wait for a copy.
         Call::Fill => 2_500,
         Call::Read | Call::Write => 12_000_u64.saturating_add(link(size)),
         // Not measured: a call that gives a stream work, and the event behind it.
@@ -109,12 +110,12 @@ const fn flat(call: Call, size: u64) -> u64 {
         Call::PoolMalloc | Call::PoolFree => 840,
         // Not measured.
         Call::PoolAttribute => 100,
-        // Not measured: as a reservation of addresses, and about what a stream takes.
+        // Not measured: taken to cost as much as a reservation of addresses, and about as much as creating a stream.
         Call::PoolCreate | Call::PoolDestroy | Call::PoolTrim => 10_000,
         Call::StreamCreate | Call::StreamDestroy => 5_000,
         Call::CreateOnHost => 8_300_u64.saturating_add(size.saturating_mul(CREATE_ON_HOST_NS_PER_MIB) / MIB),
         Call::Copy => 12_000_u64.saturating_add(size.saturating_mul(COPY_NS_PER_MIB) / MIB),
-        // Measured on another day, also from Python: 330, less 160 for the same loop without the call.
+        // Measured on another day, also from Python: 330 ns, less 160 for the same loop without the call.
         Call::ExchangeCaptureMode => 170,
         // Medians over 100 handles of 2 to 128 MiB on another day: 20 to 30 us, and 16 to 25.
         Call::Export => 25_000,
@@ -134,19 +135,20 @@ pub(super) const REFUSED_NS: u64 = 1_300;
 /// Refusing a size that no device has takes the driver longest.
 const H200_CREATE_REFUSED: [(u64, u64); 4] =
     [(2 * MIB, 38_000), (8 * GIB, 44_000), (256 * GIB, 97_000), (4096 * GIB, 1_711_000)];
-/// The same for `malloc`.
+/// Time until `malloc` refuses for lack of memory, by the requested size.
 const H200_MALLOC_REFUSED: [(u64, u64); 4] =
     [(2 * MIB, 75_000), (8 * GIB, 95_000), (256 * GIB, 189_000), (4096 * GIB, 3_463_000)];
 
-/// The first growth of a pool beside all else: the first `cudaMallocAsync` of a process took 6.8 ms on an H200.
+/// The first growth of a pool, beyond its other costs: the first `cudaMallocAsync` of a process took 6.8 ms on an H200.
 const FIRST_OF_POOL_NS: u64 = 6_800_000;
 
 /// A model of a GPU: its memory, and the costs of its driver's calls.
 ///
-/// The costs of every profile are those measured on an H200: profiles of other cards differ in capacity alone. What others measured on
-/// such cards: on an A100, for 2 MiB, `cuMemCreate` 193 us, `cuMemMap` 1.45, `cuMemSetAccess` 36 and `cuMemUnmap` 26 (means of
-/// [kvcached](https://github.com/ovg-project/kvcached)'s `bench_vmm`), where the H200 has 8.3, 1.0, 21 and 17.5: memory that grows may take
-/// an A100 several times as long. Of the L40S, the RTX 4090 and the B200 no such figures are known here.
+/// The costs of every profile are those measured on an H200: profiles of other cards differ in capacity alone. Figures
+/// of others for such cards: on an A100, for 2 MiB, `cuMemCreate` 193 us, `cuMemMap` 1.45, `cuMemSetAccess` 36 and
+/// `cuMemUnmap` 26 (means of [kvcached](https://github.com/ovg-project/kvcached)'s `bench_vmm`), where the H200 has
+/// 8.3, 1.0, 21 and 17.5: growth may take several times as long on an A100. Of the L40S, the RTX 4090 and the B200 no
+/// such figures are known here.
 #[derive(Clone, Copy)]
 pub struct Profile(&'static Data);
 
@@ -207,7 +209,7 @@ impl Profile {
         Self::ALL.into_iter().find(|profile| profile.name() == name)
     }
 
-    /// Returns its name, as in `sim:h200`.
+    /// Returns the profile's name, as in `sim:h200`.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.0.name
@@ -219,9 +221,9 @@ impl Profile {
         self.0.memory
     }
 
-    /// Returns the time of one call for one handle, allocation or reservation of `size` bytes, without waiting. Between
-    /// two measured sizes it is interpolated linearly; below the smallest it is that of the smallest, and beyond the
-    /// largest the last line goes on. Calls of events and streams do not depend on `size`.
+    /// Returns the time of one call for one handle, allocation or reservation of `size` bytes, without waiting. The
+    /// time is interpolated linearly between two measured sizes, constant below the smallest, and extrapolated from the
+    /// last two beyond the largest. Calls of events and streams do not depend on `size`.
     #[must_use]
     pub fn cost(self, call: Call, size: u64) -> u64 {
         let figure = |row: &Row| row.figure(call).unwrap_or_else(|| flat(call, size));
@@ -257,8 +259,9 @@ impl Profile {
         }
     }
 
-    /// Returns the time of one `pool_malloc` for which its pool grows by so many steps of `step` bytes. A step is taken to cost
-    /// what the calls of virtual memory cost for as much, which was not measured; the `first` growth of a pool costs more.
+    /// Returns the time of one `pool_malloc` whose pool grows by `steps` steps of `step` bytes. Each step is assumed to
+    /// cost as much as the virtual-memory calls for as many bytes (not measured); the `first` growth of a pool costs
+    /// more.
     #[must_use]
     pub fn pool_malloc(self, steps: u64, step: u64, first: bool) -> u64 {
         let each = self.cost(Call::Create, step) + self.map(step, true) + self.cost(Call::SetAccess, step);
@@ -266,15 +269,16 @@ impl Profile {
         self.cost(Call::PoolMalloc, 0).saturating_add(growth)
     }
 
-    /// Returns the time that a pool takes to move so many pages of `page` bytes: for each what the calls of virtual memory cost that
-    /// map a handle elsewhere, which was not measured.
+    /// Returns the time that a pool takes to move `pages` pages of `page` bytes. Each page is assumed to cost as much
+    /// as the virtual-memory calls that map a handle elsewhere (not measured).
     #[must_use]
     pub fn pool_moves(self, pages: u64, page: u64) -> u64 {
         let each = self.cost(Call::Unmap, page) + self.map(page, false) + self.cost(Call::SetAccess, page);
         pages.saturating_mul(each)
     }
 
-    /// Returns the time of a call that takes so many steps of 32 MiB from a pool, each at what virtual memory costs.
+    /// Returns the time of a call that takes `steps` steps of 32 MiB from a pool, each at the cost of the
+    /// virtual-memory calls.
     #[must_use]
     pub fn pool_shrinks(self, call: Call, steps: u64) -> u64 {
         const STEP: u64 = 32 * MIB;
@@ -285,7 +289,7 @@ impl Profile {
     /// Returns the time of one copy: inside of the device's memory, or between it and the machine's.
     #[must_use]
     pub fn copy(self, size: u64, over_bus: bool) -> u64 {
-        // As one to page-locked memory that the CPU waits for.
+        // Costs as much as a copy to page-locked memory that the CPU waits for.
         self.cost(if over_bus { Call::Read } else { Call::Copy }, size)
     }
 
@@ -301,8 +305,8 @@ impl Profile {
         over_handles(handles, |size| self.cost(Call::SetAccess, size), |size| between(self.0.further_access, size))
     }
 
-    /// Returns the same with `peers` further devices in the access list, each of which adds four fifths. Measured on an
-    /// H200 with one peer, for 512 handles of 2 MiB: 11.6 ms alone, 20.9 ms with the peer.
+    /// Returns the time of [`Self::set_access`] with `peers` further devices in the access list, each of which adds
+    /// four fifths. Measured on an H200 with one peer, for 512 handles of 2 MiB: 11.6 ms alone, 20.9 ms with the peer.
     #[must_use]
     pub fn set_access_for(self, handles: impl IntoIterator<Item = u64>, peers: u64) -> u64 {
         let alone = self.set_access(handles);
@@ -330,7 +334,7 @@ impl std::fmt::Debug for Profile {
     }
 }
 
-/// Sums the costs of handles: the first costs as much as alone, and so does each larger than the measured ones; the
+/// Sums the costs of handles: the first one, and each one larger than [`FURTHER_LIMIT`], costs as much as alone; the
 /// others cost less.
 fn over_handles(
     handles: impl IntoIterator<Item = u64>,
@@ -352,8 +356,8 @@ fn between(points: &[(u64, u64)], size: u64) -> u64 {
     }
 }
 
-/// Returns the value at `x` of the straight line through two points, but not below 0. It uses 128 bits, since any size
-/// is possible.
+/// Returns the value at `x` of the straight line through two points, but not below 0. The arithmetic uses 128 bits,
+/// since any size is possible.
 fn line((x0, y0): (u64, u64), (x1, y1): (u64, u64), x: u64) -> u64 {
     let [x0, y0, x1, y1, x] = [x0, y0, x1, y1, x].map(i128::from);
     if x1 == x0 {

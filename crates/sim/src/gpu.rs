@@ -29,16 +29,16 @@ use seamalloc_driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverR
 /// ```
 pub struct SimGpu {
     pub(super) config: SimConfig,
-    /// Tells its memory from that of other simulated GPUs, including those of other processes.
+    /// Distinguishes this GPU's memory from that of other simulated GPUs, including those of other processes.
     pub(super) identity: u64,
     pub(super) properties: DeviceProperties,
     pub(super) state: Mutex<State>,
-    /// Written under the lock, read without it.
+    /// The total time in calls. Written under the lock, read without it.
     pub(super) busy_ns: AtomicU64,
 }
 
 impl SimGpu {
-    /// Makes a simulated GPU with nothing on it.
+    /// Makes a simulated GPU with no memory in use.
     ///
     /// # Errors
     /// [`SimConfigError::Capacity`] if the capacity has no room for a single chunk.
@@ -59,7 +59,7 @@ impl SimGpu {
         Ok(Self { config, identity, properties, state: Mutex::new(state), busy_ns: AtomicU64::new(0) })
     }
 
-    /// Returns the configuration from which it was made.
+    /// Returns the configuration from which the GPU was made.
     #[must_use]
     pub fn config(&self) -> &SimConfig {
         &self.config
@@ -83,8 +83,8 @@ impl SimGpu {
     }
 
     /// Gives `stream` a kernel that uses `ranges` for `duration_ns`, after all earlier work of the stream. The program
-    /// launches it, not the allocator: it costs nothing and is not counted. In a stream that is being captured, it does
-    /// not run and uses nothing.
+    /// launches the kernel, not the allocator: the launch costs nothing and is not counted. In a stream that is being
+    /// captured, the kernel does not run and uses nothing.
     ///
     /// # Errors
     /// [`Status::ILLEGAL_ADDRESS`] if a byte of `ranges` has no memory, or memory without access; the [`Fault`] is
@@ -95,8 +95,9 @@ impl SimGpu {
         self.run(stream, ranges, duration_ns).map(drop)
     }
 
-    /// Does the same as [`Self::launch`] with one range, every byte of which the kernel sets to `value`. What it writes can
-    /// be read once the allocator has filled some of that memory ([`Contents::fill`](seamalloc_driver::Contents::fill)).
+    /// Launches a kernel as [`Self::launch`] does, with one range, every byte of which the kernel sets to `value`. The
+    /// written bytes can be read once the allocator has filled some of that memory
+    /// ([`Contents::fill`](seamalloc_driver::Contents::fill)).
     ///
     /// # Errors
     /// Those of [`Self::launch`].
@@ -137,13 +138,13 @@ impl SimGpu {
         self.state.lock().timeline.hold(stream)
     }
 
-    /// Ends the oldest held work of `stream` at once. Returns `false` if it has none.
+    /// Ends the oldest held work of `stream` at once. Returns `false` if the stream has none.
     pub fn finish(&self, stream: StreamId) -> bool {
         self.state.lock().timeline.finish(stream)
     }
 
     /// Ends this held work at once, and all earlier held work of its stream, since a stream runs in order. Returns
-    /// `false` if it has ended already.
+    /// `false` if the work has ended already.
     pub fn finish_hold(&self, hold: Hold) -> bool {
         self.state.lock().timeline.finish_hold(hold)
     }
@@ -191,13 +192,13 @@ impl SimGpu {
         self.state.lock().timeline.destroy(stream);
     }
 
-    /// Creates a stream, as by `cuStreamCreate`, with the handle of a destroyed stream. It destroys the old stream if
+    /// Creates a stream, as by `cuStreamCreate`, with the handle of a destroyed stream. The old stream is destroyed if
     /// necessary.
     pub fn replace_stream(&self, stream: StreamId) {
         self.state.lock().timeline.replace(stream);
     }
 
-    /// Adds a device with this ordinal, which can use the memory of this one once it is given access.
+    /// Adds a device with this ordinal, which can use this device's memory once it is given access.
     pub fn connect_peer(&self, ordinal: u32) {
         self.state.lock().peers.connect(ordinal);
     }
@@ -264,8 +265,8 @@ impl SimGpu {
         self.charged(call, size, |state| Ok((run(state)?, profile.cost(call, size))))
     }
 
-    /// Makes one driver call: it fails if that was asked for, or is carried out, and is charged and counted. `run`
-    /// returns the answer and the cost of the call; time that it waits shows in the clock.
+    /// Makes one driver call: the call fails if a failure is pending, or is carried out, and is charged and counted.
+    /// `run` returns the answer and the cost of the call; waiting time shows in the clock.
     pub(super) fn charged<T>(
         &self,
         call: Call,

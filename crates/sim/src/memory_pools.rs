@@ -1,6 +1,7 @@
 //! The pools of stream-ordered memory, and the streams that an allocator has made.
 //!
-//! Owns: which pools and streams there are, and of which pool an allocation is. The rules of one pool are in `pool.rs`.
+//! Owns: which pools and streams there are, and to which pool an allocation belongs. The rules of one pool are in
+//! `pool.rs`.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,10 @@ use super::pool::{Pool, STEP};
 use crate::bookkeeping::{Answer, Memory, Refusal, refuse};
 use seamalloc_driver::{MemoryPool, Status, StreamId};
 
-/// A pool has so many times the addresses of the device's memory, so that addresses whose memory was given back or moved do not
-/// hinder it.
+/// A pool has this many times as many addresses as the device has memory, so that addresses whose memory was given back
+/// or moved do not limit the pool.
 const ROOM: u64 = 16;
-/// The handle of the first stream that is made here: programs choose theirs, which are small.
+/// The handle of the first stream that is made here: the handles that programs choose are small.
 const FIRST_STREAM: u64 = 0x5ea0_0000_0000;
 
 #[derive(Debug, Default)]
@@ -82,7 +83,7 @@ impl Pools {
         self.of.insert(address, pool.0);
     }
 
-    /// Takes an allocation out of the table. Returns its pool, with the pool's number.
+    /// Removes an allocation from the table. Returns its pool, with the pool's number.
     pub(super) fn freed(&mut self, address: u64) -> Answer<(u64, &mut Pool)> {
         let number = self.of.remove(&address).ok_or_else(|| unknown(address))?;
         Ok((number, self.pools.get_mut(&number).ok_or_else(|| unknown(address))?))

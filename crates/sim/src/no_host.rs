@@ -1,5 +1,5 @@
-//! The host's memory where it cannot be had: on other systems than 64-bit Linux. What names it compiles, and is told so when
-//! it opens a device.
+//! A stand-in for the host's memory on systems other than 64-bit Linux. Code that names it compiles, and gets an error
+//! when it opens a device.
 
 #[path = "host/config.rs"]
 mod config;
@@ -11,7 +11,7 @@ use seamalloc_driver::Driver;
 use seamalloc_driver::ForwardingDriver;
 use seamalloc_driver::StreamId;
 
-/// A device whose memory is the machine's. There is none on this system.
+/// A device whose memory is the machine's. This system supports none.
 #[derive(Debug)]
 pub enum HostDriver {}
 
@@ -26,10 +26,9 @@ impl HostDriver {
         Err(HostConfigError::System { reason: "this is not a 64-bit Linux".to_owned() })
     }
 
-    /// Gives a stream work that lasts until it is told to end.
+    /// Gives a stream held work.
     ///
-    /// # Errors
-    /// None: there is no device.
+    /// # Errors None: no device exists.
     pub fn hold(&self, _: StreamId) -> seamalloc_driver::DriverResult<HostHold> {
         match *self {}
     }

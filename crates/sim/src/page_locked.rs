@@ -1,13 +1,13 @@
 //! Page-locked memory of the host beside a simulated GPU, and the engine that copies from and to it.
 //!
-//! Owns: the calls for it. Copies run one behind the other at the speed of the link, and beside all other work. As the bytes of
-//! kernels, theirs change at once.
+//! Owns: the calls for this memory. Copies run one after the other at the speed of the link, in parallel with all other
+//! work. As with kernels, the bytes of a copy change at once.
 
 use super::gpu::SimGpu;
 use crate::bookkeeping::{Piece, Range};
 use seamalloc_driver::{Call, DriverResult, HostBuffer, PageLocked, StreamId};
 
-/// From this number on, physical memory is a buffer of the host.
+/// Numbers of physical memory from this one on are buffers of the host.
 const NUMBERS: u64 = 1 << 63;
 
 /// The bytes of a buffer, as memory.
@@ -16,7 +16,7 @@ fn piece(buffer: HostBuffer, offset: u64, size: u64) -> Piece {
 }
 
 impl SimGpu {
-    /// Makes a copy of a buffer, of which `move_bytes` carries out the change of contents.
+    /// Makes a copy between the device and a buffer. `move_bytes` copies the contents.
     fn copy_of_host(
         &self,
         call: Call,

@@ -25,7 +25,7 @@ impl Peers {
         self.mapped.len() as u64
     }
 
-    /// Gives a peer access to mapped memory. Returns whether that is new.
+    /// Gives a peer access to mapped memory. Returns whether the access is new.
     pub(super) fn enable(&mut self, ordinal: u32, plain: bool) -> Answer<bool> {
         if !self.connected.contains(&ordinal) {
             return Err(refuse(
@@ -43,7 +43,7 @@ impl Peers {
         Ok(new)
     }
 
-    /// Returns whether a kernel of that device may use `range`.
+    /// Returns whether a kernel of the peer with this ordinal may use `range`.
     pub(super) fn can_use(&self, ordinal: u32, range: Range, memory: &Memory<()>) -> bool {
         let (mapped, plain) = memory.kinds_in(range);
         memory.check_use(range, StreamId::DEFAULT).is_ok()

@@ -1,12 +1,12 @@
 //! One pool of stream-ordered memory: which bytes a request gets, and when the pool grows.
 //!
-//! Owns: the blocks of a pool, and the rules of reuse. It knows neither captures nor costs.
+//! Owns: the blocks of a pool, and the rules of reuse. Captures and costs are handled by the callers.
 //!
-//! What is documented ("CUDA Programming Guide", Stream-Ordered Memory Allocator) is when freed memory may serve which stream.
-//! How the driver divides a pool is not. These rules are the simplest that hold as much memory as an H200's driver did on
-//! recorded jobs (docs/decisions/0051-stream-ordered-pools.md):
-//! - a pool is one range of addresses; it grows behind the first block with room behind it, in whole 32 MiB, by what the block
-//!   lacks, if it is free;
+//! CUDA documents when freed memory may serve which stream ("CUDA Programming Guide", Stream-Ordered Memory Allocator),
+//! but not how the driver divides a pool. These rules are the simplest that hold as much memory as an H200's driver did
+//! on recorded jobs (docs/decisions/0051-stream-ordered-pools.md):
+//! - a pool is one range of addresses; it grows behind the first block with room behind it, in whole 32 MiB, by the
+//!   bytes that the block lacks, if it is free;
 //! - free pages of 32 MiB whose frees are complete move there before it takes more from the device;
 //! - the smallest free block that fits serves a request, the lowest of equals; the rest of it stays free;
 //! - free neighbours merge, if the same stream freed them, or if both frees are complete.
@@ -20,25 +20,26 @@ use super::streams::Timeline;
 use crate::bookkeeping::{Answer, Piece, Refusal};
 use seamalloc_driver::{PoolAttribute, StreamId};
 
-/// A pool's memory comes, moves and goes in multiples of this, in bytes: every figure of a pool on an H200 is one.
+/// A pool's memory comes, moves and goes in multiples of this, in bytes: on an H200 every figure of a pool is such a
+/// multiple.
 pub(super) const STEP: u64 = 32 << 20;
 /// Sizes and addresses of allocations are multiples of this, in bytes.
 const UNIT: u64 = 512;
 
-/// The stream after whose work a free block may be used.
+/// The free of a block: the stream, and the point in it, after which the block may be used.
 #[derive(Clone, Debug)]
 struct Freed {
-    /// `None`: the free is complete, and every stream may have it.
+    /// `None` if the free is complete, so that every stream may use the block.
     on: Option<StreamId>,
     /// The place of the free in that stream.
     point: u64,
     done: Completion,
-    /// Up to which points of other streams that stream had waited then.
+    /// Up to which points of other streams that stream had waited at the free.
     before: Vec<(StreamId, u64)>,
 }
 
 impl Freed {
-    /// Memory that no work uses.
+    /// Returns the free of memory that no work uses.
     fn idle() -> Self {
         Self { on: None, point: 0, done: Completion::default(), before: Vec::new() }
     }
@@ -47,41 +48,41 @@ impl Freed {
 #[derive(Debug)]
 struct Block {
     size: u64,
-    /// `None`: it is allocated.
+    /// `None` if the block is allocated.
     free: Option<Freed>,
 }
 
-/// Memory that a request gets, and what it took.
+/// The memory that a request gets, and how the pool changed for it.
 pub(super) struct Taken {
     pub(super) address: u64,
-    /// Bytes, rounded.
+    /// The size in bytes, rounded up.
     pub(super) size: u64,
-    /// By how many bytes the pool has grown for it.
+    /// How many bytes the pool has grown by for the request.
     pub(super) grown: u64,
-    /// Bytes of the pool's free pages that were moved together for it.
+    /// Bytes of the pool's free pages that were moved together for the request.
     pub(super) moved: u64,
-    /// Whether it is the pool's first growth.
+    /// Whether the pool has grown for the first time.
     pub(super) first: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Pool {
     base: u64,
-    /// Bytes of addresses.
+    /// The number of the pool's addresses.
     addresses: u64,
-    /// The number of its memory.
+    /// The number of the pool's physical memory.
     memory: u64,
     pub(super) release_threshold: u64,
-    /// By address. Addresses without memory are no block.
+    /// The blocks, by address. Addresses without memory are no block.
     blocks: BTreeMap<u64, Block>,
     /// The free blocks of each stream, and the idle ones, by size and address.
     free: FxHashMap<Option<StreamId>, BTreeSet<(u64, u64)>>,
-    /// The last byte of each block that was freed, by stream, in the order of the frees.
+    /// The last byte of each freed block, by stream, in the order of the frees.
     pending: FxHashMap<StreamId, VecDeque<(Completion, u64)>>,
     reserved: [u64; 2],
     used: [u64; 2],
     has_grown: bool,
-    /// Whether it ends with its last allocation.
+    /// Whether the pool ends with its last allocation.
     pub(super) destroyed: bool,
 }
 
@@ -103,12 +104,12 @@ impl Pool {
         }
     }
 
-    /// Returns its addresses: the first, and how many.
+    /// Returns the pool's addresses: the first, and how many.
     pub(super) fn addresses(&self) -> (u64, u64) {
         (self.base, self.addresses)
     }
 
-    /// Returns which memory of the pool lies at an address.
+    /// Returns the physical memory of the pool at an address.
     pub(super) fn piece(&self, address: u64, size: u64) -> Piece {
         Piece { memory: self.memory, offset: address - self.base, size }
     }
@@ -143,7 +144,7 @@ impl Pool {
         if moved < bytes
             && let Err(refusal) = take(bytes - moved)
         {
-            // The third policy: behind a wait of the stream, whoever freed it.
+            // The third policy: take a block that any stream freed, behind a wait of the requesting stream.
             let (address, of, freed) = self.of_any_stream(size).ok_or(refusal)?;
             timeline.wait_for_free(stream, (of, freed.point), &freed.before, &freed.done);
             return Ok(self.hand_out(address, size));
@@ -154,13 +155,13 @@ impl Pool {
         let before = self.blocks.range(..start).next_back();
         let joins = before.filter(|(at, block)| *at + block.size == start).and_then(|(_, block)| block.free.clone());
         let own = joins.filter(|freed| freed.on == Some(stream));
-        // What is left of it becomes idle with the free that it joins.
+        // The rest of the block becomes idle with the free that it joins.
         self.insert(start, bytes, own.unwrap_or_else(Freed::idle));
         let address = self.fit(size, stream, timeline).ok_or_else(too_large)?;
         Ok(Taken { first, grown: bytes - moved, moved, ..self.hand_out(address, size) })
     }
 
-    /// Frees an allocation on a stream, at the point that is marked there.
+    /// Frees an allocation on a stream, at the current point of the stream.
     pub(super) fn free(&mut self, address: u64, stream: StreamId, timeline: &mut Timeline) {
         let Some(size) = self.blocks.remove(&address).map(|block| block.size) else { return };
         self.used[0] -= size;
@@ -191,12 +192,12 @@ impl Pool {
         given
     }
 
-    /// Returns whether nothing of it is allocated.
+    /// Returns whether the pool has no allocation.
     pub(super) fn is_unused(&self) -> bool {
         self.used[0] == 0
     }
 
-    /// Makes memory idle whose frees are complete.
+    /// Makes memory idle once its frees are complete.
     fn gather(&mut self, now: u64) {
         let mut passed = Vec::new();
         for (stream, freed) in &mut self.pending {
@@ -208,7 +209,7 @@ impl Pool {
         for (stream, last) in passed {
             let Some((&address, block)) = self.blocks.range_mut(..=last).next_back() else { continue };
             let of_stream = block.free.as_mut().filter(|freed| freed.on == Some(stream));
-            // It may be a part of a block by now that was freed later.
+            // By now the bytes may be a part of a block that was freed later.
             if of_stream.is_some_and(|freed| freed.done.is_done(now)) && address + block.size > last {
                 let size = block.size;
                 self.remove(address);
@@ -217,7 +218,7 @@ impl Pool {
         }
     }
 
-    /// Returns the smallest free block that a stream may have by the first two policies, the lowest of equals.
+    /// Returns the smallest free block that the first two policies allow the stream to use, the lowest of equals.
     fn fit(&self, size: u64, stream: StreamId, timeline: &Timeline) -> Option<u64> {
         let mut best: Option<(u64, u64)> = None;
         for (of, blocks) in &self.free {
@@ -237,7 +238,7 @@ impl Pool {
         best.map(|(_, address)| address)
     }
 
-    /// Returns the smallest free block, whoever freed it: its address, its stream and its free.
+    /// Returns the smallest free block, freed on any stream: its address, its stream and its free.
     fn of_any_stream(&self, size: u64) -> Option<(u64, StreamId, Freed)> {
         let fits = self.free.iter().filter_map(|(of, blocks)| Some(((*of)?, *blocks.range((size, 0)..).next()?)));
         let (of, (_, address)) = fits.min_by_key(|(_, block)| *block)?;
@@ -248,8 +249,8 @@ impl Pool {
         self.blocks.get(&address)?.free.as_ref()
     }
 
-    /// Returns where memory comes that makes a block of so many bytes for a stream, and how many bytes of it: behind the first block
-    /// with so many addresses behind it. It may be a part of what is asked for, if it is free.
+    /// Returns the address and the bytes of the growth that makes a block of `size` bytes for a stream: behind the
+    /// first block with enough addresses behind it. The block's bytes count, if it is free.
     fn growth(&self, size: u64, stream: StreamId) -> Option<(u64, u64)> {
         let (mut at, mut free) = (self.base, 0);
         let blocks = self.blocks.iter().map(|(start, block)| (*start, Some(block)));
@@ -266,7 +267,7 @@ impl Pool {
         None
     }
 
-    /// Returns the highest free pages that no work uses, but none of a block that ends at `start`: at most so many.
+    /// Returns the highest free pages that no work uses, at most `most`, and none of a block that ends at `start`.
     fn movable(&self, start: u64, most: u64) -> Vec<u64> {
         let idle = self.free.get(&None).into_iter().flatten();
         let mut idle: Vec<(u64, u64)> = idle.map(|(size, address)| (*address, address + size)).collect();
@@ -294,7 +295,7 @@ impl Pool {
             && whole > size
         {
             if let Some(of) = freed.on {
-                // What was noted of the block is its last byte, which is still free.
+                // The entry in `pending` is the block's last byte, which is still free.
                 debug_assert!(self.pending.contains_key(&of) || freed.done.clone().known_time().is_some());
             }
             self.index(address + size, whole - size, freed);
@@ -304,7 +305,7 @@ impl Pool {
         Taken { address, size, grown: 0, moved: 0, first: false }
     }
 
-    /// Takes a free block out of the tables. Returns its size and its free.
+    /// Removes a free block from the tables. Returns its size and its free.
     fn remove(&mut self, address: u64) -> Option<(u64, Freed)> {
         let Block { size, free } = self.blocks.remove(&address)?;
         let freed = free?;
@@ -337,7 +338,8 @@ impl Pool {
             }
         }
         if let Some(stream) = freed.on {
-            // Of the whole, whose last byte stays free the longest: its latest free may be of its front.
+            // The entry is that of the whole block, whose last byte stays free the longest: the latest free may be that
+            // of its front.
             self.pending.entry(stream).or_default().push_back((freed.done.clone(), address + size - 1));
         }
         self.index(address, size, freed);

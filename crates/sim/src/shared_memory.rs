@@ -1,6 +1,6 @@
 //! The name of a simulated GPU's memory in a descriptor.
 //!
-//! Owns: the descriptor's content. It holds no bytes of the memory, only its name.
+//! Owns: the descriptor's content. The descriptor holds the memory's name, not its bytes.
 
 use crate::bookkeeping::{Answer, SharedMemory, refuse};
 use seamalloc_driver::{Exported, Status};
@@ -22,8 +22,8 @@ pub(super) fn descriptor_of(shared: SharedMemory) -> Answer<Exported> {
     Ok(Exported::new(file.into()))
 }
 
-/// Returns the memory that a descriptor names. It is read at a position: what another process sent instead, such as an event
-/// counter or a pipe, has none, and a plain read of it might wait for ever.
+/// Returns the memory that a descriptor names. The read is at a position: another process may have sent an event
+/// counter or a pipe, which have none, and a plain read of these might wait for ever.
 #[cfg(target_os = "linux")]
 pub(super) fn read(memory: &Exported) -> Answer<SharedMemory> {
     use std::fs::File;

@@ -45,7 +45,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Makes the state of a device with this many bytes of memory, which may use so many of the machine's, and nothing on it.
+    /// Makes the state of a device with `capacity` bytes of memory, which may use `host_capacity` bytes of the
+    /// machine's.
     pub(super) fn new(capacity: u64, host_capacity: u64) -> Self {
         Self {
             memory: Memory::new(capacity, host_capacity),
@@ -64,7 +65,7 @@ impl State {
         }
     }
 
-    /// Lets pools give back what they have beyond their thresholds, after a wait of the CPU.
+    /// Makes pools give back the memory beyond their thresholds, after a wait of the CPU.
     pub(super) fn release_pools(&mut self) {
         self.pools.release(self.timeline.now(), &mut self.memory);
     }

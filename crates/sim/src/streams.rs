@@ -1,6 +1,6 @@
 //! The clock, streams and events of the simulated GPU.
 //!
-//! Owns: which work runs when, and which memory it uses meanwhile. It does not know mappings or costs.
+//! Owns: which work runs when, and which memory it uses meanwhile. Mappings and costs are kept elsewhere.
 //!
 //! Times are nanoseconds, or whatever unit the caller lets the clock count.
 
@@ -13,7 +13,7 @@ use super::completion::{Completion, Gate, later};
 use crate::bookkeeping::{Answer, Range, Refusal, refuse};
 use seamalloc_driver::{EventId, Status, StreamId};
 
-/// Work of a stream that lasts until it is told to end, made by [`SimGpu::hold`](super::SimGpu::hold).
+/// Work of a stream that lasts until `finish_hold`, made by [`SimGpu::hold`](super::SimGpu::hold).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
     stream: StreamId,
@@ -25,19 +25,19 @@ pub struct Hold {
 struct Work {
     ranges: Vec<Range>,
     done: Completion,
-    /// Its place in its stream.
+    /// The kernel's point in its stream.
     point: u64,
 }
 
-/// Up to which point of each other stream something comes after that stream's work.
+/// A vector clock: for each stream, the last point that precedes some work.
 type Clock = Vec<(StreamId, u64)>;
 
-/// Returns up to which point of `stream` that is.
+/// Returns the last point of `stream` in the clock.
 fn after(clock: &Clock, stream: StreamId) -> u64 {
     clock.iter().find(|(of, _)| *of == stream).map_or(0, |(_, point)| *point)
 }
 
-/// Notes that something comes after that point of `stream` too.
+/// Adds a point of `stream` to the clock.
 fn comes_after(clock: &mut Clock, stream: StreamId, point: u64) {
     match clock.iter_mut().find(|(of, _)| *of == stream) {
         Some((_, known)) => *known = point.max(*known),
@@ -49,9 +49,9 @@ fn comes_after(clock: &mut Clock, stream: StreamId, point: u64) {
 struct Stream {
     /// When all work given to the stream is done.
     done: Completion,
-    /// How many points it has had: kernels, events and frees of pools.
+    /// The number of points so far: kernels, events and frees of pools.
     points: u64,
-    /// What it waits for by events.
+    /// The points of other streams that the stream has waited for.
     clock: Clock,
     work: VecDeque<Work>,
     /// Held work that has not ended, oldest first.
@@ -59,7 +59,7 @@ struct Stream {
     next_hold: u64,
     /// How many streams have had the handle before.
     number: u64,
-    /// Whether the last of them was destroyed, and no stream has the handle.
+    /// Whether the last of these streams was destroyed, so that no stream has the handle.
     destroyed: bool,
     /// The kernels of destroyed streams that have not ended, and when all their work is done.
     left: VecDeque<Work>,
@@ -88,19 +88,19 @@ impl Stream {
         while self.work.front_mut().is_some_and(|work| work.done.is_done(now)) {
             self.work.pop_front();
         }
-        // These are of several streams, so they are in no order.
+        // These kernels are of several streams, so they are in no order.
         self.left.retain_mut(|work| !work.done.is_done(now));
     }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Event {
-    /// When it completes; at once if it was never recorded.
+    /// When the event completes; at once if it was never recorded.
     done: Completion,
     recorded: bool,
-    /// The captured stream in which it was last recorded, if any: it then marks a place in a graph, not a time.
+    /// The captured stream in which it was last recorded, if any: the event then marks a place in a graph, not a time.
     captured: Option<StreamId>,
-    /// What it comes after, its own stream included.
+    /// The points that precede the event, including those of its own stream.
     clock: Clock,
 }
 
@@ -199,7 +199,8 @@ impl Timeline {
         stream.number += 1;
     }
 
-    /// Refuses the handle of a destroyed stream, as an H200 does. For a real driver it is a dangling pointer.
+    /// Refuses the handle of a destroyed stream, as an H200 does. For a real driver such a handle is a dangling
+    /// pointer.
     pub(super) fn check_stream(&self, stream: StreamId) -> Answer<()> {
         match self.streams.get(&stream) {
             Some(known) if known.destroyed => {
@@ -263,23 +264,25 @@ impl Timeline {
         Ok(())
     }
 
-    /// Marks a free of a pool's memory in a stream. Returns its point there, when it is done, and what the stream has waited for.
+    /// Marks a free of a pool's memory in a stream. Returns the free's point, its completion, and the points that the
+    /// stream has waited for.
     pub(super) fn mark_free(&mut self, stream: StreamId) -> (u64, Completion, Vec<(StreamId, u64)>) {
         let at = later(self.now, self.run_ahead);
         let stream = self.streams.entry(stream).or_default();
-        // As for an event, which completes no earlier either.
+        // As for an event: the stream completes no earlier than the free.
         stream.done.known_time();
         stream.done.not_before(at);
         stream.points += 1;
         (stream.points, stream.done.clone(), stream.clock.clone())
     }
 
-    /// Returns up to which point of another stream a stream comes after it.
+    /// Returns up to which point of `other` the stream has waited.
     pub(super) fn comes_after(&self, stream: StreamId, other: StreamId) -> u64 {
         self.streams.get(&stream).map_or(0, |stream| after(&stream.clock, other))
     }
 
-    /// Lets a stream wait for a free of another one, which had waited for `before` then.
+    /// Makes a stream wait for a free of another stream. `before` holds the points that the other stream had waited
+    /// for.
     pub(super) fn wait_for_free(
         &mut self,
         stream: StreamId,
@@ -294,7 +297,7 @@ impl Timeline {
         }
     }
 
-    /// Returns the parts of `range` that unfinished work may still use which `stream` does not come after.
+    /// Returns the parts of `range` that unfinished work may still use and that `stream` has not waited for.
     pub(super) fn unordered_uses(&mut self, range: Range, stream: StreamId) -> Vec<(Range, StreamId)> {
         let now = self.now;
         let clock = self.streams.get(&stream).map(|stream| stream.clock.clone()).unwrap_or_default();
@@ -347,7 +350,7 @@ impl Timeline {
         self.wait_for(all);
     }
 
-    /// Ends the held work that is waited for, since otherwise the wait would never end.
+    /// Ends the held work that the CPU waits for, since otherwise the wait would never end.
     fn wait_for(&mut self, mut completion: Completion) {
         completion.known_time();
         for gate in completion.gates() {

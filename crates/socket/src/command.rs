@@ -1,6 +1,6 @@
-//! How a process tells others which one it is.
+//! The command line by which a process identifies itself to others.
 
-/// Returns the command line of this process, cut to so many bytes at most. Control characters become spaces.
+/// Returns the command line of this process, cut to `most` bytes. Control characters become spaces.
 #[must_use]
 pub fn command_line(most: usize) -> String {
     let mut all = String::new();

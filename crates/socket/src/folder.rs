@@ -1,4 +1,4 @@
-//! Where sockets are: a folder of this user alone.
+//! The folder of sockets, accessible to this user alone.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, mkdir, statat};
 use rustix::io::Errno;
@@ -6,18 +6,18 @@ use rustix::process::geteuid;
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// A folder is not this user's alone, so that another could answer in its place.
+/// The error of a folder that others may access, so that another user could answer in the process's place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path} is no folder of this user alone ({why}); remove it, or name a socket elsewhere", path = .path.display())]
 #[non_exhaustive]
 pub struct FolderError {
     /// The folder.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The problem.
     pub why: String,
 }
 
-/// Returns the folder of sockets: `$XDG_RUNTIME_DIR/seamalloc`, or `/tmp/seamalloc-UID` where that variable is not set.
+/// Returns the folder of sockets: `$XDG_RUNTIME_DIR/seamalloc`, or `/tmp/seamalloc-UID` if that variable is not set.
 #[must_use]
 pub fn folder() -> PathBuf {
     match env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_absolute()) {
@@ -26,7 +26,7 @@ pub fn folder() -> PathBuf {
     }
 }
 
-/// Makes a folder, if it is not there, for this user alone.
+/// Makes a folder for this user alone, if it does not exist.
 ///
 /// # Errors
 /// [`FolderError`] if it cannot be made, or [`check_private`] refuses it.
@@ -37,10 +37,9 @@ pub fn prepare(folder: &Path) -> Result<(), FolderError> {
     }
 }
 
-/// Refuses a folder that others may use: whoever can write to it can put another socket there.
+/// Refuses a folder that other users may access: a user who can write to it can replace the socket.
 ///
-/// # Errors
-/// [`FolderError`] if it is a link or a file, another user's, or its mode lets others in.
+/// # Errors [`FolderError`] if it is a link or a file, another user's, or its mode allows others access.
 pub fn check_private(folder: &Path) -> Result<(), FolderError> {
     let refused = |why: String| Err(FolderError { path: folder.to_owned(), why });
     let found = match statat(CWD, folder, AtFlags::SYMLINK_NOFOLLOW) {

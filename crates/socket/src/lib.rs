@@ -1,7 +1,7 @@
 //! Unix sockets between processes of one user.
 //!
-//! The broker and the statistics of a running program both listen at a socket, talk in lines, and must not be kept waiting, or be answered
-//! by somebody else. What is said is theirs; this crate has the rest, and knows nothing of memory.
+//! The broker and the statistics of a running program both listen at a socket, exchange lines, and must not be blocked
+//! by a slow peer or answered by another user. They define the messages; this crate has the rest.
 //!
 //! ```text
 //! folder     where sockets are: a folder of this user alone

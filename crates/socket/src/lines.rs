@@ -1,10 +1,10 @@
-//! Bytes that become lines.
+//! Lines from received bytes.
 //!
-//! Owns: what has come of a line that is not whole yet, and its bound.
+//! Owns: the received part of an incomplete line, and its bound.
 
 use std::io;
 
-/// A line was longer than it may be.
+/// The error of a line that is longer than its bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a line of more than {most} bytes")]
 pub struct TooLong {
@@ -18,25 +18,25 @@ impl From<TooLong> for io::Error {
     }
 }
 
-/// What was read, until it is taken as lines.
+/// The received bytes that were not taken as lines yet.
 #[derive(Clone, Debug)]
 pub struct Lines {
     most: usize,
     bytes: Vec<u8>,
-    /// So many of them were taken as lines. They are removed together, before more is added.
+    /// How many bytes were taken as lines. They are removed together, before more are added.
     taken: usize,
-    /// So many of them were taken, or are known to have no end of a line.
+    /// How many bytes were taken, or are known to have no line end.
     searched: usize,
 }
 
 impl Lines {
-    /// Takes lines of so many bytes at most, without their ends.
+    /// Makes a buffer for lines of at most `most` bytes, without their ends.
     #[must_use]
     pub const fn new(most: usize) -> Self {
         Self { most, bytes: Vec::new(), taken: 0, searched: 0 }
     }
 
-    /// Adds what was read.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.searched -= self.taken;
@@ -44,10 +44,9 @@ impl Lines {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Takes the next line, without its end. Returns `None` if it is not whole yet.
+    /// Takes the next line, without its end. Returns `None` if the line is incomplete.
     ///
-    /// # Errors
-    /// [`TooLong`], also for a line of which no end has come so far.
+    /// # Errors [`TooLong`], also for a line whose end was not received yet.
     pub fn next_line(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let new = self.bytes.get(self.searched..).unwrap_or_default();
         let end = new.iter().position(|byte| *byte == b'\n').map(|at| self.searched + at);
@@ -64,7 +63,7 @@ impl Lines {
         Ok(Some(line))
     }
 
-    /// Returns what came behind the last line that was taken.
+    /// Returns the bytes behind the last line that was taken.
     #[must_use]
     pub fn into_rest(mut self) -> Vec<u8> {
         self.bytes.drain(..self.taken);

@@ -1,6 +1,6 @@
-//! A socket that listens.
+//! A listening socket.
 //!
-//! Owns: its file, which goes with the process that made it and with no other, and the lock by which a name is one process's.
+//! Owns: its file, which only the process that made it removes, and the lock that gives a name to one process.
 
 use crate::stop::Owner;
 use crate::talk::admit;
@@ -15,26 +15,26 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// After a connection could not be taken, probably because of too many open files.
+/// The pause after a failed accept, probably because of too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Read and write, for its user alone.
+/// The mode of a socket: read and write, for its user alone.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// A socket that listens, and does not block.
+/// A listening socket that does not block.
 #[derive(Debug)]
 pub struct Listener(UnixListener);
 
-/// The file of a socket. It is removed when this is dropped, in the process that made it, if it is still the same file.
+/// The file of a socket. Dropping it removes the file, in the process that made it, if it is still the same file.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Its device and inode, so that nothing else is removed in its place.
+    /// The file's device and inode, so that no other file is removed in its place.
     inode: (u64, u64),
     owner: Owner,
 }
 
-/// A name, or a folder, is this process's until this is dropped, or the process ends, however it ends. A child that it forked without `exec` keeps it
-/// beyond a `kill`.
+/// The lock of a name or a folder, held until this is dropped or the process ends, in any way. A child forked without
+/// `exec` keeps the lock beyond a `kill`.
 #[derive(Debug)]
 pub struct Lock {
     file: OwnedFd,
@@ -44,9 +44,8 @@ pub struct Lock {
 impl Listener {
     /// Listens at a name that must not exist, for this user alone (mode 0600).
     ///
-    /// # Errors
-    /// [`ErrorKind::AddrInUse`] if something is there, [`ErrorKind::InvalidInput`] for a name that is empty or too long for a socket, and the
-    /// system's.
+    /// # Errors [`ErrorKind::AddrInUse`] if the name exists, [`ErrorKind::InvalidInput`] for a name that is empty or
+    /// too long for a socket, and the system's.
     pub fn bind(path: &Path) -> io::Result<(Self, SocketFile)> {
         if path.as_os_str().is_empty() {
             // The system would choose a name of its own.
@@ -62,8 +61,9 @@ impl Listener {
         Ok((Self(listener), SocketFile { path: path.to_owned(), inode, owner: Owner::here() }))
     }
 
-    /// Listens at a name, in place of a socket that was left behind there: of a process that was killed. Whoever has the [`Lock`] of the
-    /// name, or of its folder and was refused a connection, knows that no other process listens. What is no socket is left alone.
+    /// Listens at a name, in place of a socket that a killed process left behind. The caller must know that no other
+    /// process listens: it has the [`Lock`] of the name, or has that of its folder and was refused a connection. A file
+    /// that is no socket is not replaced.
     ///
     /// # Errors
     /// Those of [`Self::bind`].
@@ -74,14 +74,14 @@ impl Listener {
         Self::bind(path)
     }
 
-    /// Takes the next connection of a process of this user, which blocks. Returns `None` if none is there, or the one
-    /// that was there is not served, which the log says.
+    /// Takes the next connection of a process of this user, in blocking mode. Returns `None` if none is waiting, or the
+    /// waiting one was refused, which is logged.
     #[must_use]
     pub fn take(&self) -> Option<UnixStream> {
         let taken = self.0.accept().and_then(|(stream, _)| admit(&stream).map(|_| stream));
         match taken {
             Ok(stream) => return Some(stream),
-            // It may be gone already.
+            // The file may be removed already.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -111,7 +111,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl SocketFile {
-    /// Returns its name.
+    /// Returns the socket's name.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -120,7 +120,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // A forked child's copy of it is not the child's to remove.
+        // A forked child must not remove the file of its copy.
         if self.owner.is_here() && identity(&self.path).is_ok_and(|found| found == self.inode) {
             // The folder may be gone already.
             let _ = fs::remove_file(&self.path);
@@ -129,7 +129,8 @@ impl Drop for SocketFile {
 }
 
 impl Lock {
-    /// Takes the lock beside a name, the file `NAME.lock`, which stays. Returns `None` if another process has it, or this one already.
+    /// Takes the lock beside a name, the file `NAME.lock`, which stays. Returns `None` if the lock is taken, by another
+    /// process or by this one.
     ///
     /// # Errors
     /// Those of the system: the file cannot be made, or is a link.
@@ -140,8 +141,8 @@ impl Lock {
         Self::of(open(Path::new(&name), flags, PRIVATE)?)
     }
 
-    /// Takes the lock of a folder, by which what is made and removed in it is one process's matter at a time. Returns `None` if another
-    /// process has it, or this one already.
+    /// Takes the lock of a folder, which lets one process at a time make and remove files in it. Returns `None` if the
+    /// lock is taken, by another process or by this one.
     ///
     /// # Errors
     /// The system's errors: the path is no folder, or a link.
@@ -161,7 +162,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The lock is that of all copies of the descriptor: closing one leaves it to a forked child, and unlocking one takes it from all.
+        // All copies of the descriptor share the lock: closing one leaves it to a forked child, and unlocking one
+        // releases it for all.
         if self.owner.is_here() {
             let _ = flock(&self.file, FlockOperation::Unlock);
         }
@@ -210,7 +212,7 @@ mod tests {
     fn a_forked_childs_copy_removes_nothing() {
         let (_folder, path) = named("a.sock");
         let (_listener, file) = Listener::bind(&path).unwrap();
-        // As the child has it.
+        // The state in a forked child.
         drop(SocketFile { path: path.clone(), inode: file.inode, owner: Owner::of(0) });
         assert!(path.exists());
         drop(file);
@@ -248,14 +250,15 @@ mod tests {
         let lock = Lock::take(&path).unwrap().unwrap();
         assert!(Lock::take(&path).unwrap().is_none());
         assert!(Lock::take(&folder.path().join("b.sock")).unwrap().is_some());
-        // A forked child has the descriptor too: dropping its copy takes the lock from nobody, and keeping it keeps nobody out.
+        // A forked child has the descriptor too: dropping its copy does not release the lock, and keeping it does not
+        // block others.
         let copy = lock.file.try_clone().unwrap();
         drop(Lock { file: lock.file.try_clone().unwrap(), owner: Owner::of(0) });
         assert!(Lock::take(&path).unwrap().is_none());
         drop(lock);
         assert!(Lock::take(&path).unwrap().is_some());
         drop(copy);
-        // Whoever may write to the folder could have another file locked, and made.
+        // A user who can write to the folder could otherwise have another file locked, or created.
         symlink(folder.path().join("elsewhere"), folder.path().join("c.sock.lock")).unwrap();
         assert!(Lock::take(&folder.path().join("c.sock")).is_err());
         assert!(!folder.path().join("elsewhere").exists());

@@ -1,4 +1,4 @@
-//! How a thread is ended, and whose thread it is.
+//! Ending a thread, in the process that owns it.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -7,24 +7,25 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The process that made something. A forked child has a copy of it, and no thread, and may find its locks taken for ever.
+/// The process that made an object. A forked child has a copy of the object, but no thread, and its locks may stay
+/// taken for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(u32);
 
 impl Owner {
-    /// This process.
+    /// Returns this process as the owner.
     #[must_use]
     pub fn here() -> Self {
         Self(std::process::id())
     }
 
-    /// Another process, as a test has no other way to be one.
+    /// Returns another process as the owner, for tests.
     #[cfg(test)]
     pub(crate) fn of(pid: u32) -> Self {
         Self(pid)
     }
 
-    /// Returns whether this is the process. Makes a system call, and takes no lock.
+    /// Returns whether the current process is the owner. Makes a system call, and takes no lock.
     #[must_use]
     pub fn is_here(self) -> bool {
         self == Self::here()
@@ -38,7 +39,7 @@ pub struct Stop {
     owner: Owner,
 }
 
-/// The thread's side of a [`Stop`]: readable from the end on.
+/// The thread's side of a [`Stop`]: readable once the thread is to end.
 #[derive(Debug)]
 pub struct Stopped(UnixStream);
 
@@ -52,7 +53,7 @@ impl Stop {
         Ok((Self { end, owner: Owner::here() }, Stopped(thread)))
     }
 
-    /// Returns whether this process made it.
+    /// Returns whether this process made the `Stop`.
     #[must_use]
     pub fn is_owned(&self) -> bool {
         self.owner.is_here()
@@ -74,7 +75,7 @@ impl Drop for Stop {
 }
 
 impl Stopped {
-    /// Waits. Returns whether the end has come.
+    /// Waits for the end, at most this long. Returns whether the thread is to end.
     #[must_use]
     pub fn within(&self, most: Duration) -> bool {
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
@@ -99,7 +100,7 @@ mod tests {
     fn the_thread_sees_the_end_although_a_copy_is_open() {
         let (stop, stopped) = Stop::new().unwrap();
         assert!(!stopped.within(Duration::ZERO));
-        // As a forked child has one.
+        // The copy of a forked child.
         let copy = stop.end.try_clone().unwrap();
         drop(stop);
         assert!(stopped.within(LONG));
@@ -110,7 +111,7 @@ mod tests {
     fn the_copy_of_another_process_ends_nothing() {
         let (mut stop, stopped) = Stop::new().unwrap();
         let end = stop.end.try_clone().unwrap();
-        // As it is in a forked child.
+        // The owner as a forked child sees it.
         stop.owner = Owner::of(0);
         assert!(!stop.is_owned());
         stop.stop();

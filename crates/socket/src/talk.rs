@@ -1,6 +1,7 @@
-//! A talk over a Unix socket, between processes of one user.
+//! Communication over a Unix socket, between processes of one user.
 //!
-//! Owns: who may talk, and for how long. [`connect`] and [`Bounded`] wait, until a time; [`send_now`] and [`receive_now`] wait for nobody.
+//! Owns: which users may communicate, and the time limits. [`connect`] and [`Bounded`] block up to a time; [`send_now`]
+//! and [`receive_now`] never block.
 
 use crate::lines::Lines;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -15,16 +16,16 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The shortest timeout that a socket is given: one that is rounded to 0 would mean none.
+/// The shortest timeout of a socket: 0 would mean none.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// Bytes that are read at once.
+/// The bytes of one read.
 const PIECE: usize = 4096;
 
 /// Refuses a process of another user, at either end. Returns the other process's number, 0 if it is unknown: the process is outside of this
 /// one's namespace.
 ///
-/// # Errors
-/// [`ErrorKind::PermissionDenied`] if it is another's, and what the system says where it does not tell.
+/// # Errors [`ErrorKind::PermissionDenied`] if the process is another user's, and the system's error if the user is
+/// unknown.
 pub fn admit(stream: &UnixStream) -> io::Result<i32> {
     let peer = getsockopt(stream, PeerCredentials)?;
     if peer.uid() != geteuid().as_raw() {
@@ -34,7 +35,7 @@ pub fn admit(stream: &UnixStream) -> io::Result<i32> {
     Ok(peer.pid())
 }
 
-/// Connects to a process of this user, within a time: one that is stopped takes no connection once its queue is full.
+/// Connects to a process of this user, within a time: a stopped process accepts no connection once its queue is full.
 ///
 /// # Errors
 /// [`ErrorKind::TimedOut`], [`ErrorKind::PermissionDenied`] if another user's process listens there, and the system's.
@@ -44,12 +45,12 @@ pub fn connect(path: &Path, time: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     loop {
         let left = left(until)?;
-        // The system waits so long for a place in the queue.
+        // The system waits this long for a place in the queue.
         set_socket_timeout(&socket, Timeout::Send, Some(left))?;
         match connect_to(&socket, &name) {
             Ok(()) => break,
             Err(Errno::INTR) => {}
-            // The time is over; or the system waits less than it was told.
+            // The time is over, or the system waited less than it was told.
             Err(Errno::AGAIN) => std::thread::sleep(SHORTEST),
             Err(error) => return Err(error.into()),
         }
@@ -60,13 +61,13 @@ pub fn connect(path: &Path, time: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Returns what is left of a time, never 0.
+/// Returns the remaining time, never 0.
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left.max(SHORTEST)) }
 }
 
-/// A connection with a time at which it is over, whoever says how little at a time.
+/// A connection with a time limit for the whole exchange, however slowly the other end sends.
 #[derive(Debug)]
 pub struct Bounded<'a> {
     stream: &'a UnixStream,
@@ -74,13 +75,13 @@ pub struct Bounded<'a> {
 }
 
 impl<'a> Bounded<'a> {
-    /// A talk that is over in so much time.
+    /// Makes a connection that is limited to `time`.
     #[must_use]
     pub fn new(stream: &'a UnixStream, time: Duration) -> Self {
         Self { stream, until: Instant::now() + time }
     }
 
-    /// Reads a line of so many bytes at most. Returns it without its end, and what was read beyond it.
+    /// Reads a line of at most `most` bytes. Returns the line without its end, and the bytes read beyond it.
     ///
     /// # Errors
     /// [`ErrorKind::TimedOut`], [`ErrorKind::UnexpectedEof`], [`ErrorKind::InvalidData`] for a longer line, and the system's.
@@ -115,7 +116,7 @@ impl Read for Bounded<'_> {
 impl io::Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(left(self.until)?))?;
-        // The other end may be gone, which must not end a program that does not ignore SIGPIPE.
+        // The other end may be closed, which must not end a program that does not ignore SIGPIPE.
         match send(self.stream, bytes, SendFlags::NOSIGNAL) {
             Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
             sent => Ok(sent?),
@@ -127,10 +128,9 @@ impl io::Write for Bounded<'_> {
     }
 }
 
-/// Sends what can be sent at once over a connection that does not block, and takes it out of the bytes.
+/// Sends as many bytes as possible over a connection that does not block, and removes them from `bytes`.
 ///
-/// # Errors
-/// The other end is gone.
+/// The other end is closed.
 pub fn send_now(stream: &UnixStream, bytes: &mut Vec<u8>) -> io::Result<()> {
     while !bytes.is_empty() {
         match send(stream, bytes, SendFlags::NOSIGNAL) {
@@ -144,8 +144,8 @@ pub fn send_now(stream: &UnixStream, bytes: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads what has come over a connection that does not block, some `most` bytes at most, so that one that says much does not keep others
-/// waiting. `take` gets the pieces, and returns whether it wants more.
+/// Reads the received bytes of a connection that does not block, about `most` bytes at most, so that a busy one does
+/// not keep others waiting. `take` gets the pieces, and returns whether it wants more.
 ///
 /// # Errors
 /// [`ErrorKind::UnexpectedEof`] at the end of the connection, and the system's.
@@ -177,7 +177,7 @@ mod tests {
     use std::thread;
 
     const TIME: Duration = Duration::from_millis(200);
-    /// When it counts as hung, on a machine that does other things.
+    /// The time after which a test counts as hung, on a busy machine.
     const LONG: Duration = Duration::from_secs(20);
 
     fn late<T: std::fmt::Debug>(done: io::Result<T>, begun: Instant) {

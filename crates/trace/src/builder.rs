@@ -1,7 +1,7 @@
-//! Builds a [`Trace`] event by event and lets nothing in that breaks the rules.
+//! Builds a [`Trace`] event by event, and refuses events that break the rules.
 //!
 //! Owns: the rules, and the numbering of blocks from 0 in the order of allocation. Every reader, the recorder and the
-//! generators build through it; it knows no format.
+//! generators build through it. Formats are read elsewhere.
 
 use std::collections::hash_map::Entry;
 
@@ -30,28 +30,28 @@ pub struct TraceBuilder {
 }
 
 impl TraceBuilder {
-    /// An empty trace of that name.
+    /// Makes a builder of an empty trace of that name.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self { trace: Trace { name: name.into(), ..Trace::default() }, ..Self::default() }
     }
 
-    /// An empty trace of that name, which takes no more memory than this account has.
+    /// Makes a builder of an empty trace of that name, which takes no more memory than the account has.
     pub(crate) fn within(memory: Memory, name: impl Into<String>) -> Self {
         Self { memory, ..Self::new(name) }
     }
 
-    /// The account.
+    /// Returns the account.
     pub(crate) fn memory(&mut self) -> &mut Memory {
         &mut self.memory
     }
 
-    /// Sets what is known of the job.
+    /// Sets the description of the job.
     pub fn set_meta(&mut self, meta: Map<String, Value>) {
         self.trace.meta = meta;
     }
 
-    /// The index of a stream; a new one is added at the end of the list.
+    /// Returns the index of a stream; a new one is added at the end of the list.
     ///
     /// # Errors
     /// [`RuleError::TooMany`] beyond 2^32 streams.
@@ -66,7 +66,7 @@ impl TraceBuilder {
         Ok(index)
     }
 
-    /// The program asked for `size` bytes on the stream of that index. Returns the number of the new block.
+    /// Adds a request for `size` bytes on the stream of that index. Returns the number of the new block.
     ///
     /// # Errors
     /// The id is live, the size is 0 or above [`MAX_BLOCK_SIZE`], or the stream is not listed.
@@ -92,7 +92,7 @@ impl TraceBuilder {
         Ok(block)
     }
 
-    /// The program freed the block.
+    /// Adds the program's free of a block.
     ///
     /// # Errors
     /// No such block is live, or it was freed before.
@@ -105,7 +105,7 @@ impl TraceBuilder {
         Ok(self.memory.push(&mut self.trace.events, TraceEvent::FreeRequested { block: live.block })?)
     }
 
-    /// Every stream has finished with the freed block; its id is free again.
+    /// Adds the completion of a free: every stream has finished with the block, and its id is free again.
     ///
     /// # Errors
     /// No such block is live, or the program has not freed it.
@@ -118,13 +118,13 @@ impl TraceBuilder {
         Ok(self.memory.push(&mut self.trace.events, TraceEvent::FreeCompleted { block })?)
     }
 
-    /// Whether an id is in use: allocated, and its free not complete.
+    /// Returns whether an id is in use: allocated, and its free not complete.
     #[must_use]
     pub fn is_live(&self, id: u64) -> bool {
         self.live.contains_key(&id)
     }
 
-    /// Blocks allocated so far.
+    /// Returns the number of blocks allocated so far.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         self.blocks
@@ -135,7 +135,7 @@ impl TraceBuilder {
         self.trace.events.len()
     }
 
-    /// The trace. What is live stays live at its end.
+    /// Returns the trace. Blocks that are live stay live at its end.
     #[must_use]
     pub fn finish(self) -> Trace {
         self.trace
@@ -148,7 +148,7 @@ impl From<MemoryError> for RuleError {
     }
 }
 
-/// Bytes of the heap that a trace's own lists take.
+/// Returns the bytes of the heap that a trace's own lists take.
 pub(crate) fn trace_bytes(trace: &Trace) -> u64 {
     list_bytes::<TraceEvent>(trace.events.capacity()).saturating_add(list_bytes::<StreamId>(trace.streams.capacity()))
 }
@@ -177,14 +177,14 @@ pub(crate) struct NumberedBlocks {
 }
 
 impl NumberedBlocks {
-    /// With room for so many blocks, and no more.
+    /// Makes a table with room for `blocks` blocks, and no more.
     pub(crate) fn with_room(memory: &mut Memory, blocks: usize) -> Result<Self, MemoryError> {
         let mut states = Vec::new();
         memory.room(&mut states, blocks)?;
         Ok(Self { states })
     }
 
-    /// Takes in the next event of a trace that lists so many streams.
+    /// Checks the next event of a trace with `streams` streams.
     ///
     /// # Errors
     /// The rule that the event breaks.
@@ -227,7 +227,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Valid traces of up to a few hundred events: sizes of every magnitude, several streams, late completions.
+    /// Returns valid traces of up to a few hundred events: sizes of every magnitude, several streams, late completions.
     pub(crate) fn valid_trace() -> impl Strategy<Value = Trace> {
         let step = (0u8..4, any::<u16>(), 0u32..48, any::<bool>());
         proptest::collection::vec(step, 1..200).prop_map(|steps| {

@@ -1,6 +1,6 @@
-//! How a trace runs on devices that are nearly too small.
+//! How a trace runs on devices with hardly enough memory.
 //!
-//! Owns: the sizes that are tried, and what is told of each.
+//! Owns: the sizes of devices that are tried, and the report for each.
 
 use crate::columns::{Cell, Column, gib, line, ms, round_to, us};
 use crate::fit::STEP;
@@ -10,7 +10,7 @@ use crate::trace::Trace;
 use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
 use serde_json::Value;
 
-/// The sizes of devices that are tried where none are named, as multiples of what is live.
+/// The sizes of devices that are tried where none are named, as multiples of the peak of live bytes.
 pub const TIMES_LIVE: [f64; 8] = [1.0, 1.005, 1.01, 1.02, 1.05, 1.1, 1.2, 2.0];
 
 type Figure = Column<CliffReport>;
@@ -24,7 +24,7 @@ pub struct CliffReport {
     pub strategy: &'static str,
     /// The most bytes requested and not freed.
     pub peak_live: u64,
-    /// The device's memory as a multiple of that.
+    /// The device's memory as a multiple of `peak_live`.
     pub times_live: f64,
     /// The device's memory in bytes, a multiple of 2 MiB.
     pub capacity: u64,
@@ -32,12 +32,12 @@ pub struct CliffReport {
     pub peak_reserved: u64,
     /// How many passes ran to their end.
     pub passes: u32,
-    /// What they took; `None`: memory ran out.
+    /// The cost of these passes; `None` if memory ran out.
     pub price: Option<Price>,
 }
 
 impl CliffReport {
-    /// Its figures.
+    /// The figures of the report.
     pub const COLUMNS: &'static [Figure] = &[
         Figure::run("trace", |at| at.trace.as_str().into()).text("trace", |at| at.trace.as_str().into()),
         Figure::run("times_live", |at| at.times_live.into())
@@ -80,8 +80,8 @@ fn cell(at: &CliffReport, figure: fn(Price) -> String) -> Cell {
     at.price.map(figure).unwrap_or_default().into()
 }
 
-/// Replays a trace on devices with these multiples of its live bytes. The options' own capacity is not used. `progress` is told
-/// how many are done.
+/// Replays a trace on devices with these multiples of its live bytes. The options' own capacity is not used. `progress`
+/// receives the number of devices done.
 ///
 /// # Errors
 /// As [`replay`].

@@ -6,42 +6,42 @@
 use seamalloc::units::format_bytes;
 use serde_json::{Map, Value};
 
-/// What a column says of a run.
+/// The meaning of a column for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Which run it was.
+    /// Identifies the run.
     Run,
-    /// What came of it: the same in each run, on any machine.
+    /// A result of the run: the same in each run, on any machine.
     Result,
-    /// How long the driver took, a real one or by the model of a simulated device.
+    /// A time in the driver, a real one or by the model of a simulated device.
     Time,
-    /// How long something took by this machine's clock: two runs differ in it.
+    /// A time by this machine's clock: two runs differ in it.
     Clock,
 }
 
 /// A figure of a report of type `R`.
 #[derive(Debug)]
 pub struct Column<R> {
-    /// Its key in a line of JSON.
+    /// The key in a line of JSON.
     pub key: &'static str,
-    /// What it says of a run.
+    /// The meaning of the column for a run.
     pub kind: Kind,
-    /// Reads its value from a report.
+    /// Reads the column's value from a report.
     pub value: fn(&R) -> Value,
-    /// How a table shows it, if it does.
+    /// How a table shows the column; `None` if no table does.
     pub shown: Option<Shown<R>>,
 }
 
 /// How a table shows a column.
 #[derive(Debug)]
 pub struct Shown<R> {
-    /// What stands above it, in lines.
+    /// The heading above the column, in lines.
     pub heading: &'static str,
-    /// Whether it holds figures, which are aligned at their ends.
+    /// Whether the column holds figures, which are aligned at their ends.
     pub is_figure: bool,
-    /// Which columns a narrow table does without: the largest first. 0: none.
+    /// The order in which a narrow table drops columns: the largest number first. A column with 0 is never dropped.
     pub spare: u8,
-    /// Whether a table does without it where all of its cells are empty.
+    /// Whether a table drops the column if all of its cells are empty.
     pub is_rare: bool,
     /// Reads a report's cell.
     pub cell: fn(&R) -> Cell,
@@ -54,46 +54,46 @@ pub struct Shown<R> {
 pub enum Cell {
     /// Text, or a figure as text.
     Text(String),
-    /// How much of a whole is used: 1 is all.
+    /// A part of a whole that is used: 1 is all.
     Used(f64),
-    /// What stands for a figure that there is not, since something failed.
+    /// A text in place of a figure that is missing because something failed.
     Failed(String),
 }
 
 impl<R> Column<R> {
-    /// A column that says which run it was.
+    /// Makes a column that identifies the run.
     pub const fn run(key: &'static str, value: fn(&R) -> Value) -> Self {
         Self { key, kind: Kind::Run, value, shown: None }
     }
 
-    /// A column that says what came of a run.
+    /// Makes a column of a run's result.
     pub const fn result(key: &'static str, value: fn(&R) -> Value) -> Self {
         Self { key, kind: Kind::Result, value, shown: None }
     }
 
-    /// A column that says how long the driver took.
+    /// Makes a column of a time in the driver.
     pub const fn time(key: &'static str, value: fn(&R) -> Value) -> Self {
         Self { key, kind: Kind::Time, value, shown: None }
     }
 
-    /// A column that says how long something took by this machine's clock.
+    /// Makes a column of a time by this machine's clock.
     pub const fn clock(key: &'static str, value: fn(&R) -> Value) -> Self {
         Self { key, kind: Kind::Clock, value, shown: None }
     }
 
-    /// Shown as text.
+    /// Shows the column as text.
     #[must_use]
     pub const fn text(self, heading: &'static str, cell: fn(&R) -> Cell) -> Self {
         Self { shown: Some(Shown { heading, is_figure: false, spare: 0, is_rare: false, cell, legend: None }), ..self }
     }
 
-    /// Shown as a figure.
+    /// Shows the column as a figure.
     #[must_use]
     pub const fn figure(self, heading: &'static str, cell: fn(&R) -> Cell) -> Self {
         Self { shown: Some(Shown { heading, is_figure: true, spare: 0, is_rare: false, cell, legend: None }), ..self }
     }
 
-    /// What is shown of it is spared in narrow tables: the largest number first.
+    /// Lets narrow tables drop the column: the largest number first.
     #[must_use]
     pub const fn spare(self, spare: u8) -> Self {
         let shown = match self.shown {
@@ -103,7 +103,7 @@ impl<R> Column<R> {
         Self { shown, ..self }
     }
 
-    /// Shown only in tables in which it says anything.
+    /// Shows the column only in tables in which some cell is not empty.
     #[must_use]
     pub const fn rare(self) -> Self {
         let shown = match self.shown {
@@ -113,7 +113,7 @@ impl<R> Column<R> {
         Self { shown, ..self }
     }
 
-    /// With what the table's column means, by a name.
+    /// Adds a legend: a name, and the meaning of the table's column.
     #[must_use]
     pub const fn legend(self, name: &'static str, meaning: &'static str) -> Self {
         let shown = match self.shown {
@@ -189,7 +189,7 @@ pub fn us(ns: u64) -> f64 {
     round_to(ns as f64 / 1e3, 1)
 }
 
-/// Returns `value` rounded to so many digits behind the point.
+/// Returns `value` rounded to `digits` digits behind the point.
 #[must_use]
 pub fn round_to(value: f64, digits: i32) -> f64 {
     let scale = 10f64.powi(digits);

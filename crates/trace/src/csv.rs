@@ -1,6 +1,6 @@
 //! The csv format of traces: one event a line, plain text, meant to be read and made by scripts.
 //!
-//! Owns: reading and writing it. Unpacking gzip and telling formats apart are `read.rs`'s.
+//! Owns: reading and writing this format. `read.rs` unpacks gzip and tells formats apart.
 //!
 //! ```text
 //! # {"job": "gpt2xl-N"}      optional, the first line only: what is known of the job
@@ -19,10 +19,9 @@ use crate::lines::MAX_LINE;
 use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
-/// Reads a trace from plain text. `name` is the trace's name and stands in errors.
+/// Reads a trace from plain text. `name` is the trace's name; errors name `file`.
 ///
-/// # Errors
-/// Every error names the line: a field that is wrong, too few or too many, an event that cannot have happened, text
+/// # Errors Every error names the line: a field that is wrong, too few or too many, an event that breaks a rule, text
 /// that ends early, no allocation at all.
 pub fn read_csv(name: &str, file: &str, text: impl BufRead) -> Result<Trace, TraceError> {
     read_events(name, file, text, read_line)
@@ -44,7 +43,7 @@ fn read_line(line: &EventLine<'_>, builder: &mut TraceBuilder) -> Result<(), Tra
         b"a" => {
             let id = field("an id")?;
             if line.number == 1 && !id.iter().any(u8::is_ascii_digit) {
-                // The heads of columns may begin so too.
+                // The heads of columns may begin with this text too.
                 let expected =
                     "an event: a,ID,SIZE,STREAM or r,ID or f,ID, with a number as ID; no other form of csv is known";
                 return Err(line.malformed(excerpt(line.content), expected));

@@ -1,6 +1,7 @@
-//! What can be wrong with a trace, a snapshot or the file that holds one.
+//! The errors of a trace, a snapshot or the file that holds one.
 //!
-//! Owns: [`TraceError`], which names the file, the place in it, what was found and what was expected. It reads nothing.
+//! Owns: [`TraceError`], which names the file, the place in it, what was found and what was expected. Reading is done
+//! elsewhere.
 
 use std::fmt;
 use std::io;
@@ -9,7 +10,7 @@ use crate::layout::Layout;
 use crate::memory::MemoryError;
 use seamalloc::units::format_bytes;
 
-/// Where in a file something was found.
+/// A place in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The file as a whole.
@@ -18,7 +19,7 @@ pub enum Place {
     Line(u64),
     /// A line and a column of a text, each from 1.
     LineColumn(u64, u64),
-    /// A byte, from 0; in a compressed file, of what it unpacks to.
+    /// A byte, from 0; in a compressed file, a byte of the unpacked content.
     Byte(u64),
     /// An entry of a snapshot's `device_traces`, both from 0.
     Entry {
@@ -47,7 +48,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// The place as it stands behind a file's name.
+/// Returns the place as it is printed behind a file's name.
 fn at(place: &Place) -> String {
     if *place == Place::Whole { String::new() } else { format!(", {place}") }
 }
@@ -59,7 +60,7 @@ pub enum RuleError {
     /// An allocation under an id (at an address) that has not been freed.
     #[error("block {0} is allocated again while it is live; it must be freed first")]
     Reused(u64),
-    /// A free of what was never allocated, or was freed for good already.
+    /// A free of a block that was never allocated, or whose free is complete already.
     #[error("block {0} is freed, but no such block is live; an earlier allocation was expected")]
     Unknown(u64),
     /// The program freed the block a second time.
@@ -76,26 +77,26 @@ pub enum RuleError {
     TooLarge {
         /// The block.
         id: u64,
-        /// Its bytes.
+        /// The bytes of the block.
         size: u64,
     },
-    /// The stream is not in the trace's list.
+    /// The trace's list has no such stream.
     #[error("stream number {found} is named, but the trace lists {listed} streams")]
     NoSuchStream {
-        /// Index into the list.
+        /// The index of the stream.
         found: u32,
-        /// Length of the list.
+        /// The length of the list.
         listed: usize,
     },
     /// More blocks or streams than a trace can number.
     #[error("more than {} blocks or streams", u32::MAX)]
     TooMany,
-    /// The trace takes more memory than its file may, or than there is.
+    /// The trace takes more memory than its file allows, or than the system gives.
     #[error(transparent)]
     Memory(MemoryError),
 }
 
-/// The words behind those that say what is missing: the layouts of all devices together.
+/// Returns the words behind the error: the layouts of all devices together.
 fn in_words(layouts: &[Layout]) -> String {
     let sum = |figure: fn(&Layout) -> u64| layouts.iter().map(figure).fold(0, u64::saturating_add);
     let [reserved, allocated] = [sum(|of| of.held.reserved), sum(|of| of.held.allocated)].map(format_bytes);
@@ -119,32 +120,32 @@ pub enum TraceError {
     Io {
         /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is not what its beginning promises: damaged, cut off, or wrong at one place.
+    /// The content does not match the format of the file's beginning: damaged, cut off, or wrong at one place.
     #[error("{file}{}: found {found}, expected {expected}", at(.place))]
     Malformed {
         /// The file.
         file: String,
-        /// Where.
+        /// The place in the file.
         place: Place,
-        /// What stands there.
+        /// The content found there.
         found: String,
-        /// What should.
+        /// The content expected there.
         expected: String,
     },
-    /// The file can be read, but what it tells cannot have happened.
+    /// The file can be read, but its events cannot have happened.
     #[error("{file}{}: {source}", at(.place))]
     Rule {
         /// The file.
         file: String,
-        /// Where.
+        /// The place in the file.
         place: Place,
-        /// The rule.
+        /// The rule that the event breaks.
         source: RuleError,
     },
-    /// None of the formats begins like this.
+    /// No known format begins like the file.
     #[error(
         "{file}: found {found}, which begins like no known format; expected a csv trace, a .seam trace, a log of \
          RMM, or a PyTorch memory snapshot (pickle or JSON), plain or gzip"
@@ -152,7 +153,7 @@ pub enum TraceError {
     UnknownFormat {
         /// The file.
         file: String,
-        /// How it begins.
+        /// The first bytes of the file.
         found: String,
     },
     /// The file is a csv of buffers with lifetimes, of which no trace can be made.
@@ -188,10 +189,10 @@ pub enum TraceError {
     NoHistory {
         /// The file.
         file: String,
-        /// The layouts that the file holds instead, one for each device with memory.
+        /// The layouts that the file holds instead of a history, one for each device with memory.
         layouts: Vec<Layout>,
     },
-    /// A pickle with objects that are not plain data. Nothing of it was executed.
+    /// A pickle with objects that are not plain data. The pickle was not executed.
     #[error(
         "{file}, byte {offset}: the pickle holds {opcode}, which makes objects or calls functions; it was not executed, \
          and only plain data is read"
@@ -199,7 +200,7 @@ pub enum TraceError {
     NotData {
         /// The file.
         file: String,
-        /// Of the opcode in the unpacked file.
+        /// The opcode's offset in the unpacked file.
         offset: u64,
         /// The opcode's name in Python's `pickletools`.
         opcode: &'static str,
@@ -214,33 +215,33 @@ pub enum TraceError {
         /// The newest version known here.
         supported: u32,
     },
-    /// The content of a compact file is not what was written.
+    /// The content of a compact file does not match its checksum.
     #[error("{file}: damaged; its checksum is {found:#010x}, expected {expected:#010x}")]
     Checksum {
         /// The file.
         file: String,
-        /// Of what was read.
+        /// The checksum of the content.
         found: u32,
-        /// As stored.
+        /// The checksum in the header.
         expected: u32,
     },
-    /// Reading the file takes more memory than a file of its size may, so that a small hostile one cannot fill it, or more
-    /// than there is.
+    /// Reading the file takes more memory than a file of its size may take, so that a small hostile file cannot fill
+    /// the memory; or more than the system gives.
     #[error("{file}: {source}")]
     Memory {
         /// The file.
         file: String,
-        /// What was too much.
+        /// The limit, or the allocation, that failed.
         source: MemoryError,
     },
-    /// More than what is read at most, so that a small hostile file cannot fill the memory.
+    /// The file exceeds a limit of the reader, so that a small hostile file cannot fill the memory.
     #[error("{file}: more than {limit} {unit}, which is the most that is accepted")]
     TooLarge {
         /// The file.
         file: String,
         /// The limit.
         limit: u64,
-        /// Of what.
+        /// The unit of the limit.
         unit: &'static str,
     },
 }
@@ -255,12 +256,12 @@ impl TraceError {
         }
     }
 
-    /// Something other than expected at a place.
+    /// Makes the error of unexpected content at a place.
     pub(crate) fn malformed(file: &str, place: Place, found: impl Into<String>, expected: impl Into<String>) -> Self {
         Self::Malformed { file: file.to_owned(), place, found: found.into(), expected: expected.into() }
     }
 
-    /// A broken rule at a place.
+    /// Makes the error of a broken rule at a place.
     pub(crate) fn rule(file: &str, place: Place, source: RuleError) -> Self {
         match source {
             RuleError::Memory(source) => Self::memory(file, source),
@@ -268,12 +269,13 @@ impl TraceError {
         }
     }
 
-    /// Too much memory.
+    /// Makes the error of too much memory.
     pub(crate) fn memory(file: &str, source: MemoryError) -> Self {
         Self::Memory { file: file.to_owned(), source }
     }
 
-    /// A failed read: of the system, or of a stream that is being unpacked and is damaged or was cut off.
+    /// Makes the error of a failed read: of the system, or of a stream that is being unpacked and is damaged or was cut
+    /// off.
     pub(crate) fn read(file: &str, place: Place, error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::UnexpectedEof
@@ -287,13 +289,13 @@ impl TraceError {
         }
     }
 
-    /// A failed read or write of the system's.
+    /// Makes the error of a failed read or write of the system.
     pub(crate) fn io(file: &str, source: io::Error) -> Self {
         Self::Io { file: file.to_owned(), source }
     }
 }
 
-/// Text of a file for a message: the first few characters, the unprintable ones escaped.
+/// Returns text of a file for a message: the first few characters, the unprintable ones escaped.
 pub(crate) fn excerpt(bytes: &[u8]) -> String {
     const SHOWN: usize = 40;
     let head = bytes.get(..SHOWN).unwrap_or(bytes);

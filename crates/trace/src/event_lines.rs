@@ -1,7 +1,7 @@
 //! Texts with an event a line.
 //!
-//! Owns: what such formats share: a trace is built line by line, numbers are read, and errors name the line. What a line says
-//! its format knows.
+//! Owns: what such formats share: a trace is built line by line, numbers are read, and errors name the line. Each
+//! format parses its own lines.
 
 use std::io::BufRead;
 
@@ -11,15 +11,15 @@ use crate::lines::{Line, Lines, number_of};
 use crate::memory::Memory;
 use crate::trace::Trace;
 
-/// A line, and where it stands.
+/// A line, and its place in the file.
 pub(crate) struct EventLine<'a> {
     pub(crate) file: &'a str,
-    /// From 1.
+    /// The line's number, from 1.
     pub(crate) number: u64,
     pub(crate) content: &'a [u8],
 }
 
-/// Reads a trace by `read`, which is called for each line. `name` is the trace's name; `file` stands in errors.
+/// Reads a trace by `read`, which is called for each line. `name` is the trace's name; errors name `file`.
 ///
 /// # Errors
 /// Those of `read`, of a text that is too long, and of one without an allocation.
@@ -47,7 +47,7 @@ impl EventLine<'_> {
             .ok_or_else(|| self.malformed(excerpt(digits), format!("{what}: a decimal number from 0 to {}", u64::MAX)))
     }
 
-    /// With or without `0x`.
+    /// Reads a hexadecimal number, with or without `0x`.
     pub(crate) fn hexadecimal(&self, digits: &[u8], what: &str) -> Result<u64, TraceError> {
         let bare = digits.strip_prefix(b"0x").unwrap_or(digits);
         number_of(bare, 16)

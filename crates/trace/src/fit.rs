@@ -11,10 +11,10 @@ use serde_json::Value;
 
 /// The step of the search, in bytes: the granularity of physical memory.
 pub(crate) const STEP: u64 = 2 << 20;
-/// The first device that is tried has this many times the live bytes: plenty, and yet no more than needed, since some
-/// strategies reserve addresses for all of it on every stream.
+/// The first device that is tried has this many times the live bytes: plenty, but limited, since some strategies
+/// reserve addresses for all of the memory on every stream.
 const PLENTY: u64 = 16;
-/// Where that is not enough, the next device has this many times more.
+/// If the first device is too small, each further device has this many times more memory.
 const MORE: u64 = 4;
 /// No device is tried with more than this, in bytes.
 pub const LARGEST: u64 = seamalloc::driver::sim::MAX_CAPACITY;
@@ -34,22 +34,22 @@ pub struct FitReport {
     pub capacity: u64,
     /// The most bytes requested and not freed: no strategy can do with less.
     pub peak_live: u64,
-    /// What the strategy reserved where memory was plenty.
+    /// The peak of the bytes that the strategy reserved on the first, large device.
     pub peak_reserved: u64,
-    /// What it costs to run on the smallest.
+    /// The cost of running on the smallest device.
     pub price: Price,
     /// How many devices were tried.
     pub tries: u32,
 }
 
 impl FitReport {
-    /// How much more than the live bytes is needed: 0.015 is 1.5%.
+    /// Returns how much more memory than the live bytes is needed: 0.015 is 1.5%.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         if self.peak_live == 0 { 0.0 } else { self.capacity as f64 / self.peak_live as f64 - 1.0 }
     }
 
-    /// Its figures.
+    /// The figures of the report.
     pub const COLUMNS: &'static [Figure] = &[
         Figure::run("trace", |fit| fit.trace.as_str().into()).text("trace", |fit| fit.trace.as_str().into()),
         Figure::run("strategy", |fit| fit.strategy.into()).text("strategy", |fit| fit.strategy.into()),
@@ -95,12 +95,13 @@ impl FitReport {
     }
 }
 
-/// Finds the smallest capacity, by bisection between the live peak and what the strategy reserves where memory is
-/// plenty. The options' own capacity is not used. Bisection takes it that more memory never hurts; a strategy for which
-/// it sometimes does gets one of its limits. That it runs says nothing of its speed: near the smallest capacity a
-/// strategy gives memory back, and waits for the GPU, again and again.
+/// Finds the smallest capacity, by bisection between the live peak and the bytes that the strategy reserves on a large
+/// device. The options' own capacity is not used. Bisection assumes that more memory never hurts; a strategy for which
+/// it sometimes does gets one of several limits. The capacity says nothing of speed: near the smallest one a strategy
+/// often gives memory back and waits for the GPU.
 ///
-/// `None` where the trace does not run on 16 TiB. `progress` is told the tries done, and about how many there will be.
+/// Returns `None` if the trace does not run on 16 TiB. `progress` receives the number of tries done, and about how many
+/// there will be.
 ///
 /// # Errors
 /// As [`replay`].
@@ -131,10 +132,10 @@ pub fn fit(
     };
     let Some(strategy) = plenty.last().map(|pass| pass.strategy) else { return Ok(None) };
     let peak_reserved = plenty.iter().map(|pass| pass.peak_reserved).max().unwrap_or(0);
-    // In steps: `low` is too little, `high` is enough.
+    // The bounds are in steps: `low` is too little, `high` is enough.
     let mut low = (peak_live / STEP).saturating_sub(1);
     let mut high = peak_reserved.div_ceil(STEP).max(low + 1);
-    // What was reserved is enough, unless only a part of the device may be.
+    // The reserved bytes are enough, unless only a part of the device may be reserved.
     let enough = capacity / STEP;
     while limited && high < enough && !ran(&run(high * STEP, 18, progress)?) {
         low = high;
@@ -149,7 +150,7 @@ pub fn fit(
             None => low = middle,
         }
     }
-    // What was reserved where memory was plenty is the least: there it was not run yet.
+    // If the smallest capacity is the peak that was reserved, no run was made on it yet.
     let price = match price {
         Some(price) => price,
         None => Price::of(&run(high * STEP, expected, progress)?).unwrap_or_default(),

@@ -1,6 +1,7 @@
-//! What the flight recorder of an allocator has kept, in files that the command, the package and PyTorch's viewer load.
+//! The history that an allocator's flight recorder has kept, in files that the command, the package and PyTorch's
+//! viewer load.
 //!
-//! Owns: the two forms of such a file, and when one is written by itself: after a refused request, with the option
+//! Owns: the two forms of such a file, and when one is written automatically: after a refused request, with the option
 //! `flight_dump`.
 
 use std::fmt;
@@ -19,11 +20,11 @@ use crate::write::{can_write, put, write_path};
 use seamalloc::flight::Flight;
 use seamalloc::{Allocator, Config, Error};
 
-/// A program that tries on after a refusal, with less and less, has one dump a second.
+/// The shortest time between dumps: a program that retries smaller requests after a refusal writes one dump a second.
 const BETWEEN_DUMPS: Duration = Duration::from_secs(1);
 
-/// Returns what the flight recorder has kept as a trace. What was allocated before is allocated at its start. `meta` has
-/// `operations`, of all that there were, and how many of them were `overwritten`.
+/// Returns what the flight recorder has kept as a trace. Blocks from before the kept history are allocated at its
+/// start. `meta` has the number of all `operations`, and how many of them were `overwritten`.
 ///
 /// # Errors
 /// The events contradict each other: [`TraceError::Rule`] with the index of the event.
@@ -39,8 +40,9 @@ pub fn flight_trace(flight: &Flight, name: &str) -> Result<Trace, TraceError> {
         .map_err(|(index, rule)| TraceError::rule(name, Place::Event(index), rule))
 }
 
-/// Writes what the flight recorder has kept: as a trace where the name ends in `.seam`, `.csv` or `.csv.gz`, else as a pickle
-/// that PyTorch's viewer opens, and that our readers take for a trace too. The file appears only when it is complete.
+/// Writes the history that the flight recorder has kept: as a trace if the name ends in `.seam`, `.csv` or `.csv.gz`,
+/// else as a pickle that PyTorch's viewer opens and that our readers accept as a trace. The file appears only when it
+/// is complete.
 ///
 /// # Errors
 /// As [`write_path`] and [`write_flight_pickle`].
@@ -82,7 +84,8 @@ pub struct FlightDump {
 }
 
 impl FlightDump {
-    /// The dump that these options ask for ([`Config::flight_dump`]), of an allocator of the device with this ordinal.
+    /// Makes the dump that these options ask for ([`Config::flight_dump`]), of an allocator of the device with this
+    /// ordinal.
     #[must_use]
     pub fn of(config: &Config, device: u32) -> Self {
         let path = config.flight_dump.as_ref().map(|name| {
@@ -98,12 +101,13 @@ impl FlightDump {
         self.path.as_deref()
     }
 
-    /// Writes the file after a request was refused for want of memory, over the one before, at most once a second. After any
-    /// other error it does nothing. A file that cannot be written is a line of the log: the refusal is what the program is told.
+    /// Writes the file after a request was refused for lack of memory, over the previous one, at most once a second.
+    /// After any other error, does nothing. A failed write is only logged, so that the program gets the error of the
+    /// request.
     #[cold]
     pub fn refused(&self, allocator: &Allocator, error: &Error) {
         let (Error::OutOfMemory(_), Some(path)) = (error, &self.path) else { return };
-        // Another thread that was refused at the same moment writes the same.
+        // Another thread that was refused at the same moment writes the same history.
         let Some(mut last) = self.last.try_lock() else { return };
         if last.is_some_and(|last| last.elapsed() < BETWEEN_DUMPS) {
             return;
@@ -117,8 +121,7 @@ impl FlightDump {
 
     /// Writes the flight recorder to another file, at any time.
     ///
-    /// # Errors
-    /// As [`write_flight`]; [`TraceError::Io`] where the host has no memory to read the recorder.
+    /// # Errors As [`write_flight`]; [`TraceError::Io`] if the host has no memory to read the recorder.
     pub fn write(&self, allocator: &Allocator, path: &Path) -> Result<(), TraceError> {
         let told = |error: Error| TraceError::io(&path.display().to_string(), std::io::Error::other(error.to_string()));
         let mut flight = allocator.reports().flight().map_err(told)?;

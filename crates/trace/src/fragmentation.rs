@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 type Figure = Column<Fragmentation>;
 
-/// The figures of a fragmentation.
+/// The figures of a [`Fragmentation`].
 pub const FRAGMENTATION_COLUMNS: &[Figure] = &[
     Figure::result("reserved", |memory| memory.reserved.into()),
     Figure::result("allocated", |memory| memory.allocated.into()),
@@ -34,7 +34,7 @@ pub const FRAGMENTATION_COLUMNS: &[Figure] = &[
     Figure::result("home_mappings", |memory| memory.home_mappings.into()),
 ];
 
-/// Returns all fields of `memory`, and the figures that follow from them, by their names. Owners of free memory are as
+/// Returns all fields of `memory`, and the figures computed from them, by their names. Owners of free memory are as
 /// [`Owner`](seamalloc::fragmentation::Owner) prints them, streams as [`StreamId`](seamalloc::driver::StreamId) does.
 #[must_use]
 pub fn fragmentation_json(memory: &Fragmentation) -> Value {

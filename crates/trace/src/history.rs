@@ -1,7 +1,7 @@
-//! From a history of addresses to a [`Trace`]: what allocators report knows addresses, not blocks, and may have lost
-//! its beginning.
+//! Converts a history of addresses to a [`Trace`]: the history names addresses, not blocks, and may have lost its
+//! beginning.
 //!
-//! Owns: the completion of a history that wrapped. Snapshots and the recorder both come through here.
+//! Owns: the completion of a history that wrapped. Snapshots and the recorder both use it.
 
 use serde_json::{Map, Value};
 
@@ -19,20 +19,19 @@ struct Earlier {
     address: u64,
     size: u64,
     stream: StreamId,
-    /// Freed by the program already, but not complete.
+    /// Whether the program has freed the block already, without completion.
     pending: bool,
     /// Whether the block is there at the end too.
     is_held: bool,
 }
 
-/// Makes a trace of a history, as PyTorch records it: of the last so many entries. What was allocated before them is
-/// known from its free, or from `held`, what the allocator holds at the end; it is allocated at the start of the trace,
-/// in the order of addresses, so that the peaks are right. `None` stands for entries that are no events. All this takes no
-/// more memory than the account has.
+/// Makes a trace of a history as PyTorch records it: its last entries. Blocks allocated before them are known from
+/// their frees, or from `held`, the blocks that the allocator holds at the end. The trace allocates them at its start,
+/// in the order of addresses, so that the peaks are right. `None` stands for entries that are no events. The trace
+/// takes no more memory than the account has.
 ///
-/// # Errors
-/// The index of the first event that cannot have happened, and the rule that it breaks; the index is that of the
-/// history's end for what is wrong in `held`.
+/// # Errors The index of the first event that breaks a rule, and the rule. For errors in `held`, the index is the end
+/// of the history.
 pub(crate) fn trace_of_history(
     name: &str,
     meta: Map<String, Value>,
@@ -57,7 +56,7 @@ pub(crate) fn trace_of_history(
         let Some(event) = event else { continue };
         if event.action == Action::Oom {
             let demand = live.saturating_add(event.size);
-            // The one that needs most: a program may try again with less.
+            // The largest demand counts: a program may retry with a smaller request.
             if most.is_none_or(|most| demand > most) {
                 most = Some(demand);
                 let (event, size, stream) = (builder.events(), event.size, event.stream);
@@ -70,7 +69,7 @@ pub(crate) fn trace_of_history(
             }
             Action::FreeRequested => builder.free_requested(event.address),
             Action::FreeCompleted => builder.free_completed(event.address),
-            // Segments, and refusals.
+            // The other entries are segments and refusals.
             _ => Ok(()),
         };
         done.map_err(|rule| (index, rule))?;
@@ -87,8 +86,8 @@ pub(crate) fn trace_of_history(
     Ok(trace)
 }
 
-/// Returns where the blocks from before a history lie, in the order in which the trace of it allocates them. A block that the
-/// history frees has none: another block may lie there at the end.
+/// Returns the addresses of the blocks from before a history, in the order in which its trace allocates them. `None`
+/// for a block that the history frees: another block may have its address at the end.
 pub(crate) fn earlier_addresses(
     history: impl Iterator<Item = Option<Event>>,
     held: Option<&Snapshot>,
@@ -98,7 +97,7 @@ pub(crate) fn earlier_addresses(
     Ok(earlier.iter().map(|block| block.is_held.then_some(block.address)).collect())
 }
 
-/// The blocks from before the history, by address, and the history's length.
+/// Returns the blocks from before the history, by address, and the history's length.
 fn earlier_blocks(
     history: impl Iterator<Item = Option<Event>>,
     held: Option<&Snapshot>,

@@ -1,12 +1,12 @@
 //! The lines of a text, one at a time.
 //!
-//! Owns: how long a line and a text may be, the ends of lines, and numbers in digits. What a line says its format knows.
+//! Owns: how long a line and a text may be, the ends of lines, and numbers in digits. Each format parses its own lines.
 
 use std::io::{BufRead, Read};
 
 use crate::error::{Place, TraceError, excerpt};
 
-/// The longest line in bytes; only the first one, with what is known of the job, is ever long.
+/// The longest line in bytes; only the first one, with the description of the job, is ever long.
 pub(crate) const MAX_LINE: u64 = 1 << 20;
 
 /// The most text that is read, in bytes: twenty times the longest trace at hand (24 MB, 2 million events), so that a
@@ -25,10 +25,10 @@ pub(crate) struct Lines<'a, R> {
 /// A line without its end.
 #[derive(Clone, Copy)]
 pub(crate) struct Line<'a> {
-    /// From 1.
+    /// The line's number, from 1.
     pub(crate) number: u64,
     pub(crate) content: &'a [u8],
-    /// Bytes that it took of the text.
+    /// The bytes of the text that the line took, with its end.
     pub(crate) read: u64,
 }
 
@@ -62,7 +62,7 @@ impl<'a, R: BufRead> Lines<'a, R> {
     }
 }
 
-/// Returns the number that these digits are, if they are one of 64 bits.
+/// Returns the number that the digits represent, if it has at most 64 bits.
 pub(crate) fn number_of(digits: &[u8], radix: u32) -> Option<u64> {
     if digits.is_empty() {
         return None;

@@ -1,11 +1,12 @@
-//! The request that was refused while a job was recorded becomes a part of its trace, with its stack.
+//! Adds the request that was refused while a job was recorded to its trace, with its stack.
 
 use crate::pytorch::Origins;
 use crate::refused::RefusedRequest;
 use crate::trace::Trace;
 
-/// Makes the request that was refused while a job was recorded a part of the trace, as if it had been served where it was
-/// refused and its block freed at once; `origins` has its stack then. Does nothing where there is none, or where that was done.
+/// Adds the request that was refused while a job was recorded to the trace, as if it had been served at that moment and
+/// its block freed at once; adds its stack to `origins`. Does nothing if no request was refused, or if the request was
+/// added already.
 pub fn make_refused(trace: &mut Trace, origins: Option<&mut Origins>) {
     let Some(refused) = RefusedRequest::of(trace).filter(|refused| !refused.is_made) else { return };
     *trace = refused.made_in(trace);

@@ -1,26 +1,26 @@
-//! What reading a file may take of this machine's memory.
+//! The limit on the memory of this machine that reading a file may take.
 //!
-//! Owns: the limit, which follows the size of what is read, and the account of what is held. A table that a file fills is
-//! charged before it grows. So a file that would take more is an error, and so is memory that the system does not give. And
-//! the tables themselves that a file's numbers are keys of.
+//! Owns: the limit, which follows the size of the file, and the account of the memory held. A table that a file fills
+//! is charged before it grows. So a file that would take more is an error, and so is a failed allocation. Also owns the
+//! types of tables whose keys a file chooses.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash};
 
 use rapidhash::fast::RandomState;
 
-/// A table whose keys a file chooses. Its hash function has random secrets, so that no file can choose keys that fall into
-/// one place, which would take a time that grows with their square.
+/// A table whose keys a file chooses. Its hash function has random secrets, so that no file can choose colliding keys,
+/// which would take quadratic time.
 pub(crate) type SeededMap<K, V> = HashMap<K, V, RandomState>;
 
 /// A set whose keys a file chooses.
 pub(crate) type SeededSet<K> = HashSet<K, RandomState>;
 
-/// A reader holds no more than so many times the unpacked bytes. A snapshot of PyTorch's takes five.
+/// A reader holds at most this many times the unpacked bytes. A snapshot of PyTorch's takes five.
 pub(crate) const FACTOR: u64 = 8;
-/// Or so many bytes more than there are of these, where that is more.
+/// A reader may hold this many bytes more than the unpacked ones, if that is more.
 pub(crate) const BEYOND: u64 = 256 << 20;
-/// And never more than this, in bytes: what the longest snapshot that is read takes.
+/// The most bytes that a reader ever holds: as many as the longest snapshot that is read takes.
 pub(crate) const MOST: u64 = 6 << 30;
 
 /// The least that an allocation takes of the heap in bytes, and the steps in which it grows (glibc).
@@ -28,23 +28,23 @@ const LEAST_ALLOCATION: u64 = 32;
 const ALLOCATION_STEP: u64 = 16;
 /// Up to this many bytes a list doubles, and beyond grows by a quarter: while it moves, both copies are held.
 const DOUBLES_TO: u64 = 1 << 20;
-/// Bytes of a description in JSON and what is made of each at most. The worst is a dict of one key, 5 bytes of text: a
-/// node of a B-tree.
+/// The most bytes of the heap for each byte of a description in JSON. The worst case is a dict of one key, 5 bytes of
+/// text: a node of a B-tree.
 const JSON_FACTOR: u64 = 160;
 
-/// Why reading took no more memory.
+/// The error of a reader that may take no more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// More than a file of this size may take.
+    /// The reader takes more than a file of this size allows.
     #[error("reading it takes more than {limit} bytes of memory, which is the most for a file of its size")]
     Limit {
         /// The most, in bytes.
         limit: u64,
     },
-    /// The system did not give it.
+    /// The system refused an allocation.
     #[error("there is no memory for {bytes} bytes more")]
     Refused {
-        /// What was asked for, in bytes.
+        /// The requested bytes.
         bytes: u64,
     },
 }
@@ -60,45 +60,45 @@ pub(crate) struct Memory {
 }
 
 impl Default for Memory {
-    /// Without a limit, for what is no file's.
+    /// Makes an account without a limit, for data that is not from a file.
     fn default() -> Self {
         Self { unpacked: 0, held: 0, limit: u64::MAX, failed: None }
     }
 }
 
 impl Memory {
-    /// The account of a file of so many unpacked bytes.
+    /// Makes the account of a file of `unpacked` unpacked bytes.
     pub(crate) fn of(unpacked: u64) -> Self {
         let mut memory = Self { limit: 0, ..Self::default() };
         memory.unpacked(unpacked);
         memory
     }
 
-    /// So many more bytes are unpacked.
+    /// Raises the limit for `bytes` more unpacked bytes.
     pub(crate) fn unpacked(&mut self, bytes: u64) {
         self.unpacked = self.unpacked.saturating_add(bytes);
         let times = self.unpacked.saturating_mul(FACTOR);
         self.limit = times.max(self.unpacked.saturating_add(BEYOND)).min(MOST);
     }
 
-    /// What is held, in bytes.
+    /// Returns the bytes held.
     pub(crate) fn held(&self) -> u64 {
         self.held
     }
 
-    /// Back to what was held before, and what is kept of it since.
+    /// Sets the bytes held to those before, and the bytes kept since.
     pub(crate) fn settle(&mut self, before: u64, kept: u64) {
         self.held = before.saturating_add(kept);
     }
 
-    /// Charges what is about to be made.
+    /// Charges bytes that are about to be allocated.
     pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), MemoryError> {
         self.check(bytes)?;
         self.held = self.held.saturating_add(bytes);
         Ok(())
     }
 
-    /// Charges what is made of a description in JSON.
+    /// Charges the memory for a parsed description in JSON.
     pub(crate) fn charge_json(&mut self, text: &[u8]) -> Result<(), MemoryError> {
         self.charge((text.len() as u64).saturating_mul(JSON_FACTOR))
     }
@@ -109,7 +109,7 @@ impl Memory {
         error
     }
 
-    /// The error of a parser's that stands behind its own.
+    /// Returns the error that caused a parser's own error, if there is one.
     pub(crate) fn failure(&self) -> Option<MemoryError> {
         self.failed
     }
@@ -133,14 +133,14 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes room for so many items in an empty list, and for no more.
+    /// Makes room for `items` items in an empty list, and for no more.
     pub(crate) fn room<T>(&mut self, list: &mut Vec<T>, items: usize) -> Result<(), MemoryError> {
         let bytes = list_bytes::<T>(items);
         self.charge(bytes)?;
         list.try_reserve_exact(items).map_err(|_| MemoryError::Refused { bytes })
     }
 
-    /// Gives up a list.
+    /// Removes the bytes of a list, which the caller drops, from the account.
     pub(crate) fn release<T>(&mut self, list: &Vec<T>) {
         self.held = self.held.saturating_sub(list_bytes::<T>(list.capacity()));
     }
@@ -175,8 +175,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Checks the table that a full one of so many keys is about to become, and gives up the full one, which is dropped when
-    /// its keys have moved.
+    /// Charges the next larger hash table of a full one with `keys` keys, and removes the full one, which is dropped
+    /// when its keys have moved.
     fn next_table<T>(&mut self, keys: usize) -> Result<u64, MemoryError> {
         let bytes = table_bytes::<T>(keys.saturating_add(1));
         self.check(bytes)?;
@@ -184,7 +184,7 @@ impl Memory {
         Ok(bytes)
     }
 
-    /// While a list moves, its old and its new place are both held.
+    /// Grows a list. While it moves, its old and its new place are both charged.
     #[cold]
     fn grow<T>(&mut self, list: &mut Vec<T>, items: usize) -> Result<(), MemoryError> {
         let capacity = list.capacity();
@@ -206,17 +206,17 @@ impl Memory {
     }
 }
 
-/// Bytes of the heap that a list of this capacity takes.
+/// Returns the bytes of the heap that a list of this capacity takes.
 pub(crate) fn list_bytes<T>(capacity: usize) -> u64 {
     let bytes = (capacity as u64).saturating_mul(size_of::<T>() as u64);
     if bytes == 0 { 0 } else { bytes.saturating_add(8).next_multiple_of(ALLOCATION_STEP).max(LEAST_ALLOCATION) }
 }
 
-/// Bytes of the heap that a hash table takes which has room for so many keys: a power of two of places, of which seven
-/// in eight are used, with a byte beside each.
+/// Returns the bytes of the heap of a hash table with room for `keys` keys: a power of two of places, of which seven in
+/// eight are used, with a byte for each place.
 fn table_bytes<T>(keys: usize) -> u64 {
     const BESIDE: u64 = 1;
-    /// Behind the last place stands one group again.
+    /// The bytes for one more group behind the last place.
     const GROUP: u64 = 16;
     if keys == 0 {
         return 0;

@@ -1,10 +1,11 @@
-//! Who holds the memory: the bytes that are live at a moment, by the lines of the program that asked for them.
+//! The owners of memory: the bytes that are live at a moment, by the lines of the program that asked for them.
 //!
 //! Owns: the choice of one line for each stack, and the sums. `pytorch/origins.rs` reads the stacks.
 //!
-//! The line of a stack is the innermost one of the user's own Python code, outside of PyTorch, of installed packages and of the
-//! standard library. Where there is none, it is the innermost line of a package, and then of any Python; where there is no Python,
-//! the operator of the backward pass, and then the innermost function that neither takes the stack nor allocates.
+//! The line of a stack is the innermost one of the user's own Python code, outside of PyTorch, of installed packages
+//! and of the standard library. If there is none, the innermost line of a package is taken, and then of any Python;
+//! without Python, the operator of the backward pass, and then the innermost function that neither takes the stack nor
+//! allocates.
 
 use crate::pytorch::{Frame, Origins};
 use crate::summary::fullest;
@@ -18,8 +19,8 @@ const MOST_STACKS: usize = 5;
 
 /// Folders into which packages are installed.
 const INSTALLED: [&str; 2] = ["site-packages", "dist-packages"];
-/// The parts of PyTorch that stand in stacks, behind `torch/`: a checkout of PyTorch is in no folder of installed packages.
-/// Parts whose names begin with `_` are known by that.
+/// The parts of PyTorch that stand in stacks, behind `torch/`: a checkout of PyTorch is in no folder of installed
+/// packages. Parts whose names begin with `_` need no entry.
 const OF_TORCH: [&str; 16] = [
     "amp",
     "autograd",
@@ -44,7 +45,7 @@ const COMPILED: &str = "torchinductor_";
 const TYPED: [&str; 2] = ["<ipython-input", "<stdin>"];
 /// Functions that take the stack, or that every allocation passes through.
 const PLUMBING: [&str; 4] = ["torch::unwind", "torch::CapturedTraceback", "c10::", "at::detail::"];
-/// The function that PyTorch's allocator takes the stack in.
+/// The function in which PyTorch's allocator takes the stack.
 const GATHER: &str = "gather_with_cpp";
 /// A function whose name is not known.
 const UNKNOWN: &str = "??";
@@ -55,12 +56,12 @@ const APPLY: &str = "::apply(";
 /// The name of stacks that were recorded and are empty.
 const NO_LINE: &str = "(no line of Python: backward pass or other thread)";
 
-/// The kinds of frames by whose code they are. Of a stack the innermost frame of the first kind counts.
+/// The kinds of frames, by the owner of their code. The innermost frame of the first kind names a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// The user's own Python.
     Own,
-    /// An installed package, and what the user names as a library.
+    /// An installed package, or a library that the user names.
     Package,
     /// PyTorch's Python and the standard library's.
     Python,
@@ -74,16 +75,16 @@ enum Kind {
 /// The line that stands for each stack of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// Indexes of [`Origins::frames`], each once; none of stacks that are empty.
+    /// Indexes of [`Origins::frames`], each once; `None` for empty stacks.
     pub frames: Vec<Option<u32>>,
-    /// The names of these lines: `nn_utils.py:6 softmax`, with so much of the path as tells the user's files apart.
+    /// The names of these lines: `nn_utils.py:6 softmax`, with enough of the path to tell the user's files apart.
     pub names: Vec<String>,
-    /// Of each stack an index of `frames`.
+    /// The index in `frames` of each stack.
     pub of_stack: Vec<u32>,
 }
 
 impl Lines {
-    /// Chooses a line for each stack. Files whose paths contain one of `libraries` count as libraries too.
+    /// Chooses a line for each stack. Files whose paths contain one of `libraries` also count as libraries.
     #[must_use]
     pub fn of(origins: &Origins, libraries: &[String]) -> Self {
         let kinds: Vec<_> = origins.frames.iter().map(|frame| kind(frame, libraries)).collect();
@@ -114,9 +115,9 @@ impl Lines {
 /// The live bytes of a moment, by the lines that asked for them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Owners {
-    /// The bytes of all blocks: what the program asked for and had not freed.
+    /// The bytes of all blocks that the program had requested and not freed.
     pub live: u64,
-    /// The lines that asked for most, the largest first.
+    /// The lines with the most bytes, the largest first.
     pub rows: Vec<Owner>,
     /// The blocks of all other lines.
     pub other: Sum,
@@ -126,7 +127,7 @@ pub struct Owners {
     pub not_recorded: Sum,
 }
 
-/// A line of the program with what it holds.
+/// A line of the program with the blocks it requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Owner {
     /// The line, if the stacks have any.
@@ -135,7 +136,7 @@ pub struct Owner {
     pub name: String,
     /// The blocks that the line asked for.
     pub held: Sum,
-    /// The stacks that hold most of it, the largest first: indexes of [`Origins::stacks`].
+    /// The stacks with the most bytes of the line, the largest first: indexes of [`Origins::stacks`].
     pub stacks: Vec<(u32, Sum)>,
     /// The number of stacks that end in the line.
     pub all_stacks: usize,
@@ -148,7 +149,7 @@ pub struct Sum {
     pub bytes: u64,
     /// The number of blocks.
     pub blocks: u64,
-    /// The part of all that is live, from 0 to 1.
+    /// The share of all live bytes, from 0 to 1.
     pub share: f64,
 }
 
@@ -172,7 +173,8 @@ impl Sum {
     }
 }
 
-/// Returns who holds what is live at the peak of a trace: the `most` largest lines one by one, all others as a sum.
+/// Returns the owners of the live bytes at the peak of a trace: the `most` largest lines one by one, all others as a
+/// sum.
 #[must_use]
 pub fn owners(trace: &Trace, origins: &Origins, libraries: &[String], most: usize) -> Owners {
     let stack = |block: usize| origins.of_block.get(block).copied().unwrap_or(0);
@@ -231,7 +233,7 @@ impl Owners {
         }
     }
 
-    /// Returns the owners for `--json`: the rows with the stacks that hold most, the innermost frame first.
+    /// Returns the owners for `--json`: the rows with the stacks of the most bytes, the innermost frame first.
     #[must_use]
     pub fn to_json(&self, origins: &Origins) -> Value {
         let frames = |stack: &u32| {
@@ -307,7 +309,8 @@ fn kind(frame: &Frame, libraries: &[String]) -> Kind {
     }
 }
 
-/// Returns whether a folder and what lies in it are of Python's standard library: lib/python3.12 of Unix, Python312\Lib of Windows.
+/// Returns whether a folder and a path within it are of Python's standard library: lib/python3.12 on Unix,
+/// Python312\Lib on Windows.
 fn is_standard(folder: &str, within: &str) -> bool {
     let is_version = |name: &str| {
         let version = name.strip_prefix("python").or_else(|| name.strip_prefix("Python"));
@@ -316,7 +319,7 @@ fn is_standard(folder: &str, within: &str) -> bool {
     (matches!(folder, "lib" | "lib64") && is_version(within)) || (is_version(folder) && within == "Lib")
 }
 
-/// Returns whether a folder and what lies in it are PyTorch's, installed or checked out.
+/// Returns whether a folder and a path within it are PyTorch's, installed or checked out.
 fn is_torch(folder: &str, within: &str) -> bool {
     folder == "torch" && (within.starts_with('_') || OF_TORCH.contains(&within))
 }
@@ -333,7 +336,7 @@ fn common_folder<'f>(files: impl Iterator<Item = &'f str>) -> &'f str {
         .unwrap_or_default()
 }
 
-/// Returns the name of a line, with the part of its path that says something.
+/// Returns the name of a line, with the part of its path that identifies the file.
 fn name(kind: Kind, Frame { function, file, line }: &Frame, folder: &str) -> String {
     let file = match kind {
         Kind::Own => file.strip_prefix(folder).unwrap_or(file),
@@ -341,7 +344,7 @@ fn name(kind: Kind, Frame { function, file, line }: &Frame, folder: &str) -> Str
             let installed = |name: &&str| file.find(*name).and_then(|at| file.get(at + name.len() + 1..));
             INSTALLED.iter().find_map(installed).unwrap_or(file)
         }
-        // The arguments of a function of C++ take lines.
+        // The arguments in the name of a C++ function are too long.
         Kind::Backward => {
             let end = function.find(APPLY).map_or(function.len(), |at| at + APPLY.len() - 1);
             return function.get(..end).unwrap_or(function).trim_start_matches(GENERATED).to_owned();
@@ -363,7 +366,7 @@ mod tests {
         Frame { function: function.to_owned(), file: file.to_owned(), line: Some(if python { 7 } else { 0 }) }
     }
 
-    /// The innermost first.
+    /// The frames, the innermost first.
     const FRAMES: [(&str, &str); 12] = [
         ("torch::unwind::unwind()", "??"),
         ("at::native::mm", "??"),
@@ -399,7 +402,7 @@ mod tests {
     fn the_innermost_line_of_the_users_own_stands_for_a_stack() {
         let stacks: [&[u32]; 2] = [&[0, 1, 2, 3, 4, 5, 6], &[2, 4, 6]];
         assert_eq!(lines(&stacks, &[]), ["nn/utils.py:7 softmax", "model.py:7 scaled"]);
-        // A library that the user names is one; its callers count.
+        // A file that the user names as a library is one; its callers count.
         assert_eq!(lines(&stacks[..2], &["job/nn/", "model.py"]), ["train.py:7 <module>"; 2]);
     }
 
@@ -451,7 +454,7 @@ mod tests {
         let events =
             [&[alloc(40), alloc(5)][..], &free(1), &[alloc(10), alloc(20), alloc(20), alloc(10)], &free(0)].concat();
         let trace = Trace { events, ..Trace::default() };
-        // Two stacks end in the same line; of the last block nothing is known.
+        // Two stacks end in the same line; the last block has no stack.
         let origins = origins(&[&[0, 3, 6], &[2, 3, 4, 6], &[4, 6]], &[1, 1, 2, 3, 2, 0]);
         let found = owners(&trace, &origins, &[], 9);
         assert_eq!((found.live, found.live), (100, trace.summary().peak_live));

@@ -1,6 +1,6 @@
-//! The memory of a job that no step gives back: weights, the optimizer's state.
+//! Persistent memory of a job, which no step frees: weights, the optimizer's state.
 //!
-//! Owns: where live memory is least between two steps, and which blocks are there on both sides of a step.
+//! Owns: where live memory is least between two steps, and which blocks exist on both sides of a step.
 //!
 //! ```text
 //!   live      peak            peak
@@ -14,30 +14,32 @@ use crate::summary::fullest;
 use crate::trace::{Trace, TraceEvent};
 use std::collections::HashMap;
 
-/// A valley is at least this part of the peak deep: the half, or a half of that, so many times.
+/// The number of depths that are tried: a valley is at least half the peak deep, or half of that, and so on.
 const DEPTHS: u32 = 6;
-/// Where nothing was found between two valleys, one valley beside the peak has to do, of these depths.
+/// The number of depths that are tried for a single valley beside the peak, if no two valleys were found.
 const DEPTHS_OF_ONE: u32 = 3;
-/// The least part of the way from the lowest valley to the peak that a valley is deep: the dips of a single step are less.
+/// A valley is at least this part (1/n) of the way from the lowest valley to the peak deep: the dips within a step are
+/// shallower.
 const LEAST_DEPTH_PART: u64 = 4;
-/// Until live memory has risen by this part of the depth, a step that follows on a valley has hardly begun.
+/// A step behind a valley has hardly begun until live memory has risen by this part (1/n) of the depth.
 const BEGINNING_PART: u64 = 4;
-/// Valleys that are looked at before the peak, and as many behind it.
+/// The number of valleys that are examined before the peak, and behind it.
 const VALLEYS: usize = 32;
 
-/// The event that frees a block that is never freed.
+/// Stands for the end of a block that is never freed.
 const NEVER: usize = usize::MAX;
 
 /// Returns the bytes of persistent memory (weights, optimizer state) at the peak of live memory, however the recording
-/// begins and ends; 0 where nothing shows which memory that is.
+/// begins and ends; 0 if the trace does not show which memory is persistent.
 ///
-/// Steps show as valleys of live memory: moments between which live memory rises and falls again, by half the peak or, where
-/// no such valleys are, by a quarter, and so on. What is live in two successive valleys is persistent, and so is a block whose
-/// place a block of the same size takes from one valley to the next, as optimizers do that make their state anew. Gradients
-/// that stay from one step to the next count too. The beginning of a recording is no valley, because the weights may not be
-/// there yet; nor is an end at which the job has freed what was live between its steps. Where there is no second valley, as in
-/// a recording of a single step, persistent is what is live at the peak and in the valley behind it, or before it: of a job
-/// that runs out of memory in its second step, the optimizer's state may be missing.
+/// Steps show as valleys of live memory: moments between which live memory rises and falls again, by half the peak or,
+/// where no such valleys are, by a quarter, and so on. Memory that is live in two successive valleys is persistent, and
+/// so is a block whose place a block of the same size takes from one valley to the next, as with optimizers that
+/// recompute their state. Gradients that stay from one step to the next count too. The beginning of a recording is no
+/// valley, because the weights may not be there yet; nor is an end at which the job has freed what was live between its
+/// steps. Without a second valley, as in a recording of a single step, the memory that is live both at the peak and in
+/// the valley behind it, or before it, counts as persistent: for a job that runs out of memory in its second step, the
+/// optimizer's state may be missing.
 #[must_use]
 pub fn persistent(trace: &Trace) -> u64 {
     Persistent::of(trace).bytes
@@ -46,9 +48,9 @@ pub fn persistent(trace: &Trace) -> u64 {
 /// Which blocks of a trace are persistent.
 #[derive(Debug, Default)]
 pub(crate) struct Persistent {
-    /// For each block, in the order in which they were made.
+    /// Whether each block is persistent, in the order in which the blocks were made.
     pub(crate) blocks: Vec<bool>,
-    /// The bytes of them at the peak; no more than are live between two steps.
+    /// The bytes of the persistent blocks at the peak; no more than are live between two steps.
     pub(crate) bytes: u64,
 }
 
@@ -67,13 +69,13 @@ impl Persistent {
     }
 }
 
-/// The lives of a trace's blocks, and what is live after each event.
+/// The lifetimes of a trace's blocks, and the live bytes after each event.
 struct Course {
     sizes: Vec<u64>,
     made: Vec<usize>,
     freed: Vec<usize>,
     live: Vec<u64>,
-    /// The event after which most is live, and the bytes.
+    /// The event with the most live bytes after it, and these bytes.
     peak: usize,
     most: u64,
 }
@@ -113,7 +115,8 @@ impl Course {
         self.made[block] <= event && event < self.freed[block]
     }
 
-    /// The events after which least is live, between rises and falls of this depth; the last may stand before no rise.
+    /// Returns the events with the fewest live bytes after them, between rises and falls of this depth; behind the last
+    /// one there may be no rise.
     fn valleys(&self, depth: u64) -> Vec<usize> {
         let mut out = Vec::new();
         // A recording begins with a rise, from nothing.
@@ -137,7 +140,8 @@ impl Course {
         out
     }
 
-    /// Returns the blocks that are there in two successive valleys of this depth; `None` where such valleys are dips of a step.
+    /// Returns the blocks that exist in two successive valleys of this depth; `None` if such valleys are dips within a
+    /// step.
     fn between(&self, depth: u64) -> Option<Persistent> {
         let mut valleys = self.valleys(depth.max(1));
         let last = valleys.pop()?;
@@ -163,7 +167,7 @@ impl Course {
         Some(self.sum(blocks, most))
     }
 
-    /// Marks the blocks that are there in both valleys, themselves or by others of their size.
+    /// Marks the blocks that exist in both valleys, or that a block of the same size replaces.
     fn mark(&self, from: usize, to: usize, depth: u64, blocks: &mut [bool]) {
         let begun = self.at(from).saturating_add(depth / BEGINNING_PART);
         let rise = (from..to).take_while(|event| self.at(*event) - self.at(from) < depth);
@@ -205,7 +209,8 @@ mod tests {
     use crate::TraceBuilder;
     use seamalloc::driver::StreamId;
 
-    /// A program: a positive number asks for so many bytes, a negative one frees the oldest live block of that size.
+    /// Returns the trace of a program: a positive number is a request for as many bytes, a negative one frees the
+    /// oldest live block of that size.
     fn trace(program: &[i64]) -> Trace {
         let mut builder = TraceBuilder::new("t");
         let stream = builder.stream(StreamId::DEFAULT).unwrap();
@@ -236,7 +241,7 @@ mod tests {
         for end in ends {
             assert_eq!(persistent(&trace(&[&steps[..], end].concat())), 20, "{end:?}");
         }
-        // Begins within a step, with what was live then.
+        // The recording begins within a step, with the blocks that were live then.
         assert_eq!(persistent(&trace(&[&[5, 7, 8, 30, -30][..], &STEP, &STEP].concat())), 20);
     }
 
@@ -251,7 +256,7 @@ mod tests {
         assert_eq!(persistent(&trace(&[5, 7, 30, 32, -32, -30])), 12);
         // Memory runs out in the second step.
         assert_eq!(persistent(&trace(&[&FIRST[..], &[30, 31, 90]].concat())), 12);
-        // Nothing says what of a single climb is the weights.
+        // A single rise does not show which blocks are the weights.
         assert_eq!(persistent(&trace(&[5, 7, 30, 32])), 0);
         assert_eq!(persistent(&Trace::default()), 0);
     }
@@ -265,7 +270,7 @@ mod tests {
 
     #[test]
     fn dips_of_a_single_step_are_no_valleys() {
-        // Layers that keep 10 and free 8 each, and the way back.
+        // Layers that keep 10 and free 8 each, then the backward pass.
         let layers = [10, 8, -8].repeat(8);
         let back = [6, -10, -6].repeat(8);
         assert_eq!(persistent(&trace(&[&[20][..], &layers, &back].concat())), 20);

@@ -1,6 +1,6 @@
-//! Page-locked memory: what a cache of it holds for a trace, PyTorch's beside a host pool's.
+//! Page-locked memory: the memory that a cache of it holds for a trace, PyTorch's cache beside a host pool's.
 //!
-//! Owns: a model of PyTorch's cache, which knows nothing of this crate's allocators, and the figures of both.
+//! Owns: a model of PyTorch's cache, which uses none of this crate's allocators, and the figures of both.
 
 use crate::columns::{Cell, Column, gib, line, ms, round_to, us};
 use crate::replay::{PassReport, ReplayError, ReplayOptions, replay, replay_on_pinned};
@@ -9,36 +9,36 @@ use seamalloc::driver::Call;
 use seamalloc::{Config, HostPool};
 use serde_json::Value;
 
-/// The name of PyTorch's cache where strategies have theirs.
+/// The name of PyTorch's cache, in the place of a strategy's name.
 pub const PYTORCH: &str = "pytorch";
 /// Lists of free blocks: one for each power of two.
 const LISTS: usize = u64::BITS as usize;
 
 type Figure = Column<PinnedReport>;
 
-/// What a cache of page-locked memory came to on a trace. Sizes are bytes.
+/// The figures of a cache of page-locked memory on a trace. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PinnedReport {
     /// The trace's name.
     pub trace: String,
     /// [`PYTORCH`], or the strategy of a host pool.
     pub cache: &'static str,
-    /// The device's name. PyTorch's cache is counted, on none.
+    /// The device's name. PyTorch's cache is modelled without a device.
     pub device: String,
     /// The most bytes requested and not freed.
     pub peak_live: u64,
     /// The most bytes held in any pass.
     pub peak_reserved: u64,
-    /// How often memory was taken of the machine, in all passes.
+    /// How often memory was allocated from the machine, in all passes.
     pub taken: u64,
-    /// Time in the driver, in all passes: simulated, or on a real device real. Not known of PyTorch's.
+    /// Time in the driver, in all passes: simulated, or real on a real device. `None` for PyTorch's cache.
     pub driver_ns: Option<u64>,
     /// Whether memory ran out.
     pub out_of_memory: bool,
 }
 
 impl PinnedReport {
-    /// Its figures.
+    /// The figures of the report.
     pub const COLUMNS: &'static [Figure] = &[
         Figure::run("trace", |of| of.trace.as_str().into()).text("trace", |of| of.trace.as_str().into()),
         Figure::run("cache", |of| of.cache.into()).text("cache", |of| of.cache.into()).legend(
@@ -77,13 +77,13 @@ impl PinnedReport {
     }
 }
 
-/// Returns what PyTorch's cache of page-locked memory comes to on a trace, replayed `passes` times over.
+/// Returns the figures of PyTorch's cache of page-locked memory on a trace, replayed `passes` times.
 ///
-/// The rules are those of `CachingHostAllocatorImpl` (`ATen/core/CachingHostAllocator.h` of PyTorch 2.11): a request is rounded
-/// up to a power of two (`allocate`), takes a free block of that very size or a new one of the machine (`get_free_block`), and
-/// a freed block is free once the events of its streams have passed (`process_events`). Blocks are never split, merged or
-/// given back. It is at its best here: a block serves at once when the trace says that its free has completed, where
-/// PyTorch looks at the oldest event first, and no further if that has not passed.
+/// The rules are those of `CachingHostAllocatorImpl` (`ATen/core/CachingHostAllocator.h` of PyTorch 2.11): a request is
+/// rounded up to a power of two (`allocate`), takes a free block of that very size or a new one of the machine
+/// (`get_free_block`), and a freed block is free once the events of its streams have passed (`process_events`). Blocks
+/// are never split, merged or given back. The model favours PyTorch: a block is reused as soon as its free has
+/// completed in the trace, while PyTorch checks the oldest event first, and stops if it has not passed.
 #[must_use]
 pub fn pytorch(trace: &Trace, passes: u32) -> PinnedReport {
     let mut free = [0u64; LISTS];
@@ -111,7 +111,7 @@ pub fn pytorch(trace: &Trace, passes: u32) -> PinnedReport {
                 }
             }
         }
-        // What is still live at the end of a pass is freed in between.
+        // Blocks that are still live at the end of a pass are freed before the next.
         for list in lists.into_iter().flatten() {
             free[list] += 1;
         }
@@ -121,7 +121,7 @@ pub fn pytorch(trace: &Trace, passes: u32) -> PinnedReport {
         cache: PYTORCH,
         device: String::new(),
         peak_live: trace.summary().peak_live,
-        // Nothing is given back.
+        // No memory is given back.
         peak_reserved: reserved,
         taken,
         driver_ns: None,
@@ -129,7 +129,7 @@ pub fn pytorch(trace: &Trace, passes: u32) -> PinnedReport {
     }
 }
 
-/// Returns what a host pool comes to on a trace, on a simulated device.
+/// Returns the figures of a host pool on a trace, on a simulated device.
 ///
 /// # Errors
 /// As [`replay`], and for options that a host pool refuses.
@@ -138,8 +138,8 @@ pub fn host_pool(trace: &Trace, options: &ReplayOptions) -> Result<PinnedReport,
     Ok(report(trace, &replay(&trace.on_one_stream(), &options, &mut |_, _| {})?))
 }
 
-/// Returns what a host pool of the page-locked memory of a real machine comes to on a trace: of the device with that ordinal, on a
-/// NUMA node, or on the one nearest to the device.
+/// Returns the figures of a host pool of a real machine's page-locked memory on a trace: for the device with that
+/// ordinal, on a NUMA node, or on the one nearest to the device.
 ///
 /// # Errors
 /// As [`replay_on_pinned`].

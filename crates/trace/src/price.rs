@@ -1,15 +1,15 @@
-//! What it costs to run on a device.
+//! The cost of running on a device.
 //!
-//! Owns: which figures of the passes tell it.
+//! Owns: which figures of the passes make up the cost.
 
 use crate::replay::PassReport;
 
-/// What the passes of a trace took that ran to their end, in nanoseconds of the simulated driver.
+/// The cost of the passes that ran to their end, in nanoseconds of the simulated driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Price {
-    /// In the driver, in the first pass.
+    /// Time in the driver in the first pass.
     pub first_ns: u64,
-    /// In the driver, in the last pass: what a program goes on paying.
+    /// Time in the driver in the last pass: the lasting cost for a program.
     pub last_ns: u64,
     /// How often the CPU waited for the GPU in the last pass.
     pub cpu_syncs: u64,
@@ -18,7 +18,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// That of these passes; `None` where memory ran out.
+    /// Returns the price of these passes; `None` if memory ran out.
     #[must_use]
     pub fn of(passes: &[PassReport]) -> Option<Self> {
         let (first, last) = (passes.first()?, passes.last()?);

@@ -1,4 +1,4 @@
-//! Reads a trace from a file of any known format, told apart by content and never by name.
+//! Reads a trace from a file of any known format. The format is recognised by content and never by name.
 //!
 //! Owns: the recognition, and the naming of traces after files. `unpack.rs` unpacks gzip; each format has a file of its
 //! own.
@@ -13,16 +13,16 @@ use crate::trace::Trace;
 use crate::unpack::{self, Opened};
 use crate::{compact, csv, pytorch, rmm};
 
-/// Endings that say nothing about the job.
+/// Endings of a file's name that are dropped from the trace's name.
 const EXTENSIONS: [&str; 8] = [".gz", ".csv", ".seam", ".pickle", ".pkl", ".json", ".snapshot", ".txt"];
 
-/// How a csv of buffers with lifetimes begins.
+/// The first bytes of a csv of buffers with lifetimes.
 const BUFFERS: &[u8] = b"id,lower";
 
 /// Reads every trace of a file: one of a csv or `.seam` file or a log of RMM, one for each device with events of a PyTorch snapshot.
 ///
-/// A trace is named after the file, without known endings and with `.dev1` behind it where there are several; one
-/// that stores its name keeps it.
+/// A trace is named after the file, without known endings, and with `.dev1` behind the name if there are several; a
+/// trace that stores its name keeps it.
 ///
 /// # Errors
 /// The file cannot be read, is of no known format, is damaged, or holds no allocation.
@@ -41,7 +41,7 @@ pub fn read_bytes(name: &str, bytes: &[u8]) -> Result<Vec<Trace>, TraceError> {
     read_traces(name, stem(name), bytes)
 }
 
-/// A file name without its known endings.
+/// Returns a file name without its known endings.
 pub(crate) fn stem(name: &str) -> &str {
     let mut stem = name;
     while let Some(shorter) = EXTENSIONS.iter().find_map(|end| stem.strip_suffix(end)) {

@@ -1,7 +1,7 @@
 //! Traces of real PyTorch jobs, carried by the crate: recorded on an NVIDIA H200 with PyTorch 2.11.
 //!
-//! Owns: the list of jobs, and what PyTorch's two allocators were measured to reserve on each, which is what the
-//! strategies `caching` and `expandable` are judged against. The files stand in `crates/trace/traces/`, in the compact format.
+//! Owns: the list of jobs, and the measured reserved memory of PyTorch's two allocators on each, with which the
+//! strategies `caching` and `expandable` are compared. The files are in `crates/trace/traces/`, in the compact format.
 
 use crate::error::TraceError;
 use crate::read::read_bytes;
@@ -15,13 +15,13 @@ pub const GROUP: &str = "recorded";
 pub struct Job {
     /// Short name: `gpt2xl-N`.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// A description of the job, in one line.
     pub summary: &'static str,
     /// The most bytes requested and not freed, as PyTorch counted them (`requested_bytes.all.peak`).
     pub live: u64,
     /// Bytes that PyTorch's native allocator reserved on the H200 (`reserved_bytes.all.peak`).
     pub native_reserved: u64,
-    /// The same with `expandable_segments:True`.
+    /// Bytes that PyTorch's allocator reserved with `expandable_segments:True`.
     pub expandable_reserved: u64,
     bytes: &'static [u8],
 }
@@ -37,7 +37,7 @@ impl Job {
     }
 }
 
-/// The job of that name.
+/// Returns the job of that name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Job> {
     JOBS.iter().find(|job| job.name == name)

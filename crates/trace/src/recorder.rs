@@ -1,6 +1,6 @@
-//! Records what an allocator does, so that it can be written as a trace or shown by PyTorch's memory viewer.
+//! Records the events of an allocator, to be written as a trace or shown by PyTorch's memory viewer.
 //!
-//! Owns: the bounded history and its clock. It is an [`Observer`] and touches no allocator.
+//! Owns: the bounded history and its clock. The recorder is an [`Observer`] and calls no allocator.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -44,7 +44,7 @@ struct History {
     dropped: u64,
 }
 
-/// Gives the time in microseconds since 1970.
+/// Returns the time in microseconds since 1970.
 type Clock = Box<dyn FnMut() -> u64 + Send>;
 
 struct Tap {
@@ -67,7 +67,7 @@ impl Observer for Tap {
 }
 
 impl Recorder {
-    /// A recorder of the last `max_entries` events, with the system's clock, and the observer that feeds it.
+    /// Makes a recorder of the last `max_entries` events, with the system's clock, and the observer that feeds it.
     #[must_use]
     pub fn new(max_entries: usize) -> (Self, Box<dyn Observer>) {
         Self::with_clock(max_entries, || {
@@ -76,34 +76,34 @@ impl Recorder {
         })
     }
 
-    /// As [`Self::new`], with a clock that gives microseconds since 1970.
+    /// Makes a recorder as [`Self::new`] does, with a clock that returns microseconds since 1970.
     #[must_use]
     pub fn with_clock(max_entries: usize, clock: impl FnMut() -> u64 + Send + 'static) -> (Self, Box<dyn Observer>) {
         let history = Arc::new(Mutex::new(History { events: VecDeque::new(), max_entries, dropped: 0 }));
         (Self { history: Arc::clone(&history) }, Box::new(Tap { history, clock: Box::new(clock) }))
     }
 
-    /// The events that are kept, the oldest first.
+    /// Returns the kept events, the oldest first.
     #[must_use]
     pub fn history(&self) -> Vec<TimedEvent> {
         self.history.lock().events.iter().copied().collect()
     }
 
-    /// How many events were dropped for newer ones.
+    /// Returns how many events were dropped for newer ones.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.history.lock().dropped
     }
 
-    /// Forgets everything.
+    /// Drops all kept events.
     pub fn clear(&self) {
         let mut history = self.history.lock();
         history.events.clear();
         history.dropped = 0;
     }
 
-    /// The history as a trace. What was allocated before it is known from its free, and from `held`, the allocator's
-    /// snapshot of this moment, where one is given; it is allocated at the trace's start.
+    /// Returns the history as a trace. Blocks allocated before it are known from their frees, and from `held`, the
+    /// allocator's current snapshot, if it is given; the trace allocates them at its start.
     ///
     /// # Errors
     /// The events contradict each other: [`TraceError::Rule`] with the index of the event.

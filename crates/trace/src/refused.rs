@@ -1,13 +1,14 @@
 //! The request that was refused while a job was recorded.
 //!
-//! Owns: its place in a trace's description, and the trace in which it is made. `make_refused.rs` makes it.
+//! Owns: the request's place in a trace's description, and the trace with the request added. `make_refused.rs` adds it
+//! to a given trace.
 
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// A request that was refused while a job was recorded, the one with the largest demand of all.
+/// The request with the largest demand of those that were refused while a job was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RefusedRequest {
     /// The number of events of the trace before it.
@@ -16,7 +17,7 @@ pub(crate) struct RefusedRequest {
     pub(crate) size: u64,
     /// The stream, as the driver's handle.
     pub(crate) stream: StreamId,
-    /// Whether the trace has the request among its events: [`make_refused`](crate::make_refused) has put it there.
+    /// Whether [`make_refused`](crate::make_refused) has added the request to the trace's events.
     pub(crate) is_made: bool,
 }
 
@@ -29,7 +30,7 @@ impl RefusedRequest {
         json!({"event": self.event, "size": self.size, "stream": self.stream.0, "made": self.is_made})
     }
 
-    /// Returns the refused request of a trace; `None` if there was none, or if its description makes no sense.
+    /// Returns the refused request of a trace; `None` if there was none, or if its description is invalid.
     pub(crate) fn of(trace: &Trace) -> Option<Self> {
         let refused = trace.meta.get(Self::KEY)?;
         let number = |key: &str| refused.get(key)?.as_u64();
@@ -39,7 +40,8 @@ impl RefusedRequest {
         Some(Self { event, size, stream: StreamId(number("stream")?), is_made })
     }
 
-    /// Returns the job with the request that was refused: the trace itself where it has none, or where the request is made.
+    /// Returns the job with the refused request: the trace itself if no request was refused, or if the trace has it
+    /// already.
     pub(crate) fn job(trace: &Trace) -> Cow<'_, Trace> {
         match Self::of(trace) {
             Some(refused) if !refused.is_made => Cow::Owned(refused.made_in(trace)),
@@ -47,7 +49,7 @@ impl RefusedRequest {
         }
     }
 
-    /// Returns the number of the request's block in the trace in which it is made.
+    /// Returns the number of the request's block in a trace that has the request.
     pub(crate) fn block_of(self, trace: &Trace) -> usize {
         let before = trace.events.iter().take(self.event);
         before.filter(|event| matches!(event, TraceEvent::Alloc { .. })).count()

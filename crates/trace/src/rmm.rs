@@ -8,8 +8,8 @@
 //! 1,13:05:59.000214,allocate,0x7f2c40000000,1048576,0
 //! 1,13:05:59.000391,free,0x7f2c40000000,1048576,0
 //! ```
-//! A trace has neither threads nor times: events are in the order of lines. A request that failed, and blocks of 0 bytes, are passed
-//! over. A free is complete at once: the log does not say whether another stream still used the block.
+//! A trace has neither threads nor times: events are in the order of lines. A request that failed, and blocks of 0
+//! bytes, are skipped. A free is complete at once: the log does not say whether another stream still used the block.
 
 use std::io::BufRead;
 
@@ -20,10 +20,10 @@ use crate::trace::Trace;
 use seamalloc::driver::StreamId;
 use seamalloc::resource::LOG_HEADER;
 
-/// How such a log begins.
+/// The first bytes of such a log.
 pub(crate) const BEGIN: &[u8] = b"Thread,";
 
-/// Reads a trace from such a log. `name` is the trace's name and stands in errors.
+/// Reads a trace from such a log. `name` is the trace's name; errors name `file`.
 ///
 /// # Errors
 /// Every error names the line: other columns, a field that is wrong, too few or too many, the free of a block that is not live, no

@@ -1,7 +1,6 @@
-//! What a trace asks for, whoever serves it.
+//! The figures of a trace, whichever allocator serves it.
 //!
-//! Owns: figures that depend on the trace alone. They are the yardstick: no allocator can reserve less than the peak of
-//! the live bytes.
+//! Owns: figures that depend on the trace alone. No allocator can reserve less than the peak of the live bytes.
 
 use crate::trace::{Trace, TraceEvent};
 
@@ -16,14 +15,14 @@ pub struct Summary {
     pub deferred_frees: u64,
     /// The most bytes requested and not freed at any time.
     pub peak_live: u64,
-    /// The same, with freed blocks counted until their free completed.
+    /// The most bytes in use at any time: requested, and not completely freed.
     pub peak_active: u64,
     /// Bytes requested and not freed at the end.
     pub live_at_end: u64,
 }
 
 impl Trace {
-    /// Counts the trace through.
+    /// Returns the figures of the trace.
     #[must_use]
     pub fn summary(&self) -> Summary {
         Summary::of(&self.events)
@@ -31,7 +30,7 @@ impl Trace {
 }
 
 impl Summary {
-    /// Counts the first events of a trace through.
+    /// Returns the figures of a trace's first events.
     pub(crate) fn of(events: &[TraceEvent]) -> Self {
         let mut out = Summary::default();
         let mut sizes = Vec::new();

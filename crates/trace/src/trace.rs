@@ -1,13 +1,13 @@
-//! A trace in memory: what a program asked of its allocator, in order.
+//! A trace in memory: the requests and frees of a program, in order.
 //!
-//! Owns: the plain values. `builder.rs` owns the rules that make one valid.
+//! Owns: the plain values. `builder.rs` owns the rules that make a trace valid.
 
 use seamalloc::driver::StreamId;
 
 /// The largest block in bytes: 128 TiB, the user addresses of x86-64, in which CUDA's unified addresses lie.
 pub const MAX_BLOCK_SIZE: u64 = 1 << 47;
 
-/// One thing a program asked of its allocator. Blocks are numbered from 0 in the order in which they were allocated.
+/// One request or free of a program. Blocks are numbered from 0 in the order in which they were allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
     /// The program asked for `size` bytes on a stream (an index into [`Trace::streams`]). The n-th `Alloc` of a trace
@@ -35,18 +35,18 @@ pub enum TraceEvent {
 pub struct Trace {
     /// Short name for output: `gpt2xl-N`.
     pub name: String,
-    /// What is known of the job, as a JSON object: the keys `job`, `torch`, `device`, `peak_req`, `peak_res_native`
+    /// The description of the job, as a JSON object: the keys `job`, `torch`, `device`, `peak_req`, `peak_res_native`
     /// and others of the recording program. Copied through, never interpreted.
     pub meta: serde_json::Map<String, serde_json::Value>,
     /// The streams of the trace, as the driver's handles.
     pub streams: Vec<StreamId>,
-    /// What happened, in order.
+    /// The events, in order.
     pub events: Vec<TraceEvent>,
 }
 
 impl Trace {
-    /// Returns the trace with all requests for one stream, as a host pool has them: the CPU is in no stream's order. A free that
-    /// completed later than it was requested still does.
+    /// Returns the trace with all requests on one stream, as in a host pool: the CPU is in no stream's order. A free
+    /// that completed later than it was requested still does.
     #[must_use]
     pub fn on_one_stream(&self) -> Self {
         let one = |event: &TraceEvent| match *event {

@@ -1,6 +1,6 @@
-//! Unpacks files that may be gzip.
+//! Unpacks files that may be compressed by gzip.
 //!
-//! Owns: the first look at a file's bytes, and the limits on what is unpacked. `read.rs` tells the formats apart.
+//! Owns: the check of a file's first bytes, and the limits on unpacked content. `read.rs` tells the formats apart.
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Read};
@@ -13,17 +13,17 @@ use crate::memory::Memory;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// As many bytes as the longest magic number has.
+/// The length of the longest magic number.
 const HEAD: usize = compact::MAGIC.len();
 
-/// The most that is read of a format that is held in memory whole, in bytes. Snapshots with stack traces reach
-/// hundreds of megabytes.
+/// The most bytes that are read of a format whose content is held in memory as a whole. Snapshots with stack traces
+/// reach hundreds of megabytes.
 pub(crate) const MAX_WHOLE: u64 = 1 << 30;
 
 /// Unpacked bytes per read of a gzip stream.
 pub(crate) const BUFFER: usize = 1 << 16;
 
-/// Returns the content of a snapshot, unpacked where it is gzip, and the account of what it takes.
+/// Returns the content of a snapshot, unpacked if it is gzip, and the account of its memory.
 pub(crate) fn read_whole<'a>(file: &str, bytes: &'a [u8]) -> Result<(Cow<'a, [u8]>, Memory), TraceError> {
     let opened = Opened::new(file, bytes)?;
     if opened.is_gzip() {
@@ -34,7 +34,7 @@ pub(crate) fn read_whole<'a>(file: &str, bytes: &'a [u8]) -> Result<(Cow<'a, [u8
     Ok((bytes.into(), Memory::of(bytes.len() as u64)))
 }
 
-/// Reads a stream to its end, which must come within so many bytes.
+/// Reads a stream to its end. Returns an error if it has more than `limit` bytes.
 pub(crate) fn read_to_limit(file: &str, mut reader: impl BufRead, limit: u64) -> Result<(Vec<u8>, Memory), TraceError> {
     let mut bytes = Vec::new();
     let mut memory = Memory::of(0);
@@ -60,7 +60,7 @@ fn limited(file: &str, found: u64, limit: u64) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// A file whose first bytes have been looked at.
+/// A file whose first bytes have been read.
 pub(crate) struct Opened<R> {
     pub(crate) head: Vec<u8>,
     /// The whole file, its first bytes included.

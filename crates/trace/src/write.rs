@@ -1,4 +1,4 @@
-//! Writes a trace to a file, in the format that the file's name asks for.
+//! Writes a trace to a file, in the format of the file's ending.
 //!
 //! Owns: the choice of the format, and that a file is either written whole or not at all.
 
@@ -16,10 +16,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// How the names of the formats end that are written.
+/// The endings of files in the formats that can be written.
 pub const ENDINGS: [&str; 3] = [".seam", ".csv", ".csv.gz"];
 
-/// Whether a file of this name can be written.
+/// Returns whether a file of this name can be written.
 #[must_use]
 pub fn can_write(path: &Path) -> bool {
     let name = path.to_string_lossy();
@@ -53,15 +53,15 @@ pub fn write_path(trace: &Trace, path: &Path) -> Result<(), TraceError> {
     put(path, &bytes).map_err(|error| TraceError::io(&file, error))
 }
 
-/// How the name of a snapshot ends that [`write_trace_as_snapshot`] writes.
+/// The ending of a snapshot that [`write_trace_as_snapshot`] writes.
 pub const SNAPSHOT_ENDING: &str = ".pickle";
 /// The distance of addresses in such a snapshot, in bytes, and the first one.
 const ALIGNMENT: u64 = 512;
 const FIRST_ADDRESS: u64 = 1 << 40;
 
-/// Writes a trace as a snapshot of PyTorch's, which its viewer draws (pytorch.org/memory_viz), and which is read as the same trace.
-/// A trace has no addresses and no times: each block has an address of its own, and each event takes a microsecond. The file
-/// appears only when it is complete.
+/// Writes a trace as a snapshot of PyTorch's, which its viewer draws (pytorch.org/memory_viz), and which this crate
+/// reads as the same trace. A trace has no addresses and no times: each block has an address of its own, and each event
+/// takes a microsecond. The file appears only when it is complete.
 ///
 /// # Errors
 /// The trace breaks a rule, or the file cannot be written.
@@ -89,8 +89,8 @@ fn history_of(trace: &Trace) -> Vec<TimedEvent> {
     events.collect()
 }
 
-/// Writes a snapshot, and a history where there is one, as a pickle that PyTorch's viewer reads. The file appears only
-/// when it is complete.
+/// Writes a snapshot, and its history, if any, as a pickle that PyTorch's viewer reads. The file appears only when it
+/// is complete.
 ///
 /// # Errors
 /// As [`write_snapshot_pickle`], or the file cannot be written.
@@ -100,8 +100,8 @@ pub fn write_snapshot_path(snapshot: &Snapshot, history: &[TimedEvent], path: &P
     put(path, &bytes).map_err(|error| TraceError::io(&path.display().to_string(), error))
 }
 
-/// Writes beside the file and renames, so that a full disk or a signal leaves what was there. What is no file, such as a
-/// pipe or a device, is written to: a renamed file would take its place.
+/// Writes beside the file and renames, so that a full disk or a signal leaves the old file intact. A pipe or a device
+/// is written to directly: a renamed file would replace it.
 pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
         return fs::write(path, bytes);
@@ -111,7 +111,7 @@ pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let part = path.with_file_name(name);
     let written = fs::write(&part, bytes).and_then(|()| fs::rename(&part, path));
     if written.is_err() {
-        // It may not exist; the first error is the one to tell.
+        // The file may not exist; the first error is the one to return.
         let _ = fs::remove_file(&part);
     }
     written

@@ -1,7 +1,8 @@
-//! A process is short: what the others on its device are asked, and what they answer.
+//! The demand of a process that is short: the questions to the others on its device, and their answers.
 //!
-//! Owns: the steps of one demand. First all are asked what they have, then those with something to spare are asked to give it, twice
-//! more if some gave less than their share. Each step has an end, whoever does not answer.
+//! Owns: the steps of one demand. First all are asked for their free bytes, then those with memory to spare are asked
+//! to give it, twice more if some gave less than their share. Each step has a time limit, so that a silent process
+//! cannot block it.
 
 use super::event::{Event, GivenBy};
 use crate::division::{Holder, divide};
@@ -9,21 +10,22 @@ use crate::protocol::{Ask, Has, LentSaid};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How long one may take to say what it has: reading it takes the allocator's lock, which a request may hold while it waits for the
-/// GPU.
+/// The time limit for a member to report its bytes: this takes the allocator's lock, which a request may hold while it
+/// waits for the GPU.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
-/// How long one may take to give. An H200's driver takes 27 ms to release 2 GiB in chunks of 2 MiB: 80 GiB take about a second.
+/// The time limit for a member to give. An H200's driver takes 27 ms to release 2 GiB in chunks of 2 MiB: 80 GiB take
+/// about a second.
 pub(super) const GIVE: Duration = Duration::from_secs(2);
-/// What a member is told: after that it answers with what it has given by then.
+/// The time limit that is sent to a member, after which it reports the bytes released so far.
 pub(super) const GIVE_WITHIN_MS: u64 = 1000;
-/// In bytes: the largest chunk that the option `chunk_size_mb` allows.
+/// The largest chunk that the option `chunk_size_mb` allows, in bytes.
 const LARGEST_PIECE: u64 = 1 << 30;
-/// How often what some did not give is asked of the others.
+/// The number of rounds in which missing bytes are asked of the others.
 const ROUNDS: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Behind another demand of the same device.
+    /// Waiting behind another demand of the same device.
     Queued,
     Looking,
     Giving,
@@ -36,15 +38,15 @@ pub(super) struct Demand {
     pub(super) pid: i32,
     pub(super) ask: Ask,
     pub(super) step: Step,
-    /// How often one that asked later was served first.
+    /// How often a later demand was served first.
     pub(super) overtaken: u32,
     since: Instant,
     pub(super) until: Instant,
-    /// Of the questions of this step.
+    /// The number of this step's questions.
     pub(super) number: u64,
-    /// Members that have not answered yet, with what each was asked to give.
+    /// Members that have not answered yet, with the bytes that each was asked for.
     pub(super) waiting: BTreeMap<u64, u64>,
-    /// What the others have.
+    /// The memory of the others.
     has: BTreeMap<u64, (Terms, Has)>,
     silent: u32,
     processes: u32,
@@ -80,7 +82,7 @@ impl Demand {
         }
     }
 
-    /// Begins: these members are asked what they have, and so many more did not answer before.
+    /// Begins the demand: these members are asked for their bytes; `silent` more did not answer before.
     pub(super) fn look(&mut self, number: u64, asked: &[u64], silent: u32, now: Instant) {
         (self.step, self.number, self.until) = (Step::Looking, number, now + LOOK);
         self.waiting = asked.iter().map(|member| (*member, 0)).collect();
@@ -91,10 +93,10 @@ impl Demand {
     /// Notes an answer to the question of this step.
     pub(super) fn answered(&mut self, member: u64, terms: Terms, has: Has) {
         let Some(asked_for) = self.waiting.remove(&member) else { return };
-        // Whatever it says: nothing went for a look, and hardly more than a piece beyond what it was asked for.
+        // The reported value is limited: a look releases nothing, and a gift exceeds the request by at most one chunk.
         let given = if self.step == Step::Giving { has.given.min(asked_for.saturating_add(LARGEST_PIECE)) } else { 0 };
         self.given = self.given.saturating_add(given);
-        // Who gives less than its share has no more that can go: as much is in use as if it were.
+        // A member that gives less than its share cannot release more: the rest counts as in use.
         let free = if self.step == Step::Giving && has.given < asked_for { 0 } else { has.free };
         self.has.insert(member, (terms, Has { free, ..has }));
         if self.step == Step::Giving {
@@ -104,7 +106,7 @@ impl Demand {
         }
     }
 
-    /// Forgets one that has ended. Its memory goes to the driver by itself.
+    /// Removes a member that has ended. The driver reclaims its memory.
     pub(super) fn forget(&mut self, member: u64) {
         self.waiting.remove(&member);
         self.has.remove(&member);
@@ -115,7 +117,7 @@ impl Demand {
         self.step != Step::Queued && (self.waiting.is_empty() || now >= self.until)
     }
 
-    /// Goes on after a step. Returns who is to give how much; nothing at the end.
+    /// Continues after a step. Returns the members that are to give, with bytes; none at the end.
     pub(super) fn next(&mut self, number: u64, now: Instant) -> Vec<(u64, u64)> {
         self.silent += u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         for member in std::mem::take(&mut self.waiting).into_keys() {
@@ -134,7 +136,7 @@ impl Demand {
         self.waiting.iter().map(|(member, share)| (*member, *share)).collect()
     }
 
-    /// Returns what the asker is told.
+    /// Returns the answer for the asker.
     pub(super) fn lent(&self, departed: bool) -> LentSaid {
         let sum = |of: fn(&(Terms, Has)) -> u64| self.has.values().map(of).fold(0, u64::saturating_add);
         LentSaid {

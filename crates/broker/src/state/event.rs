@@ -1,60 +1,60 @@
-//! What a broker tells whoever runs it.
+//! The events that a broker reports.
 
 use serde::Serialize;
 use std::fmt;
 
-/// Something that happened. Sizes are bytes.
+/// An event. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 #[non_exhaustive]
 pub enum Event {
-    /// A process takes part.
+    /// A process has joined.
     Joined {
-        /// Its number.
+        /// The member's number.
         member: u64,
-        /// Its process, 0 if that is unknown: it is outside of the broker's namespace.
+        /// Its process, 0 if unknown: the process is outside of the broker's namespace.
         pid: i32,
         /// Its device.
         device: String,
-        /// What it keeps.
+        /// The bytes that it keeps in any case.
         guarantee: u64,
-        /// Its share of the rest.
+        /// Its share of the memory above the guarantees.
         weight: u32,
     },
-    /// It does no more.
+    /// A process has left.
     Left {
-        /// Its number.
+        /// The member's number.
         member: u64,
         /// Its process.
         pid: i32,
-        /// What it held when it last said.
+        /// The bytes that it held at its last answer.
         held: u64,
     },
-    /// A process was short.
+    /// A demand was served.
     Lent {
         /// The device.
         device: String,
-        /// The process.
+        /// The process that asked.
         pid: i32,
-        /// What it lacked.
+        /// The bytes that it lacked.
         missing: u64,
-        /// What others gave.
+        /// The bytes that others gave.
         given: u64,
-        /// Those that were asked.
+        /// The members that were asked.
         by: Vec<GivenBy>,
-        /// From its question to the answer, in microseconds.
+        /// The time from the question to the answer, in microseconds.
         us: u64,
     },
 }
 
-/// What one process gave.
+/// The bytes that one process gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GivenBy {
-    /// Its number.
+    /// The member's number.
     pub member: u64,
-    /// What it was asked for.
+    /// The bytes that it was asked for.
     pub asked_for: u64,
-    /// What it gave.
+    /// The bytes that it gave.
     pub given: u64,
 }
 

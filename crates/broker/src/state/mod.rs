@@ -1,9 +1,10 @@
-//! What a broker knows and does, without sockets and without a clock.
+//! The state and the actions of a broker, without sockets and without a clock.
 //!
-//! Owns: what a line of a peer does, and whose demand is served next. On one device it is one at a time, so that memory which one gave for
-//! a request is not counted for another; who holds less than its guarantee comes first, and then who asked first. Nobody is overtaken without end.
+//! Owns: the effect of each line of a peer, and the order of demands. Each device serves one demand at a time, so that
+//! memory given for one request is not counted for another. A process below its guarantee comes first, then the earlier
+//! demand. A demand can be overtaken only a limited number of times.
 //!
-//! Whoever drives it says what has come from whom, and what time it is, and sends what is in the outboxes: the broker
+//! The caller passes in received bytes and the time, and sends the contents of the outboxes: the broker
 //! ([`Broker::run`](crate::Broker::run)) over its sockets, and tests in every order (`tests/schedules`).
 //!
 //! ```text
@@ -37,14 +38,14 @@ use peer::{Member, Peer, Role};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// For so long after a process ended its driver may still be taking its memory back.
+/// How long after a process's end its driver may still be reclaiming its memory.
 const DEPARTED: Duration = Duration::from_secs(3);
 /// The most departures that are remembered.
 const MAX_DEPARTED: usize = 256;
-/// For so long after its begin a broker may not know all that take part: those of a broker that was killed look for the next one every half
+/// How long after its start a broker may not know all members: those of a killed broker try to connect every half
 /// second.
 const SETTLING: Duration = Duration::from_millis(1500);
-/// So often one that asks may be overtaken by others that hold less than their guarantee.
+/// How often a demand may be overtaken by processes below their guarantees.
 const MAX_OVERTAKEN: u32 = 2;
 
 /// All connections, and all demands.
@@ -58,11 +59,11 @@ pub struct Room {
     entered: u64,
     questions: u64,
     begun: Instant,
-    /// The most members. Further ones are refused.
+    /// The most members. Further processes are refused.
     most_members: usize,
 }
 
-/// Somebody wants to see all members: each is asked what it has.
+/// A list of all members is requested: each is asked for its bytes.
 #[derive(Clone, Debug)]
 struct Look {
     asker: u64,
@@ -71,7 +72,7 @@ struct Look {
 }
 
 impl Room {
-    /// Nobody is there yet.
+    /// Makes a room without connections.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -87,19 +88,20 @@ impl Room {
         }
     }
 
-    /// Refuses to let more members than these join.
+    /// Limits the number of members to `most`.
     pub(crate) fn bound_members(&mut self, most: usize) {
         self.most_members = most;
     }
 
-    /// A process of this number has connected. Returns the number of its connection.
+    /// Adds a connection of the process with this number. Returns the number of the connection.
     pub fn enter(&mut self, pid: i32, now: Instant) -> u64 {
         self.entered += 1;
         self.peers.insert(self.entered, Peer::new(pid, now));
         self.entered
     }
 
-    /// Takes bytes of a connection, whole lines or not. Returns whether it stays open. What follows a question is dropped.
+    /// Takes bytes of a connection, whole lines or not. Returns whether it stays open. Bytes behind a question are
+    /// dropped.
     pub fn hear(&mut self, id: u64, bytes: &[u8], now: Instant) -> bool {
         if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.speaks()) {
             peer.inbox.push(bytes);
@@ -126,7 +128,8 @@ impl Room {
         self.peers.contains_key(&id)
     }
 
-    /// Returns whether anything is expected of a connection: whoever has asked its one question says no more.
+    /// Returns whether more messages of a connection are expected: a connection that has asked its one question sends
+    /// no more.
     pub(crate) fn listens_to(&self, id: u64) -> bool {
         self.peers.get(&id).is_some_and(Peer::speaks)
     }
@@ -143,31 +146,31 @@ impl Room {
         self.peers.len()
     }
 
-    /// Returns who takes part, as of each one's last answer.
+    /// Returns the members, as of each one's last answer.
     #[must_use]
     pub fn members(&self) -> Vec<MemberStatus> {
         self.peers.values().filter_map(Peer::member).map(|member| member.known.clone()).collect()
     }
 
-    /// Returns what is to be sent over a connection. Whoever has sent it takes it out.
+    /// Returns the bytes to be sent over a connection. The sender removes those that it has sent.
     pub fn outbox(&mut self, id: u64) -> Option<&mut Vec<u8>> {
         self.peers.get_mut(&id).map(|peer| &mut peer.outbox)
     }
 
-    /// Returns what has happened since the last call.
+    /// Returns the events since the last call.
     #[must_use]
     pub fn told(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns when something is over, whoever says nothing: [`Self::advance`] is to be called then.
+    /// Returns when the next time limit ends: [`Self::advance`] is to be called then.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let steps = self.demands.iter().filter(|demand| demand.step != Step::Queued).map(|demand| demand.until);
         steps.chain(self.looks.iter().map(|look| look.until)).chain(self.peers.values().filter_map(Peer::until)).min()
     }
 
-    /// A connection is closed, or its process has ended.
+    /// Removes a connection that is closed, or whose process has ended.
     pub fn leave(&mut self, id: u64, now: Instant) {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.demands.retain(|demand| demand.asker != id);
@@ -186,27 +189,27 @@ impl Room {
         }
     }
 
-    /// Does what is due. Closes connections that have had their answer, once it is sent, and those whose time is over.
+    /// Handles due time limits. Closes connections whose answer is sent, or whose time is over.
     pub fn advance(&mut self, now: Instant) {
         let over = |peer: &Peer| peer.is_done() || peer.until().is_some_and(|until| now >= until);
         let gone: Vec<u64> = self.peers.iter().filter(|(_, peer)| over(peer)).map(|(id, _)| *id).collect();
         gone.into_iter().for_each(|id| self.leave(id, now));
-        // A step may be over at once, where nobody is to be asked.
+        // A step may be over at once, if there is nobody to ask.
         while self.begin(now) || self.go_on(now) {}
-        // Who is late for a look is only shown as it was.
+        // A member that is late is listed with its last values.
         while let Some(at) = self.looks.iter().position(|look| look.waiting.is_empty() || now >= look.until) {
             let look = self.looks.remove(at);
             self.list(look.asker, now);
         }
     }
 
-    /// Begins the next demand of a device of which none is under way. Returns whether there was one.
+    /// Begins the next demand of a device without a running one. Returns whether there was one.
     fn begin(&mut self, now: Instant) -> bool {
         let busy: BTreeSet<&str> =
             self.demands.iter().filter(|demand| demand.step != Step::Queued).map(device).collect();
         let waiting = self.demands.iter().enumerate();
         let next = waiting.filter(|(_, demand)| demand.step == Step::Queued && !busy.contains(device(demand)));
-        // Of equals the first.
+        // Of equal demands the first.
         let order = |demand: &Demand| (demand.overtaken < MAX_OVERTAKEN, !self.is_below_guarantee(demand));
         let Some((at, _)) = next.min_by_key(|(_, demand)| order(demand)) else { return false };
         let Some(demand) = self.demands.get(at) else { return false };
@@ -227,7 +230,7 @@ impl Room {
         true
     }
 
-    /// Goes on with a demand of which a step is over. Returns whether there was one.
+    /// Continues a demand whose step is over. Returns whether there was one.
     fn go_on(&mut self, now: Instant) -> bool {
         let Some(at) = self.demands.iter().position(|demand| demand.is_due(now)) else { return false };
         self.questions += 1;
@@ -270,8 +273,9 @@ impl Room {
         self.dismiss(demand.asker, &Said::Lent(lent), now);
     }
 
-    /// Returns the asker's own number as a member, if it is one. It may have named the number that it had at a broker before this one, which
-    /// is another's here. The word of a process whose number is unknown, 0, is taken if it names such a member.
+    /// Returns the asker's own number as a member, if it is one. The asker may have sent its number at an earlier
+    /// broker, which belongs to another member here. An asker whose process number is unknown, 0, is believed if the
+    /// number belongs to such a member.
     fn own(&self, demand: &Demand) -> Option<u64> {
         let is_own = |peer: &Peer| {
             peer.pid == demand.pid && peer.member().is_some_and(|member| member.known.device == demand.ask.device)
@@ -284,7 +288,7 @@ impl Room {
         member.is_some_and(|member| demand.ask.held < member.known.guarantee)
     }
 
-    /// Takes a line of a peer.
+    /// Handles a line of a peer.
     fn heard(&mut self, id: u64, line: &[u8], now: Instant) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         match peer.role {
@@ -348,7 +352,7 @@ impl Room {
         self.say(id, &Said::Joined { version: VERSION, member: id }, now);
     }
 
-    /// Asks all members what they have.
+    /// Asks all members for their bytes.
     fn look(&mut self, id: u64, now: Instant) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.wait();
@@ -358,8 +362,8 @@ impl Room {
         asked.into_iter().for_each(|member| self.say(member, &Said::Spare { number }, now));
     }
 
-    /// Makes a new question for these members. Returns its number, and those that are asked: until one that was late has answered, it
-    /// is not waited for again.
+    /// Makes a new question for these members. Returns its number, and the members asked: one that was late is not
+    /// waited for again until it has answered.
     fn question(&mut self, concerns: impl Fn(u64, &Member) -> bool) -> (u64, Vec<u64>) {
         self.questions += 1;
         let mut asked = Vec::new();
@@ -375,7 +379,7 @@ impl Room {
         (self.questions, asked)
     }
 
-    /// Answers with all members, as far as they fit.
+    /// Answers with the list of all members, as far as they fit.
     fn list(&mut self, id: u64, now: Instant) {
         let mut room = MAX_LIST / 2;
         let mut members = Vec::new();
@@ -388,10 +392,10 @@ impl Room {
         self.dismiss(id, &Said::Members(members), now);
     }
 
-    /// Notes what a member has, whenever it says so.
+    /// Records a member's bytes, from any of its answers.
     fn has(&mut self, id: u64, has: Has) {
         let Some(member) = self.peers.get_mut(&id).and_then(Peer::member_mut) else { return };
-        // What answers no question is not counted.
+        // An answer to no open question is ignored.
         let Some(at) = member.open.iter().position(|number| *number == has.number) else { return };
         member.open.remove(at);
         member.late &= !member.open.is_empty();

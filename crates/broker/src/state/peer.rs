@@ -1,29 +1,29 @@
 //! One connection, without its socket.
 //!
-//! Owns: what has come and what is to go, both bounded, and until when it may say nothing.
+//! Owns: the bytes received and to be sent, both bounded, and the time limit for its next message.
 
 use crate::protocol::{MAX_LINE, MAX_LIST, MemberStatus, Said, line};
 use seamalloc_socket::{Lines, TooLong};
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
-/// How long a process may take from its connection to its first line.
+/// The time limit from a process's connection to its first line.
 const FIRST_LINE: Duration = Duration::from_secs(1);
-/// How long one may take to read an answer.
+/// The time limit for reading an answer.
 const LAST_ANSWER: Duration = Duration::from_secs(5);
 /// The most questions that one member has open.
 const MAX_OPEN: usize = 16;
 
-/// What a connection is for.
+/// The role of a connection.
 #[derive(Clone, Debug)]
 pub(super) enum Role {
-    /// It has said nothing yet.
+    /// The connection has sent nothing yet.
     New,
-    /// A process that is asked.
+    /// A member, which is asked.
     Member(Box<Member>),
-    /// It waits for the answer to its one question.
+    /// The connection waits for the answer to its one question.
     Asker,
-    /// It has its answer, and is closed when that is sent.
+    /// The connection has its answer, and is closed when that is sent.
     Leaving,
 }
 
@@ -33,12 +33,12 @@ pub(super) struct Member {
     pub(super) known: MemberStatus,
     /// The questions that it has not answered.
     pub(super) open: Vec<u64>,
-    /// Whether one of them was not answered in time.
+    /// Whether one of these was not answered in time.
     pub(super) late: bool,
 }
 
 impl Member {
-    /// Returns whether an answer can be hoped for.
+    /// Returns whether an answer can be expected.
     pub(super) fn may_be_asked(&self) -> bool {
         !self.late && self.open.len() < MAX_OPEN
     }
@@ -58,18 +58,18 @@ impl Peer {
         Self { role: Role::New, pid, inbox: Lines::new(MAX_LINE), outbox: Vec::new(), until: Some(now + FIRST_LINE) }
     }
 
-    /// Lets it stay, and be asked.
+    /// Makes the connection a member.
     pub(super) fn join(&mut self, known: MemberStatus) {
         self.role = Role::Member(Box::new(Member { known, ..Member::default() }));
         self.until = None;
     }
 
-    /// Lets it wait for its answer, for which the demand has a bound.
+    /// Makes the connection wait for its answer, for which the demand has a time limit.
     pub(super) fn wait(&mut self) {
         (self.role, self.until) = (Role::Asker, None);
     }
 
-    /// Says the last thing.
+    /// Sends the last message.
     pub(super) fn dismiss(&mut self, said: &Said, now: Instant) -> io::Result<()> {
         (self.role, self.until) = (Role::Leaving, Some(now + LAST_ANSWER));
         self.say(said)
@@ -83,7 +83,7 @@ impl Peer {
         Ok(())
     }
 
-    /// When it is closed whatever it does.
+    /// Returns when the connection is closed in any case.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until
     }
@@ -96,12 +96,13 @@ impl Peer {
         if let Role::Member(member) = &mut self.role { Some(member) } else { None }
     }
 
-    /// Returns whether it may say anything: it has not spoken, or takes part. Others have asked their one question.
+    /// Returns whether messages are expected: the connection has sent none, or is a member. Others have asked their one
+    /// question.
     pub(super) fn speaks(&self) -> bool {
         matches!(self.role, Role::New | Role::Member(_))
     }
 
-    /// Returns whether it has its answer.
+    /// Returns whether the connection has its answer.
     pub(super) fn is_done(&self) -> bool {
         matches!(self.role, Role::Leaving) && self.outbox.is_empty()
     }

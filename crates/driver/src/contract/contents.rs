@@ -1,7 +1,7 @@
-//! The bytes in memory: an allocator writes marks of its own, and looks whether they are still there.
+//! The bytes in memory: filling, reading, writing and copying them.
 //!
-//! Owns: the contract of [`Contents`]. Guard mode fills and reads; memory that is
-//! exchanged for other memory is copied; memory that sleeps is read, and written when it wakes.
+//! Owns: the contract of [`Contents`]. Guard mode fills and reads; an exchange of chunks copies; sleep reads the
+//! memory, and waking writes it.
 
 use crate::error::DriverResult;
 use crate::ids::StreamId;

@@ -32,14 +32,14 @@ pub struct DeviceProperties {
     pub name: String,
     /// The device's number among those that the process sees, 0 on a simulated one.
     pub ordinal: u32,
-    /// What tells the device from all others of the machine, in each of its processes alike: `0000:3b:00` of a GPU, its place on the
-    /// PCI bus. Empty if no other process can have the same device, or if the driver does not tell.
+    /// Identifies the device on the machine, alike in each of its processes: the PCI bus address of a GPU,
+    /// `0000:3b:00`. Empty if no other process can have the same device, or if the driver does not tell.
     pub identity: String,
     /// Physical memory of the device in bytes.
     pub total_memory: u64,
     /// Every size and address of a virtual-memory call is a multiple of this, in bytes (2 MiB on all NVIDIA GPUs so far).
     pub granularity: u64,
-    /// The granularity that the driver recommends for speed, in bytes: a multiple of the other.
+    /// The granularity that the driver recommends for speed, in bytes: a multiple of `granularity`.
     pub recommended_granularity: u64,
     /// Whether the virtual-memory calls work at all.
     pub virtual_memory: bool,
@@ -95,6 +95,6 @@ pub trait Driver:
     /// count something else. Makes no driver call.
     fn clock_ns(&self) -> u64;
 
-    /// Lets the calling thread do nothing for `ns` by that clock. Makes no driver call.
+    /// Lets the calling thread do nothing for `ns` nanoseconds of [`Self::clock_ns`]. Makes no driver call.
     fn rest(&self, ns: u64);
 }

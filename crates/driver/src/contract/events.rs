@@ -14,7 +14,7 @@ pub trait Events {
     /// `cuEventCreate`: returns a new event, without timing.
     fn event_create(&self) -> DriverResult<EventId>;
 
-    /// `cuEventDestroy`.
+    /// `cuEventDestroy`: destroys an event.
     fn event_destroy(&self, event: EventId) -> DriverResult<()>;
 
     /// `cuEventRecord`: the event completes when all work given to `stream` so far has. Recording again forgets the

@@ -1,20 +1,20 @@
-//! Stream-ordered memory: what `cudaMallocAsync` gives.
+//! Stream-ordered memory, as `cudaMallocAsync` returns it.
 //!
 //! Owns: the contract of [`MemoryPools`], and the figures of a pool.
 
 use crate::error::DriverResult;
 use crate::ids::{MemoryPool, StreamId};
 
-/// A figure that a pool has of itself, in bytes.
+/// A figure that the driver keeps of a pool, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolAttribute {
     /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`: physical memory that the pool holds.
     Reserved,
-    /// `CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH`: the most that it ever held.
+    /// `CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH`: the highest value of `Reserved`.
     ReservedHigh,
-    /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`: what is allocated of it.
+    /// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`: bytes of the pool that are allocated.
     Used,
-    /// `CU_MEMPOOL_ATTR_USED_MEM_HIGH`: the most that ever was.
+    /// `CU_MEMPOOL_ATTR_USED_MEM_HIGH`: the highest value of `Used`.
     UsedHigh,
 }
 
@@ -34,14 +34,14 @@ impl PoolAttribute {
 /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED), or, if the driver is too old to have it, with
 /// [`Status::NOT_FOUND`](crate::Status::NOT_FOUND).
 pub trait MemoryPools {
-    /// `cuMemPoolCreate`: returns a pool of memory of this device, which no other process can import. Whenever the CPU waits
-    /// for the device, it gives free memory back until it holds no more than `release_threshold` bytes
+    /// `cuMemPoolCreate`: returns a pool of memory of this device, which no other process can import. Whenever the CPU
+    /// waits for the device, the pool gives free memory back until it holds no more than `release_threshold` bytes
     /// (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`).
     fn pool_create(&self, release_threshold: u64) -> DriverResult<MemoryPool>;
 
     /// `cuMemPoolDestroy`: ends a pool. Its memory goes back to the device, once nothing of it is allocated.
     ///
-    /// pre: `pool` came from `pool_create`, and was not destroyed. So for the calls below.
+    /// pre: `pool` came from `pool_create`, and was not destroyed. The same holds for the calls below.
     fn pool_destroy(&self, pool: MemoryPool) -> DriverResult<()>;
 
     /// `cuMemAllocFromPoolAsync`: returns the address of `size` bytes for work given to `stream` from now on.
@@ -57,8 +57,8 @@ pub trait MemoryPools {
     /// pre: `stream` is not being captured, and comes after all work that uses the memory (both unchecked on a real GPU).
     fn pool_free(&self, address: u64, stream: StreamId) -> DriverResult<()>;
 
-    /// `cuMemPoolTrimTo`: gives free memory back to the device, until the pool holds `keep` bytes or no more can go. What work
-    /// of the GPU may still use stays.
+    /// `cuMemPoolTrimTo`: gives free memory back to the device, until the pool holds `keep` bytes or no more can go.
+    /// Memory that work of the GPU may still use stays.
     fn pool_trim(&self, pool: MemoryPool, keep: u64) -> DriverResult<()>;
 
     /// `cuMemPoolGetAttribute`: returns a figure of a pool, in bytes.

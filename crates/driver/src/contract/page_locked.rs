@@ -1,6 +1,6 @@
 //! Page-locked memory of the host, for copies that run by themselves at the speed of the link.
 //!
-//! Owns: the contract of [`PageLocked`]. What memory holds that sleeps goes through it.
+//! Owns: the contract of [`PageLocked`]. The contents of sleeping memory go through it.
 
 use crate::error::DriverResult;
 use crate::ids::HostBuffer;
@@ -16,9 +16,9 @@ use crate::ids::HostBuffer;
 ///
 /// pre, for every call but `host_bytes`: no capture forbids it.
 pub trait PageLocked {
-    /// `cuMemHostRegister` of pages that are populated first, or else `cuMemHostAlloc`: returns `size` bytes of page-locked memory of
-    /// the host, for all contexts, which hold anything. It takes 0.15 ms a MiB where there are huge pages, 0.36 by `cuMemHostAlloc`.
-    /// Children of the process do not have it.
+    /// `cuMemHostRegister` of pages that are populated first, or else `cuMemHostAlloc`: returns `size` bytes of
+    /// page-locked memory of the host, for all contexts, with unspecified contents. The call takes 0.15 ms a MiB where
+    /// there are huge pages, 0.36 by `cuMemHostAlloc`. Child processes do not inherit the memory.
     ///
     /// pre: `size` is not 0.
     fn host_malloc(&self, size: u64) -> DriverResult<HostBuffer>;
@@ -45,7 +45,7 @@ pub trait PageLocked {
     /// pre: the buffer came from `host_malloc`, and was not freed.
     fn host_wait(&self, buffer: HostBuffer) -> DriverResult<()>;
 
-    /// Lets the CPU use `size` bytes of a buffer, from `offset` on: calls `with` on them. Makes no call of the driver's.
+    /// Lets the CPU use `size` bytes of a buffer, from `offset` on: calls `with` on them. Makes no driver call.
     ///
     /// pre: every copy of the buffer was waited for; else [`Status::NOT_READY`](crate::Status::NOT_READY).
     /// pre: `with` makes no call of this driver.

@@ -1,4 +1,4 @@
-//! Plain memory: what `cudaMalloc` gives.
+//! Plain memory, as `cudaMalloc` returns it.
 //!
 //! Owns: the contract of [`PlainMemory`].
 

@@ -1,7 +1,7 @@
 //! Memory that processes share.
 //!
-//! Owns: the contract of [`ProcessSharing`], and the two forms in which memory leaves a process, and how long a
-//! descriptor stays open.
+//! Owns: the contract of [`ProcessSharing`], the two forms in which memory leaves a process, and how long a descriptor
+//! stays open.
 
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
@@ -42,14 +42,13 @@ impl Exported {
         &self.descriptor
     }
 
-    /// Returns a number that no other `Exported` of the process has or will have, unlike its descriptor, which is used
-    /// again.
+    /// Returns a number that no other `Exported` of the process has or will have. Descriptors are used again.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Returns what finds this again as long as a copy of it is left, and keeps no descriptor open.
+    /// Returns a weak reference to this export, which keeps no descriptor open.
     #[must_use]
     pub fn downgrade(&self) -> WeakExported {
         WeakExported {
@@ -60,7 +59,7 @@ impl Exported {
     }
 }
 
-/// An [`Exported`] that may be closed: what a driver remembers of its exports, so that it returns the same one again.
+/// A weak reference to an [`Exported`], by which a driver returns the same export again while it is open.
 #[derive(Clone, Debug)]
 pub struct WeakExported {
     #[cfg(unix)]
@@ -69,14 +68,14 @@ pub struct WeakExported {
 }
 
 impl WeakExported {
-    /// Returns the export, unless its last copy was dropped.
+    /// Returns the export; `None` once its last copy was dropped.
     #[cfg(unix)]
     #[must_use]
     pub fn upgrade(&self) -> Option<Exported> {
         self.descriptor.upgrade().map(|descriptor| Exported { descriptor, number: self.number })
     }
 
-    /// Returns the export.
+    /// Returns the export; `None` once its last copy was dropped.
     #[cfg(not(unix))]
     #[must_use]
     pub fn upgrade(&self) -> Option<Exported> {
@@ -91,14 +90,15 @@ impl WeakExported {
 /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED).
 pub trait ProcessSharing {
     /// `cuMemExportToShareableHandle`: returns memory of `create` as a file descriptor, which other processes can
-    /// import. Further calls return the same one while a copy of it is left. It is closed with the last copy: the driver
-    /// keeps none.
+    /// import. Further calls return the same descriptor while a copy of it is left. The descriptor is closed with its
+    /// last copy: the driver keeps none.
     ///
     /// pre: `handle` was not released.
     fn export(&self, handle: Handle) -> DriverResult<Exported>;
 
-    /// `cuMemImportFromShareableHandle`: returns a handle for memory that this process or another one exported. It is
-    /// mapped and released like one of `create`. The memory lives until every process has released and unmapped it.
+    /// `cuMemImportFromShareableHandle`: returns a handle for memory that this process or another one exported. The
+    /// handle is mapped and released like one of `create`. The memory lives until every process has released and
+    /// unmapped it.
     ///
     /// pre: `size` is the size with which the memory was created (unchecked on a real GPU).
     fn import(&self, memory: &Exported, size: u64) -> DriverResult<Handle>;
@@ -108,8 +108,8 @@ pub trait ProcessSharing {
     /// pre: `address` came from `malloc`, and was not freed.
     fn ipc_get(&self, address: u64) -> DriverResult<IpcMemory>;
 
-    /// `cuIpcOpenMemHandle`: returns the address in this process of an allocation of another process. Opened again, it
-    /// has the same address, and must be closed once for each opening.
+    /// `cuIpcOpenMemHandle`: returns the address in this process of an allocation of another process. An allocation
+    /// that is opened again has the same address, and must be closed once for each opening.
     ///
     /// pre: `memory` is of another process; a process cannot open its own memory.
     fn ipc_open(&self, memory: &IpcMemory) -> DriverResult<u64>;

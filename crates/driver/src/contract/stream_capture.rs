@@ -15,7 +15,7 @@ pub enum CaptureMode {
     Global,
     /// Forbids unsafe calls of the thread that began the capture.
     ThreadLocal,
-    /// Forbids none.
+    /// Forbids no call.
     Relaxed,
 }
 
@@ -26,9 +26,9 @@ pub trait StreamCapture {
     /// pre: the handle is that of a live stream (unchecked, as for [`Events`](super::Events)).
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool>;
 
-    /// `cuThreadExchangeStreamCaptureMode`: sets the mode of the calling thread, and returns the one before. In
+    /// `cuThreadExchangeStreamCaptureMode`: sets the mode of the calling thread, and returns the previous mode. In
     /// [`CaptureMode::Relaxed`], calls that captures otherwise forbid are legal, unless they wait for a captured stream
-    /// or query an event of one.
+    /// or query an event of such a stream.
     fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode>;
 }
 
@@ -45,7 +45,7 @@ pub fn in_relaxed_capture_mode<T, E: From<DriverError>>(
     let before = driver.exchange_capture_mode(CaptureMode::Relaxed)?;
     let result = calls();
     if let Err(error) = driver.exchange_capture_mode(before) {
-        // The calls were made. Only the mode is wrong: captures bind the thread less than before.
+        // The calls succeeded, only the restoring failed: captures forbid the thread less than before.
         tracing::error!(%error, "a thread stays in relaxed capture mode");
     }
     result

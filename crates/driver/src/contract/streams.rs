@@ -14,8 +14,8 @@ pub trait Streams {
     /// that do not name one particular stream: [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE).
     fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId>;
 
-    /// `cuStreamGetId`: returns a number that no other stream of the process ever has, unlike handles, which are used
-    /// again. Returns `None` if the driver does not tell, and for the default stream, which is never destroyed.
+    /// `cuStreamGetId`: returns a number that no other stream of the process ever has, while handles are used again.
+    /// Returns `None` if the driver does not tell, and for the default stream, which is never destroyed.
     ///
     /// pre: `stream` is not being captured.
     fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>>;

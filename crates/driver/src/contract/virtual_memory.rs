@@ -16,7 +16,7 @@ use crate::ids::Handle;
 /// pre, for every call: sizes and addresses are multiples of
 /// [`granularity`](crate::DeviceProperties::granularity), and sizes are not 0.
 pub trait VirtualMemory {
-    /// `cuMemAddressReserve`: returns the first of `size` addresses, which hold no memory.
+    /// `cuMemAddressReserve`: returns the first of `size` addresses, at which no memory is mapped yet.
     ///
     /// pre: `alignment` is 0 or a power of two.
     fn reserve(&self, size: u64, alignment: u64) -> DriverResult<u64>;
@@ -28,13 +28,14 @@ pub trait VirtualMemory {
     fn address_free(&self, address: u64, size: u64) -> DriverResult<()>;
 
     /// `cuMemCreate`: returns a handle of `size` bytes of physical memory on the device. Returns
-    /// [`Status::OUT_OF_MEMORY`](crate::Status::OUT_OF_MEMORY) if the device has less than that free.
+    /// [`Status::OUT_OF_MEMORY`](crate::Status::OUT_OF_MEMORY) if the device has less than `size` free.
     fn create(&self, size: u64) -> DriverResult<Handle>;
 
-    /// `cuMemCreate` on a NUMA node of the machine (`CU_MEM_LOCATION_TYPE_HOST_NUMA`, CUDA 12.2): returns a handle of `size` bytes
-    /// of the machine's memory, page-locked. It is mapped, used and released as memory of the device, but slower, and takes
-    /// none of it. Returns [`Status::OUT_OF_MEMORY`](crate::Status::OUT_OF_MEMORY) if the machine has less than that
-    /// free, and [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED) where the device cannot use such memory.
+    /// `cuMemCreate` on a NUMA node of the machine (`CU_MEM_LOCATION_TYPE_HOST_NUMA`, CUDA 12.2): returns a handle of
+    /// `size` bytes of the machine's memory, page-locked. This memory is mapped, used and released like memory of the
+    /// device. It is slower, and takes no device memory. Returns
+    /// [`Status::OUT_OF_MEMORY`](crate::Status::OUT_OF_MEMORY) if the machine has less than `size` free, and
+    /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED) where the device cannot use such memory.
     fn create_on_host(&self, size: u64) -> DriverResult<Handle>;
 
     /// `cuMemRelease`: drops the handle. The memory goes back to the device once no mapping of it is left.

@@ -1,7 +1,7 @@
-//! Which devices may use this one's memory.
+//! Which devices may use this device's memory.
 //!
-//! Owns: the peers that were enabled, and the ranges mapped with access, so that a later peer gets access to them too.
-//! peer_access.rs makes the calls.
+//! Owns: the peers that were enabled, and the ranges mapped with access, so that a later peer gets access to these
+//! ranges too. peer_access.rs makes the calls.
 
 use std::collections::BTreeMap;
 
@@ -30,17 +30,17 @@ pub(super) struct AccessState {
 pub(super) struct Peer {
     pub(super) ordinal: u32,
     pub(super) device: CUdevice,
-    /// Retained while the peer may use plain memory.
+    /// The peer's context, retained while the peer may use plain memory.
     pub(super) context: Option<PrimaryContext>,
 }
 
 impl Access {
-    /// Access for those that have it from the beginning, the device first.
+    /// Makes the access list of the devices that have access from the beginning, the device itself first.
     pub(super) fn of(list: Vec<MemAccessDesc>) -> Self {
         Self(Mutex::new(AccessState { list, peers: Vec::new(), ranges: BTreeMap::new() }))
     }
 
-    /// Releases the peers' contexts. They must not be used afterwards.
+    /// Releases the peers' contexts. The contexts must not be used afterwards.
     pub(super) fn release(&self, api: &CudaApi) {
         let peers = std::mem::take(&mut self.0.lock().peers);
         peers.into_iter().filter_map(|peer| peer.context).for_each(|context| context.release(api));

@@ -1,7 +1,7 @@
 //! libcuda's entry points, looked up at run time.
 //!
-//! Owns: the loaded library and its function pointers. It knows no device: the caller makes the right context current.
-//! An old driver lacks newer entry points, so each is optional, and a missing one is an error where it is used.
+//! Owns: the loaded library and its function pointers. The caller makes the right context current. An old driver lacks
+//! newer entry points, so each is optional, and a missing one is an error where it is used.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use std::fmt;
@@ -55,8 +55,8 @@ macro_rules! entry_points {
                 }
             )*
 
-            /// Refuses if the driver lacks this entry point. Entry points that are never called here are not known, and
-            /// pass.
+            /// Returns an error if the driver lacks this entry point. An entry point that this crate never calls
+            /// passes.
             pub(super) fn need(&self, entry_point: &'static str) -> Result<(), MissingEntryPoint> {
                 match entry_point {
                     $($symbol if self.entry_points.$method.is_none() => {
@@ -211,7 +211,8 @@ impl CudaApi {
             match unsafe { Library::new(name) } {
                 Ok(library) => {
                     let entry_points = EntryPoints::look_up(&library);
-                    // It is never unloaded: libcuda starts threads and exit handlers of its own, whose code must stay.
+                    // The library is never unloaded: libcuda starts threads and exit handlers of its own, whose code
+                    // must stay.
                     std::mem::forget(library);
                     return Ok(Self { entry_points, name });
                 }
@@ -236,7 +237,8 @@ impl CudaApi {
         matches!(status, Ok(Status::SUCCESS)).then(|| CudaVersion::from_raw(raw))
     }
 
-    /// Returns the driver's name of a status, `CUDA_ERROR_NOT_SUPPORTED`; otherwise the name known here, or the number.
+    /// Returns the driver's name of a status, `CUDA_ERROR_NOT_SUPPORTED`. If the driver has none, returns the name
+    /// known here, or the number.
     #[must_use]
     pub fn error_name(&self, status: Status) -> String {
         let mut name = std::ptr::null();

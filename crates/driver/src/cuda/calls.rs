@@ -160,7 +160,7 @@ impl Events for CudaDriver {
     }
 
     fn event_query(&self, event: EventId) -> DriverResult<bool> {
-        // A capture of a GPU's allocator is not told to that of page-locked memory.
+        // The allocator of page-locked memory is not told of captures of the GPU's allocator.
         let anywhere = !self.place.is_on_device();
         // SAFETY: the event is alive.
         let ask = || self.ask_event(Call::EventQuery, event, |api, event| unsafe { api.event_query(event) });

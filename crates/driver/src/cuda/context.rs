@@ -35,7 +35,7 @@ impl PrimaryContext {
         self.context
     }
 
-    /// Makes `calls` with this context current on the calling thread.
+    /// Runs `calls` with this context current on the calling thread.
     pub(super) fn while_current<T>(
         &self,
         api: &CudaApi,
@@ -60,7 +60,7 @@ impl PrimaryContext {
         }
     }
 
-    /// `cuDevicePrimaryCtxRelease`. The context must not be used afterwards.
+    /// Releases the context by `cuDevicePrimaryCtxRelease`. The context must not be used afterwards.
     pub(super) fn release(&self, api: &CudaApi) {
         let release = if api.has("cuDevicePrimaryCtxRelease_v2") {
             CudaApi::device_primary_ctx_release_v2

@@ -1,7 +1,7 @@
 //! One open GPU: the state and helpers behind the methods of the driver's traits.
 //!
-//! Owns: which events and handles are live, and the errors and statistics of its calls. It adds one rule to the
-//! driver's own: an event, a handle or a stream that this device did not create, or that is gone, never reaches
+//! Owns: which events and handles are live, and the errors and statistics of its calls. One rule is added to the
+//! driver's own: an event, a handle or a stream that this device did not create, or that was destroyed, never reaches
 //! libcuda, which would follow it as a pointer. For streams of other libraries, the program must vouch (streams.rs).
 
 use std::ffi::c_int;
@@ -30,11 +30,11 @@ use crate::{
 /// An NVIDIA GPU.
 ///
 /// Uses the device's primary context, as the CUDA runtime and frameworks do. A calling thread needs no current context
-/// and keeps the one it has. Dropping it releases the context, but not what was not destroyed, released or freed
-/// before.
+/// and keeps the one it has. Dropping a `CudaDriver` releases the context, but no event, handle or memory that is still
+/// live.
 ///
-/// It accepts the default stream and streams of [`Self::create_stream`], until they are destroyed. libcuda follows a
-/// stream's handle as a pointer, which cannot be checked. So handles of other libraries are refused with
+/// The driver accepts the default stream and streams of [`Self::create_stream`], until they are destroyed. libcuda
+/// follows a stream's handle as a pointer, which cannot be checked. So handles of other libraries are refused with
 /// [`Status::INVALID_HANDLE`] until the program vouches for them by [`Self::trust_streams`].
 #[derive(Debug)]
 pub struct CudaDriver {
@@ -44,23 +44,24 @@ pub struct CudaDriver {
     pub(super) properties: DeviceProperties,
     /// Memory of a GPU is created exportable wherever possible: on an H200 this took no longer.
     pub(super) place: Place,
-    /// The machine's node on which memory for the device is created, if the device can use any: the nearest.
+    /// The NUMA node of the machine nearest to the device, on which host memory for the device is created; `None` if
+    /// the device cannot use such memory.
     pub(super) host_node: Option<c_int>,
     pub(super) access: Access,
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
-    /// The live handles, and their exports, which are open while somebody else has them.
+    /// The live handles, and their exports, which stay open while somebody else has them.
     pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
     /// Live page-locked memory of the host.
     pub(super) buffers: Mutex<FxHashMap<HostBuffer, Arc<Mutex<LockedBuffer>>>>,
-    /// The system's pages, which become page-locked memory.
+    /// Takes pages of the system for page-locked memory.
     pub(super) host_pages: HostPages,
-    /// Cleared if the driver, or this system, turns out not to have pages of the system page-locked.
+    /// Cleared once the driver or this system turns out to be unable to page-lock pages of the system.
     pub(super) registers_pages: AtomicBool,
     /// The live pools of stream-ordered memory.
     pub(super) pools: Mutex<FxHashSet<MemoryPool>>,
-    /// The streams that were made here.
+    /// The live streams that this driver created.
     pub(super) streams: Mutex<FxHashSet<StreamId>>,
-    /// The stream that memory is copied on, once some was.
+    /// The stream for copies, once the first copy was made.
     pub(super) own_stream: Mutex<Option<StreamId>>,
     /// Whether the program vouches for all other streams.
     pub(super) trusts_streams: AtomicBool,
@@ -112,7 +113,7 @@ impl CudaDriver {
         })
     }
 
-    /// [`Self::ask`] for a call that must succeed.
+    /// Makes a call by [`Self::ask`], and returns an error unless it succeeds.
     pub(super) fn demand(
         &self,
         call: Call,
@@ -132,7 +133,7 @@ impl CudaDriver {
         DriverError::new(call, status, detail)
     }
 
-    /// [`Self::ask`] with an event that cannot be destroyed meanwhile.
+    /// Makes a call by [`Self::ask`] with an event that cannot be destroyed meanwhile.
     pub(super) fn ask_event(
         &self,
         call: Call,
@@ -143,7 +144,7 @@ impl CudaDriver {
             return Err(unknown_event(call, event));
         };
         let answer = self.ask(call, || event_text(event), |api| issue(api, raw_event(live.0)));
-        // The last user of the event destroys it, since another thread may have asked for that during the call.
+        // The last user of the event destroys it, since another thread may have asked to destroy it during the call.
         if let Some(last) = Arc::into_inner(live)
             && let Err(error) = self.destroy(&last)
         {
@@ -164,7 +165,7 @@ impl CudaDriver {
         }
     }
 
-    /// Gives the devices of a list access to a mapped range.
+    /// Gives the devices of a list access to a mapped range, by `cuMemSetAccess`.
     pub(super) fn issue_access(
         &self,
         address: u64,

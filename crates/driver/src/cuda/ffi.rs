@@ -1,6 +1,6 @@
 //! CUDA's types and constants, as this crate passes them to libcuda.
 //!
-//! Owns: memory layouts and numbers, and nothing that calls. `cuda-driver-sys` provides the types that cannot be wrong:
+//! Owns: memory layouts and numbers. It makes no calls. `cuda-driver-sys` provides the types that cannot be wrong:
 //! integers and opaque pointers. Its structs and enums are not used: they are those of CUDA 10.2, where a private
 //! `CUmemAllocationProp` cannot be written (its handle type has no 0), and an unknown status is undefined behaviour in
 //! a Rust enum. Here an enum is a `u32`; the tests compare with `cuda-driver-sys`.
@@ -86,7 +86,7 @@ pub(super) const CAPTURE_STATUS_NONE: u32 = 0;
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
 pub(super) const POOL_RELEASE_THRESHOLD: u32 = 4;
 
-/// `CU_MEMPOOL_ATTR_*_MEM_*`.
+/// `CU_MEMPOOL_ATTR_*_MEM_*` of an attribute.
 pub(super) const fn pool_attribute(attribute: PoolAttribute) -> u32 {
     match attribute {
         PoolAttribute::Reserved => 5,
@@ -100,7 +100,7 @@ pub(super) const fn pool_attribute(attribute: PoolAttribute) -> u32 {
 pub(super) const CAPTURE_MODES: [CaptureMode; 3] =
     [CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed];
 
-/// `CU_STREAM_CAPTURE_MODE_*`.
+/// `CU_STREAM_CAPTURE_MODE_*` of a mode.
 pub(super) const fn capture_mode(mode: CaptureMode) -> u32 {
     match mode {
         CaptureMode::Global => 0,
@@ -124,7 +124,7 @@ impl MemLocation {
         Self { kind: MEM_LOCATION_TYPE_DEVICE, id: device }
     }
 
-    /// A NUMA node of the machine.
+    /// Returns the location of a NUMA node of the machine.
     pub(super) fn node(node: c_int) -> Self {
         Self { kind: MEM_LOCATION_TYPE_HOST_NUMA, id: node }
     }
@@ -165,13 +165,13 @@ pub(super) struct IpcMemHandle {
 /// `CUmemoryPool`, an opaque pointer, which `cuda-driver-sys` does not have yet.
 pub(super) type CUmemoryPool = *mut c_void;
 
-/// `CUmemPoolProps`: 88 bytes in every version of CUDA that has it. Those at the end were all reserved at first.
+/// `CUmemPoolProps`: 88 bytes in every version of CUDA that has it. The last fields were all reserved at first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemPoolProps {
     /// `CUmemAllocationType`.
     pub(super) kind: u32,
-    /// `CUmemAllocationHandleType`: what the memory can be exported as.
+    /// `CUmemAllocationHandleType`: the form in which the memory can be exported.
     pub(super) handle_types: u32,
     pub(super) location: MemLocation,
     /// Null on Linux.

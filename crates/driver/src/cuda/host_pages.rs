@@ -1,7 +1,7 @@
-//! Memory of the system that is to be page-locked: pages of this process, each of which is there.
+//! Host memory to be page-locked: pages of this process, all of them populated.
 //!
-//! Owns: `mmap`, `madvise` and `munmap` for it, and what is done where the system refuses one of them. `registration.rs` has the
-//! driver lock the pages.
+//! Owns: `mmap`, `madvise` and `munmap` for these pages, and the fallbacks where the system refuses one of the calls.
+//! `registration.rs` has the driver lock the pages.
 //!
 //! ```text
 //! mmap       |.....[=================]...|   2 MiB more than asked for
@@ -30,23 +30,23 @@ const PAGE: usize = 64 << 10;
 /// The smallest page of any machine.
 const SMALLEST_PAGE: usize = 4 << 10;
 
-/// Bytes of the machine that are left to others: less than that, and a program that touches its memory meanwhile would have the
-/// system end a process.
+/// Bytes of the machine that are left to others. With less, the kernel would kill a process when a program touches more
+/// memory.
 const SPARE: u64 = 256 << 20;
 
-/// Says whether the machine has huge pages for those who ask: `always [madvise] never`.
+/// The file that says whether the machine has huge pages for programs that ask: `always [madvise] never`.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// What is asked of the system. Tests ask another one.
+/// The system calls that are made. Tests replace them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct System {
-    /// Takes addresses with pages that can be written.
+    /// Maps writable pages at any address.
     pub(super) map: fn(usize) -> rustix::io::Result<*mut c_void>,
     pub(super) advise: unsafe fn(*mut c_void, usize, Advice) -> rustix::io::Result<()>,
     pub(super) unmap: unsafe fn(*mut c_void, usize) -> rustix::io::Result<()>,
-    /// Whether huge pages are not switched off.
+    /// Returns whether huge pages are not switched off.
     pub(super) has_huge_pages: fn() -> bool,
-    /// The bytes that programs could still take.
+    /// Returns the bytes that programs could still take.
     pub(super) available: fn() -> Option<u64>,
 }
 
@@ -80,7 +80,7 @@ impl Pages {
     }
 }
 
-/// Why there are no pages. Of those that there were nothing is left.
+/// Why there are no pages. All pages taken before the error were given back.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum NoPages {
     #[error("the machine has no more than {available} bytes left")]
@@ -97,13 +97,13 @@ impl NoPages {
         matches!(self, Self::Short { .. } | Self::Refused { error: Errno::NOMEM, .. })
     }
 
-    /// Returns whether the next ones would be refused too.
+    /// Returns whether later requests would be refused too.
     pub(super) fn is_for_good(self) -> bool {
         matches!(self, Self::Inherited(_))
     }
 }
 
-/// The system's pages, and what was found that it does without. That is told once.
+/// The system's pages, and the features that the system turned out to lack. Each missing feature is logged once.
 #[derive(Debug, Default)]
 pub(super) struct HostPages {
     pub(super) system: System,
@@ -112,8 +112,8 @@ pub(super) struct HostPages {
 }
 
 impl HostPages {
-    /// Returns why `size` bytes of the host are too many, if they are, whoever takes them. The system overcommits: where too little
-    /// is left it does not refuse pages, but ends a process.
+    /// Returns an error if the host has no room for `size` bytes, whoever takes them. The system overcommits: it does
+    /// not refuse pages when memory is short, but kills a process.
     pub(super) fn has_room(&self, size: usize) -> Result<(), NoPages> {
         match (self.system.available)() {
             Some(available) if available < (size as u64).saturating_add(SPARE) => Err(NoPages::Short { available }),
@@ -133,17 +133,17 @@ impl HostPages {
         }
     }
 
-    /// Gives pages back, which are not page-locked.
+    /// Gives back pages that are not page-locked.
     pub(super) fn give_back(&self, pages: Pages) {
         self.unmap(pages.address, pages.mapped).unwrap_or_else(|error| {
-            // There are too many ranges of addresses. What lies there goes back all the same.
-            // SAFETY: nobody uses the pages any more.
+            // There are too many address ranges. The memory of the pages goes back all the same. SAFETY: nobody uses
+            // the pages any more.
             let emptied = unsafe { (self.system.advise)(pages.pointer(), pages.mapped, Advice::LinuxDontNeed) };
             tracing::warn!(%error, bytes = pages.mapped, ?emptied, "addresses of page-locked memory stay taken");
         });
     }
 
-    /// Takes addresses.
+    /// Maps an address range with room for `size` bytes.
     fn map(&self, size: usize) -> Result<Pages, NoPages> {
         let refused = |call| move |error| NoPages::Refused { call, error };
         let alignment = if size < HUGE_PAGE { PAGE } else { HUGE_PAGE };
@@ -152,8 +152,8 @@ impl HostPages {
         let start = (self.system.map)(whole).map_err(refused("mmap"))?.expose_provenance();
         let before = start.next_multiple_of(alignment) - start;
         let pages = Pages { address: start + before, mapped };
-        // Of addresses that were given back another thread may have some already: where there are too many ranges for the kernel,
-        // only those go that are still there.
+        // Another thread may already have addresses that were given back, so where the kernel allows no further address
+        // range, only those still mapped are unmapped.
         if let Err(error) = self.unmap(pages.address + mapped, alignment - before) {
             self.give_back(Pages { address: start, mapped: whole });
             return Err(refused("munmap")(error));
@@ -173,7 +173,7 @@ impl HostPages {
         unsafe { (self.system.unmap)(ptr::with_exposed_provenance_mut(address), size) }
     }
 
-    /// Has every page of addresses made, as the driver needs them.
+    /// Populates every page of a range, as the driver needs them.
     fn make(&self, pages: Pages, size: usize) -> Result<(), NoPages> {
         // A child would get a copy of each locked page, for which a fork takes 0.6 s a GiB; before Linux 5.9 a write of this process
         // would leave the device the old page. No child can use CUDA, so it needs none.
@@ -187,7 +187,7 @@ impl HostPages {
         }
         match self.advise(pages, size, Advice::LinuxPopulateWrite) {
             Ok(()) => Ok(()),
-            // Linux before 5.14, and systems that only look like it.
+            // Linux before 5.14, and systems that imitate it, return these errors.
             Err(error @ (Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)) => {
                 if is_first(&self.told_of_touching) {
                     tracing::info!(%error, "this system populates no pages: each one is touched before it is page-locked");

@@ -1,23 +1,23 @@
 //! Page-locked memory of the host, as a device keeps it.
 //!
-//! Owns: [`LockedBuffer`], which of its bytes there are, and whose they are. `page_locked.rs` makes the calls.
+//! Owns: [`LockedBuffer`], its bounds, and where its memory came from. `page_locked.rs` makes the calls.
 
 use std::ptr;
 
 use super::host_pages::Pages;
 use crate::{Call, DriverError, DriverResult, EventId, Status};
 
-/// Whose the memory of a buffer is.
+/// Where the memory of a buffer came from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Origin {
-    /// Pages of the system, which are registered.
+    /// Pages of the system, which are registered with the driver.
     System(Pages),
-    /// The driver's, by `cuMemHostAlloc`.
+    /// Memory of the driver, by `cuMemHostAlloc`.
     Driver,
 }
 
 impl Origin {
-    /// Returns the call that gives it back.
+    /// Returns the name of the call that gives the memory back.
     pub(super) fn given_back_by(self) -> &'static str {
         match self {
             Self::System(_) => "cuMemHostUnregister",
@@ -26,14 +26,14 @@ impl Origin {
     }
 }
 
-/// A live buffer. Its bytes are used under its lock alone.
+/// A live buffer. Its bytes are used only under its lock.
 #[derive(Debug)]
 pub(super) struct LockedBuffer {
     pub(super) address: u64,
     pub(super) size: usize,
     pub(super) origin: Origin,
     pub(super) event: EventId,
-    /// Whether a copy was given that nobody has waited for.
+    /// Whether a copy was issued that nobody has waited for.
     pub(super) busy: bool,
     pub(super) freed: bool,
 }
@@ -44,7 +44,7 @@ impl LockedBuffer {
         ptr::with_exposed_provenance_mut::<u8>(self.address as usize).wrapping_add(offset)
     }
 
-    /// Returns a part as this machine counts.
+    /// Returns the offset and the size of a part as `usize`. Returns an error if the part is outside of the buffer.
     pub(super) fn part(&self, call: Call, offset: u64, size: u64) -> DriverResult<(usize, usize)> {
         let (from, bytes) =
             (usize::try_from(offset).unwrap_or(usize::MAX), usize::try_from(size).unwrap_or(usize::MAX));

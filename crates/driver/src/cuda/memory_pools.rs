@@ -26,7 +26,8 @@ impl MemoryPools for CudaDriver {
                 api.mem_pool_set_attribute(raw, ffi::POOL_RELEASE_THRESHOLD, ptr::from_mut(&mut threshold).cast())
             };
             if set != Ok(Status::SUCCESS) {
-                // SAFETY: the pool was just made, and nothing of it is allocated. Its failure would tell nothing more.
+                // SAFETY: the pool was just made, and nothing of it is allocated. A failure of this call would add
+                // nothing to the first error.
                 let _ = unsafe { api.mem_pool_destroy(raw) };
             }
             set
@@ -110,7 +111,7 @@ impl MemoryPools for CudaDriver {
 }
 
 impl CudaDriver {
-    /// Refuses where neither the device nor its driver has pools.
+    /// Returns an error if the device or its driver has no pools.
     fn needs_pools(&self, call: Call) -> DriverResult<()> {
         if let Err(missing) = self.api.need(call.api()) {
             return Err(DriverError::new(call, Status::NOT_FOUND, missing.to_string()));
@@ -122,7 +123,7 @@ impl CudaDriver {
         Ok(())
     }
 
-    /// Returns the handle for libcuda of a pool that was made here, and lives.
+    /// Returns the handle for libcuda of a live pool that was made here.
     fn known_pool(&self, call: Call, pool: MemoryPool) -> DriverResult<CUmemoryPool> {
         if self.pools.lock().contains(&pool) { Ok(raw(pool)) } else { Err(unknown_pool(call, pool)) }
     }

@@ -1,6 +1,6 @@
-//! What stands for [`HostPages`] on other systems than Linux, where no driver is loaded.
+//! A substitute for [`HostPages`] on systems other than Linux, where no driver is loaded.
 //!
-//! Owns: the answer that there are none.
+//! Owns: the answer that there are no pages.
 
 use std::ffi::c_void;
 use std::ptr;

@@ -27,7 +27,7 @@ const USUAL_GRANULARITY: u64 = 2 << 20;
 /// The name of page-locked memory, before a device's number.
 const PINNED: &str = "pinned";
 
-/// Entry points without any one of which a device has no pools of stream-ordered memory (CUDA 11.2).
+/// Entry points for pools of stream-ordered memory (CUDA 11.2). A device that lacks one of them has no pools.
 const MEMORY_POOL_CALLS: [&str; 7] = [
     "cuMemPoolCreate",
     "cuMemPoolDestroy",
@@ -38,7 +38,7 @@ const MEMORY_POOL_CALLS: [&str; 7] = [
     "cuMemFreeAsync",
 ];
 
-/// Entry points without any one of which a device has no virtual memory.
+/// Entry points for virtual memory. A device that lacks one of them has no virtual memory.
 const VIRTUAL_MEMORY_CALLS: [&str; 8] = [
     "cuMemGetAllocationGranularity",
     "cuMemAddressReserve",
@@ -63,13 +63,14 @@ impl CudaDriver {
         Self::open_with(CudaApi::load()?, ordinal)
     }
 
-    /// Opens page-locked memory of the machine, on one of its NUMA nodes, which the CPU and the device with this ordinal use at the
-    /// same addresses. Without a node it is on the one nearest to the device. Copies between it and the device are asynchronous and
-    /// as fast as those of `cudaHostAlloc`'s memory (CUDA 12.2's virtual memory on `CU_MEM_LOCATION_TYPE_HOST_NUMA`).
+    /// Opens page-locked memory of the machine, on one of its NUMA nodes, which the CPU and the device with this
+    /// ordinal use at the same addresses. Without a node, the memory is on the node nearest to the device. Copies
+    /// between it and the device are asynchronous and as fast as those of `cudaHostAlloc`'s memory (CUDA 12.2's virtual
+    /// memory on `CU_MEM_LOCATION_TYPE_HOST_NUMA`).
     ///
-    /// An allocator of it must know which streams use an allocation, and the CPU is in no stream's order:
-    /// `seamalloc::HostPool` sees to that. Its bytes cannot be filled or copied by the device's calls for that
-    /// ([`Contents`](crate::Contents)), nor exported to other processes.
+    /// An allocator of this memory must know which streams use an allocation, and the CPU is in no stream's order:
+    /// `seamalloc::HostPool` handles that. The device's calls for contents ([`Contents`](crate::Contents)) cannot fill
+    /// or copy this memory, and it cannot be exported to other processes.
     ///
     /// # Errors
     /// Those of [`Self::open`]; [`CudaOpenError::UnknownMemory`].
@@ -143,7 +144,7 @@ impl CudaDriver {
         // SAFETY: the pointer is to a live integer.
         api.check("cuDeviceTotalMem", unsafe { api.device_total_mem(&mut total, device) }?)?;
         properties.total_memory = total as u64;
-        // This comes last, so that no earlier failure has to release it.
+        // The context comes last, so that no earlier failure has to release it.
         let context =
             PrimaryContext::retain(&api, device)?.map_err(|status| api.failed("cuDevicePrimaryCtxRetain", status))?;
         Ok(Self {

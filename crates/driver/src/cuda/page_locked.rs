@@ -19,7 +19,7 @@ impl CudaDriver {
         self.buffers.lock().get(&buffer).cloned().ok_or_else(|| unknown_buffer(call, buffer))
     }
 
-    /// Gives the copies' stream a copy of a buffer, and the event behind it.
+    /// Issues a copy of a buffer on the copies' stream, and records the event behind it.
     fn copy_of_buffer(
         &self,
         call: Call,
@@ -45,8 +45,7 @@ impl CudaDriver {
         let answer = self.demand(call, || range_text(address, size), issue);
         of.busy |= given;
         if given && answer.is_err() {
-            // No event stands behind this copy, so it is waited for at once.
-            // SAFETY: the stream is alive.
+            // No event stands behind this copy, so the CPU waits for the copy at once. SAFETY: the stream is alive.
             self.demand(call, String::new, |api| unsafe { api.stream_synchronize(raw) })?;
         }
         answer
@@ -93,8 +92,8 @@ impl PageLocked for CudaDriver {
         let mut event = ptr::null_mut();
         let mut memory = (ptr::null_mut(), Origin::Driver);
         let issue = |api: &CudaApi| {
-            // The event comes first: it is the cheaper one to give back.
-            // SAFETY: the pointer is to a live pointer.
+            // The event comes first: destroying it is cheaper than giving memory back. SAFETY: the pointer is to a live
+            // pointer.
             let of_event = unsafe { api.event_create(&mut event, ffi::EVENT_DISABLE_TIMING) }?;
             if of_event != Status::SUCCESS {
                 return Ok(of_event);
@@ -120,7 +119,7 @@ impl PageLocked for CudaDriver {
     }
 
     fn host_free(&self, buffer: HostBuffer) -> DriverResult<()> {
-        // Its name goes before its addresses, which another buffer may have at once.
+        // The buffer's name is removed before its addresses, since another buffer may get the addresses at once.
         let live = self.buffers.lock().remove(&buffer);
         let live = live.ok_or_else(|| unknown_buffer(Call::HostFree, buffer))?;
         let freed = self.free_buffer(&mut live.lock());

@@ -1,6 +1,6 @@
-//! Where the memory of a device lies that is opened here: on the GPU, or page-locked in the machine.
+//! Where the memory of an opened device lies: on the GPU, or page-locked in the machine.
 //!
-//! Owns: how each is described to the driver.
+//! Owns: how each place is described to the driver.
 
 use super::ffi::{CUdevice, MemAccessDesc, MemAllocationProp, MemLocation};
 use std::ffi::c_int;
@@ -8,15 +8,15 @@ use std::ffi::c_int;
 /// Where the memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// On the GPU. What is created there can be exported to other processes, and reached by network cards, where the
-    /// device can do so.
+    /// On the GPU. Its memory can be exported to other processes, and accessed by network cards, where the device
+    /// supports this.
     Device { direct_rdma: bool, exportable: bool },
     /// On a NUMA node of the machine.
     Node(c_int),
 }
 
 impl Place {
-    /// What to create.
+    /// Returns the description of memory to create.
     pub(super) fn prop(self, device: CUdevice) -> MemAllocationProp {
         match self {
             Self::Device { direct_rdma, exportable } => MemAllocationProp::on_device(device, direct_rdma, exportable),
@@ -24,7 +24,7 @@ impl Place {
         }
     }
 
-    /// Who may use it.
+    /// Returns which devices may use the memory.
     pub(super) fn access(self, device: CUdevice) -> Vec<MemAccessDesc> {
         let mut list = vec![MemAccessDesc::read_write(MemLocation::device(device))];
         if let Self::Node(node) = self {

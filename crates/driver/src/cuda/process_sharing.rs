@@ -1,7 +1,7 @@
 //! Memory that processes share: exported as file descriptors, or opened by CUDA's IPC.
 //!
-//! Owns: that a handle has one open export at a time, and which descriptors the driver gets. It does not know how they reach other
-//! processes.
+//! Owns: that a handle has one open export at a time, and which descriptors the driver gets. Sending descriptors to
+//! other processes is done elsewhere.
 
 use super::device::{CudaDriver, handle_text, unknown_handle};
 use super::ffi::{self, IpcMemHandle};
@@ -73,7 +73,8 @@ impl CudaDriver {
         }
         // SAFETY: the driver has just opened it for this caller, and nothing else knows it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // Programs that this process starts must not keep the memory open. If this call fails, they do.
+        // Programs that this process starts must not keep the memory open. If this call fails, such programs keep it
+        // open.
         #[cfg(target_os = "linux")]
         let _ = rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC);
         let exported = Exported::new(descriptor);

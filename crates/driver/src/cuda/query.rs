@@ -1,6 +1,6 @@
 //! Queries of a device that need no context: which devices exist, and what each supports.
 //!
-//! Owns: the queries. It does not know when they are made.
+//! Owns: the queries. The callers decide when to make them.
 
 use std::ffi::c_int;
 

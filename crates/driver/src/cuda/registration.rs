@@ -1,14 +1,15 @@
-//! How page-locked memory is had: pages of the system that the driver locks, or memory of the driver's own.
+//! How memory is page-locked: pages of the system that the driver locks, or memory of the driver's own.
 //!
-//! Owns: the order of the two, what each leaves when it is refused, and when the first is not tried any more.
+//! Owns: the order of the two, what is given back when one of them is refused, and when the first is not tried any
+//! more.
 //!
 //! ```text
 //! host_pages.rs -> cuMemHostRegister     0.147 s a GiB, 0.018 to give it back
 //!        | refused, with an event; but not for lack of memory, of which the driver would need as much
 //! cuMemHostAlloc                         0.355 s a GiB, 0.1 to give it back
 //! ```
-//! (An H100's machine: docs/measurements/2026-11-25-page-locking.) There cuMemHostAlloc takes shared small pages of the system
-//! and pins them, and the process's control group is charged for either.
+//! On an H100's machine (docs/measurements/2026-11-25-page-locking) cuMemHostAlloc takes shared small pages of the
+//! system and pins them, and the process's control group is charged for either.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -22,7 +23,7 @@ use super::host_pages::{NoPages, Pages};
 use super::locked_buffer::Origin;
 use crate::Status;
 
-/// Why pages of the system were not locked. Nothing is left of them.
+/// Why pages of the system were not locked. All of the pages were given back.
 #[derive(Debug, thiserror::Error)]
 enum NotRegistered {
     #[error("{0}")]
@@ -38,7 +39,7 @@ impl NotRegistered {
         matches!(self, Self::NoPages(why) if why.is_out_of_memory())
     }
 
-    /// Returns whether the next ones would not be locked either.
+    /// Returns whether the driver would not lock later pages either.
     fn is_for_good(&self) -> bool {
         match self {
             Self::Missing(_) => true,
@@ -49,7 +50,7 @@ impl NotRegistered {
 }
 
 impl CudaDriver {
-    /// Page-locks so many bytes of the host, for all contexts. Returns the driver's refusal if there are none.
+    /// Page-locks `bytes` bytes of the host, for all contexts. Returns the driver's error if there are none.
     pub(super) fn lock_memory(
         &self,
         api: &CudaApi,
@@ -105,7 +106,7 @@ impl CudaDriver {
     }
 
     fn register_pages(&self, api: &CudaApi, bytes: usize) -> Result<Pages, NotRegistered> {
-        // What could not be given back later is not taken.
+        // Memory is not registered if the driver could not unregister it later.
         api.need("cuMemHostRegister_v2")?;
         api.need("cuMemHostUnregister")?;
         let pages = self.host_pages.take(bytes)?;

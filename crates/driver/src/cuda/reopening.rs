@@ -1,8 +1,9 @@
 //! Access of one more device to memory that is mapped already.
 //!
-//! Owns: the way around a rule of the driver. Memory that network cards may use (`gpuDirectRDMACapable`) and that is mapped at two
-//! addresses refuses access of further devices with `CUDA_ERROR_INVALID_VALUE` once the first of the two was unmapped, until it is mapped at
-//! one address more, for a moment (docs/measurements/2026-11-25-two-gpus). Exchanges leave it so, and views that came before the home address.
+//! Owns: the way around a rule of the driver. Memory that network cards may use (`gpuDirectRDMACapable`) and that is
+//! mapped at two addresses refuses access of further devices with `CUDA_ERROR_INVALID_VALUE` once the first of the two
+//! was unmapped, until it is mapped at one address more, for a moment (docs/measurements/2026-11-25-two-gpus).
+//! Exchanges leave memory in this state, and so do views that were mapped before the home address.
 //!
 //! ```text
 //! first     |chunk|  unmapped
@@ -20,7 +21,8 @@ use crate::span::Span;
 use crate::{Call, DriverError, DriverResult, Status};
 
 impl CudaDriver {
-    /// Gives the devices of a list access to a mapped range. The error comes with the address up to which they have it.
+    /// Gives the devices of a list access to a mapped range. An error comes with the address up to which the devices
+    /// have access.
     pub(super) fn open_range(&self, range: Span, list: &[MemAccessDesc]) -> Result<(), (u64, DriverError)> {
         let Err(error) = self.open_to(range, list) else { return Ok(()) };
         if error.status != Status::INVALID_VALUE {
@@ -53,7 +55,8 @@ impl CudaDriver {
         (start == address && bytes > 0 && mapping.end() <= end).then_some(mapping)
     }
 
-    /// Maps the memory of a mapping at one address more, gives access, and unmaps it there. `refused` is what was answered without.
+    /// Maps the memory of a mapping at a temporary second address, gives access, and unmaps it there. `refused` is the
+    /// error of the attempt without the second address.
     fn open_while_elsewhere(&self, mapping: Span, list: &[MemAccessDesc], refused: DriverError) -> DriverResult<()> {
         let text = || range_text(mapping.start, mapping.size);
         let Ok(bytes) = usize::try_from(mapping.size) else { return Err(refused) };
@@ -83,7 +86,7 @@ impl CudaDriver {
     }
 }
 
-/// Logs that something of a mapping for a moment stays.
+/// Logs that a part of a temporary mapping could not be given back.
 fn told(result: DriverResult<()>) {
     if let Err(error) = result {
         tracing::error!(%error, "memory that was mapped once more for a peer's access is held there still");

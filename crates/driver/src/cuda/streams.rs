@@ -27,7 +27,8 @@ impl Streams for CudaDriver {
     }
 
     fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>> {
-        // This comes first, so that a stream for which the program does not vouch is refused with old drivers too.
+        // This check comes first, so that a stream for which the program does not vouch is refused with old drivers
+        // too.
         let raw = self.raw_stream(Call::StreamNumber, stream)?;
         if raw.is_null() || !self.tells_streams_apart() {
             return Ok(None);
@@ -48,8 +49,7 @@ impl Streams for CudaDriver {
 impl CudaDriver {
     /// Creates a stream by `cuStreamCreate`, which does not wait for the default stream.
     ///
-    /// # Errors
-    /// The driver's.
+    /// The error of the driver.
     pub fn create_stream(&self) -> Result<StreamId, CudaOpenError> {
         let mut stream = ptr::null_mut();
         // SAFETY: the pointer is to a live pointer.

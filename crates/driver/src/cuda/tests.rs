@@ -65,7 +65,7 @@ fn a_thread_keeps_its_own_context() {
     assert_eq!(driver.busy_ns(), driver.call_stats().total_ns());
 }
 
-/// Both ways to have page-locked memory, and what lies in it after copies over both ends of the link.
+/// Tests both sources of page-locked memory, and the contents after copies in both directions.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn page_locked_memory_is_the_systems_and_else_libcudas() {
@@ -90,9 +90,9 @@ fn page_locked_memory_is_the_systems_and_else_libcudas() {
         driver.host_wait(buffers[1]).unwrap();
         let mut expected = vec![0; usize::try_from(SIZE).unwrap()];
         words(&mut expected, first);
-        // Nobody has written the last byte, which is no whole word.
+        // Nobody has written the last byte, which is not a whole word.
         driver.host_bytes(buffers[1], 0, SIZE - 1, &mut |bytes| assert!(bytes == &expected[..bytes.len()])).unwrap();
-        // With a copy under way.
+        // A copy is under way.
         driver.copy_out(device, buffers[0], 0, SIZE).unwrap();
         buffers.into_iter().for_each(|buffer| driver.host_free(buffer).unwrap());
         assert!(buffers.into_iter().all(|buffer| driver.host_free(buffer).is_err()));

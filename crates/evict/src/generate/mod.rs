@@ -1,4 +1,4 @@
-//! Generated programs with costs: a forward pass, its gradients, and what the program lets go of.
+//! Generated programs with costs: a forward pass, its gradients, and the tensors that the program releases.
 //!
 //! ```text
 //! tape.rs       records a forward pass, and adds the backward pass
@@ -17,15 +17,16 @@ use seamalloc::nearest::near;
 /// A program that can be generated.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// Its name.
+    /// The program's name.
     pub name: &'static str,
-    /// What it is.
+    /// A description of the program.
     pub summary: &'static str,
     make: fn(u64) -> Result<Graph, GraphError>,
 }
 
 impl Program {
-    /// The program. The same seed gives the same program on every machine; only those whose shape is drawn use it.
+    /// Generates the program. The same seed gives the same program on every machine; only programs with a random shape
+    /// use it.
     ///
     /// # Errors
     /// [`GraphError`].
@@ -58,7 +59,7 @@ pub const PROGRAMS: [Program; 8] = [
     Program { name: "dtr-tree", summary: "the tree of the workload dtr-tree, as a graph with costs", make: dtr_tree },
 ];
 
-/// The program of that name, or the one that may have been meant.
+/// Returns the program of that name, or else the nearest name.
 ///
 /// # Errors
 /// The nearest name, if one is near.

@@ -1,4 +1,4 @@
-//! The programs. Sizes are bytes of 16-bit numbers where nothing else is said.
+//! The programs. Sizes are bytes of 16-bit numbers unless stated otherwise.
 
 use super::tape::{Node, Saved, Tape};
 use crate::graph::{Graph, GraphBuilder, GraphError, Output};
@@ -8,8 +8,8 @@ use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
 /// Bytes of a number.
 const HALF: u64 = 2;
 
-/// `layers` operators forward, each of one unit of time and `bytes`, and as many back: backwards operator i reads the gradient
-/// behind it and what layer i - 1 made. The program of theorem 3.1 of Kirisame and others.
+/// `layers` operators forward, each of one unit of time and `bytes`, and as many back: backward operator i reads the
+/// gradient behind it and the output of layer i - 1. The program is that of theorem 3.1 of Kirisame and others.
 ///
 /// # Errors
 /// [`GraphError`] for no layers, or too many.
@@ -40,7 +40,7 @@ pub fn linear(layers: usize, bytes: u64) -> Result<Graph, GraphError> {
     builder.finish()
 }
 
-/// An image: how many, channels, height and width in one.
+/// An image: its node, number of images, channels, and side.
 #[derive(Clone, Copy)]
 struct Image {
     node: Node,
@@ -55,7 +55,7 @@ impl Image {
     }
 }
 
-/// A convolution, a norm, and an activation if asked for.
+/// Adds a convolution, a norm, and an activation if asked for.
 fn convolve(tape: &mut Tape, from: Image, channels: u64, kernel: u64, stride: u64, is_active: bool) -> Image {
     let weight = tape.weight(from.channels * channels * kernel * kernel * HALF);
     let to = Image { channels, side: from.side / stride, ..from };
@@ -144,7 +144,7 @@ fn linear_layer(tape: &mut Tape, rows: u64, from: (Node, u64), to: u64) -> Node 
     tape.apply("linear", rows * to * HALF, &[from.0, weight], Saved::Inputs, 2 * rows * from.1 * to)
 }
 
-/// A decoder with norms before its halves; attention keeps its scores.
+/// A decoder with norms before its halves; attention saves its scores.
 pub(super) fn transformer() -> Result<Graph, GraphError> {
     let (blocks, wide, batch, length, heads) = (24, 1024, 8, 1024, 16);
     let mut tape = Tape::default();
@@ -186,7 +186,7 @@ fn dice(seed: u64) -> Pcg64 {
     Pcg64::seed_from_u64(seed)
 }
 
-/// A number below `below`.
+/// Returns a number below `below`.
 fn draw(dice: &mut Pcg64, below: usize) -> usize {
     (dice.next_u64() % below.max(1) as u64) as usize
 }
@@ -207,7 +207,7 @@ pub(super) fn lstm(seed: u64) -> Result<Graph, GraphError> {
     tape.finish()
 }
 
-/// A TreeLSTM: two neighbours, drawn at random, become one until one is left.
+/// A TreeLSTM: two neighbours, drawn at random, are joined until one is left.
 pub(super) fn tree_lstm(seed: u64) -> Result<Graph, GraphError> {
     let (rows, wide, words) = (128, 1024, 64);
     let mut dice = dice(seed);
@@ -230,7 +230,7 @@ pub(super) fn tree_lstm(seed: u64) -> Result<Graph, GraphError> {
 
 /// The blocks of `Runtime::chain` in `crates/trace/src/workload/rematerialisation.rs`, with its costs, for OPT 1.3B and 2048 tokens.
 pub(super) fn dtr_chain() -> Result<Graph, GraphError> {
-    // A product does far more for its bytes than a norm.
+    // A product takes far more time for its bytes than a norm.
     const PRODUCT: u64 = 40;
     let (layers, row, wide) = (24, 2048 * 2048 * HALF, 2048 * 8192 * HALF);
     let mut tape = Tape::default();

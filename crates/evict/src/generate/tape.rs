@@ -1,12 +1,14 @@
-//! Records a forward pass and adds the backward pass, as automatic differentiation does: each operator backwards, in reverse order,
-//! reads the gradients of what it made and what it saved, and makes gradients of what it read. Several gradients of one tensor are
-//! added. A tensor is let go of behind the last operator that reads it; gradients of weights stay.
+//! Records a forward pass and adds the backward pass, as automatic differentiation does: each operator's backward, in
+//! reverse order, reads the gradients of its outputs and its saved tensors, and makes gradients of its inputs. Several
+//! gradients of one tensor are added. A tensor is released behind the last operator that reads it; gradients of weights
+//! stay.
 //!
-//! Time is that of a machine with the figures below: the larger of arithmetic and memory, and a launch.
+//! An operator's time is the larger of its arithmetic and memory times on a machine with the figures below, and at
+//! least a launch.
 
 use crate::graph::{Graph, GraphBuilder, GraphError, Output, TensorId};
 
-/// Arithmetic in operations per microsecond: 100 TFLOP/s, a third of what an H100's tensor cores do at most.
+/// Arithmetic in operations per microsecond: 100 TFLOP/s, a third of the peak of an H100's tensor cores.
 const OPERATIONS_PER_US: u64 = 100_000_000;
 /// Bytes per microsecond: 2 TB/s.
 const BYTES_PER_US: u64 = 2_000_000;
@@ -23,13 +25,13 @@ struct Recorded {
     bytes: u64,
     inputs: Vec<Node>,
     saved: Saved,
-    /// Of the operator, and of each of its gradients.
+    /// The time of the operator, and of each of its gradients.
     cost: u64,
     is_weight: bool,
     needs_gradient: bool,
 }
 
-/// What the backward operator reads of the forward pass.
+/// The tensors of the forward pass that the backward operator reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Saved {
     /// All inputs: products, convolutions, norms.
@@ -47,17 +49,17 @@ pub(super) struct Tape {
 }
 
 impl Tape {
-    /// What is there from the beginning and needs no gradient.
+    /// Adds a tensor that exists from the beginning and needs no gradient.
     pub(super) fn input(&mut self, bytes: u64) -> Node {
         self.add("input", bytes, &[], Saved::Nothing, 0, false)
     }
 
-    /// What is there from the beginning, and learns.
+    /// Adds a tensor that exists from the beginning and is trained.
     pub(super) fn weight(&mut self, bytes: u64) -> Node {
         self.add("weight", bytes, &[], Saved::Nothing, 0, true)
     }
 
-    /// An operator that does `operations` of arithmetic. It makes a tensor of `bytes`.
+    /// Adds an operator of `operations` of arithmetic, which makes a tensor of `bytes`.
     pub(super) fn apply(
         &mut self,
         name: &'static str,
@@ -71,7 +73,7 @@ impl Tape {
         self.add(name, bytes, inputs, saved, cost, false)
     }
 
-    /// The bytes of a tensor.
+    /// Returns the bytes of a tensor.
     pub(super) fn bytes(&self, node: Node) -> u64 {
         self.nodes[node.0].bytes
     }
@@ -91,7 +93,7 @@ impl Tape {
         Node(self.nodes.len() - 1)
     }
 
-    /// The program: forward, and back from the last tensor.
+    /// Returns the program: forward, and backward from the last tensor.
     pub(super) fn finish(self) -> Result<Graph, GraphError> {
         let mut plan = Plan::default();
         let forward: Vec<usize> = (0..self.nodes.len()).collect();
@@ -128,7 +130,7 @@ impl Tape {
     }
 }
 
-/// Time in nanoseconds.
+/// Returns the time of an operator in nanoseconds.
 fn time(operations: u64, bytes: u64) -> u64 {
     let arithmetic = operations.saturating_mul(1000) / OPERATIONS_PER_US;
     let memory = bytes.saturating_mul(1000) / BYTES_PER_US;

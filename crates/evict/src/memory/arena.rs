@@ -1,5 +1,6 @@
-//! Coop's arena: all of the budget is one range. A block takes the smallest free piece that is large enough, of several the
-//! lowest: a dear one at the piece's low end, a cheap one at its high end, so that cheap tensors lie beside each other.
+//! Coop's arena: all of the budget is one range. A block takes the smallest free piece that is large enough, of several
+//! the lowest: an expensive tensor goes to the piece's low end, a cheap one to its high end, so that cheap tensors lie
+//! beside each other.
 //!
 //! The rules are those of `FindPiece`, `FindProperPositionInGroup` and `PieceCmp` with two groups, left and right
 //! (`oneflow/core/vm/remat/allocator.cpp` and `.h` of Oneflow-Inc/oneflow; Zhang and others, Coop: Memory is not a
@@ -14,17 +15,17 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Arena {
     budget: u64,
     used: u64,
-    /// Bytes of each piece and whether it is free, by address. They tile the range.
+    /// The bytes of each piece and whether it is free, by address. The pieces tile the range.
     pieces: BTreeMap<u64, (u64, bool)>,
     /// The free pieces by bytes and address.
     free: BTreeSet<(u64, u64)>,
 }
 
 impl Arena {
-    /// The first address: none is 0, as with allocators.
+    /// The first address, which is not 0, as with allocators.
     const BASE: u64 = ALIGNMENT;
 
-    /// An arena of so many bytes, rounded down to the alignment.
+    /// Makes an arena of `budget` bytes, rounded down to the alignment.
     #[must_use]
     pub fn new(budget: u64) -> Self {
         let budget = budget / ALIGNMENT * ALIGNMENT;

@@ -1,6 +1,6 @@
-//! Memory as simulators count it: a request is served where so many bytes are free, wherever they lie.
+//! Memory as simulators count it: a request is served if enough bytes are free, wherever they are.
 //!
-//! As simrd does (`_free` in `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype).
+//! The rules are those of simrd (`_free` in `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype).
 
 use super::{End, Memory, Piece};
 use rustc_hash::FxHashMap;
@@ -16,7 +16,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Memory of so many bytes.
+    /// Makes a memory of `budget` bytes.
     #[must_use]
     pub fn new(budget: u64) -> Self {
         Self { budget, used: 0, peak: 0, next: 1, blocks: FxHashMap::default() }

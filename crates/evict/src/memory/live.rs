@@ -1,4 +1,4 @@
-//! An allocator of seamalloc's on a simulated GPU that has the budget as its memory.
+//! An allocator of seamalloc's on a simulated GPU whose memory is the budget.
 
 use super::{ALIGNMENT, End, Memory, Piece};
 use rustc_hash::FxHashMap;
@@ -8,7 +8,7 @@ use seamalloc::snapshot::BlockState;
 use seamalloc::{Allocator, Config, Error};
 use std::sync::Arc;
 
-/// The stream of all work: rematerialisation runs in the program's order.
+/// The stream of all work: recomputation runs in the program's order.
 const STREAM: StreamId = StreamId(0);
 
 /// A live allocator.
@@ -19,19 +19,19 @@ pub struct Live {
     blocks: FxHashMap<u64, u64>,
 }
 
-/// Why there is no such allocator.
+/// The error of an allocator that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// No device has so much memory, or so little.
+    /// No device can have a memory of that size.
     #[error(transparent)]
     Device(#[from] SimConfigError),
-    /// The options do not go together.
+    /// The options contradict each other.
     #[error(transparent)]
     Allocator(#[from] Error),
 }
 
 impl Live {
-    /// An allocator with these options on a device of `budget` bytes.
+    /// Makes an allocator with these options on a device of `budget` bytes.
     ///
     /// # Errors
     /// [`LiveError`].
@@ -41,7 +41,7 @@ impl Live {
         Ok(Self { allocator, budget, used: 0, blocks: FxHashMap::default() })
     }
 
-    /// The allocator.
+    /// Returns the allocator.
     #[must_use]
     pub fn allocator(&self) -> &Allocator {
         &self.allocator

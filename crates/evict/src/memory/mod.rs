@@ -1,4 +1,4 @@
-//! The memory below a runtime: who places blocks, and when a request is refused.
+//! The memory below a runtime: it places blocks and refuses requests.
 //!
 //! ```text
 //! live.rs      an allocator of seamalloc's on a simulated GPU, with any strategy
@@ -17,68 +17,67 @@ pub use live::{Live, LiveError};
 /// Sizes are rounded up to this in arenas and allocators (OneFlow's `kCudaMemAllocAlignSize`, PyTorch's `kMinBlockSize`).
 pub const ALIGNMENT: u64 = 512;
 
-/// Where an arena with two ends puts a block.
+/// The end of a free piece at which an arena places a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// What takes long to make, at the low end.
+    /// The low end, for tensors that take long to recompute.
     Dear,
-    /// What is made again quickly, at the high end.
+    /// The high end, for tensors that are recomputed quickly.
     Cheap,
 }
 
-/// A range of memory: a block, or free.
+/// A range of memory: a block, or a free range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// First byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// Neighbours in one segment touch; ranges of two segments never make one block.
+    /// The number of the piece's segment. Neighbours in one segment are contiguous; ranges of two segments never make
+    /// one block.
     pub segment: usize,
-    /// Whether it is free.
+    /// Whether the piece is free.
     pub is_free: bool,
 }
 
 /// Places blocks within a budget.
 pub trait Memory {
-    /// Places a block of `bytes`, at least one, or refuses: `None`.
+    /// Places a block of `bytes`, at least one. Returns its address, or `None` for a refusal.
     ///
-    /// # Errors
-    /// [`seamalloc::Error`] if it failed otherwise than by a refusal.
+    /// [`seamalloc::Error`] if the call failed for another reason than a refusal.
     fn allocate(&mut self, bytes: u64, end: End) -> Result<Option<u64>, seamalloc::Error>;
 
     /// Frees the block at an address.
     ///
-    /// # Errors
-    /// [`seamalloc::Error`] if there is none, or the driver failed.
+    /// [`seamalloc::Error`] if no block has the address, or the driver failed.
     fn free(&mut self, address: u64) -> Result<(), seamalloc::Error>;
 
-    /// The most bytes that may be held.
+    /// Returns the most bytes that may be held.
     fn budget(&self) -> u64;
 
-    /// Bytes of the blocks, rounded as they were placed.
+    /// Returns the bytes of the blocks, rounded as they were placed.
     fn used(&self) -> u64;
 
-    /// What a block of so many bytes takes.
+    /// Returns the bytes that a block of `bytes` bytes takes.
     fn rounded(&self, bytes: u64) -> u64;
 
-    /// The most bytes held at any moment.
+    /// Returns the most bytes held at any moment.
     fn peak_reserved(&self) -> u64;
 
-    /// All pieces by segment and address; empty where memory has no addresses.
+    /// Returns all pieces by segment and address; none if the memory has no addresses.
     fn pieces(&self) -> Vec<Piece>;
 
-    /// Whether all of the memory is one range, so that a request fits where enough neighbours are free, and nowhere else.
+    /// Returns whether all of the memory is one range, so that a request fits only where enough neighbours are free.
     fn is_one_range(&self) -> bool {
         false
     }
 
-    /// What joined memory is mapped in, in bytes; none where memory is not mapped.
+    /// Returns the granule in which memory is mapped, in bytes; `None` if memory is not mapped.
     fn granule(&self) -> Option<u64> {
         None
     }
 
-    /// Bytes that no block has.
+    /// Returns the bytes that belong to no block.
     fn unused(&self) -> u64 {
         self.budget().saturating_sub(self.used())
     }

@@ -1,9 +1,9 @@
-//! DTR's logs: what a program asked of the prototype, one JSON object a line.
+//! DTR's logs: the calls of a program to the prototype, one JSON object a line.
 //!
 //! The format and its meaning are those of simrd (`parse` and `parse_file` in `simrd/simrd/parse/parse.py` of
-//! uwsampl/dtr-prototype): figures stand in strings; a call is followed by a size and an alias for each result; a mutation makes
-//! new tensors of the old ones' sizes, and lets go of the old ones; what is held at the end must be in memory then. What stands
-//! before the line `START`, if there is one, is left out. A release of a name that was never given is passed over.
+//! uwsampl/dtr-prototype): figures are strings; a call is followed by a size and an alias for each result; a mutation
+//! makes new tensors of the old ones' sizes, and releases the old ones; tensors held at the end must be in memory then.
+//! Lines before the line `START`, if there is one, are skipped. A release of an unknown name is ignored.
 
 use super::ReadError;
 use crate::graph::{Graph, GraphBuilder, GraphError, Output, TensorId};
@@ -54,7 +54,7 @@ impl Line {
         self.field(key)?.as_str().ok_or_else(|| format!("`{key}`: expected text"))
     }
 
-    /// A whole number, in a string as the prototype writes it, or plain.
+    /// Returns a whole number, in a string as the prototype writes it, or plain.
     fn number(&self, key: &str) -> Result<i64, String> {
         let value = self.field(key)?;
         let number = value.as_i64().or_else(|| value.as_str()?.parse().ok());
@@ -83,7 +83,7 @@ impl Line {
 struct Reader {
     builder: GraphBuilder,
     names: FxHashMap<String, TensorId>,
-    /// The names, in the order in which they were given first: what is left is pinned in it.
+    /// The names, in the order of their first use: tensors left at the end are pinned in this order.
     order: Vec<String>,
 }
 
@@ -188,7 +188,7 @@ impl Reader {
     }
 }
 
-/// The line that must follow: an instruction about that tensor.
+/// Reads the line that must follow: an instruction about that tensor.
 fn follows<'a>(rest: &mut impl Iterator<Item = &'a Line>, what: &str, name: &str) -> Result<&'a Line, String> {
     let line = rest.next().ok_or_else(|| format!("the file ends before the {what} of `{name}`"))?;
     if line.text("INSTRUCTION")? == what && line.text("NAME")? == name {

@@ -22,7 +22,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The most bytes of text that are read, after decompression.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Why a file is no graph.
+/// The error of a file that is no graph.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read.
@@ -30,25 +30,25 @@ pub enum ReadError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A line says something that is no step of a program.
+    /// A line is not a valid step of a program.
     #[error("{input}, line {line}: {found}")]
     Line {
         /// The input's name.
         input: String,
         /// The line, from 1 on.
         line: usize,
-        /// What is wrong.
+        /// The error in the line.
         found: String,
     },
-    /// The whole is no graph.
+    /// The file as a whole is no graph.
     #[error("{input}: {found}")]
     Whole {
         /// The input's name.
         input: String,
-        /// What is wrong.
+        /// The error.
         found: String,
     },
 }
@@ -63,7 +63,7 @@ impl ReadError {
     }
 }
 
-/// Reads a graph of either format. Its name is the file's.
+/// Reads a graph of either format. The graph is named after the file.
 ///
 /// # Errors
 /// [`ReadError`].
@@ -83,7 +83,7 @@ pub fn read_path(path: &Path) -> Result<Graph, ReadError> {
     read_text(name, &path.display().to_string(), &text)
 }
 
-/// Reads a graph of either format. `input` is what messages call it.
+/// Reads a graph of either format. Messages name it `input`.
 ///
 /// # Errors
 /// [`ReadError`].

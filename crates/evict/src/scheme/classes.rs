@@ -1,9 +1,9 @@
-//! Evicted neighbourhoods by union and find: evicted tensors that touch are of one class, whose cost is known at once. A tensor
-//! that is made again takes its cost with it; the class does not fall apart, so its cost is an estimate.
+//! Evicted neighbourhoods by union and find: evicted tensors that touch belong to one class, whose cost is kept. A
+//! tensor that is recomputed takes its cost out of the class; the class is not split, so its cost is an estimate.
 //!
-//! After `EqClassNode` in `simrd/simrd/optimization/eqclass.py` and `RuntimeV2Optimized` in `simrd/simrd/runtime/v2.py` of
-//! uwsampl/dtr-prototype, and `remat::DisjointSet` in OneFlow's `oneflow/core/vm/remat/disjoint_set.cpp`, which joins a tensor
-//! with what its own operator read and made alone.
+//! After `EqClassNode` in `simrd/simrd/optimization/eqclass.py` and `RuntimeV2Optimized` in `simrd/simrd/runtime/v2.py`
+//! of uwsampl/dtr-prototype, and `remat::DisjointSet` in OneFlow's `oneflow/core/vm/remat/disjoint_set.cpp`, which
+//! joins a tensor only with the inputs and outputs of its own operator.
 
 use crate::graph::StorageId;
 use crate::state::State;
@@ -11,10 +11,10 @@ use crate::state::State;
 /// Which evicted tensors touch a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Touching {
-    /// What it was computed from, and what was computed from it (DTR).
+    /// The tensors from which it was computed, and those computed from it (DTR).
     #[default]
     All,
-    /// What its own operator read, and made beside it (MegEngine, OneFlow).
+    /// The inputs and other outputs of its own operator (MegEngine, OneFlow).
     Relatives,
 }
 
@@ -22,13 +22,13 @@ pub(super) enum Touching {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Classes {
     touching: Touching,
-    /// By storage: its node while it is evicted.
+    /// Each storage's node while the storage is evicted.
     node_of: Vec<Option<u32>>,
-    /// By storage: its cost when it was evicted.
+    /// Each storage's cost when it was evicted.
     cost_of: Vec<u64>,
-    /// By node: its parent, itself for a root.
+    /// Each node's parent; a root is its own parent.
     parent: Vec<u32>,
-    /// By node: a root's cost.
+    /// The cost of each root.
     cost: Vec<u64>,
     roots: Vec<u32>,
 }
@@ -38,7 +38,7 @@ impl Classes {
         Self { touching, ..Self::default() }
     }
 
-    /// A storage was evicted: it and the classes that it touches are one.
+    /// Joins an evicted storage and the classes that it touches.
     pub(super) fn evicted(&mut self, state: &State<'_>, storage: StorageId) {
         if state.bytes(storage) == 0 {
             return;
@@ -56,7 +56,7 @@ impl Classes {
         }
     }
 
-    /// A storage was made.
+    /// Removes a storage that was made.
     pub(super) fn made(&mut self, state: &State<'_>, storage: StorageId) {
         self.fit(state);
         if let Some(node) = self.node_of[storage.index()].take() {
@@ -65,7 +65,7 @@ impl Classes {
         }
     }
 
-    /// The cost of the classes that a storage touches, each once.
+    /// Returns the cost of the classes that a storage touches, each once.
     pub(super) fn around(&mut self, state: &State<'_>, storage: StorageId) -> u64 {
         self.fit(state);
         self.roots.clear();
@@ -81,8 +81,9 @@ impl Classes {
         sum
     }
 
-    /// The cost of the class of each evicted relative, at least its own: classes count as often as relatives are of them
-    /// (`approx_neighbor_cost` in OneFlow's `oneflow/core/eager/tensor_storage.cpp`, `estimate_neighbor_cost` in MegEngine's
+    /// Returns the sum, over the evicted relatives, of the cost of the relative's class, or of its own if that is more:
+    /// a class counts once for each relative (`approx_neighbor_cost` in OneFlow's
+    /// `oneflow/core/eager/tensor_storage.cpp`, `estimate_neighbor_cost` in MegEngine's
     /// `imperative/src/impl/interpreter/interpreter_impl.cpp`).
     pub(super) fn around_each(&mut self, state: &State<'_>, storage: StorageId) -> u64 {
         self.fit(state);

@@ -1,11 +1,11 @@
-//! Coop: of all runs of neighbours in memory that are large enough together, the one that costs least is evicted, free pieces
-//! included for nothing. What cannot be evicted ends a run.
+//! Coop: of all runs of neighbours in memory that are large enough together, the one with the least cost is evicted;
+//! free pieces cost nothing. A piece that cannot be evicted ends a run.
 //!
-//! `EvictAndFindPieceOnce` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`, with the cost by `RematableTensorStorage::cost` in
-//! `oneflow/core/eager/tensor_storage.cpp`: neighbourhood over staleness, whatever the size (Zhang and others, Coop: Memory is not a
-//! Commodity, NeurIPS 2023). The two ends of the arena are `memory/arena.rs`; operators that overwrite an input take its
-//! memory (recomputable in place). Under an allocator whose segments hold no such run, or that counts bytes alone, the
-//! tensor with the least cost per byte goes.
+//! `EvictAndFindPieceOnce` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`, with the cost by
+//! `RematableTensorStorage::cost` in `oneflow/core/eager/tensor_storage.cpp`: neighbourhood over staleness, whatever
+//! the size (Zhang and others, Coop: Memory is not a Commodity, NeurIPS 2023). The two ends of the arena are
+//! `memory/arena.rs`; operators that overwrite an input take its memory (recomputable in place). Under an allocator
+//! whose segments hold no such run, or that counts bytes alone, the tensor with the least cost per byte is evicted.
 
 use super::classes::{Classes, Touching};
 use super::{Ask, Scheme};
@@ -50,7 +50,7 @@ impl Scheme for Coop {
         if !window.is_empty() {
             return window;
         }
-        // No run is large enough. In one arena nothing helps then; between segments something may.
+        // No run is large enough. In one arena no eviction helps then; with several segments one may.
         if ask.memory.is_one_range() {
             return Vec::new();
         }
@@ -70,8 +70,8 @@ impl Scheme for Coop {
     }
 }
 
-/// The run of pieces of one segment that has `bytes` and costs least, the first of several: two ends move over the pieces. A
-/// piece without a cost ends a run.
+/// Returns the run of pieces of one segment that has `bytes` at the least cost, the first of several. Two ends move
+/// over the pieces. A piece without a cost ends a run.
 fn cheapest_window(pieces: &[Piece], costs: &[Option<f64>], bytes: u64) -> Option<std::ops::Range<usize>> {
     let mut best: Option<(f64, std::ops::Range<usize>)> = None;
     let (mut start, mut held) = (0, 0);
@@ -91,7 +91,7 @@ fn cheapest_window(pieces: &[Piece], costs: &[Option<f64>], bytes: u64) -> Optio
         if held < bytes {
             continue;
         }
-        // Summed anew, so that no rounding gathers over a long run of pieces.
+        // The sum is computed anew, so that rounding errors do not add up over a long run of pieces.
         let cost = costs[start..=end].iter().flatten().sum();
         if best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, start..end + 1));
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// All runs, tried one by one.
+    /// Returns the least cost of all runs, tried one by one.
     fn tried(pieces: &[Piece], costs: &[Option<f64>], bytes: u64) -> Option<f64> {
         let runs = (0..pieces.len()).flat_map(|start| (start + 1..=pieces.len()).map(move |end| start..end));
         let costs = runs.filter_map(|run| {

@@ -1,9 +1,11 @@
-//! DTE: as DTR with classes, but free memory that touches a tensor counts as the tensor's own, so that eviction prefers what
-//! makes a large hole; and what was made again often is kept a little longer.
+//! DTE: as DTR with classes, but free memory that touches a tensor counts as the tensor's own, so that eviction prefers
+//! tensors whose eviction makes a large hole; and tensors that were recomputed often are kept a little longer.
 //!
-//! `find_best_tensor` and `update_dsu_after_evict` in MegEngine's `imperative/src/impl/interpreter/interpreter_impl.cpp`, `eval_func`
-//! in its `tensor_info.h` (Hu and others, MegTaiChi, ICS 2022). Its estimate leaves out the tensor's own cost; OneFlow's form of DTE
-//! (`EvictAndFindPieceLoop` in `oneflow/core/vm/remat/allocator.cpp`), with which Coop is compared, adds it, and so does this one.
+//! `find_best_tensor` and `update_dsu_after_evict` in MegEngine's
+//! `imperative/src/impl/interpreter/interpreter_impl.cpp`, `eval_func` in its `tensor_info.h` (Hu and others,
+//! MegTaiChi, ICS 2022). MegEngine's estimate leaves out the tensor's own cost; OneFlow's form of DTE
+//! (`EvictAndFindPieceLoop` in `oneflow/core/vm/remat/allocator.cpp`), with which Coop is compared, adds it, and so
+//! does this one.
 
 use super::classes::{Classes, Touching};
 use super::{Ask, Scheme};
@@ -11,7 +13,7 @@ use crate::graph::StorageId;
 use crate::state::State;
 use rustc_hash::FxHashMap;
 
-/// By what each remake raises a tensor's cost (`param_recompute_times` of `eval_func`).
+/// The factor by which each recomputation raises a tensor's cost (`param_recompute_times` of `eval_func`).
 const REMADE: f64 = 1.0001;
 
 /// DTE.
@@ -48,7 +50,7 @@ impl Scheme for Dte {
     }
 }
 
-/// By the address of a block: the free bytes that touch it.
+/// Returns the free bytes that touch each block, by the block's address.
 fn free_beside(ask: &Ask<'_>) -> FxHashMap<u64, u64> {
     let pieces = ask.memory.pieces();
     let mut beside = FxHashMap::default();

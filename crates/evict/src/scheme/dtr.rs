@@ -1,5 +1,5 @@
-//! DTR with exact neighbourhoods: the tensor with the least cost, its evicted neighbourhood included, for its size and staleness
-//! goes first. MSPS counts the evicted ancestors alone, and no staleness.
+//! DTR with exact neighbourhoods: the tensor with the least cost, its evicted neighbourhood included, for its size and
+//! staleness is evicted first. MSPS counts only the evicted ancestors, without staleness.
 //!
 //! `DTR` in `simrd/simrd/heuristic/dtr.py` and `MSPS` in `simrd/simrd/heuristic/etc.py` of uwsampl/dtr-prototype (Kirisame and
 //! others, Dynamic Tensor Rematerialization, ICLR 2021; MSPS: Peng and others, Capuchin, ASPLOS 2020).

@@ -1,6 +1,6 @@
 //! DTR with classes: as `dtr`, but the evicted neighbourhood is estimated by the classes that the tensor touches.
 //!
-//! `DTREqClass` in `simrd/simrd/heuristic/dtr.py` of uwsampl/dtr-prototype: what the prototype in PyTorch runs.
+//! `DTREqClass` in `simrd/simrd/heuristic/dtr.py` of uwsampl/dtr-prototype: the scheme of the prototype in PyTorch.
 
 use super::classes::Classes;
 use super::{Ask, Scheme};

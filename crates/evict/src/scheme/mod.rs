@@ -1,4 +1,4 @@
-//! Schemes: which tensors make room.
+//! Schemes: they choose the tensors to evict.
 //!
 //! ```text
 //! dtr.rs        h_DTR, with the exact evicted neighbourhood; MSPS, with its ancestors alone
@@ -28,19 +28,19 @@ use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
 
-/// A refused request, as a scheme sees it.
+/// A refused request, as it is passed to a scheme.
 pub struct Ask<'a> {
     /// The tensors.
     pub state: &'a State<'a>,
     /// The memory that refused.
     pub memory: &'a dyn Memory,
-    /// The bytes asked for, as they would be placed.
+    /// The requested bytes, rounded as they would be placed.
     pub bytes: u64,
     pub(crate) searched: &'a Cell<u64>,
 }
 
 impl Ask<'_> {
-    /// Returns the storage that costs least, of several the one that is first in the list.
+    /// Returns the storage with the least cost, of several the first in the list.
     pub(crate) fn least(&self, mut cost: impl FnMut(StorageId) -> f64) -> Option<StorageId> {
         let mut best: Option<(StorageId, f64)> = None;
         for &storage in self.state.evictable() {
@@ -58,33 +58,33 @@ impl Ask<'_> {
     }
 }
 
-/// Chooses what makes room.
+/// Chooses the storages to evict.
 pub trait Scheme {
-    /// Chooses storages that can be evicted, one at least. None: the request cannot be met.
+    /// Returns at least one storage that can be evicted; none if the request cannot be met.
     fn choose(&mut self, ask: &Ask<'_>) -> Vec<StorageId>;
 
-    /// A storage was evicted, or the program let go of it.
+    /// Called when a storage was evicted, or the program released it.
     fn evicted(&mut self, state: &State<'_>, storage: StorageId) {
         self.changed(state, storage);
     }
 
-    /// A storage was made, for the first time or again.
+    /// Called when a storage was made, for the first time or again.
     fn made(&mut self, state: &State<'_>, storage: StorageId) {
         self.changed(state, storage);
     }
 
-    /// A storage has new children: an operator is about to run that reads it, and that writes to storages which were there
-    /// before. Any of them may be evicted, and the ways between them are new.
+    /// Called when a storage has new children: an operator is about to run that reads it, and that writes to existing
+    /// storages. Any of them may be evicted, and the edges between them are new.
     fn linked(&mut self, state: &State<'_>, storage: StorageId) {
         self.changed(state, storage);
     }
 
-    /// Any of these: what lies around the storage is another now.
+    /// Called at each of these three events: the neighbourhood of the storage has changed.
     fn changed(&mut self, state: &State<'_>, storage: StorageId) {
         let _ = (state, storage);
     }
 
-    /// Whether an operator that overwrites an input takes the input's memory for its output.
+    /// Returns whether an operator that overwrites an input takes the input's memory for its output.
     fn works_in_place(&self) -> bool {
         false
     }
@@ -95,21 +95,21 @@ pub trait Scheme {
 pub enum SchemeKind {
     /// Cost of a tensor and its evicted neighbourhood, by size and staleness.
     Dtr,
-    /// The same, the neighbourhood by classes.
+    /// Cost of a tensor and its evicted neighbourhood, estimated by classes, by size and staleness.
     DtrEq,
-    /// Its own cost alone, by size and staleness.
+    /// The tensor's own cost alone, by size and staleness.
     DtrLocal,
-    /// The least recently used.
+    /// The least recently used tensor.
     Lru,
-    /// The largest.
+    /// The largest tensor.
     Size,
-    /// Cost of what must be made again for it, by size.
+    /// Cost of the tensors that must be recomputed for it, by size.
     Msps,
-    /// As DTR, with the free memory beside it counted as its own.
+    /// Cost as with DTR, by size with the free memory beside the tensor and by staleness.
     Dte,
     /// The cheapest window of neighbours.
     Coop,
-    /// Ours.
+    /// Cost per byte that becomes usable (ours).
     Stitched,
 }
 
@@ -127,7 +127,7 @@ impl SchemeKind {
         Self::Stitched,
     ];
 
-    /// The name.
+    /// Returns the scheme's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -143,7 +143,7 @@ impl SchemeKind {
         }
     }
 
-    /// A scheme of that kind, for one run.
+    /// Makes a scheme of this kind, for one run.
     #[must_use]
     pub fn scheme(self) -> Box<dyn Scheme> {
         match self {
@@ -166,7 +166,7 @@ impl fmt::Display for SchemeKind {
     }
 }
 
-/// A name that no scheme has.
+/// The error of an unknown scheme's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no scheme `{name}`; there are {}, and all{suggestion}", names())]
 pub struct UnknownScheme {

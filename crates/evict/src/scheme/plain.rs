@@ -1,4 +1,4 @@
-//! Schemes that look at one tensor alone.
+//! Schemes that consider each tensor by itself.
 //!
 //! `DTRLocal` in `simrd/simrd/heuristic/dtr.py`, `LRU` and `LargestStorage` in `simrd/simrd/heuristic/etc.py` of
 //! uwsampl/dtr-prototype.
@@ -6,7 +6,7 @@
 use super::{Ask, Scheme};
 use crate::graph::StorageId;
 
-/// `h_DTR^local`: the least cost for its size and staleness.
+/// `h_DTR^local`: evicts the tensor with the least cost for its size and staleness.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DtrLocal;
 
@@ -20,7 +20,7 @@ impl Scheme for DtrLocal {
     }
 }
 
-/// The least recently used.
+/// Evicts the least recently used tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lru;
 
@@ -30,7 +30,7 @@ impl Scheme for Lru {
     }
 }
 
-/// The largest.
+/// Evicts the largest tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size;
 

@@ -1,13 +1,13 @@
-//! Exact evicted neighbourhoods: what is not in memory and would have to be made for a tensor (its evicted ancestors), or would
-//! need the tensor to be made (its evicted descendants), and what these cost.
+//! Exact evicted neighbourhoods and their costs: the tensors not in memory that would have to be recomputed for a
+//! tensor (its evicted ancestors), and those that need the tensor to be recomputed (its evicted descendants).
 //!
-//! After `Region` in `simrd/simrd/optimization/region.py` of uwsampl/dtr-prototype. There every change rebuilds the regions at
-//! its border; here they are forgotten, and built again when they are asked for.
+//! After `Region` in `simrd/simrd/optimization/region.py` of uwsampl/dtr-prototype. In simrd every change rebuilds the
+//! regions at its border; here the regions are dropped, and rebuilt when they are needed.
 
 use crate::graph::StorageId;
 use crate::state::State;
 
-/// The way that is gone from a tensor.
+/// The direction of a walk from a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Up,
@@ -17,28 +17,28 @@ enum Way {
 /// The costs of evicted neighbourhoods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Regions {
-    /// By storage: the cost of the evicted ancestors, and of the evicted descendants, where they are known.
+    /// For each storage, the cost of the evicted ancestors, and of the evicted descendants, if they are known.
     known: Vec<[Option<u64>; 2]>,
-    /// By storage: the last walk that met it.
+    /// For each storage, the last walk that met it.
     met: Vec<u64>,
     walk: u64,
     stack: Vec<StorageId>,
-    /// What is in memory at the border of the last walk.
+    /// The storages in memory at the border of the last walk.
     border: Vec<StorageId>,
 }
 
 impl Regions {
-    /// The cost of a storage's evicted ancestors.
+    /// Returns the cost of a storage's evicted ancestors.
     pub(super) fn ancestors(&mut self, state: &State<'_>, storage: StorageId) -> u64 {
         self.cost(state, storage, Way::Up)
     }
 
-    /// The cost of a storage's evicted descendants.
+    /// Returns the cost of a storage's evicted descendants.
     pub(super) fn descendants(&mut self, state: &State<'_>, storage: StorageId) -> u64 {
         self.cost(state, storage, Way::Down)
     }
 
-    /// A storage was evicted or made: what lies at the border of its neighbourhood has another one.
+    /// Drops the known costs at the border of a storage's neighbourhood, after it was evicted or made.
     pub(super) fn changed(&mut self, state: &State<'_>, storage: StorageId) {
         self.fit(state);
         self.known[storage.index()] = [None; 2];
@@ -60,7 +60,7 @@ impl Regions {
         cost
     }
 
-    /// Walks from a storage through all evicted ones of a way. Returns their cost.
+    /// Walks from a storage through all evicted ones in a direction. Returns their cost.
     fn walk(&mut self, state: &State<'_>, storage: StorageId, way: Way) -> u64 {
         self.walk += 1;
         self.border.clear();

@@ -1,17 +1,18 @@
-//! Ours, for memory in which free bytes can be joined wherever they lie: the least cost per byte that becomes usable goes, and no
-//! window is looked for.
+//! Our scheme, for memory in which free bytes can be joined wherever they are: it evicts the tensor with the least cost
+//! per byte that becomes usable, and searches for no window.
 //!
-//! - **Cost**: the tensor's own and that of its evicted ancestors, which must be made before it. Evicted descendants, which DTR adds,
-//!   need the tensor only if they are needed themselves.
-//! - **Bytes**: joined memory is mapped in granules of 2 MiB, so a byte is usable once its granule is free: what a tensor frees is the
-//!   granules that become free with it, free neighbours included. A small request is served inside a granule, and there the
-//!   range that becomes free counts. What frees no granule yet still brings one nearer: half of its bytes count at least.
-//! - **Staleness** counts by its square root. Without it, what is read next goes as easily as what is read last; as it stands in DTR it
-//!   outweighs the cost.
-//! - **What the program let go of** costs half: it is needed for others alone.
+//! - **Cost**: the tensor's own and that of its evicted ancestors, which must be recomputed before it. Evicted
+//!   descendants, which DTR adds, need the tensor only if they are needed themselves.
+//! - **Bytes**: joined memory is mapped in granules of 2 MiB, so a byte is usable once its granule is free: what a
+//!   tensor frees is the granules that become free with it, free neighbours included. A small request is served inside
+//!   a granule, and there the range that becomes free counts. A tensor that frees no granule brings one nearer to being
+//!   free: at least half of its bytes count.
+//! - **Staleness** counts by its square root. Without staleness, a tensor that is read next is evicted as easily as one
+//!   that is read last; at full weight, as in DTR, it outweighs the cost.
+//! - **Tensors that the program released** cost half: they are needed only to recompute others.
 //! - Operators that overwrite an input take its memory, as in Coop.
 //!
-//! Each of these was measured beside its alternatives (docs/eviction.md).
+//! Each of these rules was measured beside its alternatives (docs/eviction.md).
 
 use super::regions::Regions;
 use super::{Ask, Scheme};
@@ -22,9 +23,9 @@ use rustc_hash::FxHashMap;
 
 /// Requests up to this are served inside granules (`kSmallSize` of PyTorch's allocator), in bytes.
 const SMALL: u64 = 1 << 20;
-/// The cost of what the program let go of, as a part.
+/// The factor for the cost of a tensor that the program released.
 const LET_GO: f64 = 0.5;
-/// The part of a tensor's bytes that counts at least.
+/// The least part of a tensor's bytes that counts.
 const PROMISED: f64 = 0.5;
 
 /// Cost per usable byte.
@@ -58,7 +59,7 @@ impl Scheme for Stitched {
     }
 }
 
-/// By the address of a block: the bytes that its eviction makes usable for a request of `bytes`.
+/// Returns the bytes that each block's eviction makes usable for a request of `bytes`, by the block's address.
 fn usable(pieces: &[Piece], granule: u64, bytes: u64) -> FxHashMap<u64, u64> {
     let whole = |from: u64, to: u64| (to / granule * granule).saturating_sub(from.next_multiple_of(granule));
     let mut found = FxHashMap::default();

@@ -1,7 +1,8 @@
-//! The locations as an integer program: an offset for each buffer, and for each two that are live together which lies below.
+//! The locations as an integer program: an offset for each buffer, and for each two that are live together, which is
+//! below.
 //!
-//! Owns: the program, and how a solution becomes offsets. HiGHS solves within a tolerance, so its offsets say only which buffer lies
-//! below which; each is then put as low as these allow.
+//! Owns: the program, and how a solution becomes offsets. HiGHS solves within a tolerance, so its offsets give only the
+//! order of buffers; each is then placed as low as this order allows.
 
 use super::{Columns, SCALE, minimise};
 use seamalloc_plan::{Plan, Problem};
@@ -10,8 +11,8 @@ use std::time::Instant;
 /// The most pairs of buffers that are live together.
 const MAX_PAIRS: usize = 200_000;
 
-/// Tries to improve a plan of buffers without gaps, alignments and fixed offsets until `end`. Returns it with whether it is known to be the
-/// best; `None`: there are too many pairs, or HiGHS has no solution.
+/// Tries to improve a plan of buffers without gaps, alignments and fixed offsets until `end`. Returns the plan with
+/// whether it is proven to be the best; `None` if there are too many pairs, or HiGHS has no solution.
 pub(crate) fn locate(problem: &Problem, plan: &Plan, bound: u64, end: Instant) -> Option<(Plan, bool)> {
     let buffers = problem.buffers();
     let mut pairs = Vec::new();
@@ -42,7 +43,7 @@ pub(crate) fn locate(problem: &Problem, plan: &Plan, bound: u64, end: Instant) -
     for ((first, second), choice) in pairs.iter().zip(&choices) {
         let (low, high) = (offsets[*first], offsets[*second]);
         let (size, other) = (figure(buffers[*first].size), figure(buffers[*second].size));
-        // Chosen: the first ends before the second begins. Otherwise the other way round.
+        // If chosen, the first ends before the second begins; otherwise the other way round.
         columns.program.add_row(..=SCALE - size, [(low, 1.0), (high, -1.0), (*choice, SCALE)]);
         columns.program.add_row(..=-other, [(high, 1.0), (low, -1.0), (*choice, -SCALE)]);
     }

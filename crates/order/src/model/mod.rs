@@ -16,22 +16,22 @@ pub(crate) use order::improve;
 use highs::{Col, HighsModelStatus, HighsSolutionStatus, RowProblem, Sense};
 use std::time::Instant;
 
-/// How exactly HiGHS solves: its tolerance for constraints, relative to figures of about [`SCALE`].
+/// The tolerance of HiGHS for constraints, relative to figures of about [`SCALE`].
 const TOLERANCE: f64 = 1e-6;
-/// Bytes are divided so that the largest figure is about this one.
+/// The largest figure, to which bytes are scaled.
 const SCALE: f64 = 1e3;
 
-/// What HiGHS came to.
+/// The result of HiGHS.
 struct Solved {
     /// The value of each column, if there is a solution.
     columns: Option<Vec<f64>>,
-    /// No solution is better.
+    /// The proven bound of all solutions.
     bound: f64,
     /// Whether the solution is the best, within the tolerance.
     is_optimal: bool,
 }
 
-/// Minimises, from a first solution on, until `end`. `None`: HiGHS refused the program, which it should not.
+/// Minimises, from a first solution on, until `end`. Returns `None` if HiGHS refused the program, which is unexpected.
 fn minimise(program: RowProblem, first: &[f64], end: Instant) -> Option<Solved> {
     let mut model = program.try_optimise(Sense::Minimise).ok()?;
     model.make_quiet();
@@ -58,13 +58,13 @@ struct Columns {
 }
 
 impl Columns {
-    /// A number from `low` to `high`.
+    /// Adds a column for a number from `low` to `high`.
     fn number(&mut self, cost: f64, low: f64, high: f64, first: f64) -> Col {
         self.first.push(first);
         self.program.add_column(cost, low..=high)
     }
 
-    /// 0 or 1.
+    /// Adds a column for 0 or 1.
     fn choice(&mut self, first: bool) -> Col {
         self.first.push(f64::from(u8::from(first)));
         self.program.add_integer_column(0.0, 0..=1)

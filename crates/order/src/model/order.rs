@@ -1,5 +1,5 @@
-//! The order as an integer program: for each task and step whether the task runs there (*generate*), for each storage and step whether it
-//! is kept from the step before (*preserve*). The peak over all steps is to be least.
+//! The order as an integer program: for each task and step whether the task runs there (*generate*), for each storage
+//! and step whether it is kept from the step before (*preserve*). The peak over all steps is minimised.
 //!
 //! Owns: the program, with the windows of each task (as soon and as late as possible), and how a solution becomes an order. One task runs
 //! at each step, so the outputs of a task need no choice of their own.
@@ -11,7 +11,7 @@ use crate::reach::Reach;
 use highs::Col;
 use std::time::Instant;
 
-/// The most choices of a program: with more, HiGHS does not end its first relaxation in any time that is given here.
+/// The most choices of a program: with more, HiGHS does not finish its first relaxation within the usual time limits.
 const MAX_CHOICES: usize = 400_000;
 
 /// Tries to improve an order, and the bound, until `end`.
@@ -33,7 +33,7 @@ pub(crate) fn improve(instance: &Instance, found: Found, end: Instant) -> Found 
         }
     }
     let proven = instance.base + (solved.bound * (1.0 - TOLERANCE) * unit).max(0.0) as u64;
-    // Where HiGHS says that it is the best, it is so within the tolerance; the bound is told as the peak then.
+    // If HiGHS reports the best solution, it is so within the tolerance; the bound is then the peak.
     best.bound = if solved.is_optimal { best.peak } else { best.bound.max(proven.min(best.peak)) };
     best
 }
@@ -64,7 +64,7 @@ impl Windows {
     }
 }
 
-/// The columns of things that have a window: one a step.
+/// The columns of tasks or storages with windows: one for each step.
 struct Steps {
     from: usize,
     columns: Vec<Col>,
@@ -100,7 +100,7 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
         let last = storage.users.iter().map(|user| place[*user as usize]).max().unwrap_or(0);
         let last = if storage.is_kept { steps } else { last };
         let is_live = |step: usize| made.is_none_or(|made| made < step) && step <= last;
-        // Whole where the tasks' choices are: it follows each of them.
+        // The column is whole if the tasks' choices are: it follows from them.
         let mut column = |step| columns.number(0.0, 0.0, 1.0, f64::from(u8::from(is_live(step))));
         kept.push(Steps { from: *from, columns: (*from..=*to).map(&mut column).collect() });
     }
@@ -124,7 +124,7 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
             let made = storage.maker.and_then(|maker| tasks[maker as usize].at(before?));
             let sources = was.into_iter().chain(made);
             if storage.maker.is_some() || was.is_some() {
-                // Kept: it was kept or generated the step before. A result stays.
+                // A kept storage was kept or generated at the step before. A result stays.
                 let row = sources.map(|column| (column, -1.0)).chain([(now, 1.0)]);
                 if storage.is_kept {
                     program.add_row(0..=0, row)
@@ -145,7 +145,7 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
             if own.iter().any(|storage| instance.tasks[task].uses.contains(storage)) {
                 continue;
             }
-            // No storage says that it runs before: by each step it ran if this one did by the next.
+            // No storage requires the predecessor to run before: by each step it ran if this task ran by the next.
             for step in windows.tasks[task].0..=windows.tasks[task].1 {
                 let runs = tasks[task].until(step).map(|column| (column, 1.0));
                 let ran = step.checked_sub(1).into_iter().flat_map(|step| tasks[*before as usize].until(step));
@@ -156,7 +156,7 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
     (columns, tasks)
 }
 
-/// The order of a solution, if it is one.
+/// Returns the order of a solution, if it is valid.
 fn read(instance: &Instance, windows: &Windows, tasks: &[Steps], values: &[f64]) -> Option<Vec<u32>> {
     let mut order = vec![None; instance.tasks.len()];
     let mut place = vec![0; instance.tasks.len()];

@@ -1,4 +1,4 @@
-//! Branch and bound: a plan of the least peak, and the proof that none is lower.
+//! Branch and bound: finds a plan of the least peak, and proves that none is lower.
 //!
 //! Owns: which capacities are tried, in what order, and for how long. The search at one capacity is MiniMalloc's (M. D.
 //! Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine Learning", ASPLOS 2023;
@@ -31,15 +31,15 @@ impl Order {
     pub(crate) const ALL: [Self; 3] = [Self::Wat, Self::Taw, Self::Twa];
 }
 
-/// The most buffers that are searched: each may take a level of the recursion.
+/// The most buffers in a search: each may take a level of the recursion.
 const MOST: usize = 20_000;
-/// Bytes of the stack of a thread that searches: 4 KiB for each level, and some for the rest. Pages that are not used are
-/// never taken.
+/// Bytes of the stack of a thread that searches: 4 KiB for each level, and 4 MiB for the rest. Unused pages take no
+/// memory.
 pub(crate) const STACK: usize = MOST * 4096 + (4 << 20);
-/// Each round looks at so many times more partial plans than the one before (`RoundRobin`).
+/// Each round explores this many times as many partial plans as the one before (`RoundRobin`).
 const MORE: u64 = 2;
 
-/// Whether the problem is small enough.
+/// Returns whether the problem is small enough for a search.
 pub(crate) fn is_searched(instance: &Instance) -> bool {
     instance.can_be_listed() && (1..=MOST).contains(&instance.len())
 }
@@ -57,12 +57,12 @@ pub(crate) fn exact(instance: &Instance, search: &Search, order: Order) {
         if targets.is_empty() {
             return;
         }
-        // What is begun again was for nothing, unless there is something else to be tried.
+        // A restarted search wastes its work, unless there is another target to try.
         let limit = if targets.len() > 1 { nodes } else { u64::MAX };
         for target in targets {
             match solver.solve(target, order, limit) {
                 Answer::Found => search.offer(plan(instance, &solver.solution)),
-                // With windows two buffers may interlock in ways that are not searched.
+                // With windows two buffers may interlock in ways that the search does not cover.
                 Answer::None if !instance.has_windows => {
                     search.raise(target.saturating_add(1).next_multiple_of(instance.step()));
                 }
@@ -73,14 +73,14 @@ pub(crate) fn exact(instance: &Instance, search: &Search, order: Order) {
     }
 }
 
-/// The capacities that are tried: what is asked for; else the least that is possible, one byte less than what is reached,
-/// and the middle.
+/// Returns the capacities to try: the requested one; else the least possible one, one byte less than the best peak, and
+/// the middle.
 fn targets(instance: &Instance, search: &Search) -> Vec<u64> {
     let (lower, peak) = (search.lower(), search.peak());
     if let Some(capacity) = search.capacity().filter(|capacity| *capacity >= lower) {
         return vec![capacity];
     }
-    // Offsets are sums of sizes: no peak is between two multiples of what divides all.
+    // Offsets are sums of sizes: every peak is a multiple of their common divisor.
     let step = instance.step();
     let lower = lower.next_multiple_of(step);
     let upper = if peak == u64::MAX { instance.sizes.iter().sum() } else { peak - 1 } / step * step;

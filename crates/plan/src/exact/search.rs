@@ -1,6 +1,6 @@
 //! The search for a plan of at most so many bytes.
 //!
-//! Owns: which buffer is placed next, and which need not be tried. It is the depth-first search of `SolverImpl` in
+//! Owns: which buffer is placed next, and which can be skipped. The search is the depth-first search of `SolverImpl` in
 //! google/minimalloc's `src/solver.cc` (Apache-2.0).
 
 use super::Order;
@@ -10,21 +10,21 @@ use crate::neighbours::Instance;
 use crate::search::Search;
 use std::cmp::Reverse;
 
-/// How many partial plans are looked at before the clock is asked again.
+/// The number of partial plans between two checks of the clock.
 const CLOCK: u64 = 64;
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// There is a plan.
+    /// A plan exists.
     Found,
-    /// There is none.
+    /// No plan exists.
     None,
-    /// Not known: too many partial plans were looked at, or the search is over.
+    /// Not known: the limit of partial plans was reached, or the search is over.
     TooLong,
 }
 
-/// A buffer to be placed: the lowest offset that it can have, and its rank, by which those of equal offsets are tried.
+/// A buffer to be placed: the lowest offset that it can have, and its rank, which orders candidates of equal offsets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     lowest: u64,
@@ -36,9 +36,9 @@ pub(super) struct Solver<'a> {
     state: State<'a>,
     search: &'a Search,
     order: Order,
-    /// Partial plans that may still be looked at.
+    /// The number of partial plans that may still be explored.
     nodes: u64,
-    /// The offsets that were found.
+    /// The offsets of the plan found.
     pub(super) solution: Vec<u64>,
 }
 
@@ -48,8 +48,8 @@ impl<'a> Solver<'a> {
         Self { state, search, order: Order::Wat, nodes: 0, solution: vec![NOWHERE; instance.len()] }
     }
 
-    /// Looks for a plan of at most `capacity` bytes, at no more than so many partial plans. Its offsets are then
-    /// [`solution`](Self::solution).
+    /// Searches for a plan of at most `capacity` bytes, exploring at most `nodes` partial plans. If one is found, its
+    /// offsets are in [`solution`](Self::solution).
     pub(super) fn solve(&mut self, capacity: u64, order: Order, nodes: u64) -> Answer {
         self.state.set_capacity(capacity);
         (self.order, self.nodes) = (order, nodes);
@@ -58,7 +58,7 @@ impl<'a> Solver<'a> {
         self.solve_parts(&parts, &all)
     }
 
-    /// Solves parts of time that nothing ties together, each by itself.
+    /// Solves independent parts of time, each by itself.
     fn solve_parts(&mut self, parts: &[u32], buffers: &[u32]) -> Answer {
         let mut answer = Answer::Found;
         for (from, to) in parts.iter().zip(parts.iter().skip(1)) {
@@ -95,9 +95,9 @@ impl<'a> Solver<'a> {
         self.descend(&buffers, &ranks, within, Candidate { lowest: 0, rank: 0 })
     }
 
-    /// Places one buffer after the other (`SearchSolutions`). `last` was placed last; in each plan that is looked at,
-    /// buffers are placed by offset and then by rank, so that no plan is looked at in two orders (canonical solutions).
-    /// `before` are the ranks of those that may still have to be placed.
+    /// Places one buffer after the other (`SearchSolutions`). `last` was placed last. Buffers are placed by offset and
+    /// then by rank, so that no plan is explored in two orders (canonical solutions). `before` has the ranks of the
+    /// buffers that may still have to be placed.
     fn descend(&mut self, buffers: &[u32], before: &[u32], within: (u32, u32), last: Candidate) -> Answer {
         if self.nodes == 0 || self.is_of_no_use() {
             return Answer::TooLong;
@@ -119,8 +119,8 @@ impl<'a> Solver<'a> {
             }
             return Answer::Found;
         }
-        // Of those that are not below this end another buffer could lie below: there is a plan as good in which it does
-        // (dominance).
+        // Below a candidate that is not below this end, another buffer could be placed: some plan with that buffer
+        // there is as good (dominance).
         let of_rank = |rank: u32| Candidate { lowest: state.lowest[buffers[rank as usize] as usize], rank };
         let is_tried = |candidate: &Candidate| candidate.lowest < lowest_end && *candidate >= last;
         let mut candidates: Vec<_> = left.iter().map(|rank| of_rank(*rank)).filter(is_tried).collect();
@@ -138,7 +138,7 @@ impl<'a> Solver<'a> {
             if answer != Answer::None {
                 return answer;
             }
-            // Nothing will lie above it, so that its place is in no other's way (hatless pruning).
+            // No buffer will be above it, so its place affects no other (hatless pruning).
             if mark.is_hatless {
                 break;
             }
@@ -146,14 +146,15 @@ impl<'a> Solver<'a> {
         Answer::None
     }
 
-    /// Whether the search is over, or another thread found or proved meanwhile what is searched for.
+    /// Returns whether the search is over, or another thread has found or proved the answer.
     fn is_of_no_use(&self) -> bool {
         let is_over = if self.nodes.is_multiple_of(CLOCK) { self.search.is_over() } else { self.search.was_ended() };
         let capacity = self.state.capacity();
         is_over || capacity >= self.search.peak() || capacity < self.search.lower()
     }
 
-    /// Goes on behind a buffer: in one, or in the parts into which time falls without it (`DynamicallyDecompose`).
+    /// Continues behind a placed buffer: as one part, or in the parts into which time falls without it
+    /// (`DynamicallyDecompose`).
     fn go_on(&mut self, buffer: u32, buffers: &[u32], left: &[u32], within: (u32, u32), last: Candidate) -> Answer {
         self.solution[buffer as usize] = last.lowest;
         let mut parts = Vec::new();

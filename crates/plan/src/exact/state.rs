@@ -1,31 +1,31 @@
-//! What a partial plan says of the rest: the lowest offset that each buffer can still have, and of each section the lowest
-//! free byte and the bytes that are still to come.
+//! The state of a partial plan: the lowest offset that each remaining buffer can have, and for each section the lowest
+//! free byte and the bytes still to be placed.
 //!
-//! Owns: placing a buffer, and taking it back. The rules are those of `SolverImpl` in google/minimalloc's `src/solver.cc`
+//! Owns: placing a buffer, and undoing it. The rules are those of `SolverImpl` in google/minimalloc's `src/solver.cc`
 //! (Apache-2.0), each named at its function.
 
 use crate::fit::NOWHERE;
 use crate::neighbours::Instance;
 
-/// A partial plan. Buffers are placed from the lowest offset up, so that each rests on others or on the ground.
+/// A partial plan. Buffers are placed from the lowest offset up, so that each rests on others or on offset 0.
 pub(super) struct State<'a> {
     pub(super) instance: &'a Instance,
-    /// No end of a buffer is above.
+    /// The limit for the end of every buffer.
     capacity: u64,
-    /// Where buffers are placed; `NOWHERE`: it is not.
+    /// The offset of each buffer; `NOWHERE` if it is not placed.
     pub(super) offsets: Vec<u64>,
-    /// The lowest offset that each buffer can have, above those that are placed.
+    /// The lowest offset that each buffer can have above the placed ones.
     pub(super) lowest: Vec<u64>,
-    /// In each section nothing more can be placed below.
+    /// The offset in each section below which no buffer can be placed any more.
     floors: Vec<u64>,
     /// Bytes that are to be placed in each section.
     pub(super) to_come: Vec<u64>,
-    /// Buffers to be placed that are live both in a section and in the next one.
+    /// The number of remaining buffers that are live both in a section and in the next one.
     crossing: Vec<u32>,
-    /// The buffers of each section, one section behind the other, and where each begins.
+    /// The buffers of each section, one section after the other, and the index of each section's first.
     members: Vec<u32>,
     starts: Vec<u32>,
-    /// What was, to be put back.
+    /// Earlier values, to undo changes.
     old_lowest: Vec<(u32, u64)>,
     old_floors: Vec<(u32, u64)>,
     /// Sections in which the floor may rise, and the last round in which each was noted.
@@ -34,14 +34,14 @@ pub(super) struct State<'a> {
     round: u32,
 }
 
-/// How far the lists of what was had come.
+/// The lengths of the lists of earlier values at some moment.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     lowest: usize,
     floors: usize,
-    /// Whether no buffer that is to be placed needs memory at the same time: nothing will lie above.
+    /// Whether no remaining buffer needs memory at the same time, so that none will be above.
     pub(super) is_hatless: bool,
-    /// Whether all sections still have room.
+    /// Whether all sections still have room for the remaining buffers.
     pub(super) has_room: bool,
 }
 
@@ -88,38 +88,38 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Looks for plans of at most so many bytes. Nothing is placed.
+    /// Sets the limit of the plans in bytes. No buffer is placed.
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
     }
 
-    /// The bytes that plans may need.
+    /// Returns the limit of the plans in bytes.
     pub(super) fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// The bytes that are to be placed in the fullest section of a buffer (`SubSolve`).
+    /// Returns the bytes still to be placed in the fullest section of a buffer (`SubSolve`).
     pub(super) fn most_to_come(&self, buffer: u32) -> u64 {
         let spans = self.instance.sections.of(buffer).iter();
         let sections = spans.flat_map(|span| &self.to_come[span.first as usize..span.end as usize]);
         sections.copied().max().unwrap_or(0)
     }
 
-    /// The bytes that are to be placed in the fullest of these sections.
+    /// Returns the bytes still to be placed in the fullest of these sections.
     pub(super) fn most_to_come_within(&self, within: (u32, u32)) -> u64 {
         self.to_come[within.0 as usize..within.1 as usize].iter().copied().max().unwrap_or(0)
     }
 
-    /// Whether another buffer that is like this one in all is to be placed before it: such buffers can change places, so
+    /// Returns whether an identical buffer is to be placed before this one: identical buffers can change places, so
     /// that one order of them is enough (`sym_predecessor` in omnimalloc's `supermalloc.cpp`).
     pub(super) fn is_behind_its_twin(&self, buffer: u32) -> bool {
         self.instance.twins[buffer as usize].is_some_and(|twin| self.offsets[twin as usize] == NOWHERE)
     }
 
-    /// Whether all sections have room with the buffer at the lowest offset that it can have, before it is followed what
-    /// that means for the others (`can_allocate_at` in omnimalloc's `supermalloc.cpp`). What is to come in each section has
-    /// to fit above its floor, and above the offset, since none that follows is lower (`Check`: section inference, monotonic
-    /// floor). `most` is to come in the fullest section of those that are searched.
+    /// Returns whether all sections have room with the buffer at its lowest offset, before the effects on other buffers
+    /// are computed (`can_allocate_at` in omnimalloc's `supermalloc.cpp`). The bytes to be placed in each section have
+    /// to fit above its floor, and above the offset, since no later buffer is lower (`Check`: section inference,
+    /// monotonic floor). `most` is to be placed in the fullest of the searched sections.
     pub(super) fn may_be_placed(&self, buffer: u32, within: (u32, u32), most: u64) -> bool {
         let offset = self.lowest[buffer as usize];
         let own = self.instance.sections.of(buffer).iter().all(|span| {
@@ -138,7 +138,7 @@ impl<'a> State<'a> {
         own && (offset + most <= self.capacity || others())
     }
 
-    /// Places a buffer at the lowest offset that it can have, and follows what that means for the others.
+    /// Places a buffer at its lowest offset, and computes the effects on the others.
     pub(super) fn place(&mut self, buffer: u32) -> Mark {
         let mut mark =
             Mark { lowest: self.old_lowest.len(), floors: self.old_floors.len(), is_hatless: true, has_room: true };
@@ -149,7 +149,7 @@ impl<'a> State<'a> {
         mark
     }
 
-    /// Takes the buffer back that was placed last.
+    /// Undoes the placing of the last buffer.
     pub(super) fn take_back(&mut self, buffer: u32, mark: Mark) {
         while self.old_floors.len() > mark.floors {
             let Some((section, floor)) = self.old_floors.pop() else { break };
@@ -167,7 +167,8 @@ impl<'a> State<'a> {
         self.offsets[buffer as usize] = NOWHERE;
     }
 
-    /// Every buffer to be placed that needs memory at the same time lies above (`UpdateMinOffsets`), as long as there is room.
+    /// Raises the lowest offset of every remaining buffer that needs memory at the same time (`UpdateMinOffsets`), as
+    /// long as there is room.
     fn raise_lowest(&mut self, buffer: u32, offset: u64, mark: &mut Mark) {
         self.round += 1;
         self.risen.clear();
@@ -184,7 +185,7 @@ impl<'a> State<'a> {
                 continue;
             }
             let lowest = above.next_multiple_of(instance.alignments[at]);
-            // A buffer that has its offset in any case would have to be moved.
+            // A buffer with a fixed offset would have to be moved.
             if instance.fixed[at].is_some() || lowest + instance.sizes[at] > self.capacity {
                 mark.has_room = false;
                 return;
@@ -202,9 +203,9 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Sections of the buffer have their floor at its end. No floor is below the lowest offset of what is to come
-    /// (`UpdateSectionData`), and what is to come has to fit above it; of the other sections
-    /// [`may_be_placed`](Self::may_be_placed) knows that.
+    /// Raises the floors of the buffer's sections to its end. No floor is below the lowest offset of the remaining
+    /// buffers (`UpdateSectionData`), which have to fit above it; [`may_be_placed`](Self::may_be_placed) checks this
+    /// for the other sections.
     fn raise_floors(&mut self, buffer: u32, offset: u64, mark: &mut Mark) {
         for span in self.instance.sections.of(buffer) {
             for section in span.first..span.end {
@@ -239,8 +240,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// A buffer was placed: it no longer ties its sections together. Calls `found` with each section before which
-    /// nothing ties it to the one before it (`DynamicallyDecompose`).
+    /// Unties the sections of a placed buffer. Calls `found` with each section that no remaining buffer shares with the
+    /// section before it (`DynamicallyDecompose`).
     pub(super) fn untie(&mut self, buffer: u32, mut found: impl FnMut(u32)) {
         let (first, end) = self.instance.sections.hull(buffer);
         for section in first..end.saturating_sub(1) {
@@ -252,13 +253,13 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The buffer is taken back.
+    /// Ties the sections of a buffer again, when it is undone.
     pub(super) fn tie(&mut self, buffer: u32) {
         let (first, end) = self.instance.sections.hull(buffer);
         self.crossing[first as usize..end.saturating_sub(1) as usize].iter_mut().for_each(|crossing| *crossing += 1);
     }
 
-    /// The sections before which nothing ties them to the one before, from the first on, and the end.
+    /// Returns the sections at which independent parts begin, from the first on, and the end.
     pub(super) fn parts(&self) -> Vec<u32> {
         let sections = self.crossing.len() as u32;
         let inner = (1..sections).filter(|section| self.crossing[*section as usize - 1] == 0);

@@ -1,6 +1,6 @@
-//! A region of addresses, or of offsets in a file, of which the lowest that are free are used next.
+//! A region of addresses, or of offsets in a file. A request gets the lowest free ones.
 //!
-//! Owns: which of them are free. It does not know what lies there.
+//! Owns: which of them are free. The caller knows what lies there.
 
 use std::collections::{BTreeMap, BTreeSet};
 

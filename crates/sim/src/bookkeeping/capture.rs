@@ -12,9 +12,8 @@
 //! | query or synchronize an event recorded in the captured stream | no | no | no |
 //! | synchronizing the device | no | no | no |
 //!
-//! A refused call invalidates the capture. A thread can loosen these rules for itself (`exchange_mode`): in
-//! thread-local mode it is bound by captures that it began itself, in relaxed mode by none. The last four rows always
-//! hold.
+//! A refused call invalidates the capture. A thread can loosen these rules for itself (`exchange_mode`): captures that
+//! it began bind it in thread-local mode, and none in relaxed mode. The last four rows always hold.
 
 use std::thread::{self, ThreadId};
 
@@ -23,18 +22,18 @@ use rustc_hash::FxHashMap;
 use super::refusal::{Answer, Refusal, refuse};
 use seamalloc_driver::{CaptureMode, Status, StreamId};
 
-/// A capture is begun of a stream that is captured already, or ended without having been begun.
+/// The status if a capture is begun of a stream that is captured already, or ended without having been begun.
 pub(crate) const ILLEGAL_STATE: Status = Status(401);
-/// A captured stream waits for work outside of the capture.
+/// The status if a captured stream waits for work outside of the capture.
 pub(crate) const STREAM_CAPTURE_ISOLATION: Status = Status(905);
-/// An event is queried that marks a place in a graph.
+/// The status of a query of an event that marks a place in a graph.
 pub(crate) const CAPTURED_EVENT: Status = Status(907);
-/// A capture that is not relaxed is ended by a thread that did not begin it.
+/// The status if a capture that is not relaxed is ended by a thread that did not begin it.
 pub(crate) const STREAM_CAPTURE_WRONG_THREAD: Status = Status(908);
 
 #[derive(Debug)]
 struct Capture {
-    /// The stream of which it was begun, then those that joined by waiting for an event of the capture.
+    /// The stream of which the capture was begun, then the streams that joined by waiting for an event of the capture.
     streams: Vec<StreamId>,
     mode: CaptureMode,
     thread: ThreadId,
@@ -127,7 +126,7 @@ impl Captures {
         self.invalidate(|_| true)
     }
 
-    /// Sets the mode of the calling thread. Returns the one before.
+    /// Sets the mode of the calling thread. Returns the previous mode.
     pub(crate) fn exchange_mode(&mut self, mode: CaptureMode) -> CaptureMode {
         let thread = thread::current().id();
         let before = match mode {
@@ -142,7 +141,7 @@ impl Captures {
         (thread, self.modes.get(&thread).copied().unwrap_or_default())
     }
 
-    /// Returns whether work given to `stream` runs. During a capture it does not.
+    /// Returns whether work given to `stream` runs; `false` during a capture.
     pub(crate) fn check_work(&self, stream: StreamId) -> Answer<bool> {
         match self.position(stream).and_then(|at| self.on.get(at)) {
             None => Ok(true),
@@ -161,8 +160,8 @@ impl Captures {
         Err(refuse(CAPTURED_EVENT, format!("the event was recorded in a capture of stream {stream}")))
     }
 
-    /// Returns whether the wait of `stream` for a recorded event is a real one. `captured` is the stream in whose
-    /// capture the event was recorded; a wait for such an event makes `stream` join the capture.
+    /// Returns whether the wait of `stream` for a recorded event takes effect on the stream. `captured` is the stream
+    /// in whose capture the event was recorded; a wait for such an event makes `stream` join the capture.
     pub(crate) fn check_wait(&mut self, stream: StreamId, captured: Option<StreamId>) -> Answer<bool> {
         let (own, other) = (self.position(stream), captured.and_then(|stream| self.position(stream)));
         match (own, captured) {

@@ -12,7 +12,7 @@ use seamalloc_driver::units::format_bytes;
 pub struct Range {
     /// The first address.
     pub address: u64,
-    /// How many there are.
+    /// The number of addresses.
     pub size: u64,
 }
 
@@ -49,8 +49,9 @@ pub enum Fault {
         /// The kernel's stream.
         stream: StreamId,
     },
-    /// A kernel uses memory that the allocator filled last: freed memory, or the bytes around an allocation. It is legal for
-    /// the driver, and always a mistake of the program. Only guard mode fills memory, and only the simulated GPU sees this.
+    /// A kernel uses memory that the allocator filled last: freed memory, or the bytes around an allocation. The driver
+    /// allows this use, but it is always a mistake of the program. Only guard mode fills memory, and only the simulated
+    /// GPU sees this.
     MarkedUse {
         /// The first stretch of such bytes.
         range: Range,
@@ -59,14 +60,14 @@ pub enum Fault {
     },
     /// Memory was unmapped while a kernel may still use it.
     UnmapInUse {
-        /// The part of it that the kernel uses.
+        /// The part of the memory that the kernel uses.
         range: Range,
         /// The kernel's stream.
         stream: StreamId,
     },
     /// Memory of a pool was freed on a stream that does not come after a kernel which may still use it.
     FreedInUse {
-        /// The part of it that the kernel uses.
+        /// The part of the memory that the kernel uses.
         range: Range,
         /// The kernel's stream.
         stream: StreamId,
@@ -129,9 +130,9 @@ pub struct Leaks {
     pub mallocs: usize,
     /// Pools of stream-ordered memory.
     pub pools: usize,
-    /// Allocations of such pools.
+    /// Allocations from pools.
     pub pooled: usize,
-    /// Streams of an allocator's own.
+    /// Streams that an allocator created.
     pub streams: usize,
     /// Events.
     pub events: usize,

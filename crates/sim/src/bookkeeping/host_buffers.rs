@@ -1,24 +1,24 @@
-//! Page-locked memory of the host: which buffers there are, and of which a copy may be under way.
+//! Page-locked memory of the host: which buffers are live, and which of them a copy may be using.
 //!
-//! Owns: the checks of calls that name a buffer. What a buffer holds is the driver's.
+//! Owns: the checks of calls that name a buffer. The driver keeps a buffer's contents.
 
 use rustc_hash::FxHashMap;
 
 use super::refusal::{Answer, refuse};
 use seamalloc_driver::{HostBuffer, Status};
 
-/// The buffers of a device, each with what the driver keeps for it.
+/// The buffers of a device, each with the value that the driver keeps for it.
 #[derive(Debug)]
 pub(crate) struct HostBuffers<T> {
     buffers: FxHashMap<HostBuffer, Buffer<T>>,
     made: u64,
 }
 
-/// One of them.
+/// A live buffer.
 #[derive(Debug)]
 struct Buffer<T> {
     size: u64,
-    /// Whether a copy of it was given that nobody has waited for.
+    /// Whether a copy was issued that nobody has waited for.
     busy: bool,
     of: T,
 }
@@ -28,7 +28,7 @@ impl<T> HostBuffers<T> {
         Self { buffers: FxHashMap::default(), made: 0 }
     }
 
-    /// Returns how many there are.
+    /// Returns the number of live buffers.
     pub(crate) fn count(&self) -> usize {
         self.buffers.len()
     }
@@ -45,26 +45,26 @@ impl<T> HostBuffers<T> {
         Ok(buffer)
     }
 
-    /// Removes a buffer. Returns its bytes, and what was kept for it.
+    /// Removes a buffer. Returns its bytes, and the value kept for it.
     pub(crate) fn remove(&mut self, buffer: HostBuffer) -> Answer<(u64, T)> {
         self.buffers.remove(&buffer).map(|gone| (gone.size, gone.of)).ok_or_else(|| unknown(buffer))
     }
 
-    /// Returns what is kept for a buffer, of which a copy begins that has so many bytes from an offset on.
+    /// Notes that a copy of `size` bytes from `offset` on begins. Returns the value kept for the buffer.
     pub(crate) fn copying(&mut self, buffer: HostBuffer, offset: u64, size: u64) -> Answer<&mut T> {
         let entry = self.part(buffer, offset, size)?;
         entry.busy = true;
         Ok(&mut entry.of)
     }
 
-    /// Notes that all copies of a buffer have ended. Returns what is kept for it.
+    /// Notes that all copies of a buffer have ended. Returns the value kept for the buffer.
     pub(crate) fn waited(&mut self, buffer: HostBuffer) -> Answer<&mut T> {
         let entry = self.buffers.get_mut(&buffer).ok_or_else(|| unknown(buffer))?;
         entry.busy = false;
         Ok(&mut entry.of)
     }
 
-    /// Returns what is kept for a buffer of which no copy is under way, and which has these bytes.
+    /// Returns the value kept for a buffer that has these bytes and no copy under way.
     pub(crate) fn bytes(&mut self, buffer: HostBuffer, offset: u64, size: u64) -> Answer<&mut T> {
         let entry = self.part(buffer, offset, size)?;
         if entry.busy {

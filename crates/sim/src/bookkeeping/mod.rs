@@ -1,4 +1,5 @@
-//! What a driver without CUDA must note to refuse what CUDA refuses: shared by the simulated GPU and the host's memory.
+//! The state by which a driver without CUDA refuses what CUDA refuses: shared by the simulated GPU and the host's
+//! memory.
 //!
 //! ```text
 //! memory.rs    reservations, handles, mappings: which exist, and the rules of every call about them

@@ -1,6 +1,6 @@
 //! Why a part of a device refuses a call.
 //!
-//! Owns: the status and the text, until the call is added and they become an error.
+//! Owns: the status and the text of a refusal, which become an error once the call is added.
 
 use seamalloc_driver::{Call, DriverError, Status};
 

@@ -1,4 +1,4 @@
-//! What lies at an address of this process: reserved addresses without memory, and files mapped there.
+//! The contents of addresses of this process: reserved addresses without memory, and files mapped there.
 //!
 //! Owns: `mmap`, `munmap` and `mprotect`. Addresses that were reserved stay taken until they are given back: where memory is
 //! unmapped, a reservation without access comes in its place in the same call, so that no other `mmap` of the process can
@@ -19,18 +19,18 @@ pub(super) struct FilePart<'a> {
     pub(super) offset: u64,
 }
 
-/// Addresses of this process that nothing else has. Every function below that changes what lies at an address is given
-/// a part of such a range.
+/// Addresses of this process that nothing else has. Every function below that changes mappings takes a part of such a
+/// range.
 ///
-/// No Rust reference ever leads there: words.rs goes through atomics, and whoever follows an address as a pointer
-/// vouches for it.
+/// No Rust reference ever points there: words.rs uses atomics, and code that uses an address as a pointer must vouch
+/// for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reserved {
     address: u64,
     size: u64,
 }
 
-/// Reserves addresses. Returns them.
+/// Reserves addresses, and returns them.
 pub(super) fn reserve(size: u64, alignment: u64) -> Answer<Reserved> {
     let whole = size.checked_add(alignment).ok_or_else(|| none_left(size, "more than there are"))?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -40,7 +40,7 @@ pub(super) fn reserve(size: u64, alignment: u64) -> Answer<Reserved> {
     let address = start.next_multiple_of(alignment);
     let reserved = Reserved { address, size };
     let (before, after) = (address - start, whole - size - (address - start));
-    // Where there are too many ranges for the kernel, all that is still there goes: that makes none more.
+    // If the kernel allows no further address range, the whole reservation is given back, which creates no new range.
     let trimmed = Reserved { address: address + size, size: after }.give_back();
     trimmed.or_else(|refusal| Reserved { address: start, size: whole }.give_back().and(Err(refusal)))?;
     let trimmed = Reserved { address: start, size: before }.give_back();
@@ -49,7 +49,7 @@ pub(super) fn reserve(size: u64, alignment: u64) -> Answer<Reserved> {
 }
 
 impl Reserved {
-    /// Names addresses that the bookkeeping has as reserved, or as part of a reservation.
+    /// Makes the value of addresses that the bookkeeping has as reserved, or as part of a reservation.
     pub(super) fn known(address: u64, size: u64) -> Self {
         Self { address, size }
     }
@@ -58,7 +58,7 @@ impl Reserved {
         self.address
     }
 
-    /// Gives the addresses back, and whatever is mapped there.
+    /// Gives the addresses back, and the memory mapped there.
     pub(super) fn give_back(self) -> Answer<()> {
         if self.size == 0 {
             return Ok(());
@@ -68,7 +68,7 @@ impl Reserved {
         done.map_err(|error| failed("munmap", error))
     }
 
-    /// Maps a part of a file, which other mappings of it see too.
+    /// Maps a part of a file. Other mappings of the part share its bytes.
     pub(super) fn map(self, part: FilePart<'_>, access: bool) -> Answer<()> {
         let protection = if access { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::empty() };
         let (at, flags) = (ptr::with_exposed_provenance_mut(self.address as usize), MapFlags::SHARED | MapFlags::FIXED);
@@ -77,7 +77,7 @@ impl Reserved {
         done.map(drop).map_err(|error| failed("mmap", error))
     }
 
-    /// Takes away what is mapped. The addresses stay reserved.
+    /// Unmaps the memory. The addresses stay reserved.
     pub(super) fn unmap(self) -> Answer<()> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let at = ptr::with_exposed_provenance_mut(self.address as usize);
@@ -86,7 +86,7 @@ impl Reserved {
         done.map(drop).map_err(|error| failed("mmap", error))
     }
 
-    /// Lets the process read and write what is mapped.
+    /// Lets the process read and write the mapped memory.
     pub(super) fn open(self) -> Answer<()> {
         let at = ptr::with_exposed_provenance_mut(self.address as usize);
         // SAFETY: as for map; more access breaks nobody's promise.
@@ -113,8 +113,8 @@ fn none_left(size: u64, why: impl std::fmt::Display) -> Refusal {
     refuse(Status::OUT_OF_MEMORY, format!("{size} bytes of address space: {why}"))
 }
 
-/// The kernel's answer as a device's: it has a limit on ranges of addresses (`vm.max_map_count`), and a process may have one
-/// on bytes of them.
+/// Returns the kernel's error as a device's refusal: the kernel has a limit on address ranges (`vm.max_map_count`), and
+/// a process may have one on bytes of addresses.
 pub(super) fn failed(what: &str, error: rustix::io::Errno) -> Refusal {
     let full = matches!(
         error,

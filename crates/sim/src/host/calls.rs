@@ -51,7 +51,7 @@ impl VirtualMemory for HostDriver {
     fn unmap(&self, address: u64, size: u64) -> DriverResult<()> {
         self.call(Call::Unmap, |shared| {
             let mut state = shared.state.write();
-            // Refused, it is no fault.
+            // A refused range is an error, not a fault.
             state.memory.whole_mappings(address, size).map(drop)?;
             let used = shared.streams.lock().in_use(Range { address, size });
             for (range, stream) in used {
@@ -95,7 +95,7 @@ impl PlainMemory for HostDriver {
 }
 
 impl HostDriver {
-    /// Refuses a look at an event that captures forbid.
+    /// Refuses to query or to wait for an event if captures forbid it.
     fn check_event(&self, event: EventId) -> Answer<()> {
         let captured = self.shared.streams.lock().event(event)?.captured;
         let mut state = self.shared.state.write();

@@ -11,7 +11,7 @@
 //! systems). A descriptor gives access to the whole file. So memory that is exported gets a file of its own first, which also
 //! lives for as long as anyone has it mapped.
 //!
-//! Pages come with their first use, as zeros: memory that is never touched costs nothing but its place in the books.
+//! Pages come with their first use, as zeros: memory that is never touched costs only its bookkeeping.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,12 +31,12 @@ use seamalloc_driver::{Exported, Status};
 /// Memory whose physical pieces are chunks.
 pub(super) type HostMemory = Memory<Chunk>;
 
-/// Bytes of the device's file, all holes at first. Four times the most that a device may hold, so that a hole of any
-/// size is found between chunks.
+/// Bytes of the device's file, all holes at first. The size is four times the largest capacity of a device, so that a
+/// hole of any size is found between chunks.
 const FILE_SIZE: u64 = 64 << 40;
 /// Bytes that are copied at a time where memory gets a file of its own.
 const COPIED: usize = 1 << 20;
-/// A file that is shared cannot change its size: a process that cut it would end others, by SIGBUS.
+/// Seals of a shared file. They keep its size fixed: a process that truncated the file would end others, by SIGBUS.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// The file in which a device's memory begins.
@@ -77,7 +77,7 @@ impl Drop for FileRange {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match retry_on_intr(|| fallocate(&self.of.file, mode, self.offset, self.size)) {
             Ok(()) => self.of.free.lock().release(self.offset, self.size),
-            // Its place is not used again: it would not be zeros.
+            // This place in the file is not used again: its bytes would not be zeros.
             Err(error) => tracing::error!(%error, size = self.size, "memory was not given back to the machine"),
         }
     }
@@ -94,7 +94,7 @@ enum Place {
 pub(super) struct Chunk(Place);
 
 impl Chunk {
-    /// Takes memory that was exported, by this process or another one, after a look at whether it is what it should be.
+    /// Takes memory that was exported, by this process or another one, after checking its size and seals.
     pub(super) fn imported(memory: &Exported, size: u64) -> Answer<Self> {
         let wrong = |why: String| refuse(Status::INVALID_VALUE, format!("the descriptor is of no host memory: {why}"));
         let seals = fcntl_get_seals(memory.descriptor()).map_err(|error| wrong(error.to_string()))?;
@@ -115,7 +115,7 @@ impl Chunk {
         }
     }
 
-    /// Returns the file of its own, if it has one.
+    /// Returns the chunk's own file, if it has one.
     pub(super) fn file(&self) -> Option<&Exported> {
         match &self.0 {
             Place::Part(_) => None,
@@ -123,7 +123,7 @@ impl Chunk {
         }
     }
 
-    /// Returns the number of the file of its own, if it has one.
+    /// Returns the number of the chunk's own file, if it has one.
     pub(super) fn file_number(&self) -> Option<FileNumber> {
         match &self.0 {
             Place::Part(_) => None,
@@ -136,7 +136,7 @@ impl Chunk {
         Ok(Self(Place::Whole(file, number)))
     }
 
-    /// Returns a copy of it in a file of its own. What is mapped must be mapped anew.
+    /// Returns a copy of the chunk in a file of its own. Mappings of the chunk must be made anew.
     pub(super) fn in_own_file(&self) -> Answer<Self> {
         match &self.0 {
             Place::Whole(file, number) => Ok(Self(Place::Whole(file.clone(), *number))),
@@ -150,7 +150,7 @@ impl Chunk {
     }
 }
 
-/// What tells a file from all others of the machine: its device, and its number there.
+/// Identifies a file on the machine: its device, and its number there.
 pub(super) type FileNumber = (u64, u64);
 
 pub(super) fn file_number(file: &Exported) -> Answer<FileNumber> {

@@ -10,19 +10,20 @@ use crate::bookkeeping::GRANULARITY;
 use seamalloc_driver::internal::memory;
 use seamalloc_driver::units::{ParseBytesError, format_bytes_exactly, parse_bytes_with_unit};
 
-/// The beginning of every specification.
+/// The default capacity is the machine's available memory divided by this.
 const PREFIX: &str = "host";
 /// The default capacity is this part of the memory that the machine has available.
 const DEFAULT_SHARE: u64 = 4;
 /// The default capacity is a multiple of this, in bytes, unless it would be 0.
 const DEFAULT_STEP: u64 = 256 << 20;
-/// The default capacity where the machine does not say what it has, in bytes.
+/// The default capacity if the machine does not report its memory, in bytes.
 const DEFAULT_UNKNOWN: u64 = 1 << 30;
 
 /// The specification of a device whose memory is the machine's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostConfig {
-    /// The most bytes that the device hands out. It may be more than the machine has: only memory that is touched takes any.
+    /// The most bytes that the device hands out. The capacity may exceed the machine's memory: only touched memory
+    /// takes any.
     pub capacity: u64,
 }
 
@@ -51,7 +52,7 @@ impl HostConfig {
 }
 
 impl Default for HostConfig {
-    /// A quarter of the memory that the machine has available at present.
+    /// Specifies a quarter of the memory that the machine has available at present.
     fn default() -> Self {
         let Some(share) = memory().map(|memory| memory.free / DEFAULT_SHARE) else {
             return Self { capacity: DEFAULT_UNKNOWN };
@@ -75,11 +76,11 @@ impl fmt::Display for HostConfig {
     }
 }
 
-/// A host device that cannot be had.
+/// The error of a host device that cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostConfigError {
-    /// The text is no specification of one.
+    /// The text is no specification of a host device.
     #[error("`{spec}` is not the host's memory; expected `host` or `host:4GiB`")]
     NotHost {
         /// The text as given.
@@ -88,16 +89,16 @@ pub enum HostConfigError {
     /// The capacity is not a size.
     #[error("capacity: {0}")]
     Bytes(#[from] ParseBytesError),
-    /// The capacity has no room for a single chunk, or is more than can be addressed.
+    /// The capacity has no room for a single chunk, or exceeds the address space.
     #[error("a capacity of {capacity} bytes is not possible; expected {GRANULARITY} (2MiB) to {MAX_CAPACITY} (16TiB)")]
     Capacity {
         /// The capacity in bytes.
         capacity: u64,
     },
-    /// The system has no such files.
+    /// The system cannot make files in memory.
     #[error("memory of the host cannot be had: {reason}")]
     System {
-        /// What it says.
+        /// The system's message.
         reason: String,
     },
 }

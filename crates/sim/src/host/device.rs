@@ -20,9 +20,9 @@ use seamalloc_driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverR
 
 /// A device whose memory is the machine's: on Linux, without a GPU.
 ///
-/// Its addresses are ordinary pointers. A program that follows one vouches for it: the memory must be mapped and have access
-/// for as long, and others may write there at the same time. Work of streams is checked, and never reaches memory that is not
-/// there.
+/// Its addresses are ordinary pointers. A program that dereferences one must ensure that the memory stays mapped with
+/// access meanwhile; others may write there at the same time. Work of streams is checked, and never reaches unmapped
+/// memory.
 ///
 /// Every number is a stream, as on the simulated GPU. Streams run behind the CPU, in threads of the device. Memory that is
 /// never touched takes none of the machine's.
@@ -61,7 +61,7 @@ use seamalloc_driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverR
 /// ```
 pub struct HostDriver {
     pub(super) config: HostConfig,
-    /// Tells its memory from that of other devices, including those of other processes.
+    /// Distinguishes this device's memory from that of other devices, including those of other processes.
     pub(super) identity: u64,
     pub(super) properties: DeviceProperties,
     pub(super) file: Arc<DeviceFile>,
@@ -69,12 +69,12 @@ pub struct HostDriver {
     pub(super) calls: CallCounters,
 }
 
-/// What a stream was given in a capture, to be given again as a whole.
+/// The work that a stream was given in a capture, to be launched again as a whole.
 #[derive(Clone, Debug)]
 pub struct HostGraph(Arc<[Arc<HostWork>]>);
 
 impl HostDriver {
-    /// Makes a device with nothing on it.
+    /// Makes a device with no memory in use.
     ///
     /// # Errors
     /// [`HostConfigError::Capacity`] if the capacity has no room for a single chunk; [`HostConfigError::System`] if the
@@ -93,29 +93,30 @@ impl HostDriver {
             virtual_memory: true,
             memory_pools: false,
         };
-        // What the machine has beside the device, which is a part of it.
+        // The machine's memory without the device, whose memory is a part of it.
         let beside = memory().map_or(config.capacity, |memory| memory.free);
         let shared = Arc::new(Shared::new(State::new(config.capacity, beside)));
         Ok(Self { config, identity: new_identity(), properties, file, shared, calls: CallCounters::default() })
     }
 
-    /// Returns the configuration from which it was made.
+    /// Returns the configuration from which the device was made.
     #[must_use]
     pub fn config(&self) -> &HostConfig {
         &self.config
     }
 
-    /// Gives `stream` work, after all that it was given before. In a stream that is being captured, the work is noted for the
-    /// graph and not carried out. The CPU waits while more than a thousand pieces of work wait in the stream.
+    /// Gives `stream` work, which runs after all earlier work of the stream. In a stream that is being captured, the
+    /// work is noted for the graph and not carried out. The CPU waits while more than a thousand pieces of work wait in
+    /// the stream.
     ///
     /// The functions of the work run in the device's threads. They must not call the device. One that panics loses the
     /// context.
     ///
-    /// # Errors
-    /// [`Status::ILLEGAL_ADDRESS`] if a byte that the work uses has no memory, or memory without access; the [`Fault`] is
-    /// recorded. The same is looked up again before each step; then only the fault tells.
+    /// # Errors [`Status::ILLEGAL_ADDRESS`] if a byte that the work uses has no memory, or memory without access; the
+    /// [`Fault`] is recorded. The memory is checked again before each step; then only a fault reports it.
     /// [`Status::INVALID_VALUE`] for ranges that are not whole words of 8 bytes where they must be,
-    /// [`Status::INVALID_CONTEXT`] for a destroyed stream, [`Status::STREAM_CAPTURE_INVALIDATED`] in an invalid capture.
+    /// [`Status::INVALID_CONTEXT`] for a destroyed stream, [`Status::STREAM_CAPTURE_INVALIDATED`] in an invalid
+    /// capture.
     pub fn launch(&self, stream: StreamId, work: HostWork) -> DriverResult<()> {
         self.give(stream, &Arc::new(work)).map_err(|refusal| refusal.into_error(Call::Launch))
     }
@@ -150,7 +151,7 @@ impl HostDriver {
         state.captures.begin(stream, mode).map_err(|refusal| refusal.into_error(Call::BeginCapture))
     }
 
-    /// Ends a capture, as by `cuStreamEndCapture`, and returns what was given in it, in that order.
+    /// Ends a capture, as by `cuStreamEndCapture`, and returns the work given in it, in that order.
     ///
     /// # Errors
     /// As [`SimGpu::end_capture`](crate::SimGpu::end_capture).
@@ -161,7 +162,7 @@ impl HostDriver {
         ended.map(|()| HostGraph(captured.into()))
     }
 
-    /// Gives `stream` all that was captured, as by `cuGraphLaunch`.
+    /// Gives `stream` all work of a graph, as by `cuGraphLaunch`.
     ///
     /// # Errors
     /// As [`Self::launch`].
@@ -179,12 +180,12 @@ impl HostDriver {
         held.map_err(|refusal| refusal.into_error(Call::Launch))
     }
 
-    /// Ends the oldest held work of `stream`. Returns `false` if it has none.
+    /// Ends the oldest held work of `stream`. Returns `false` if the stream has none.
     pub fn finish(&self, stream: StreamId) -> bool {
         self.shared.with_streams(|streams| streams.finish(stream))
     }
 
-    /// Ends this held work, and all earlier held work of its stream. Returns `false` if it has ended already.
+    /// Ends this held work, and all earlier held work of its stream. Returns `false` if the work has ended already.
     pub fn finish_hold(&self, hold: HostHold) -> bool {
         self.shared.with_streams(|streams| streams.finish_hold(hold))
     }
@@ -195,7 +196,7 @@ impl HostDriver {
         self.shared.streams.lock().is_held(hold)
     }
 
-    /// Returns whether all that `stream` was given is done.
+    /// Returns whether all work given to `stream` is done.
     #[must_use]
     pub fn is_idle(&self, stream: StreamId) -> bool {
         self.shared.with_streams(|streams| streams.mark(stream)).is_ok_and(|mark| mark.has_passed())
@@ -207,8 +208,8 @@ impl HostDriver {
         self.shared.with_streams(Streams::make)
     }
 
-    /// Destroys a stream, as by `cuStreamDestroy`. What it was given is still carried out. Later calls that name it are
-    /// refused with [`Status::INVALID_CONTEXT`].
+    /// Destroys a stream, as by `cuStreamDestroy`. Work given to it before is still carried out. Later calls that name
+    /// it are refused with [`Status::INVALID_CONTEXT`].
     pub fn destroy_stream(&self, stream: StreamId) {
         self.shared.with_streams(|streams| streams.destroy(stream));
     }

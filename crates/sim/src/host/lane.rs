@@ -1,7 +1,7 @@
-//! What one stream has been given, in the order in which it was given.
+//! The work that one stream has been given, in that order.
 //!
-//! Owns: one lane, and how far it can go on before it has to wait. A stream that is made anew with an old handle gets a new
-//! lane, and the old one goes on to its end.
+//! Owns: one lane (the queue of one stream), and how far it can run before it has to wait. A new stream with an old
+//! handle gets a new lane, and the old lane runs to its end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use seamalloc_driver::StreamId;
 /// The number of a lane, which no other lane of the device has had.
 pub(super) type LaneNumber = u64;
 
-/// Held work, which ends when it is told to.
+/// Held work, which ends when the gate is opened.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) lane: LaneNumber,
@@ -40,13 +40,13 @@ impl Gate {
     }
 }
 
-/// A mark in a lane, which has passed once all before it is done.
+/// A mark in a lane, which passes once all earlier work of the lane is done.
 #[derive(Debug, Default)]
 pub(super) struct Mark {
     passed: AtomicBool,
-    /// Held work without whose end it does not pass.
+    /// The held work that must end before the mark passes.
     pub(super) gates: Vec<Arc<Gate>>,
-    /// Lanes that go on once it has passed.
+    /// Lanes that wait for the mark.
     waiting: Mutex<Vec<LaneNumber>>,
 }
 
@@ -60,10 +60,10 @@ impl Mark {
     }
 }
 
-/// One thing that a stream was given.
+/// One item of a lane.
 #[derive(Debug)]
 enum Item {
-    /// So many bytes of it are done.
+    /// Work, and how many of its bytes are done.
     Work(Arc<HostWork>, u64),
     /// A pause that has begun.
     Until(Instant),
@@ -72,16 +72,16 @@ enum Item {
     Hold(Arc<Gate>),
 }
 
-/// What a lane does next.
+/// The next action of a lane.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// A step of its work.
+    /// A step of the lane's work is due.
     Step,
-    /// It goes on at this time.
+    /// The lane continues at this time.
     Sleep(Instant),
-    /// It goes on when something else has happened.
+    /// The lane waits for something else to happen.
     Blocked,
-    /// It has nothing to do.
+    /// The lane has nothing to do.
     Rest,
 }
 
@@ -89,16 +89,16 @@ pub(super) enum Next {
 pub(super) struct Lane {
     pub(super) stream: StreamId,
     items: VecDeque<Item>,
-    /// Held work of any lane that must end before all that it was given so far is done.
+    /// Held work of any lane that must end before all work given to this lane so far is done.
     gates: Vec<Arc<Gate>>,
-    /// Held work of its own that has not ended, oldest first.
+    /// Held work of this lane that has not ended, oldest first.
     held: VecDeque<Arc<Gate>>,
     next_hold: u64,
-    /// Whether it stands among those that have work to do, or a thread carries a step of it out.
+    /// Whether the lane is among those with work to do, or a thread carries out a step of it.
     pub(super) is_listed: bool,
-    /// When a pause ends that somebody looks after.
+    /// When the current pause ends, if a thread watches for it.
     pub(super) pause: Option<Instant>,
-    /// Whether its stream was destroyed.
+    /// Whether the lane's stream was destroyed.
     pub(super) has_ended: bool,
 }
 
@@ -120,12 +120,12 @@ impl Lane {
         self.items.is_empty()
     }
 
-    /// Returns how much it has been given that is not done.
+    /// Returns the number of items that are not done.
     pub(super) fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Returns whether it goes on without anybody's word.
+    /// Returns whether the lane can continue without an outside event.
     pub(super) fn goes_on(&mut self) -> bool {
         self.gates.retain(|gate| !gate.is_open());
         self.gates.is_empty()
@@ -135,7 +135,7 @@ impl Lane {
         self.items.push_back(Item::Work(work, 0));
     }
 
-    /// Marks the end of what it has been given so far.
+    /// Marks the end of the work given so far.
     pub(super) fn mark(&mut self) -> Arc<Mark> {
         if self.is_done() {
             return Arc::new(Mark::passed());
@@ -146,7 +146,7 @@ impl Lane {
         mark
     }
 
-    /// Lets what it is given from now on wait for a mark.
+    /// Makes work given from now on wait for a mark.
     pub(super) fn wait_for(&mut self, mark: &Arc<Mark>) {
         self.goes_on();
         for gate in mark.gates.iter().filter(|gate| !gate.is_open()) {
@@ -157,13 +157,13 @@ impl Lane {
         self.items.push_back(Item::WaitFor(Arc::clone(mark)));
     }
 
-    /// Gives it work that lasts until it is told to end. Returns its number.
+    /// Adds work that lasts until [`Self::finish`]. Returns its number.
     pub(super) fn hold(&mut self, lane: LaneNumber) -> u64 {
         let number = self.next_hold;
         self.next_hold += 1;
         let gate = Arc::new(Gate::new(lane, number));
         self.goes_on();
-        // Earlier ones of this lane open before this one does.
+        // Earlier gates of this lane open before this one does.
         self.gates.retain(|earlier| earlier.lane != lane);
         self.gates.push(Arc::clone(&gate));
         self.held.push_back(Arc::clone(&gate));
@@ -196,7 +196,7 @@ impl Lane {
         }
     }
 
-    /// A step of its work is done.
+    /// Notes that a step of the lane's work is done.
     pub(super) fn stepped(&mut self, done: Option<u64>) {
         match (self.items.front_mut(), done) {
             (Some(Item::Work(_, so_far)), Some(bytes)) => *so_far = bytes,
@@ -204,7 +204,8 @@ impl Lane {
         }
     }
 
-    /// Goes on as far as it can without work. Hands over the lanes that can go on by that.
+    /// Advances the lane as far as possible without carrying out work. Adds the lanes that can continue as a result to
+    /// `freed`.
     pub(super) fn advance(&mut self, own: LaneNumber, now: Instant, freed: &mut Vec<LaneNumber>) -> Next {
         loop {
             match self.items.front_mut() {
@@ -239,7 +240,7 @@ impl Lane {
         }
     }
 
-    /// Returns the first part of `range` that each of its unfinished works uses.
+    /// Returns, for each unfinished piece of work, the first part of `range` that it uses.
     pub(super) fn in_use(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
         self.items.iter().filter_map(move |item| match item {
             Item::Work(work, _) => work.ranges().find_map(|used| used.overlap(range)),

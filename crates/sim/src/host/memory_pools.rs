@@ -1,5 +1,5 @@
-//! Stream-ordered memory, which the machine has none of: a pool's reuse is decided by the driver alone, and there is no driver
-//! here whose decisions would be worth a comparison.
+//! Stream-ordered memory, which a host device does not support: the driver alone decides the reuse in a pool, and the
+//! host has no driver to compare with.
 //!
 //! Owns: the refusals.
 

@@ -14,11 +14,11 @@
 //! workers.rs           the threads that carry work out
 //! ```
 //!
-//! It has the rules of the simulated GPU (`bookkeeping/`): what that refuses, this refuses. Streams run behind the
-//! CPU, in threads, and independently of each other; memory that is handed on too early is seen as wrong words.
+//! The host device shares the rules of the simulated GPU (`bookkeeping/`), and refuses the same calls. Streams run
+//! behind the CPU, in threads, and independently of each other; memory that is reused too early shows as wrong words.
 //!
 //! Owns: every system call about memory that is mapped. All `unsafe` code for it is in this folder, in `addresses.rs`,
-//! `words.rs` and `work.rs`. It does not know blocks or pools.
+//! `words.rs` and `work.rs`. Blocks and pools are the allocator's.
 
 #![allow(unsafe_code)]
 

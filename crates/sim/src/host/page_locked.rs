@@ -1,6 +1,6 @@
-//! Page-locked memory of the host beside the host's memory: plain memory, copied at once.
+//! Page-locked memory of the host device: plain memory, copied at once.
 //!
-//! Owns: which part serves which of these calls.
+//! Owns: which part of the device serves which of these calls.
 
 use super::device::HostDriver;
 use super::state::State;
@@ -28,7 +28,7 @@ impl PageLocked for HostDriver {
             let State { memory, captures, buffers, .. } = state;
             captures.refuse_unsafe()?;
             buffers.check(buffer, offset, size)?;
-            // What is refused has made nothing busy.
+            // A copy that is refused makes no buffer busy.
             memory.check_usable(crate::bookkeeping::Range { address: from, size }, Default::default())?;
             let bytes = part(buffers.copying(buffer, offset, size)?, offset, size)?;
             read_bytes(memory, from, bytes)
@@ -73,7 +73,7 @@ fn bytes_of(size: u64) -> Answer<Vec<u8>> {
     seamalloc_driver::fallible::zeros(size).map_err(|_| short())
 }
 
-/// Returns a part that was checked.
+/// Returns a part of a buffer, which the caller has checked.
 fn part(bytes: &mut [u8], offset: u64, size: u64) -> Answer<&mut [u8]> {
     let (from, to) = (offset as usize, offset.saturating_add(size) as usize);
     bytes.get_mut(from..to).ok_or_else(|| refuse(Status::INVALID_VALUE, format!("{size} bytes from {offset} on")))

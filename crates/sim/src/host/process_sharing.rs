@@ -1,7 +1,7 @@
 //! Memory of the host that processes share: real bytes, through real descriptors.
 //!
-//! Owns: which part serves which of these calls, and the form of an IPC handle. The descriptor of a handle is found through
-//! `/proc`, which needs no more than the same user in both processes.
+//! Owns: which part of the device serves which of these calls, and the form of an IPC handle. The descriptor of a
+//! handle is found through `/proc`, which needs no more than the same user in both processes.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,10 +15,11 @@ use seamalloc_driver::{Call, DriverResult, Exported, Handle, IpcMemory, ProcessS
 
 /// The first bytes of an IPC handle.
 const MAGIC: [u8; 8] = *b"hostmem1";
-/// Where a handle has the process and its descriptor, behind the name of the memory.
+/// The bytes of an IPC handle with the process and its descriptor, behind the name of the memory.
 const PROCESS: std::ops::Range<usize> = 32..36;
 const DESCRIPTOR: std::ops::Range<usize> = 36..40;
-/// Where it has the number of the file, by which a descriptor is known that is another file's meanwhile.
+/// The bytes of an IPC handle with the number of the file, which shows whether the descriptor has become another
+/// file's.
 const INODE: std::ops::Range<usize> = 40..48;
 
 impl ProcessSharing for HostDriver {
@@ -82,7 +83,7 @@ fn four(bytes: &[u8; 64], at: std::ops::Range<usize>) -> u32 {
     bytes.get(at).and_then(|part| part.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-/// Opens the file that a handle names, of whatever process.
+/// Opens the file that a handle names, in any process.
 fn descriptor_of(bytes: &[u8; 64]) -> Answer<Exported> {
     let (process, descriptor) = (four(bytes, PROCESS), four(bytes, DESCRIPTOR));
     let gone = |why: String| refuse(Status::INVALID_VALUE, format!("the memory of process {process} is gone: {why}"));

@@ -1,7 +1,7 @@
-//! What a host device knows of its memory and captures, behind one lock.
+//! The state of a host device's memory and captures, behind one lock.
 //!
-//! Owns: that state, and the moving of memory to a file of its own. Work holds the lock for reading during a step, so that
-//! nothing changes beneath it.
+//! Owns: that state, and the moving of memory to a file of its own. Work holds the lock for reading during a step, so
+//! that no mapping changes meanwhile.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const FAULTS_KEPT: usize = 10_000;
 pub(super) struct State {
     pub(super) memory: HostMemory,
     pub(super) captures: Captures,
-    /// Page-locked memory, as far as there is any beside the machine's own.
+    /// Page-locked buffers.
     pub(super) buffers: HostBuffers<Vec<u8>>,
     /// The work of each capture under way, by the stream of which it was begun, in the order in which it was given.
     pub(super) captured: FxHashMap<StreamId, Vec<Arc<HostWork>>>,
@@ -56,8 +56,8 @@ impl State {
         }
     }
 
-    /// Returns the file of its own of some memory, which gets one if it has none: its bytes move there, beneath all
-    /// addresses at which it is mapped.
+    /// Returns the own file of some memory. Memory without one gets one: its bytes move there, and all its addresses
+    /// are mapped to the new file.
     pub(super) fn own_file(&mut self, number: u64) -> Answer<Exported> {
         let gone = || refuse(Status::INVALID_VALUE, format!("memory {number} is gone"));
         let (chunk, mapped) = self.memory.backing_mut(number).ok_or_else(gone)?;

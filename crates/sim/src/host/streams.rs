@@ -1,6 +1,6 @@
-//! The streams of a host device: which lane each handle names, which lane goes on when, and events.
+//! The streams of a host device: which lane each handle names, which lane runs when, and events.
 //!
-//! Owns: all lanes, behind one lock, and the CPU's waits for them. It does not know memory.
+//! Owns: all lanes, behind one lock, and the CPU's waits for them. Memory is kept in `state.rs`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,12 +14,12 @@ use super::work::HostWork;
 use crate::bookkeeping::{Answer, Range, Refusal, refuse};
 use seamalloc_driver::{EventId, Status, StreamId};
 
-/// So much may wait in a stream; then the CPU waits: an H200's driver does so, about.
+/// The most items that may wait in a stream before the CPU waits: about as many as with an H200's driver.
 const MOST_WAITING: usize = 1_024;
-/// Handles of streams that are made here; programs have small numbers of their own.
+/// The first handle of streams that are made here; programs use small numbers of their own.
 const FIRST_MADE: u64 = 1 << 40;
 
-/// Work of a stream that lasts until it is told to end, made by [`HostDriver::hold`](super::HostDriver::hold).
+/// Work of a stream that lasts until `finish_hold`, made by [`HostDriver::hold`](super::HostDriver::hold).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostHold {
     lane: LaneNumber,
@@ -28,7 +28,7 @@ pub struct HostHold {
 
 #[derive(Debug)]
 pub(super) struct Event {
-    /// Where it was recorded; at once complete if it never was.
+    /// The mark of the last record. The mark of an event that was never recorded has passed.
     mark: Arc<Mark>,
     pub(super) is_recorded: bool,
     /// The captured stream in which it was last recorded, if any.
@@ -46,16 +46,16 @@ pub(super) struct Streams {
     next_event: u64,
     /// Lanes of which a step is due.
     due: VecDeque<LaneNumber>,
-    /// When lanes go on that pause.
+    /// The times at which pausing lanes continue.
     pauses: BinaryHeap<Reverse<(Instant, LaneNumber)>>,
     idle_waits: u64,
-    /// State of the generator by which the next lane is drawn.
+    /// State of the random generator that chooses the next lane.
     drawn: u64,
-    /// How many lanes have a step that no resting thread was told of.
+    /// How many lanes have a step that no resting thread was notified of.
     new_steps: usize,
-    /// Whether a pause has begun that no resting thread was told of.
+    /// Whether a pause has begun that no resting thread was notified of.
     new_pause: bool,
-    /// Whether a lane has gone on that the CPU may wait for.
+    /// Whether a lane has advanced that the CPU may wait for.
     advanced: bool,
     /// Whether the threads end.
     pub(super) ends: bool,
@@ -90,7 +90,7 @@ impl Streams {
         StreamId(FIRST_MADE + self.next_handle)
     }
 
-    /// Destroys a stream. What it was given is still carried out.
+    /// Destroys a stream. Work given to it before is still carried out.
     pub(super) fn destroy(&mut self, stream: StreamId) {
         if let Some(number) = self.handles.insert(stream, None).flatten()
             && let Some(lane) = self.lanes.get_mut(&number)
@@ -108,7 +108,7 @@ impl Streams {
         self.handles.remove(&stream);
     }
 
-    /// Returns whether a stream can be given work before some of what it has is done.
+    /// Returns whether a stream has so much work that some of it must be done before it can be given more.
     pub(super) fn is_full(&mut self, stream: StreamId) -> Answer<bool> {
         let (_, lane) = self.lane_of(stream)?;
         Ok(lane.len() >= MOST_WAITING && lane.goes_on())
@@ -134,7 +134,7 @@ impl Streams {
         oldest.is_some_and(|(lane, number)| self.finish_hold(HostHold { lane, number }))
     }
 
-    /// Ends held work, and what was held before it in its stream.
+    /// Ends held work, and all earlier held work of its stream.
     pub(super) fn finish_hold(&mut self, HostHold { lane, number }: HostHold) -> bool {
         let ended = self.lanes.get_mut(&lane).is_some_and(|entry| entry.finish(number));
         if ended {
@@ -147,7 +147,7 @@ impl Streams {
         self.lanes.get(&lane).is_some_and(|lane| lane.is_held(number))
     }
 
-    /// Lets a lane, and all that wait for it, go on as far as they can.
+    /// Advances a lane, and all lanes that wait for it, as far as possible.
     fn settle(&mut self, first: LaneNumber) {
         let mut left = vec![first];
         while let Some(number) = left.pop() {
@@ -172,7 +172,7 @@ impl Streams {
         }
     }
 
-    /// Returns a step that is due, of a lane that is drawn among those that have one.
+    /// Returns a step that is due, of a lane chosen at random among those that have one.
     pub(super) fn next_step(&mut self) -> Option<(LaneNumber, StreamId, Arc<HostWork>, u64)> {
         let now = Instant::now();
         while let Some(Reverse((until, _))) = self.pauses.peek()
@@ -182,7 +182,7 @@ impl Streams {
                 self.settle(number);
             }
         }
-        // splitmix64: any order is one that a GPU might take, and another one each time finds more.
+        // splitmix64: a GPU might take any order, and a different order each time finds more errors.
         self.drawn = self.drawn.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let drawn = (self.drawn ^ (self.drawn >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 31;
         let at = usize::try_from(drawn).unwrap_or(0).checked_rem(self.due.len())?;
@@ -212,7 +212,7 @@ impl Streams {
         std::mem::take(&mut self.advanced)
     }
 
-    /// A step was carried out: of its work so many bytes are done, or all.
+    /// Notes that a step was carried out: `done` bytes of its work are done, or all for `None`.
     pub(super) fn stepped(&mut self, number: LaneNumber, done: Option<u64>) {
         if let Some(lane) = self.lanes.get_mut(&number) {
             lane.is_listed = false;
@@ -222,12 +222,12 @@ impl Streams {
         }
     }
 
-    /// Marks the end of what a stream was given so far.
+    /// Marks the end of the work given to a stream so far.
     pub(super) fn mark(&mut self, stream: StreamId) -> Answer<Arc<Mark>> {
         self.lane_of(stream).map(|(_, lane)| lane.mark())
     }
 
-    /// Marks the end of what any stream was given so far, destroyed ones too.
+    /// Marks the end of the work given to each stream so far, including destroyed streams.
     pub(super) fn mark_all(&mut self) -> Vec<Arc<Mark>> {
         self.lanes.values_mut().filter(|lane| !lane.is_done()).map(Lane::mark).collect()
     }
@@ -300,7 +300,7 @@ impl Streams {
         found
     }
 
-    /// Forgets all that has not been carried out, and lets the threads end.
+    /// Forgets all work that has not been carried out, and makes the threads end.
     pub(super) fn end(&mut self) {
         self.ends = true;
         self.due.clear();

@@ -1,8 +1,8 @@
 //! Words of 8 bytes in the device's memory, and bytes of them.
 //!
 //! Owns: how they are read and written: one by one, by relaxed atomics, since other streams, other mappings of the same
-//! memory and other processes may do so at the same time. What they then see is what a GPU would show: some word that was
-//! written there.
+//! memory and other processes may do so at the same time. A reader then sees, as on a GPU, some word that was written
+//! there.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a word.
 pub(super) const WORD: u64 = 8;
 
-/// The word at an address.
+/// Returns the word at an address.
 ///
 /// # Safety
 /// The address is a multiple of 8, and for as long as the result is used, the word there is mapped for reading and writing.
@@ -26,7 +26,7 @@ unsafe fn word<'a>(address: u64) -> &'a AtomicU64 {
 /// The address is a multiple of 8, and that many words are mapped there for reading and writing until this returns.
 pub(super) unsafe fn write(address: u64, from: &[u64]) {
     let (mut at, mut left) = (address, from);
-    // Without an iterator, builds with little optimisation make no call for each word.
+    // A loop without an iterator: builds with little optimisation then make no call for each word.
     while let [value, rest @ ..] = left {
         // SAFETY: the word is one of those that the caller speaks of.
         unsafe { word(at) }.store(*value, Ordering::Relaxed);
@@ -40,7 +40,7 @@ pub(super) unsafe fn write(address: u64, from: &[u64]) {
 /// As for [`write`].
 pub(super) unsafe fn read(address: u64, to: &mut [u64]) {
     let (mut at, mut left) = (address, to);
-    // As in write.
+    // The loop has no iterator for the same reason as in `write`.
     while let [value, rest @ ..] = left {
         // SAFETY: the word is one of those that the caller speaks of.
         *value = unsafe { word(at) }.load(Ordering::Relaxed);
@@ -50,9 +50,8 @@ pub(super) unsafe fn read(address: u64, to: &mut [u64]) {
 
 /// Sets bytes from an address on. Bytes beside them in the first and the last word keep what others write there.
 ///
-/// # Safety
-/// So many bytes are mapped there for reading and writing until this returns. (With them are the rest of their words, since
-/// pages are whole words.)
+/// # Safety `size` bytes are mapped there for reading and writing until this returns. (With them are the rest of their
+/// words, since pages are whole words.)
 pub(super) unsafe fn set_bytes(address: u64, size: u64, value: u8) {
     let end = address + size;
     let pattern = u64::from_ne_bytes([value; WORD as usize]);

@@ -1,8 +1,8 @@
-//! What a stream can be given: kernels that fill, look at or copy words, and pauses.
+//! The kinds of work for a stream: kernels that fill, read or copy words, and pauses.
 //!
-//! Owns: the kinds of work, and how a step of it is carried out. A step is short, so that streams interleave and nobody
-//! waits long for the memory's lock. Before each step it is looked up again whether the memory is there: work that was given
-//! memory which is unmapped meanwhile is a fault, as on a GPU, and not the end of the process.
+//! Owns: the kinds of work, and how a step of work is carried out. A step is short, so that streams interleave and
+//! nobody waits long for the memory's lock. Before each step the memory is checked again: work on memory that was
+//! unmapped meanwhile is a fault, as on a GPU, and does not end the process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ const STEP: u64 = 256 << 10;
 /// Words that pass through the CPU's cache at a time.
 const BATCH: usize = 512;
 
-/// Writes words into the slice, which are those of a range from this one on.
+/// Writes words into the slice: those of a range from the given index on.
 pub type MakeWords = dyn Fn(u64, &mut [u64]) + Send + Sync;
-/// Looks at words, which are those of a range from this one on.
+/// Receives words: those of a range from the given index on.
 pub type LookAtWords = dyn Fn(u64, &[u64]) + Send + Sync;
 
 /// Work for a stream of a [`HostDriver`](super::HostDriver). It reads and writes whole words of 8 bytes, as relaxed atomics:
@@ -29,40 +29,41 @@ pub type LookAtWords = dyn Fn(u64, &[u64]) + Send + Sync;
 pub enum HostWork {
     /// Writes a range. The function is asked for some hundred words at a time, in their order.
     Fill {
-        /// What is written.
+        /// The range that is written.
         to: Range,
         /// Makes the words.
         words: Arc<MakeWords>,
     },
     /// Reads a range. The function is shown some hundred words at a time, in their order.
     Look {
-        /// What is read.
+        /// The range that is read.
         at: Range,
-        /// Looks at the words.
+        /// Receives the words.
         see: Arc<LookAtWords>,
     },
     /// Copies a range to another address. The two do not overlap.
     Copy {
-        /// What is read.
+        /// The range that is read.
         from: Range,
         /// The first address that is written.
         to: u64,
     },
     /// Sets every byte of a range, of any address and size.
     Set {
-        /// What is written.
+        /// The range that is written.
         to: Range,
-        /// What each byte becomes.
+        /// The byte value that is written.
         value: u8,
     },
-    /// Uses a range without a look at its words, until the stream has come to it: memory that is unmapped before is a fault.
+    /// Uses a range without reading its words, until the stream has come to this work: unmapping the memory before is a
+    /// fault.
     Use {
-        /// What is used.
+        /// The range that is used.
         range: Range,
     },
     /// Does nothing for this many nanoseconds.
     Pause {
-        /// How long.
+        /// The length of the pause in nanoseconds.
         ns: u64,
     },
 }
@@ -70,13 +71,13 @@ pub enum HostWork {
 /// How far a step has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// So many bytes are done.
+    /// This many bytes are done.
     Bytes(u64),
     Done,
 }
 
 impl HostWork {
-    /// Returns what it reads and writes.
+    /// Returns the ranges that the work reads and writes.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range> {
         let (first, second) = match *self {
             Self::Fill { to: range, .. }
@@ -111,7 +112,7 @@ impl HostWork {
         let mut buffer = [0; BATCH];
         let (mut at, end) = (done, done + step);
         if let Self::Set { to, value } = *self {
-            // SAFETY: it was just looked up that the step's range is mapped with access, and the caller has the lock without
+            // SAFETY: the step's range was just found to be mapped with access, and the caller has the lock without
             // which nothing is unmapped.
             unsafe { words::set_bytes(to.address + at, step, value) };
             at = end;
@@ -128,8 +129,8 @@ impl HostWork {
     /// Carries out a part of a step.
     fn batch(&self, at: u64, batch: &mut [u64]) {
         let from = |address: u64, batch: &mut [u64]| {
-            // SAFETY: the caller has looked up that the step's range is mapped with access, and has the lock without which
-            // nothing is unmapped. Addresses and sizes are whole words, by check_words.
+            // SAFETY: the caller has checked that the step's range is mapped with access, and has the lock without
+            // which nothing is unmapped. Addresses and sizes are whole words, by check_words.
             unsafe { words::read(address + at, batch) }
         };
         let to = |address: u64, batch: &[u64]| {
@@ -157,7 +158,7 @@ impl HostWork {
 /// Copies bytes, under the memory's lock. Refuses addresses that the device may not use.
 pub(super) fn read_bytes(memory: &HostMemory, address: u64, bytes: &mut [u8]) -> Answer<()> {
     memory.check_usable(Range { address, size: bytes.len() as u64 }, StreamId::DEFAULT)?;
-    // SAFETY: the range is mapped with access, as was just looked up, and the lock keeps it so.
+    // SAFETY: the range is mapped with access, as was just checked, and the lock keeps it so.
     unsafe { words::read_bytes(address, bytes) };
     Ok(())
 }
@@ -165,7 +166,7 @@ pub(super) fn read_bytes(memory: &HostMemory, address: u64, bytes: &mut [u8]) ->
 /// Sets bytes, under the memory's lock. Refuses addresses that the device may not use.
 pub(super) fn write_bytes(memory: &HostMemory, address: u64, bytes: &[u8]) -> Answer<()> {
     memory.check_usable(Range { address, size: bytes.len() as u64 }, StreamId::DEFAULT)?;
-    // SAFETY: the range is mapped with access, as was just looked up, and the lock keeps it so.
+    // SAFETY: the range is mapped with access, as was just checked, and the lock keeps it so.
     unsafe { words::write_bytes(address, bytes) };
     Ok(())
 }

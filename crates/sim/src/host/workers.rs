@@ -1,6 +1,7 @@
-//! The threads that carry out what streams were given.
+//! The threads that carry out the work of streams.
 //!
-//! Owns: what those threads do, what they share with the device, and the CPU's waits for them. They begin with the first work.
+//! Owns: these threads, the state that they share with the device, and the CPU's waits for them. The threads start with
+//! the first work.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,17 +18,17 @@ use seamalloc_driver::{Status, StreamId};
 
 /// At least two, so that streams overtake each other even where the machine has one core.
 const FEWEST_THREADS: usize = 2;
-/// More find nothing more.
+/// More threads find no further errors.
 const MOST_THREADS: usize = 4;
 
-/// What a device and its threads share. Whoever has the lock of `streams` takes no other.
+/// The state that a device and its threads share. A thread that holds the lock of `streams` takes no other.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) state: RwLock<State>,
     pub(super) streams: Mutex<Streams>,
-    /// There may be something to do.
+    /// Notified when there may be something to do.
     due: Condvar,
-    /// Something was done.
+    /// Notified when work was done.
     done: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -43,7 +44,7 @@ impl Shared {
         }
     }
 
-    /// Changes something about streams, and wakes the threads that may go on by that, and the CPU.
+    /// Changes the streams' state, and wakes the threads that may continue as a result, and the CPU.
     pub(super) fn with_streams<T>(&self, change: impl FnOnce(&mut Streams) -> T) -> T {
         let mut streams = self.streams.lock();
         let result = change(&mut streams);
@@ -51,13 +52,14 @@ impl Shared {
         result
     }
 
-    /// Wakes the threads that may go on by a change of streams, and the CPU.
+    /// Wakes the threads that may continue after a change of streams, and the CPU.
     fn wake(&self, streams: &mut Streams) {
         self.wake_resting(streams, 0);
         self.done.notify_all();
     }
 
-    /// Wakes a resting thread for each new step but `own` of them, which the calling thread carries out itself, and all for a pause.
+    /// Wakes a resting thread for each new step but `own` of them, which the calling thread carries out itself, and all
+    /// resting threads for a pause.
     fn wake_resting(&self, streams: &mut Streams, own: usize) {
         let steps = streams.take_new_steps().saturating_sub(own);
         if streams.take_new_pause() {
@@ -69,7 +71,7 @@ impl Shared {
         }
     }
 
-    /// Gives a stream work. The CPU waits while the stream has too much.
+    /// Gives a stream work. The CPU waits while the stream is full.
     pub(super) fn give(self: &Arc<Self>, stream: StreamId, work: &Arc<HostWork>) -> Answer<()> {
         self.start()?;
         let mut streams = self.streams.lock();
@@ -81,7 +83,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The CPU waits for what `marks` finds. Held work on the way ends.
+    /// Waits on the CPU until the marks that `marks` returns have passed. Held work on the way ends.
     pub(super) fn wait_for(&self, marks: impl FnOnce(&mut Streams) -> Answer<Vec<Arc<Mark>>>) -> Answer<()> {
         let mut streams = self.streams.lock();
         let marks = marks(&mut streams)?;
@@ -116,12 +118,12 @@ impl Shared {
         self.with_streams(Streams::end);
         self.due.notify_all();
         for thread in self.threads.lock().drain(..) {
-            // It catches what work panics with.
+            // The thread catches the panics of work.
             let _ = thread.join();
         }
     }
 
-    /// What each thread does.
+    /// The loop of each thread.
     fn work(&self) {
         let mut streams = self.streams.lock();
         while !streams.ends {

@@ -46,12 +46,12 @@ struct KnownHandle {
 /// A GPU, and the test's model of its state.
 struct Model {
     gpu: SimGpu,
-    /// Address and size.
+    /// The address and size of each reservation.
     reservations: Vec<(u64, u64)>,
     handles: Vec<KnownHandle>,
-    /// Address, and the index of its handle.
+    /// The address of each mapping, and the index of its handle.
     mappings: Vec<(u64, usize)>,
-    /// Address and size.
+    /// The address and size of each allocation.
     mallocs: Vec<(u64, u64)>,
 }
 
@@ -64,7 +64,7 @@ impl Model {
         Self { gpu: gpu_of(CHUNKS * G), reservations, handles, mappings, mallocs }
     }
 
-    /// Returns the address that many chunks into a reservation.
+    /// Returns the address `chunks` chunks into a reservation.
     fn place(&self, at: usize, chunks: u64) -> u64 {
         self.reservations.get(at).map_or(chunks * G, |(address, _)| address + chunks * G)
     }
@@ -191,7 +191,7 @@ fn fills_and_reads_keep_to_memory_and_captures() {
     gpu.begin_capture(S, CaptureMode::Global).unwrap();
     assert_eq!(status(gpu.read(address, &mut bytes)), Status::STREAM_CAPTURE_UNSUPPORTED);
     gpu.end_capture(S).unwrap_err();
-    // A fill behind work that goes on uses the memory until then.
+    // A fill behind held work uses the memory until the hold ends.
     let hold = gpu.hold(S);
     gpu.fill(address, 10, 3, S).unwrap();
     gpu.unmap(address, G).unwrap();

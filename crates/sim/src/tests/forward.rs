@@ -1,4 +1,4 @@
-//! A layer over the simulated GPU makes each call once.
+//! Tests that a layer over the simulated GPU makes each call once.
 
 use std::sync::Mutex;
 
@@ -9,7 +9,7 @@ use seamalloc_driver::{
     MemoryPool, PoolAttribute, Status, StreamId,
 };
 
-/// Notes the calls that it makes of a simulated GPU.
+/// A layer that notes its calls of a simulated GPU.
 struct Noting {
     gpu: SimGpu,
     made: Mutex<Vec<Call>>,

@@ -206,7 +206,7 @@ fn a_handle_is_mapped_whole_inside_a_reservation_over_nothing() {
 fn ranges_of_unmap_and_access_are_whole_mappings_without_a_gap() {
     let gpu = gpu();
     let (address, handles) = mapped(&gpu, &[G, 2 * G, G]);
-    // One mapping behind a gap, and one in the reservation that follows.
+    // One mapping lies behind a gap, and one in the next reservation.
     gpu.map(address + 5 * G, G, 0, handles[0]).unwrap();
     gpu.map(address + 7 * G, G, 0, handles[0]).unwrap();
     let neighbour = gpu.reserve(G, 0).unwrap();

@@ -4,8 +4,8 @@
 
 use crate::error::TraceError;
 
-/// How every compact file begins. The bytes above 127 and the line ends show a file that was copied as text, as PNG's
-/// do.
+/// The first bytes of every compact file. The bytes above 127 and the line ends show a file that was copied as text, as
+/// PNG's do.
 pub const MAGIC: [u8; 8] = *b"\x89sea\r\n\x1a\n";
 
 /// The version that is written, and the newest that is read.
@@ -14,13 +14,13 @@ pub const VERSION: u32 = 1;
 /// Magic, version, checksum, length of the body.
 pub(super) const HEADER: usize = 24;
 
-/// Window of the compression, as a power of two; also what a reader must be ready to hold.
+/// Window of the compression, as a power of two; a reader needs a window of this size.
 pub(super) const WINDOW_LOG: u32 = 26;
 
 /// The longest body in bytes: fifteen times that of the longest trace at hand (2 million events).
 pub(super) const MAX_BODY: u64 = 1 << WINDOW_LOG;
 
-/// The longest file in bytes: zstd makes what it cannot pack longer by a part in 256 at most (`ZSTD_COMPRESSBOUND`).
+/// The longest file in bytes: zstd lengthens data that it cannot compress by at most 1/256 (`ZSTD_COMPRESSBOUND`).
 pub(crate) const MAX_FILE: u64 = HEADER as u64 + MAX_BODY + (MAX_BODY >> 8) + (1 << 10);
 
 /// The longest description of a job in bytes, as a csv file's longest line.
@@ -32,7 +32,7 @@ pub(super) const FREE: u8 = 1;
 pub(super) const FREE_REQUESTED: u8 = 2;
 pub(super) const FREE_COMPLETED: u8 = 3;
 
-/// Signed to unsigned, the small ones of either sign to small ones: 0, -1, 1, -2, 2.
+/// Returns a signed number as an unsigned one, small numbers of either sign as small ones: 0, -1, 1, -2, 2.
 pub(super) const fn zigzag(number: i64) -> u64 {
     ((number << 1) ^ (number >> 63)).cast_unsigned()
 }
@@ -41,7 +41,7 @@ pub(super) const fn unzigzag(number: u64) -> i64 {
     (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
 }
 
-/// Refuses what is longer than the format allows.
+/// Returns an error for a length above the format's limit.
 pub(super) fn limited(file: &str, found: u64, limit: u64, unit: &'static str) -> Result<(), TraceError> {
     if found > limit { Err(TraceError::TooLarge { file: file.to_owned(), limit, unit }) } else { Ok(()) }
 }

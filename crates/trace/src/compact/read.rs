@@ -1,7 +1,8 @@
 //! Reads the compact format.
 //!
-//! Untrusted bytes cannot make it take more memory than their account allows: the body's length is believed up to the most
-//! that a body may have, other counts not before the bytes are there, and lists are made as long as they will be.
+//! Untrusted bytes cannot make the reader take more memory than their account allows: the body's length is trusted up
+//! to the longest body allowed, other counts only once the bytes are there, and lists are allocated at their final
+//! length.
 
 use zstd::zstd_safe::{self, zstd_sys::ZSTD_ErrorCode};
 
@@ -15,11 +16,10 @@ use crate::memory::{Memory, MemoryError, list_bytes};
 use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
-/// Reads a trace from the bytes of a file; `file` stands in errors.
+/// Reads a trace from the bytes of a file; errors name `file`.
 ///
-/// # Errors
-/// The bytes are not of this format, of a later version, cut off, damaged, or tell what cannot have happened. Bytes in
-/// errors count from the start of the unpacked body.
+/// # Errors The bytes are not of this format, of a later version, cut off or damaged, or an event breaks a rule. Bytes
+/// in errors count from the start of the unpacked body.
 pub fn read_compact(file: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
     let (body, mut memory) = unpack(file, bytes)?;
     let too_much = |error| TraceError::memory(file, error);
@@ -45,7 +45,7 @@ pub fn read_compact(file: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
     Ok(trace)
 }
 
-/// The columns of operations and of what they name.
+/// The columns of operations and of their operands.
 struct Columns<'a> {
     operations: Column<'a>,
     sizes: Column<'a>,
@@ -106,12 +106,12 @@ impl Columns<'_> {
     }
 }
 
-/// What zstd takes beside the packed and the unpacked bytes, at most: its context of 96 KiB, in bytes.
+/// The most memory that zstd takes beside the packed and the unpacked bytes: its context of 96 KiB, in bytes.
 const CONTEXT: u64 = 1 << 18;
-/// zstd's error for a frame that holds more than there is place for.
+/// zstd's error for a frame whose content does not fit into the buffer.
 const BODY_TOO_SHORT: usize = (ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
 
-/// Checks the header and unpacks the body. Returns it with the account of what reading it takes.
+/// Checks the header and unpacks the body. Returns the body with the account for reading it.
 fn unpack(file: &str, bytes: &[u8]) -> Result<(Vec<u8>, Memory), TraceError> {
     let malformed =
         |at: usize, found: String, expected: &str| TraceError::malformed(file, Place::Byte(at as u64), found, expected);
@@ -147,7 +147,8 @@ fn unpack(file: &str, bytes: &[u8]) -> Result<(Vec<u8>, Memory), TraceError> {
     memory.room(&mut body, usize::try_from(length).unwrap_or(usize::MAX)).map_err(too_much)?;
     memory.charge(CONTEXT).map_err(too_much)?;
     let mut context = zstd_safe::DCtx::try_create().ok_or(MemoryError::Refused { bytes: CONTEXT }).map_err(too_much)?;
-    // The place of the body is its own window, so that no other is taken, however large a window the frame asks for.
+    // zstd uses the buffer of the body as its window, so it allocates no other, however large a window the frame asks
+    // for.
     match context.decompress(&mut body, frame) {
         Ok(_) if body.len() as u64 == length => {}
         Ok(found) if (found as u64) < length => return Err(wrong_length(format!("{found} bytes"))),
@@ -176,7 +177,7 @@ fn text(body: &mut Column<'_>, what: &str, memory: &mut Memory) -> Result<String
     Ok(text.to_owned())
 }
 
-/// What is left of a part of the body, and where in the body that begins.
+/// The unread rest of a part of the body, and its offset in the body.
 #[derive(Clone, Copy)]
 struct Column<'a> {
     file: &'a str,
@@ -209,7 +210,7 @@ impl<'a> Column<'a> {
         Err(self.malformed(start, "a number of more than 64 bits", what))
     }
 
-    /// Numbers with their count in front, which must leave a byte for each.
+    /// Reads numbers with their count in front. At least one byte must be left for each.
     fn numbers<T>(
         &mut self,
         count: &str,
@@ -237,7 +238,7 @@ impl<'a> Column<'a> {
         block.ok_or_else(|| self.malformed(start, &format!("a block {distance} after {named}"), "a block number"))
     }
 
-    /// A part with its length in front.
+    /// Reads a part with its length in front.
     fn part(&mut self, what: &str) -> Result<Column<'a>, TraceError> {
         let start = self.at;
         let length = self.number(what)?;

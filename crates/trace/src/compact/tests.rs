@@ -19,7 +19,7 @@ fn pack(body: &[u8], length: u64) -> Vec<u8> {
     file
 }
 
-/// A body of one stream, the sizes 5 and 6, and the given columns.
+/// Returns a body of one stream, the sizes 5 and 6, and the given columns.
 fn body(operations: &[u8], sizes: &[u8], streams: &[u8], blocks: &[u8]) -> Vec<u8> {
     let mut body = b"\x01t\x02{}\x01\x00\x02\x05\x06".to_vec();
     for column in [operations, sizes, streams, blocks] {

@@ -1,26 +1,26 @@
-//! The blocks of a trace by number, and what is live behind each event.
+//! The blocks of a trace by number, and the live bytes behind each event.
 //!
 //! Owns: the rounding of sizes, and the tokens by which operations are compared.
 
 use crate::trace::{Trace, TraceEvent};
 use std::ops::Range;
 
-/// Sizes are rounded up to a multiple of this, in bytes, so that every offset is one too: PyTorch's least block
-/// (`kMinBlockSize`), which suits every kernel.
+/// Sizes are rounded up to a multiple of this, in bytes, so that every offset is such a multiple too: PyTorch's least
+/// block (`kMinBlockSize`), which suits every kernel.
 pub const ALIGNMENT: u64 = 512;
-/// The event that frees a block that is never freed.
+/// Stands for the end of a block that is never freed.
 const NEVER: usize = usize::MAX;
 
-/// The blocks of a trace, and what is live.
+/// The blocks of a trace, and its live bytes.
 pub(super) struct Blocks {
     pub(super) sizes: Vec<u64>,
     pub(super) streams: Vec<u32>,
-    /// The event that made each, and the one that ended its use; `NEVER`: none did.
+    /// The event that made each block, and the event that ended its use; `NEVER` if none did.
     pub(super) made: Vec<usize>,
     pub(super) freed: Vec<usize>,
     /// Bytes live behind each event.
     pub(super) live: Vec<u64>,
-    /// Allocations and requested frees: the event, and the block with whether it is freed.
+    /// Allocations and requested frees: the event, the block, and whether it is freed.
     pub(super) operations: Vec<(usize, u32, bool)>,
 }
 
@@ -68,7 +68,7 @@ impl Blocks {
         self.streams.get(block as usize).copied().unwrap_or(0).into()
     }
 
-    /// Operations with their sizes.
+    /// Returns tokens of the operations that include sizes.
     pub(super) fn equal_tokens(&self) -> Vec<u64> {
         let token = |&(_, block, is_freed): &(usize, u32, bool)| {
             (self.size(block) / ALIGNMENT) << 17 | (self.stream(block) & 0xffff) << 1 | u64::from(is_freed)
@@ -76,7 +76,7 @@ impl Blocks {
         self.operations.iter().map(token).collect()
     }
 
-    /// Operations with how many requests ago a block was made that is freed, and no sizes.
+    /// Returns tokens of the operations without sizes: a free has the number of requests since its block was made.
     pub(super) fn shape_tokens(&self) -> Vec<u64> {
         let mut made = 0;
         let token = |&(_, block, is_freed): &(usize, u32, bool)| {
@@ -89,23 +89,24 @@ impl Blocks {
         self.operations.iter().map(token).collect()
     }
 
-    /// The most that is live behind the events of a range.
+    /// Returns the most live bytes behind the events of a range.
     pub(super) fn most(&self, events: Range<usize>) -> u64 {
         self.live.get(events).and_then(|live| live.iter().max()).copied().unwrap_or(0)
     }
 
-    /// The operations of a range of events.
+    /// Returns the operations of a range of events.
     pub(super) fn operations(&self, events: Range<usize>) -> Range<usize> {
         let operation = |event: usize| self.operations.partition_point(|(at, _, _)| *at < event);
         operation(events.start)..operation(events.end)
     }
 
-    /// The event of an operation; behind the last operation the end of the trace.
+    /// Returns the event of an operation; behind the last operation, the end of the trace.
     pub(super) fn event(&self, operation: usize) -> usize {
         self.operations.get(operation).map_or(self.live.len(), |(event, _, _)| *event)
     }
 
-    /// The event behind which least is live, of those from one operation to before another.
+    /// Returns the event with the least live bytes behind it, of the events from operation `from` to before operation
+    /// `to`.
     pub(super) fn least_live(&self, from: usize, to: usize) -> usize {
         let (from, to) = (self.event(from), self.event(to));
         (from..to).min_by_key(|event| self.live[*event]).unwrap_or(from)

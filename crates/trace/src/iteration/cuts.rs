@@ -1,23 +1,24 @@
-//! Where iterations begin, and which part that repeats is taken for one.
+//! Where iterations begin, and which repeating part counts as an iteration.
 //!
-//! Owns: the rule that iterations hold the peak of live memory. A model's layers and the tensors of an optimizer repeat too,
-//! and more often than steps do; but the peak is in none of them, or what they keep adds up.
+//! Owns: the rule that iterations hold the peak of live memory. A model's layers and the tensors of an optimizer repeat
+//! too, and more often than steps do; but either the peak is in none of them, or the memory that they keep adds up.
 
 use super::blocks::Blocks;
 use super::period::{self, Period};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The part of a trace that equal iterations cover at least, and those of one shape. What covers less is a part of
-/// something that repeats, such as a model's layers.
+/// The least part of a trace that equal iterations cover, and iterations of one shape. A shorter repetition is a part
+/// of something that repeats, such as a model's layers.
 const COVERED_BY_EQUAL: f64 = 0.5;
 const COVERED_BY_SHAPE: f64 = 1.0 / 3.0;
-/// The part of its operations that an iteration beside the others has in common with them.
+/// The least part of its operations that an iteration before or behind the others has in common with its neighbour.
 const IN_COMMON: f64 = 0.75;
-/// The part of an iteration's length around its expected end in which least is live where the next one begins.
+/// The next iteration begins where the least bytes are live within this part of an iteration's length around its
+/// expected end.
 const AROUND_PART: usize = 8;
 
-/// Around the iteration with the peak no more is live than persistent memory and this part of the rest.
+/// Around the iteration with the peak, at most persistent memory and this part of the rest is live.
 const BETWEEN_PART: u64 = 4;
 
 /// In which way the iterations of a trace are alike.
@@ -27,7 +28,7 @@ pub enum Likeness {
     Equal,
     /// The same operations on the same blocks, some with other sizes.
     Shape,
-    /// Only a part of the operations is the same in each.
+    /// Each iteration has only a part of the operations in common with the others.
     Part,
     /// No part that repeats holds the peak of live memory: the whole trace is one iteration.
     None,
@@ -38,15 +39,15 @@ pub enum Likeness {
 pub struct Repeated {
     /// The number of requests in the part.
     pub requests: usize,
-    /// How often the part is there in a row.
+    /// How often the part occurs in a row.
     pub times: usize,
 }
 
-/// Where iterations begin, and the last one ends: events.
+/// The events at which iterations begin, and at which the last one ends.
 pub(super) struct Cuts {
     pub(super) likeness: Likeness,
     pub(super) at: Vec<usize>,
-    /// A part that repeats without the peak.
+    /// A part that repeats but does not hold the peak.
     pub(super) part: Option<Repeated>,
 }
 
@@ -81,8 +82,8 @@ impl Cuts {
         Self { likeness: Likeness::None, at: vec![0, blocks.live.len()], part }
     }
 
-    /// Every iteration is cut where in the second one least is live, if there is one: the first may be the one that makes
-    /// what is kept.
+    /// Cuts every iteration at the point of the fewest live bytes in the second one, if there is one: the first one may
+    /// allocate the memory that is kept.
     fn periodic(blocks: &Blocks, likeness: Likeness, period: &Period) -> Self {
         let Period { start, length, covered } = *period;
         let second = start + length;
@@ -94,8 +95,8 @@ impl Cuts {
         Self { likeness, at: cuts.map(|operation| blocks.event(operation)).collect(), part: None }
     }
 
-    /// The iterations, if the peak of live memory lies in one of them, or in one beside them: of about the same length, with
-    /// mostly the same operations as its neighbour.
+    /// Returns the iterations, if the peak of live memory lies in one of them, or in one directly before or behind
+    /// them, of about the same length and with mostly the same operations as its neighbour.
     fn holding_peak(mut self, blocks: &Blocks, shape: &[u64], persistent: u64) -> Option<Self> {
         let most = blocks.live.iter().copied().max()?;
         let peak = blocks.live.iter().position(|live| *live == most)?;
@@ -115,8 +116,8 @@ impl Cuts {
         }
     }
 
-    /// Whether little more than persistent memory is live at both ends of the iteration with the peak: what layers keep adds
-    /// up from one to the next.
+    /// Returns whether little more than persistent memory is live at both ends of the iteration with the peak: memory
+    /// that layers keep would add up from one to the next.
     fn begins_low(&self, blocks: &Blocks, most: u64, persistent: u64) -> bool {
         let heaviest = self.heaviest(blocks);
         let live = |cut: &usize| cut.checked_sub(1).and_then(|event| blocks.live.get(event)).copied().unwrap_or(0);
@@ -124,25 +125,26 @@ impl Cuts {
         self.at.iter().skip(heaviest).take(2).all(|cut| live(cut) <= low)
     }
 
-    /// The iteration in which most is live, the last of several.
+    /// Returns the iteration with the most live bytes, the last one of several.
     pub(super) fn heaviest(&self, blocks: &Blocks) -> usize {
         let peak = |index: &usize| blocks.most(self.at[*index]..self.at[*index + 1]);
         (0..self.at.len().saturating_sub(1)).max_by_key(peak).unwrap_or(0)
     }
 
-    /// The events of so many iterations from this one on, if there are so many.
+    /// Returns the events of `count` iterations from this one on; `None` if there are not so many.
     pub(super) fn events(&self, index: usize, count: usize) -> Option<Range<usize>> {
         Some(*self.at.get(index)?..*self.at.get(index + count)?)
     }
 
-    /// How many requests lie between one of these iterations and the same one so many iterations before, if there is that one.
+    /// Returns how many requests lie between a request of this iteration and the same one `count` iterations before;
+    /// `None` if there is no such iteration.
     pub(super) fn requests_back(&self, blocks: &Blocks, index: usize, count: usize) -> Option<usize> {
         let events = self.events(index.checked_sub(count)?, count)?;
         let made = |event: usize| blocks.made.partition_point(|made| *made < event);
         Some(made(events.end) - made(events.start))
     }
 
-    /// The requests whose size is not the same in all iterations of one shape.
+    /// Returns the number of requests whose size differs between iterations of one shape.
     pub(super) fn varying(&self, blocks: &Blocks) -> usize {
         if self.likeness != Likeness::Shape {
             return 0;
@@ -157,7 +159,7 @@ impl Cuts {
     }
 }
 
-/// The other end of an iteration that lies before another, or behind it; `None` where there is none that is alike.
+/// Returns the other end of an iteration directly before a known one, or behind it; `None` if no similar one is there.
 fn beside(blocks: &Blocks, shape: &[u64], known: Range<usize>, is_before: bool) -> Option<usize> {
     let around = known.len() / AROUND_PART;
     let expected = if is_before { known.start.checked_sub(known.len())? } else { known.end + known.len() };
@@ -165,7 +167,7 @@ fn beside(blocks: &Blocks, shape: &[u64], known: Range<usize>, is_before: bool) 
         return None;
     }
     let from = expected.saturating_sub(around);
-    // Before the first operation nothing is live.
+    // Before the first operation no bytes are live.
     let cut = if from == 0 { 0 } else { blocks.least_live(from, (expected + around).min(shape.len())) + 1 };
     let operation = blocks.operations.partition_point(|(event, _, _)| *event < cut);
     let range = if is_before { operation..known.start } else { known.end..operation };

@@ -1,31 +1,31 @@
 //! Steps of several kinds, as of training and of evaluation.
 //!
-//! Owns: where the iterations that were found are there again, and what repeats in the rest of the trace.
+//! Owns: where further copies of the found iterations are, and which parts repeat in the rest of the trace.
 
 use super::blocks::Blocks;
 use super::cuts::{Cuts, Likeness};
 use super::period::{self, Period};
 use std::ops::Range;
 
-/// Stretches beside the iterations that are looked at, the longest first.
+/// The number of stretches outside of the iterations that are searched, the longest first.
 const TRIED: usize = 6;
-/// A step begins where no more than this part of a step's own memory is live beside what is persistent.
+/// A step begins where at most this part of a step's own memory is live in addition to persistent memory.
 const BEGINNING_PART: u64 = 8;
-/// A kind whose steps have less than this part of the operations of the iterations is a part of a step.
+/// A kind whose steps have less than this part of an iteration's operations is a part of a step, not a kind.
 const SHORT_PART: usize = 8;
 
-/// Steps of one kind: the same operations, in sizes of their own where the iterations have those.
+/// Steps of one kind: the same operations, with sizes that vary only if those of the iterations do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// How many of them the trace has.
+    /// How many steps of the kind the trace has.
     pub times: usize,
-    /// Requests of each.
+    /// The number of requests in each step.
     pub requests: usize,
     /// The most bytes live in any of them, persistent memory included.
     pub live: u64,
 }
 
-/// The kinds of steps, that of the iterations first; none where the iterations are not of one shape.
+/// Returns the kinds of steps, that of the iterations first; none if the iterations are not of one shape.
 pub(super) fn of(blocks: &Blocks, cuts: &Cuts) -> Vec<Kind> {
     let tokens = match cuts.likeness {
         Likeness::Equal => blocks.equal_tokens(),
@@ -69,7 +69,7 @@ fn before(blocks: &Blocks, operation: usize) -> u64 {
     blocks.event(operation).checked_sub(1).and_then(|event| blocks.live.get(event)).copied().unwrap_or(0)
 }
 
-/// Where a step's tokens stand in the rest of the trace, none of them over another.
+/// Returns the places of a step's tokens in the rest of the trace, without overlaps.
 fn places(tokens: &[u64], step: &Range<usize>, rest: &[Range<usize>]) -> Vec<usize> {
     let of = &tokens[step.clone()];
     let mut out = Vec::new();
@@ -88,7 +88,7 @@ fn places(tokens: &[u64], step: &Range<usize>, rest: &[Range<usize>]) -> Vec<usi
     out
 }
 
-/// Returns the parts of ranges that are left without steps of this length.
+/// Returns the ranges without the steps of this length at `places`.
 fn without(rest: &[Range<usize>], places: &[usize], length: usize) -> Vec<Range<usize>> {
     let mut out = Vec::new();
     for range in rest {

@@ -1,7 +1,8 @@
-//! The iteration of a trace: what the program does again and again, and which of its requests are to be planned.
+//! The iteration of a trace: the part that the program repeats, and which of its requests are to be planned.
 //!
-//! Owns: where an iteration begins and ends, and what becomes of blocks that cross these moments. `period.rs` finds what
-//! repeats; `blocks.rs` has what is live, `cuts.rs` takes it for iterations if it holds the peak of live memory, and `kinds.rs` counts steps of other kinds.
+//! Owns: where an iteration begins and ends, and how blocks that cross these moments are planned. `period.rs` finds the
+//! repetition; `blocks.rs` has the live bytes, `cuts.rs` accepts the repetition as iterations if it holds the peak of
+//! live memory, and `kinds.rs` counts steps of other kinds.
 //!
 //! ```text
 //!            cut              cut              cut
@@ -28,15 +29,15 @@ use seamalloc_plan::{Buffer, Gap, Problem, ProblemError};
 use std::fmt;
 use std::ops::Range;
 
-/// Two iterations are planned where more than this part (1/n) of what is live is replaced before it is freed.
+/// Two iterations are planned if more than this part (1/n) of the live bytes is replaced before it is freed.
 const FEW_PART: u64 = 1000;
 
-/// Requests and their bytes.
+/// A number of requests, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// How many.
+    /// The number of requests.
     pub count: usize,
-    /// The bytes of all, each rounded up to [`ALIGNMENT`].
+    /// The bytes of all requests, each rounded up to [`ALIGNMENT`].
     pub bytes: u64,
 }
 
@@ -50,43 +51,44 @@ impl Requests {
 /// One iteration of a trace, to be planned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Iteration {
-    /// Its buffers; ids are the numbers of the trace's blocks, moments are events from the iteration's first on.
+    /// The buffers of the iteration; ids are the numbers of the trace's blocks, moments are events from the iteration's
+    /// first on.
     pub problem: Problem,
-    /// In which way it repeats.
+    /// In which way the iterations are alike.
     pub likeness: Likeness,
     /// How many whole iterations the trace has.
     pub iterations: usize,
     /// How many of them are planned, one after the other: one, or two.
     pub planned: usize,
-    /// The events of what is planned: of the iteration in which most is live, and of a neighbour where two are planned.
+    /// The planned events: those of the iteration with the most live bytes, and of a neighbour if two are planned.
     pub events: Range<usize>,
-    /// Requests that are made in it.
+    /// Requests that are made in the planned events.
     pub requests: Requests,
-    /// Persistent memory: blocks that live from before it to after it, such as weights. They are not planned.
+    /// Persistent memory: blocks that live from before the planned events to after them, such as weights. These are not
+    /// planned.
     pub persistent: Requests,
-    /// Buffers that are planned and live at the beginning or the end of the iteration.
+    /// Planned buffers that are live at the beginning or the end of the iteration.
     pub crossing: Requests,
-    /// Requests that are made before those of the iteration before are freed that they replace, as by optimizers that make
-    /// their state anew: where they are many bytes, two iterations are planned; else the new and the old have a place each
-    /// throughout.
+    /// Requests that are made before the blocks of the previous iteration that they replace are freed, as by optimizers
+    /// that recompute their state. If these are many bytes, two iterations are planned; else the new and the old block
+    /// have a place each throughout.
     pub by_turns: Requests,
-    /// Requests whose size is not the same in all iterations, where these have one shape.
+    /// Requests whose size differs between iterations of one shape.
     pub varying: usize,
-    /// The kinds of steps that were told apart, that of the iterations first; empty where there are no iterations of one
-    /// shape.
+    /// The kinds of steps that were told apart, that of the iterations first; empty if no iterations have one shape.
     pub kinds: Vec<Kind>,
     /// A part that repeats and does not hold the peak of live memory, such as a layer's pass or the update of a tensor.
     pub part: Option<Repeated>,
-    /// The most bytes live in it, persistent memory included, each block rounded up to [`ALIGNMENT`].
+    /// The most live bytes in the planned events, persistent memory included, each block rounded up to [`ALIGNMENT`].
     pub live: u64,
 }
 
 impl Iteration {
-    /// Finds the iterations of a trace, and takes the one in which most is live; that one and its neighbour, where much is made
-    /// before those blocks of the iteration before are freed that it replaces: the new and the old have two places by turns.
+    /// Finds the iterations of a trace, and takes the one with the most live bytes. Its neighbour is taken too if much
+    /// memory is allocated before the blocks of the previous iteration that it replaces are freed: the new and the old
+    /// blocks use two places by turns.
     ///
-    /// # Errors
-    /// More blocks or bytes than are planned.
+    /// More blocks or bytes than can be planned.
     pub fn of(trace: &Trace) -> Result<Self, ProblemError> {
         let blocks = Blocks::new(trace);
         let cuts = Cuts::new(&blocks, persistent(trace));
@@ -131,7 +133,8 @@ impl Iteration {
         }
     }
 
-    /// The buffers of what is planned; `back` requests ago the same request was made that is made in it, if that is known.
+    /// Returns the buffers of the planned events. `back` is the number of requests since the same request of the
+    /// previous iteration, if it is known.
     fn buffers(&mut self, blocks: &Blocks, back: Option<usize>) -> Vec<Buffer> {
         let (from, to) = (self.events.start, self.events.end);
         let length = (to - from) as i64;
@@ -139,7 +142,7 @@ impl Iteration {
         let first_of = |event: usize| blocks.made.partition_point(|made| *made < event);
         let (first, behind) = (first_of(from), first_of(to));
         let mut out = Vec::new();
-        // The end of what came in, by the block that takes its place.
+        // The end of each block that was live at the beginning, by the block that takes its place.
         let mut comes_in = vec![None; behind - first];
         for block in 0..first {
             let freed = blocks.freed[block];
@@ -150,7 +153,7 @@ impl Iteration {
                 self.persistent.add(blocks.sizes[block]);
                 continue;
             }
-            // The block that is made as the same one of its iteration's requests, and crosses the end as this one did.
+            // The block of the same request in the next iteration, which crosses the end as this block did.
             let heir = back.map(|back| block + back).filter(|heir| {
                 let is_inside = (first..behind).contains(heir) && blocks.freed[*heir] > to;
                 is_inside && blocks.sizes[*heir] == blocks.sizes[block]
@@ -216,8 +219,8 @@ mod tests {
     use crate::TraceBuilder;
     use seamalloc::driver::StreamId;
 
-    /// Builds a trace of operations: a positive number asks for so many units, a negative one frees the block of that
-    /// name.
+    /// Builds a trace of operations: a positive number is a request for as many units, a negative one frees the block
+    /// of that name.
     struct Program(TraceBuilder);
 
     impl Program {
@@ -278,7 +281,7 @@ mod tests {
             let id = |index: u64| 1000 * step + index;
             program.make(id(0), 9);
             if step > 0 {
-                // Made by the step before, in its middle.
+                // The step before made this block, in its middle.
                 program.free(id(1) - 1000);
             }
             program.make(id(2), 5);
@@ -298,7 +301,7 @@ mod tests {
         assert_eq!(buffers.len(), 4);
     }
 
-    /// A state of 8 that each step makes anew before it gives back the old one, beside an activation of 5.
+    /// A state of 8 is allocated anew in each step before the old one is freed, beside an activation of 5.
     #[test]
     fn what_is_made_anew_before_the_old_is_freed_counts_once() {
         let mut program = Program::new();

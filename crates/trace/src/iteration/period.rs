@@ -1,18 +1,18 @@
-//! The period of a sequence: how long the part is that a program does again and again.
+//! The period of a sequence: the length of the part that a program repeats.
 //!
-//! Owns: the search for a distance at which a sequence is equal to itself over as long a run as possible; and, where there
-//! is none, for pieces that stand again at about even distances.
+//! Owns: the search for a distance at which a sequence is equal to itself over as long a run as possible; and, where
+//! there is none, for pieces that recur at about even distances.
 
 use rustc_hash::FxHashMap;
 
-/// Lengths of the pieces whose repetitions are looked at: the shortest, and how many times longer the next is. Long ones
-/// are needed where a part repeats inside of the period, as the layers of a model do.
+/// The shortest piece whose repetitions are searched, and the factor to the next length. Long pieces are needed if a
+/// part repeats inside of the period, as the layers of a model do.
 const SHORTEST_PIECE: usize = 16;
 const LONGER: usize = 4;
 /// Distances that are tried for each length of a piece, the most frequent first.
 const TRIED: usize = 24;
-/// The length of the pieces that mark iterations, how many of them there are at least, and how much shorter or longer than
-/// the mean the way from one to the next may be.
+/// The length of the pieces that mark iterations, the least number of marks, and how far the distance between two marks
+/// may be from the mean.
 const MARK: usize = 64;
 const LEAST_MARKS: u32 = 3;
 const UNEVEN: usize = 2;
@@ -22,16 +22,16 @@ const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 /// A part of a sequence that repeats itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Period {
-    /// Where the first repetition begins.
+    /// The beginning of the first repetition.
     pub(super) start: usize,
-    /// How long each is.
+    /// The length of each repetition.
     pub(super) length: usize,
-    /// How long they are together; the last one may be cut off.
+    /// The length of all repetitions together; the last one may be cut off.
     pub(super) covered: usize,
 }
 
 /// Finds the part of a sequence that repeats itself at least once and is as long as possible with its repetitions. Of
-/// several it has the shortest period.
+/// several such parts, returns the one with the shortest period.
 pub(super) fn find(sequence: &[u64]) -> Option<Period> {
     let mut tried: Vec<usize> = Vec::new();
     let mut piece = SHORTEST_PIECE;
@@ -54,9 +54,9 @@ pub(super) fn find(sequence: &[u64]) -> Option<Period> {
     best
 }
 
-/// Places at which a program is once in each iteration, found by pieces that stand again and again at about even distances,
-/// over more than half of the sequence. Of several kinds, those are taken that stand there most often and together are at least
-/// twice as long as one.
+/// Returns places that a program passes once in each iteration, found by pieces that recur at about even distances over
+/// more than half of the sequence. Of several kinds of pieces, returns those that recur most often and together are at
+/// least twice as long as one.
 pub(super) fn marks(sequence: &[u64]) -> Vec<usize> {
     #[derive(Clone, Copy)]
     struct Seen {
@@ -97,7 +97,7 @@ pub(super) fn marks(sequence: &[u64]) -> Vec<usize> {
     pieces(sequence, MARK).filter(|(_, hash)| *hash == mark).map(|(index, _)| index).collect()
 }
 
-/// The hash of each piece of this length, with where the piece begins.
+/// Returns the hash of each piece of this length, with the place where it begins.
 pub(super) fn pieces(sequence: &[u64], length: usize) -> impl Iterator<Item = (usize, u64)> {
     let top = (1..length).fold(1_u64, |power, _| power.wrapping_mul(BASE));
     let mut hash = 0_u64;
@@ -111,7 +111,7 @@ pub(super) fn pieces(sequence: &[u64], length: usize) -> impl Iterator<Item = (u
     hashes.skip(length - 1).map(move |(index, hash)| (index + 1 - length, hash))
 }
 
-/// The distances at which pieces of this length stand again, the most frequent first.
+/// Returns the distances at which pieces of this length recur, the most frequent first.
 fn frequent_distances(sequence: &[u64], piece: usize) -> Vec<usize> {
     let mut last = FxHashMap::default();
     let mut counts: FxHashMap<usize, usize> = FxHashMap::default();
@@ -125,7 +125,8 @@ fn frequent_distances(sequence: &[u64], piece: usize) -> Vec<usize> {
     distances.into_iter().take(TRIED).map(|(distance, _)| distance).collect()
 }
 
-/// The longest run in which each token is equal to the one at this distance behind it: its beginning and its length.
+/// Returns the longest run in which each token is equal to the one at this distance behind it: its beginning and its
+/// length.
 fn longest_run(sequence: &[u64], distance: usize) -> Option<(usize, usize)> {
     let (mut best, mut start) = (None::<(usize, usize)>, 0);
     let behind = sequence.get(distance..)?;

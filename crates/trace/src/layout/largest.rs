@@ -1,10 +1,10 @@
-//! The largest request that each allocator could serve of a layout.
+//! The largest request that each allocator could serve from a layout.
 //!
-//! Owns: the assumptions. The blocks stay where they are. PyTorch's native allocator serves a request from one free block, or
-//! from new memory, for which wholly free segments go back to the driver. Expandable segments map whole free pieces of 20 MiB
-//! (2 MiB of memory for small requests) anew behind a stream's last block, those of other streams too, after a wait for the
-//! GPU. `stitch` joins the same pieces, and the free ends of two more, at other addresses; with `split:last_resort` every free
-//! piece of 2 MiB. Private pools keep their memory. Memory that is pending counts as in use.
+//! Owns: the assumptions. The blocks stay where they are. PyTorch's native allocator serves a request from one free
+//! block, or from new memory, for which wholly free segments go back to the driver. Expandable segments map whole free
+//! pieces of 20 MiB (2 MiB of memory for small requests) anew behind a stream's last block, those of other streams too,
+//! after a wait for the GPU. `stitch` joins the same pieces, and the free ends of two more, at other addresses; with
+//! `split:last_resort` every free piece of 2 MiB. Private pools keep their memory. Pending memory counts as in use.
 
 use crate::memory::{Memory, MemoryError, SeededMap};
 use seamalloc::driver::StreamId;
@@ -16,7 +16,7 @@ pub(super) const LARGE_PIECE: u64 = 20 << 20;
 /// Bytes of a piece of memory for small requests, and of the pieces into which `split:last_resort` divides chunks.
 pub(super) const GRANULE: u64 = 2 << 20;
 
-/// The largest request that each allocator could serve at that moment. Sizes are bytes.
+/// The largest request that each allocator could serve at the moment of a layout. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LargestRequests {
@@ -30,7 +30,7 @@ pub struct LargestRequests {
     pub split: u64,
 }
 
-/// The free memory of public pools, as far as more than one free block serves a request. Sizes are bytes.
+/// The free memory of public pools, in the parts that together can serve a request. Sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Parts {
     /// The largest free block for requests of more than 1 MiB.
@@ -43,7 +43,8 @@ pub(super) struct Parts {
     pub(super) releasable: u64,
     /// Pieces of 2 MiB that are wholly free.
     granules: u64,
-    /// The free end of the last expandable segment of a stream that lies in a partly used piece, the largest of all streams.
+    /// The free end of the last expandable segment of a stream that lies in a partly used piece, the largest over all
+    /// streams.
     edge: u64,
     /// The most bytes that the ends of a view add to whole pieces.
     ends: u64,
@@ -59,18 +60,18 @@ struct End {
     block: u64,
 }
 
-/// Counts the parts of public segments, which come in the order of their addresses.
+/// Counts the parts of public segments, which are added in the order of their addresses.
 #[derive(Debug, Default)]
 pub(super) struct PartsCounter {
     parts: Parts,
     heads: Vec<End>,
     tails: Vec<End>,
-    /// Of each stream the free end of its last expandable segment.
+    /// The free end of each stream's last expandable segment.
     edges: SeededMap<StreamId, u64>,
 }
 
 impl PartsCounter {
-    /// Adds a segment, of which these ranges are free: first byte and end.
+    /// Adds a segment with these free ranges: first byte and end.
     pub(super) fn add(
         &mut self,
         segment: &SegmentInfo,
@@ -100,7 +101,8 @@ impl PartsCounter {
             if to == end {
                 edge = first - from;
             }
-            // A block inside of one piece touches at most one end of it. Of memory for small requests a view has whole pieces alone.
+            // A block inside of one piece touches at most one end of it. A view takes only whole pieces of memory for
+            // small requests.
             let has_ends = first <= last && !segment.small;
             let head = if has_ends { first - from } else { 0 };
             let tail = if has_ends { to - last } else { 0 };
@@ -122,7 +124,8 @@ impl PartsCounter {
     pub(super) fn finish(mut self) -> Parts {
         self.heads.sort_unstable_by_key(|end| Reverse(end.bytes));
         self.tails.sort_unstable_by_key(|end| Reverse(end.bytes));
-        // Of each end at most one other shares the piece and one the block, so the best pair is among the first few.
+        // An end shares its piece with at most one other end, and its block with at most one, so the best pair is among
+        // the first few.
         const FEW: usize = 3;
         let fits = |head: &End, tail: &End| head.block != tail.block && head.piece != tail.piece;
         let pairs =
@@ -145,7 +148,7 @@ fn whole(start: u64, end: u64, unit: u64, from: u64, to: u64) -> (u64, u64) {
 }
 
 impl LargestRequests {
-    /// Returns the requests, but none of more than these bytes.
+    /// Returns the requests, each limited to these bytes.
     pub(super) fn at_most(self, most: u64) -> Self {
         let Self { native, expandable, stitch, split } = self;
         let [native, expandable, stitch, split] = [native, expandable, stitch, split].map(|bytes| bytes.min(most));
@@ -154,7 +157,7 @@ impl LargestRequests {
 }
 
 impl Parts {
-    /// Returns the largest requests if the device has `room` bytes beside what is held.
+    /// Returns the largest requests if the device has `room` bytes beside the reserved memory.
     pub(super) fn largest(&self, room: u64) -> LargestRequests {
         let Self { hole, segments, pieces, granules, edge, ends, .. } = *self;
         let whole = |bytes: u64, unit: u64| bytes - bytes % unit;

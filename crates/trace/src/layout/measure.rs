@@ -1,6 +1,6 @@
 //! From a snapshot to its layouts.
 //!
-//! Owns: the sums, within the account of what reading may take.
+//! Owns: the sums, within the memory limit of the reader.
 
 use super::largest::PartsCounter;
 use super::{Held, Layout, LayoutPool};
@@ -65,7 +65,7 @@ impl Held {
     fn of(segment: &SegmentInfo) -> Self {
         let mut held = Self { reserved: segment.total_size, ..Self::default() };
         for block in &segment.blocks {
-            // What sleeps or is spilled has no memory of the device.
+            // Sleeping and spilled memory is not on the device.
             let absent = if block.asleep { block.size } else { block.spilled };
             held.reserved = held.reserved.saturating_sub(absent);
             let size = block.size.saturating_sub(absent);

@@ -1,4 +1,4 @@
-//! The memory of a device at one moment: all that a snapshot says in which no history was recorded.
+//! The memory of a device at one moment, from a snapshot without a history.
 //!
 //! Owns: the figures of a [`Layout`]. `measure.rs` counts them, `largest.rs` finds the largest requests that they allow, and
 //! `words.rs` has the verdict.
@@ -34,7 +34,7 @@ pub struct Layout {
     pub expandable: bool,
     /// All pools together.
     pub held: Held,
-    /// The free bytes of private pools (CUDA graphs, `MemPool`), which serve no other requests.
+    /// The free parts, by which the largest requests are found.
     pub private_free: u64,
     /// The memory that each stream holds of each pool, the most bytes first.
     pub pools: Vec<LayoutPool>,
@@ -46,15 +46,15 @@ pub struct Layout {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
-    /// Held of the device.
+    /// The bytes that the allocator holds of the device.
     pub reserved: u64,
-    /// In blocks that the program has not freed (`active_allocated`).
+    /// Bytes in blocks that the program has not freed (`active_allocated`).
     pub allocated: u64,
-    /// The bytes that the program asked for, of these and of those that are pending.
+    /// The bytes that the program asked for, of allocated and pending blocks.
     pub requested: u64,
-    /// In blocks that the program has freed and other streams still use (`active_pending_free`).
+    /// Bytes in blocks that the program has freed and other streams still use (`active_pending_free`).
     pub pending: u64,
-    /// In free blocks.
+    /// Bytes in free blocks.
     pub free: u64,
     /// The number of free blocks.
     pub holes: u64,
@@ -66,7 +66,7 @@ pub struct Held {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LayoutPool {
-    /// The stream whose requests it serves.
+    /// The stream whose requests the memory serves.
     pub stream: StreamId,
     /// The private pool; [`PoolId::NONE`] for memory that serves all requests.
     pub pool: PoolId,
@@ -106,11 +106,12 @@ impl LayoutPool {
 }
 
 impl Layout {
-    /// Returns the largest request that each allocator could serve at that moment, on a device with so much memory; where that
-    /// is not known, without any new memory of the device. None is larger than what the blocks in use leave of the device.
+    /// Returns the largest request that each allocator could serve at that moment, on a device with `capacity` bytes;
+    /// without a capacity, from the reserved memory alone. No request is larger than the device's memory less the
+    /// blocks in use.
     #[must_use]
     pub fn largest_requests(&self, capacity: Option<u64>) -> LargestRequests {
-        // Of a device that has less than is held, some free memory is not there.
+        // If the device has less memory than is reserved, a part of the free memory does not exist.
         let in_use = self.held.reserved.saturating_sub(self.held.free).saturating_add(self.private_free);
         let most = capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(in_use));
         self.parts.largest(self.room(capacity).unwrap_or(0)).at_most(most)
@@ -122,7 +123,7 @@ impl Layout {
         self.parts.releasable
     }
 
-    /// Returns the bytes of a device of so much memory that are not held, whoever has them.
+    /// Returns the bytes of a device of `capacity` bytes that are not reserved, whoever has them.
     fn room(&self, capacity: Option<u64>) -> Option<u64> {
         capacity.map(|capacity| capacity.saturating_sub(self.held.reserved))
     }

@@ -13,7 +13,7 @@ fn native(blocks: &[(u64, char)]) -> Segment<'_> {
     Segment { more: "", blocks }
 }
 
-/// The layouts of a snapshot with these segments, 10 GiB apart.
+/// Returns the layouts of a snapshot with these segments, 10 GiB apart.
 fn layouts(segments: &[Segment<'_>]) -> Vec<Layout> {
     let of = |(index, segment): (usize, &Segment<'_>)| {
         let start = (index as u64 + 1) * 10_240 * MIB;
@@ -42,7 +42,7 @@ fn layout(segments: &[Segment<'_>]) -> Layout {
     layouts(segments).remove(0)
 }
 
-/// The largest requests in MiB.
+/// Returns the largest requests in MiB.
 fn largest(layout: &Layout, capacity: Option<u64>) -> [u64; 4] {
     let LargestRequests { native, expandable, stitch, split } = layout.largest_requests(capacity.map(|mib| mib * MIB));
     [native, expandable, stitch, split].map(|bytes| bytes / MIB)
@@ -75,9 +75,9 @@ fn holes_serve_each_allocator_in_its_own_pieces() {
     let third = || native(&[(768, 'f'), (256, 'a')]);
     let layout = layout(&[third(), third(), third()]);
     assert_eq!(largest(&layout, None), [768, 2280, 2288, 2304]);
-    // New memory is joined by all but native, which takes a segment of it.
+    // All allocators but native join new memory to a free end; native takes a segment of it.
     assert_eq!(largest(&layout, Some(4096)), [1024, 3300, 3312, 3328]);
-    // A device with less than is held has what the blocks in use leave of it: of 2 GiB, 768 MiB.
+    // A device with less memory than is reserved has its memory less the blocks in use: of 2 GiB, 768 MiB.
     assert_eq!(largest(&layout, Some(2048)), [768, 1280, 1280, 1280]);
     assert_eq!(layout.verdict(Some(512 * MIB)).kind, LayoutVerdictKind::TooMuchLive);
     let verdict = layout.verdict(Some(4096 * MIB));
@@ -86,12 +86,12 @@ fn holes_serve_each_allocator_in_its_own_pieces() {
     assert_eq!(verdict.next, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.");
 }
 
-/// A view begins in the free end of one piece and ends in the free beginning of another; not of the same piece or block.
+/// A view begins in the free end of one piece and ends in the free beginning of another piece, of another block.
 #[test]
 fn a_view_has_two_ends_of_different_pieces() {
-    // The only piece: free at both ends, which are no two ends of a view.
+    // The only piece is free at both ends, which cannot be the two ends of one view.
     assert_eq!(largest(&layout(&[native(&[(5, 'f'), (8, 'a'), (7, 'f')])]), None), [7, 7, 7, 10]);
-    // In the middle of a piece no view begins; whole pieces of 2 MiB can be exchanged.
+    // A view cannot begin in the middle of a piece; whole pieces of 2 MiB can be exchanged.
     let landlocked = || native(&[(5, 'a'), (10, 'f'), (5, 'a')]);
     assert_eq!(largest(&layout(&[landlocked(), landlocked()]), None), [10, 10, 10, 16]);
     // An end of each of two segments.
@@ -168,7 +168,7 @@ fn a_verdict_names_the_first_question_that_fits() {
         assert!(verdict.headline.starts_with(headline), "{verdict:?}");
         assert!(!verdict.reasons.is_empty() && !verdict.next.is_empty());
     }
-    // Where expandable segments are on already, what helps is named beyond them.
+    // Where expandable segments are on already, the advice names the next setting.
     let holes: Vec<_> = (0..40).flat_map(|_| [(12, 'a'), (12, 'f')]).collect();
     let layout = layout(&[Segment { more: r#""is_expandable":true,"#, blocks: &holes }]);
     assert!(layout.verdict(None).next.contains("split:last_resort"), "{:?}", layout.verdict(None));

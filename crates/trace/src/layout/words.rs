@@ -1,4 +1,4 @@
-//! The verdict on a layout, as far as one moment tells.
+//! The verdict on a layout, as far as one moment shows.
 //!
 //! Owns: the rules with their thresholds, and the sentences. They follow the five questions of `docs/why.md`: whether too much
 //! is live, whether others hold the memory, whether free memory lies in holes, and whether it is kept apart.
@@ -8,21 +8,22 @@ use crate::columns::bytes_beside;
 use crate::verdict::{EXPANDABLE_SETTING, SEAMALLOC_COMMAND};
 use serde_json::{Value, json};
 
-/// Less free memory than this part (1/n) of what is held is no fragmentation.
+/// Free memory below this part (1/n) of the reserved memory is no fragmentation.
 const LITTLE: u64 = 20;
-/// More than this part (1/n) of the free memory on other streams than the one that has most is memory that streams keep apart.
+/// If more than this part (1/n) of the free memory is on other streams than the one with the most, streams keep memory
+/// apart.
 const APART: u64 = 4;
-/// More than this part (1/n) of the free memory in private pools, or in one hole, decides; an allocator that serves less than this
-/// part of the best one's largest request is not advised.
+/// If more than this part (1/n) of the free memory is in private pools, or in one hole, that decides the verdict; an
+/// allocator that serves less than this part of the best one's largest request is not advised.
 const MOST: u64 = 2;
 
 /// The kind of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayoutVerdictKind {
-    /// Nearly all that is held is allocated.
+    /// Nearly all of the reserved memory is allocated.
     TooMuchLive,
-    /// Nearly all that is held is allocated, and the device has more.
+    /// Nearly all of the reserved memory is allocated, and the device has more memory.
     Others,
     /// PyTorch would have given memory back, or waited for it, before it refused a request.
     NotShort,
@@ -75,7 +76,8 @@ impl LayoutVerdict {
 }
 
 impl Layout {
-    /// Returns the verdict on a request that was refused at that moment, on a device with so much memory, if it is known.
+    /// Returns the verdict on a request that was refused at that moment, on a device with `capacity` bytes, if the
+    /// capacity is known.
     #[must_use]
     pub fn verdict(&self, capacity: Option<u64>) -> LayoutVerdict {
         let kind = self.kind(capacity);
@@ -112,7 +114,7 @@ impl Layout {
         }
     }
 
-    /// Returns the free bytes of the stream that has most outside of private pools, and of all others together.
+    /// Returns the free bytes of the stream with the most outside of private pools, and of all other streams together.
     fn free_by_stream(&self) -> (u64, u64) {
         let mut each: Vec<_> = self.public().map(|pool| (pool.stream, pool.held.free)).collect();
         each.sort_unstable();
@@ -122,7 +124,7 @@ impl Layout {
         (most, all - most)
     }
 
-    /// Returns a size in the unit of what is held.
+    /// Returns a size in the unit of the reserved memory.
     fn bytes(&self, bytes: u64) -> String {
         bytes_beside(bytes, self.held.reserved)
     }

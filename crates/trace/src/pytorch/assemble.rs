@@ -1,6 +1,6 @@
-//! From the raw form of a snapshot file, as pickle and JSON are read into it, to snapshots and traces.
+//! Converts the raw form of a snapshot file, read from pickle or JSON, to snapshots and traces.
 //!
-//! Owns: what must be true of the values.
+//! Owns: the checks of the values.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
 
-/// Checks what was read and sorts it by device, within the account, which has what was read already.
+/// Checks the raw snapshot and sorts it by device, within the account, which includes the raw form already.
 pub(super) fn assemble(
     file: &str,
     name: &str,
@@ -79,31 +79,32 @@ pub(super) fn assemble(
         traces.push(trace);
     }
     let mut snapshots: Vec<Snapshot> = devices.into_values().collect();
-    // In place, since a stable sort takes a half of the list again; no two segments of a process have an address.
+    // The sort is in place, since a stable sort allocates half of the list again; no two segments of a process have the
+    // same address.
     snapshots.iter_mut().for_each(|snapshot| snapshot.segments.sort_unstable_by_key(|segment| segment.address));
     Ok(PyTorchSnapshot { snapshots, traces })
 }
 
-/// What a history says of the bytes that the allocator held.
+/// The bytes that the allocator held, according to a history.
 struct Reserved {
-    /// Before it.
+    /// The bytes held before the history.
     before: u64,
-    /// The most in its course.
+    /// The most bytes held during it.
     peak: u64,
-    /// Where memory ran out: the most that was held and free at such a moment.
+    /// The most bytes that were held and free when memory ran out, if it did.
     available: Option<u64>,
-    /// Where a limit refused a request: the most that the device had free.
+    /// The most bytes that the device had free when a limit refused a request, if one did.
     free_beyond_limit: Option<u64>,
 }
 
-/// Reads a history, at whose end `held` bytes are held, backwards.
+/// Reads a history backwards; at its end `held` bytes are held.
 fn reserved_in(held: u64, history: &[Option<Event>]) -> Reserved {
     let (mut now, mut peak, mut available, mut free_beyond_limit) = (held, held, None, None);
     for event in history.iter().rev().flatten() {
         match event.action {
             Action::SegmentAlloc | Action::SegmentMap => now = now.saturating_sub(event.size),
             Action::SegmentFree | Action::SegmentUnmap => now = now.saturating_add(event.size),
-            // Where the device had enough free, a limit refused: no more than what was held is known to be available.
+            // If the device had enough free memory, a limit refused: only the held bytes are known to be available.
             Action::Oom if event.address >= most_taken(event.size) => {
                 available = available.max(Some(now));
                 free_beyond_limit = free_beyond_limit.max(Some(event.address));
@@ -116,7 +117,7 @@ fn reserved_in(held: u64, history: &[Option<Event>]) -> Reserved {
     Reserved { before: now, peak, available: available.map(|bytes| bytes.max(peak)), free_beyond_limit }
 }
 
-/// Returns the most bytes that PyTorch's allocators take of the device for a request of so many.
+/// Returns the most bytes that PyTorch's allocators take of the device for a request of `size` bytes.
 fn most_taken(size: u64) -> u64 {
     /// The segment of requests of up to 10 MiB; larger ones are rounded up to whole granules.
     const SEGMENT: u64 = 20 << 20;
@@ -129,9 +130,9 @@ fn history_error(file: &str, device: usize, index: usize, length: usize, rule: R
     TraceError::rule(file, place, rule)
 }
 
-/// Bytes of the heap that a value of the settings takes, at most.
+/// Returns the bytes of the heap that a value of the settings takes, at most.
 fn json_bytes(value: &Value) -> u64 {
-    /// A node of a B-tree of names and values, of which each but the outermost has five at least.
+    /// The bytes of a node of a B-tree of names and values; all nodes but the root have at least five entries.
     const NODE: u64 = 768;
     const LEAST_OF_NODE: u64 = 5;
     match value {
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
     use crate::read::read_bytes;
 
-    /// The value as JSON and as a pickle.
+    /// Returns the value as JSON and as a pickle.
     fn both(value: &Value) -> [Vec<u8>; 2] {
         let pickle = serde_pickle::to_vec(value, serde_pickle::SerOptions::new().proto_v2()).unwrap();
         [serde_json::to_vec(value).unwrap(), pickle]

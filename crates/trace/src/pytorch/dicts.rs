@@ -1,7 +1,6 @@
-//! From the dicts of a pickled snapshot to its raw form.
+//! Converts the dicts of a pickled snapshot to its raw form.
 //!
-//! Owns: how the keys are looked up in a pickle, and the errors that name entry and key. `raw.rs` has the
-//! keys.
+//! Owns: the lookup of keys in a pickle, and the errors that name entry and key. `raw.rs` has the keys.
 
 use serde_json::{Map, Value};
 
@@ -26,7 +25,7 @@ pub(super) fn from_pickle(file: &str, bytes: &[u8], memory: &mut Memory) -> Resu
     Ok(raw)
 }
 
-/// Takes what a pickle says of memory.
+/// Converts the memory part of a pickle.
 pub(super) fn of_pickle(file: &str, pickle: &Pickle<'_>, memory: &mut Memory) -> Result<RawSnapshot, TraceError> {
     let root = pickle.root();
     let top = |key| {
@@ -166,7 +165,7 @@ impl<'a> At<'a> {
     }
 }
 
-/// A value as JSON. `left` bounds how much is made, since shared values multiply.
+/// Converts a value to JSON. `left` bounds the number of values made, since shared values multiply.
 fn json_of(pickle: &Pickle<'_>, item: Item, depth: usize, left: &mut usize) -> Result<Value, TraceError> {
     let text = pickle.text(item).unwrap_or_default();
     let depth = depth.checked_sub(1).filter(|_| spend(left, text)).ok_or_else(|| TraceError::TooLarge {

@@ -1,7 +1,6 @@
-//! From a snapshot in JSON to its raw form.
+//! Converts a snapshot in JSON to its raw form.
 //!
-//! Owns: how the keys are read from JSON, entry by entry, without holding the whole as a tree. `raw.rs` has the
-//! keys.
+//! Owns: how the keys are read from JSON, entry by entry, without a tree of the whole document. `raw.rs` has the keys.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -42,7 +41,7 @@ pub(super) fn from_json(file: &str, bytes: &[u8], memory: &mut Memory) -> Result
     }
 }
 
-/// Reads the whole, key by key.
+/// Reads the whole document, key by key.
 struct SnapshotSeed<'m> {
     memory: &'m mut Memory,
 }
@@ -102,9 +101,9 @@ impl<'de> Visitor<'de> for SnapshotSeed<'_> {
         })
     }
 }
-/// What lists are made of.
+/// The items of lists.
 trait Listed: Sized {
-    /// Reads the next item, and charges what it holds beside itself.
+    /// Reads the next item, and charges the memory that it holds beside itself.
     fn next<'de, A: SeqAccess<'de>>(items: &mut A, memory: &mut Memory) -> Result<Option<Self>, A::Error>;
 }
 
@@ -196,7 +195,7 @@ impl TryFrom<JsonEntry<'_>> for JsonEvent {
     }
 }
 
-/// The settings as they are, in bounds: of a value that is copied through, a file could make any number.
+/// The settings, copied within bounds: a file could have any number of values.
 #[derive(Default)]
 struct Settings(Value);
 

@@ -1,8 +1,8 @@
 //! PyTorch's memory snapshots, as `torch.cuda.memory._dump_snapshot` writes them: read into traces and snapshots of
 //! ours, and written so that PyTorch's own tools show them.
 //!
-//! `unpickle.rs` makes values of a pickle and `dicts.rs` a raw snapshot of them, `json.rs` one of JSON, and `assemble.rs`
-//! checks it. Recognising and unpacking files is done by the folder above.
+//! `unpickle.rs` makes values from a pickle and `dicts.rs` a raw snapshot from them, `json.rs` makes one from JSON, and
+//! `assemble.rs` checks it. Recognising and unpacking files is done by the folder above.
 
 mod assemble;
 mod contents;

@@ -1,6 +1,6 @@
-//! What a snapshot says beside its trace: which lines of the program asked for which block, and when memory ran out.
+//! The stacks of a snapshot's requests: which lines of the program asked for which block, and when memory ran out.
 //!
-//! Owns: the stacks of entries and of blocks (`frames`), each different one once. Only pickles have them.
+//! Owns: the stacks of entries and of blocks (`frames`), each different stack once. Only pickles have stacks.
 
 use super::assemble::assemble;
 use super::dicts::of_pickle;
@@ -25,15 +25,15 @@ use std::path::Path;
 /// The most frames of a stack that are kept, the innermost. With C++ frames a program's own lines lie deep.
 const MOST_FRAMES: usize = 1024;
 
-/// What is known of the requests of one trace beside their sizes.
+/// The stacks of the requests of one trace, and the requests that were refused.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Origins {
-    /// Frames of stacks, each different one once.
+    /// Frames of stacks, each different frame once.
     pub frames: Vec<Frame>,
-    /// Stacks, each different one once: indexes of `frames`, the innermost first. The stack of a thread that runs no Python is
-    /// empty, if no functions of C++ were recorded.
+    /// Stacks, each different stack once: indexes of `frames`, the innermost first. The stack of a thread that runs no
+    /// Python is empty, if no functions of C++ were recorded.
     pub stacks: Vec<Vec<u32>>,
-    /// Of each block of the trace one more than the index of its stack; 0: it is not known.
+    /// For each block of the trace, one more than the index of its stack; 0 if it is not known.
     pub of_block: Vec<u32>,
     /// Requests that PyTorch's allocator refused when the job was recorded.
     pub refusals: Vec<Refusal>,
@@ -74,12 +74,12 @@ pub struct Refusal {
     pub size: u64,
     /// Bytes that the device had free.
     pub device_free: u64,
-    /// One more than the index of its stack; 0: it is not known.
+    /// One more than the index of the request's stack; 0 if it is not known.
     pub stack: u32,
 }
 
 impl Origins {
-    /// Bytes of the heap that a copy of it takes.
+    /// Returns the bytes of the heap that a copy of the refusal takes.
     fn heap_bytes(&self) -> u64 {
         let frames = self.frames.iter().map(Frame::heap_bytes);
         let stacks = self.stacks.iter().map(|stack| list_bytes::<u32>(stack.len()));
@@ -88,8 +88,8 @@ impl Origins {
     }
 }
 
-/// Reads what a snapshot file says of the origins of its traces, in the order of [`read_path`](crate::read_path): nothing where
-/// the file is no pickle.
+/// Reads the origins of a snapshot file's traces, in the order of [`read_path`](crate::read_path): none if the file is
+/// no pickle.
 ///
 /// # Errors
 /// As [`read_path`](crate::read_path).
@@ -98,7 +98,7 @@ pub fn read_origins(path: &Path) -> Result<Vec<Origins>, TraceError> {
     origins_of(&file, opened)
 }
 
-/// Opens a file. Returns its name for errors too.
+/// Opens a file. Returns the file and its name for errors.
 fn open(path: &Path) -> Result<(String, BufReader<File>), TraceError> {
     let file = path.display().to_string();
     let opened = File::open(path).map_err(|error| TraceError::io(&file, error))?;
@@ -120,7 +120,7 @@ fn unpacked_pickle(file: &str, opened: Opened<impl BufRead>) -> Result<Option<(V
     is_pickle.then(|| read_to_limit(file, opened.content, MAX_WHOLE)).transpose()
 }
 
-/// Reads every trace of a file as [`read_path`](crate::read_path) does, and what a pickle says of its origins.
+/// Reads every trace of a file as [`read_path`](crate::read_path) does, and the origins in a pickle.
 ///
 /// # Errors
 /// As [`read_path`](crate::read_path).
@@ -166,7 +166,7 @@ fn of_whole(
         let ordinal = u32::try_from(device).unwrap_or(u32::MAX);
         let of_device = snapshot.snapshots.iter().find(|snapshot| snapshot.device == ordinal);
         let earlier = earlier_addresses(history.iter().copied(), of_device, &mut reader.memory).map_err(too_much)?;
-        // Of a block that was there before, and is there no more, nobody knows it.
+        // The stack of a block that was allocated before the history, and freed in it, is not known.
         let known = |address: &Option<u64>| address.and_then(|address| held.get(&address).copied()).unwrap_or(0);
         reader.out.of_block = earlier.iter().map(known).collect();
         reader.out.refusals.clear();
@@ -202,12 +202,12 @@ pub struct HeldOrigins {
     pub device: u32,
     /// The stacks. `of_block` is in the order of `sizes`.
     pub origins: Origins,
-    /// The bytes that were asked for, of each block that the program has not freed.
+    /// The requested bytes of each block that the program has not freed.
     pub sizes: Vec<u64>,
 }
 
-/// Reads the stacks of the blocks that are allocated when a snapshot is taken, by device: all that a snapshot without a history
-/// knows of its owners. Nothing where the file is no pickle.
+/// Reads the stacks of the blocks that are allocated when a snapshot is taken, by device: the only stacks in a snapshot
+/// without a history. Returns none if the file is no pickle.
 ///
 /// # Errors
 /// As [`read_path`](crate::read_path).
@@ -242,15 +242,15 @@ fn held_of(file: &str, reader: impl BufRead) -> Result<Vec<HeldOrigins>, TraceEr
     Ok(found)
 }
 
-/// Reads stacks, each once, wherever it stands.
+/// Reads stacks, each once, however often it is shared.
 struct Reader<'a> {
     pickle: &'a Pickle<'a>,
     memory: Memory,
-    /// By the number of a list of frames: one more than the stack's index.
+    /// The stack of each list of frames: one more than its index, by the list's number.
     known: SeededMap<u32, u32>,
-    /// By the number of a dict: the frame's index.
+    /// The frame's index, by the number of its dict.
     frames: SeededMap<u32, u32>,
-    /// By the hash of a frame or of a stack: its index. PyTorch writes equal stacks of several requests anew.
+    /// The index of a frame or of a stack, by its hash. PyTorch writes equal stacks of several requests repeatedly.
     hashed: SeededMap<u64, u32>,
     seed: RandomState,
     out: Origins,
@@ -269,7 +269,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the stacks of the blocks that are held, by their addresses.
+    /// Returns the stacks of the blocks that the allocator holds, by their addresses.
     fn stacks_of_blocks(&mut self, file: &str) -> Result<SeededMap<u64, u32>, TraceError> {
         let pickle = self.pickle;
         let mut held = SeededMap::default();
@@ -292,7 +292,7 @@ impl<'a> Reader<'a> {
         Ok(held)
     }
 
-    /// Returns one more than the index of the stack of an entry or block, and 0 where it was not recorded.
+    /// Returns one more than the index of the stack of an entry or block, and 0 if it was not recorded.
     fn stack(&mut self, of: Item) -> Result<u32, crate::MemoryError> {
         let pickle = self.pickle;
         let Some((list, frames)) = pickle.get(of, "frames").and_then(|item| Some((item.list()?, pickle.list(item)?)))
@@ -385,7 +385,7 @@ mod tests {
         let segment = json!({"device": 0, "address": 0, "total_size": 1024, "blocks":
             [block(0, "active_allocated", &["weights"]), block(512, "inactive", &["gone"])]});
         let bytes = pickled(&json!({"segments": [segment], "device_traces": [[], history]}));
-        // The segment is of device 0, which has no history: of the trace's device nothing is known before it.
+        // The segment is of device 0, which has no history: for the trace's device no earlier block is known.
         let found = origins_of("t", &*bytes).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].refusals, [Refusal { before_block: 1, size: 50, device_free: 30, stack: 0 }]);

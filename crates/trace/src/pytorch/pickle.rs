@@ -1,33 +1,34 @@
-//! What a pickle of plain data holds: dicts, lists, tuples, text, numbers.
+//! The values of a pickle of plain data: dicts, lists, tuples, text, numbers.
 //!
-//! Owns: the values and how they are looked at. Values are copied and never followed unasked, since a pickle may nest
-//! and share them at will, and following is counted. Making them is `unpickle.rs`'s, their meaning `dicts.rs`'s.
+//! Owns: the values and access to them. A pickle may nest and share values at will, so containers are copied as indexes
+//! and followed only on request, and the items followed are counted. `unpickle.rs` makes the values, `dicts.rs`
+//! interprets them.
 
 use std::cell::Cell;
 
 use crate::error::{Place, TraceError, excerpt};
 
-/// A value in 8 bytes, of which a snapshot has hundreds of millions. Containers are indexes, and what is longer is where it
-/// stands in the input, so that values are copied and never followed unasked.
+/// A value in 8 bytes, of which a snapshot has hundreds of millions. Containers are indexes, and longer values are
+/// positions in the input, so that values are cheap to copy and are followed only on request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Item {
     None,
     Bool(bool),
     /// A small integer.
     Small(i32),
-    /// A little-endian integer whose length, of one byte, stands at this byte.
+    /// A little-endian integer. Its length, of one byte, is at this position.
     Long1(u32),
-    /// One whose length, of four bytes, stands at this byte.
+    /// A little-endian integer. Its length, of four bytes, is at this position.
     Long4(u32),
-    /// A number whose eight bytes begin at this one.
+    /// A floating-point number, whose eight bytes begin at this position.
     Float(u32),
-    /// Text in UTF-8 whose length, of one byte, stands at this byte.
+    /// Text in UTF-8. Its length, of one byte, is at this position.
     Text1(u32),
-    /// Text whose length has four bytes.
+    /// Text in UTF-8. Its length, of four bytes, is at this position.
     Text4(u32),
-    /// Text whose length has eight bytes.
+    /// Text in UTF-8. Its length, of eight bytes, is at this position.
     Text8(u32),
-    /// Bytes, or text that is no UTF-8.
+    /// Bytes, or text that is not UTF-8.
     Bytes,
     List(u32),
     Dict(u32),
@@ -39,13 +40,13 @@ pub(super) enum Number {
     Int(i64),
     /// An integer from 2^63 on.
     Large(u64),
-    /// An integer that 64 bits do not hold.
+    /// An integer that does not fit in 64 bits.
     Huge,
     Float(f64),
 }
 
 impl Number {
-    /// A signed little-endian integer of any length.
+    /// Reads a signed little-endian integer of any length.
     fn long(bytes: &[u8]) -> Self {
         const WIDTH: usize = 16;
         if bytes.len() > WIDTH {
@@ -58,7 +59,7 @@ impl Number {
         i64::try_from(value).map(Self::Int).or(u64::try_from(value).map(Self::Large)).unwrap_or(Self::Huge)
     }
 
-    /// An integer of 64 bits without a sign.
+    /// Returns the number as an unsigned integer of 64 bits, if it is one.
     pub(super) fn unsigned(self) -> Option<u64> {
         match self {
             Self::Int(number) => u64::try_from(number).ok(),
@@ -69,37 +70,37 @@ impl Number {
 }
 
 impl Item {
-    /// The number of a list or tuple.
+    /// Returns the number of a list or tuple.
     pub(super) fn list(self) -> Option<u32> {
         if let Self::List(list) = self { Some(list) } else { None }
     }
 
-    /// The number of a dict.
+    /// Returns the number of a dict.
     pub(super) fn dict(self) -> Option<u32> {
         if let Self::Dict(list) = self { Some(list) } else { None }
     }
 }
 
-/// What a pickle holds.
+/// The contents of a pickle.
 pub(super) struct Pickle<'a> {
     file: &'a str,
     bytes: &'a [u8],
     lists: Vec<Vec<Item>>,
     root: Item,
-    /// How many more items may be followed; as many as there are, so that sharing cannot multiply them.
+    /// How many more items may be followed; at first as many as the pickle has, so that sharing cannot multiply them.
     left: Cell<usize>,
 }
 
 impl<'a> Pickle<'a> {
-    /// What the machine made of `bytes`: lists, tuples and dicts by their numbers, and how many values there are.
+    /// Makes the contents that the pickle machine has read from `bytes`: lists, tuples and dicts by their numbers, and
+    /// the number of values.
     pub(super) fn new(file: &'a str, bytes: &'a [u8], lists: Vec<Vec<Item>>, root: Item, values: usize) -> Self {
         Self { file, bytes, lists, root, left: Cell::new(values) }
     }
 
-    /// Counts the items of a list or dict that is followed.
+    /// Counts the items of a list or dict that is about to be followed.
     ///
-    /// # Errors
-    /// More are followed than the pickle has: lists or dicts stand in several places, as in no snapshot.
+    /// More items are followed than the pickle has, since lists or dicts are shared; no snapshot shares them.
     pub(super) fn follow(&self, item: Item, place: Place) -> Result<(), TraceError> {
         let list = item.list().or(item.dict()).and_then(|list| self.lists.get(list as usize));
         match self.left.get().checked_sub(list.map_or(0, Vec::len)) {
@@ -114,17 +115,17 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// The outermost value.
+    /// Returns the outermost value.
     pub(super) fn root(&self) -> Item {
         self.root
     }
 
-    /// The name of the file, for errors.
+    /// Returns the name of the file, for errors.
     pub(super) fn file(&self) -> &'a str {
         self.file
     }
 
-    /// The text of a value that is one.
+    /// Returns the text of a value, if it is text.
     pub(super) fn text(&self, item: Item) -> Option<&'a str> {
         std::str::from_utf8(self.text_bytes(item)?).ok()
     }
@@ -138,7 +139,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// Bytes behind their length, which has `N` bytes.
+    /// Returns the bytes behind their length, which has `N` bytes.
     fn counted<const N: usize>(&self, at: u32) -> Option<&'a [u8]> {
         let (length, rest) = self.bytes.get(at as usize..)?.split_at_checked(N)?;
         let mut wide = [0; 8];
@@ -146,7 +147,7 @@ impl<'a> Pickle<'a> {
         rest.get(..usize::try_from(u64::from_le_bytes(wide)).ok()?)
     }
 
-    /// The value of a number.
+    /// Returns the value of a number.
     pub(super) fn number(&self, item: Item) -> Option<Number> {
         match item {
             Item::Small(value) => Some(Number::Int(value.into())),
@@ -160,31 +161,31 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// The text of a value that is a short one: a key, an action, a state. A long one may stand in many places, and
-    /// looking at it each time would take long.
+    /// Returns the text of a value, if it is short: a key, an action, a state. A long text may be shared by many
+    /// values, and comparing it each time would take long.
     pub(super) fn word(&self, item: Item) -> Option<&'a str> {
         const LONGEST: usize = 64;
         let bytes = self.text_bytes(item).filter(|bytes| bytes.len() <= LONGEST)?;
         std::str::from_utf8(bytes).ok()
     }
 
-    /// The items of a list or tuple.
+    /// Returns the items of a list or tuple.
     pub(super) fn list(&self, item: Item) -> Option<&[Item]> {
         self.lists.get(item.list()? as usize).map(Vec::as_slice)
     }
 
-    /// The keys and values of a dict, in order of insertion.
+    /// Returns the keys and values of a dict, in order of insertion.
     pub(super) fn pairs(&self, item: Item) -> Option<impl DoubleEndedIterator<Item = (Item, Item)> + '_> {
         let list = self.lists.get(item.dict()? as usize)?;
         Some(list.chunks_exact(2).filter_map(|pair| Some((*pair.first()?, *pair.get(1)?))))
     }
 
-    /// The value of a text key of a dict; of a key that was set twice, the later one.
+    /// Returns the value of a text key of a dict; of a key that was set twice, the later value.
     pub(super) fn get(&self, dict: Item, key: &str) -> Option<Item> {
         self.pairs(dict)?.rev().find(|&(found, _)| self.word(found) == Some(key)).map(|(_, value)| value)
     }
 
-    /// A value in words, for errors.
+    /// Returns a value in words, for errors.
     pub(super) fn describe(&self, item: Item) -> String {
         match item {
             Item::None => "None".to_owned(),

@@ -1,7 +1,7 @@
-//! A snapshot file's content before it is checked, which pickle and JSON are both read into.
+//! The unchecked content of a snapshot file, into which both pickle and JSON are read.
 //!
-//! Owns: the keys and names of a snapshot file (PyTorch's `torch/csrc/cuda/Module.cpp`, `torch_cuda_memorySnapshot`), and
-//! the limits on it. Keys that are not needed are passed over, unknown actions too.
+//! Owns: the keys and names of a snapshot file (PyTorch's `torch/csrc/cuda/Module.cpp`, `torch_cuda_memorySnapshot`),
+//! and the limits on it. Keys that are not needed are skipped, and so are unknown actions.
 
 use std::borrow::Cow;
 
@@ -19,20 +19,20 @@ use seamalloc::snapshot::BlockState;
 pub(super) const MAX_SETTINGS: usize = 1024;
 pub(super) const MAX_SETTINGS_DEPTH: usize = 8;
 
-/// Bytes of text in `allocator_settings` that count as one value more.
+/// This many bytes of text in `allocator_settings` count as one more value.
 const TEXT_PER_VALUE: usize = 16;
 
 /// The most devices of a snapshot; PyTorch is built for at most 120 (`C10_COMPILE_TIME_MAX_GPUS`).
 pub(super) const MAX_DEVICES: usize = 1024;
 
-/// What a top-level value must be.
+/// The expected top-level value, for errors.
 pub(super) const SNAPSHOT: &str =
     "a dict with the keys segments and device_traces, as torch.cuda.memory._dump_snapshot writes it";
 
-/// The content, as it stands in the file. Its lists are charged.
+/// The content, as it stands in the file. The memory of its lists is charged.
 pub(super) struct RawSnapshot {
     pub(super) segments: Vec<RawSegment>,
-    /// Of each device; `None` for an entry that is no event of ours.
+    /// The history of each device; `None` for an entry that is no event of ours.
     pub(super) traces: Vec<Vec<Option<Event>>>,
     pub(super) settings: Value,
 }
@@ -65,7 +65,7 @@ pub(super) struct RawBlock {
     pub(super) requested_size: Option<u64>,
     #[serde(deserialize_with = "state")]
     pub(super) state: BlockState,
-    /// Of our own snapshots alone.
+    /// Only in our own snapshots.
     #[serde(default)]
     pub(super) spilled: u64,
     #[serde(default)]
@@ -73,7 +73,7 @@ pub(super) struct RawBlock {
 }
 
 impl RawSnapshot {
-    /// Bytes of the heap that its lists take.
+    /// Returns the bytes of the heap that the lists take.
     pub(super) fn heap_bytes(&self) -> u64 {
         let blocks = self.segments.iter().map(|segment| list_bytes::<RawBlock>(segment.blocks.capacity()));
         let events = self.traces.iter().map(|trace| list_bytes::<Option<Event>>(trace.capacity()));
@@ -88,7 +88,7 @@ pub(super) const SMALL: &str = "small";
 /// The states of blocks, for errors.
 pub(super) const STATES: &str = "active_allocated, active_pending_free or inactive";
 
-/// The state of that name. PyTorch's documentation has a second one for blocks that wait.
+/// Returns the state of that name. PyTorch's documentation has a second name for blocks with a pending free.
 pub(super) fn block_state(name: &str) -> Option<BlockState> {
     let states = [BlockState::ActiveAllocated, BlockState::ActivePendingFree, BlockState::Inactive];
     let waiting = (name == "active_awaiting_free").then_some(BlockState::ActivePendingFree);
@@ -106,7 +106,7 @@ fn is_small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error
     Cow::<str>::deserialize(deserializer).map(|name| name == SMALL)
 }
 
-/// Takes one value of the settings, and its text, from what is left; false if that is not enough.
+/// Takes one value of the settings, and its text, from the remaining limit; returns false if that is not enough.
 pub(super) fn spend(left: &mut usize, text: &str) -> bool {
     let cost = (text.len() / TEXT_PER_VALUE).saturating_add(1);
     match left.checked_sub(cost) {
@@ -118,7 +118,7 @@ pub(super) fn spend(left: &mut usize, text: &str) -> bool {
     }
 }
 
-/// The action of that name; `None` for an entry that is no event of ours.
+/// Returns the action of that name; `None` for an entry that is no event of ours.
 pub(super) fn action(name: &str) -> Option<Action> {
     const ALL: [Action; 8] = [
         Action::Alloc,
@@ -133,7 +133,7 @@ pub(super) fn action(name: &str) -> Option<Action> {
     ALL.into_iter().find(|action| action.name() == name)
 }
 
-/// The key of an entry's address. An `oom` has the device's free bytes in its place.
+/// Returns the key of an entry's address. An `oom` has the device's free bytes in its place.
 pub(super) fn address_key(action: Action) -> &'static str {
     if action == Action::Oom { "device_free" } else { "addr" }
 }

@@ -1,9 +1,9 @@
-//! The pickle machine: runs the opcodes that make plain data and refuses every other.
+//! The pickle machine: runs the opcodes that make plain data and refuses all others.
 //!
 //! Owns: the stack, the marks and the memo while a pickle is read (protocols 2 to 5, Python's `pickletools`). Every
-//! opcode makes at most one value, a shared value stays shared, and nothing recurses, so that time and memory are linear
-//! in the input: nesting of any depth, references that multiply, and claimed lengths do no harm. What it holds is charged
-//! before it is held, since a value of one byte takes many.
+//! opcode makes at most one value, a shared value stays shared, and nothing recurses, so that time and memory are
+//! linear in the input: nesting of any depth, references that multiply, and claimed lengths do no harm. Memory is
+//! charged before it is allocated, since a value of one byte takes many.
 
 use super::opcode;
 use super::pickle::{Item, Pickle};
@@ -41,7 +41,7 @@ struct Machine<'a> {
     opcode_at: usize,
     values: usize,
     stack: Vec<Item>,
-    /// Heights of the stack.
+    /// The heights of the stack at the marks.
     marks: Vec<usize>,
     memo: Vec<Item>,
     lists: Vec<Vec<Item>>,
@@ -232,7 +232,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// An opcode that is not plain data, or none at all.
+    /// Returns the error for an opcode that is not plain data, or unknown.
     fn refused(&self, opcode: u8) -> TraceError {
         match opcode::more_than_data(opcode) {
             Some(name) => {
@@ -280,14 +280,14 @@ impl Machine<'_> {
         Ok(usize::try_from(length).unwrap_or(usize::MAX))
     }
 
-    /// Where the bytes behind the opcode begin, which 32 bits hold, as was checked.
+    /// Returns the position of the byte behind the opcode. That it fits in 32 bits was checked.
     fn position(&self) -> u32 {
         u32::try_from(self.at).unwrap_or(u32::MAX)
     }
 
     fn text(&mut self, length: usize, text: Item) -> Result<(), TraceError> {
         let valid = std::str::from_utf8(self.take(length)?).is_ok();
-        // Python writes lone surrogates in its own way; such text is data still, but none that is looked for.
+        // Python writes lone surrogates in its own way; such text is valid data, but never a key that is looked up.
         self.push(if valid { text } else { Item::Bytes })
     }
 
@@ -311,7 +311,7 @@ impl Machine<'_> {
         self.push(make(index))
     }
 
-    /// The height below which the stack belongs to what came before the last mark.
+    /// Returns the height below which the stack belongs to the values before the last mark.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -333,7 +333,7 @@ impl Machine<'_> {
         self.split_off(at)
     }
 
-    /// The stack from a height on, as a list of its own.
+    /// Removes the stack from a height on, and returns it as a list.
     fn split_off(&mut self, at: usize) -> Result<Vec<Item>, TraceError> {
         let above = self.stack.get(at..).unwrap_or_default();
         let mut items = Vec::new();
@@ -381,7 +381,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Keeps the top of the stack under an id. Python numbers from 0 without gaps.
+    /// Stores the top of the stack under an id. Python numbers from 0 without gaps.
     fn memoize(&mut self, id: usize) -> Result<(), TraceError> {
         let top = self.top()?;
         let known = self.memo.len();

@@ -14,10 +14,10 @@ use seamalloc::flight::{Flight, TimedEvent};
 use seamalloc::observer::Action;
 use seamalloc::snapshot::{SegmentInfo, Snapshot};
 
-/// What an error calls the snapshot.
+/// The name of the snapshot in errors.
 const FILE: &str = "snapshot";
 
-/// PyTorch's roundup intervals, in MiB: the powers of two up to here.
+/// The last of PyTorch's roundup intervals, in MiB: they are the powers of two up to this one.
 const LAST_ROUNDUP: u32 = 32768;
 
 #[derive(Serialize)]
@@ -28,8 +28,8 @@ struct SnapshotOut<'a> {
     external_annotations: &'a [()],
 }
 
-/// A number that the viewer reads as one: pickled in at most 8 bytes. It makes a BigInt of a longer one, which its
-/// arithmetic does not take; `serde_pickle` writes a `u64` in 9.
+/// A number that the viewer can compute with: pickled in at most 8 bytes. The viewer makes a BigInt of a longer one,
+/// which its arithmetic does not support; `serde_pickle` writes a `u64` in 9.
 struct Number(u64);
 
 impl Serialize for Number {
@@ -63,7 +63,7 @@ struct BlockOut<'a> {
     size: Number,
     requested_size: Number,
     state: &'static str,
-    /// Keys of ours, where there is something to say.
+    /// Our own keys, written only if they have a value.
     #[serde(skip_serializing_if = "Option::is_none")]
     spilled: Option<Number>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -89,7 +89,7 @@ struct EntryOut {
 struct SettingsOut<'a> {
     #[serde(rename = "PYTORCH_CUDA_ALLOC_CONF")]
     conf: &'a str,
-    /// Bytes; -1 for none.
+    /// The size in bytes; -1 if there is no limit.
     max_split_size: i64,
     garbage_collection_threshold: f64,
     expandable_segments: bool,
@@ -98,7 +98,7 @@ struct SettingsOut<'a> {
     pinned_use_cuda_host_register: bool,
     graph_capture_record_stream_reuse: bool,
     roundup_power2_divisions: BTreeMap<String, u32>,
-    /// What is known of a history that the flight recorder kept. PyTorch's tools show it beside the settings.
+    /// The counts of a history that the flight recorder kept. PyTorch's tools show them beside the settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     flight_recorder: Option<FlightOut>,
 }
@@ -110,7 +110,7 @@ struct FlightOut {
     capacity: Number,
 }
 
-/// Writes what an allocator holds and the history that led to it as JSON, which the current viewer reads.
+/// Writes an allocator's snapshot and the history that led to it as JSON, which the current viewer reads.
 ///
 /// The viewer plays the history backwards from the snapshot: take both at the same moment.
 ///
@@ -123,7 +123,8 @@ pub fn write_snapshot_json(snapshot: &Snapshot, history: &[TimedEvent], out: imp
     out.flush().map_err(|error| TraceError::io(FILE, error))
 }
 
-/// Writes the same as [`write_snapshot_json`] as a pickle, which PyTorch's script and every viewer read.
+/// Writes a snapshot and its history, as [`write_snapshot_json`] does, as a pickle, which PyTorch's script and every
+/// viewer read.
 ///
 /// # Errors
 /// As [`write_snapshot_json`].
@@ -131,8 +132,8 @@ pub fn write_snapshot_pickle(snapshot: &Snapshot, history: &[TimedEvent], out: i
     write_pickle(&content(snapshot, history, None)?, out)
 }
 
-/// Writes what the flight recorder has kept as [`write_snapshot_pickle`] does. `allocator_settings` has, under
-/// `flight_recorder`, how many `operations` there were, how many of them were `overwritten`, and the `capacity`.
+/// Writes the flight recorder's history as [`write_snapshot_pickle`] does. `allocator_settings` has, under
+/// `flight_recorder`, the number of `operations`, how many of them were `overwritten`, and the `capacity`.
 ///
 /// # Errors
 /// As [`write_snapshot_json`].
@@ -228,7 +229,7 @@ fn entry_out(timed: &TimedEvent) -> EntryOut {
     }
 }
 
-/// The settings as PyTorch lists them: the text as it is, and of its keys those that have a field.
+/// Returns the settings as PyTorch lists them: the text unchanged, and those of its keys that have a field.
 fn settings_out(conf: &str, flight_recorder: Option<FlightOut>) -> SettingsOut<'_> {
     const MIB: i64 = 1 << 20;
     let value = |key: &str| {
@@ -265,10 +266,11 @@ mod tests {
     use seamalloc::observer::Event;
     use seamalloc::snapshot::{BlockInfo, BlockState};
 
-    /// Far enough apart for the largest block.
+    /// The distance between segments, enough for the largest block.
     const SPACING: u64 = 1 << 48;
 
-    /// A history that does what a trace does, and what is held at its end: every live block in a segment of its own.
+    /// Returns a history with the events of a trace, and a snapshot of its end: every live block in a segment of its
+    /// own.
     fn history_of(trace: &Trace, device: u32) -> (Snapshot, Vec<TimedEvent>) {
         let mut blocks: Vec<(u64, StreamId, BlockState)> = Vec::new();
         let mut history = Vec::new();
@@ -323,8 +325,8 @@ mod tests {
         pickle
     }
 
-    /// Steps over a pickle with the opcodes that the viewer knows (PyTorch's MemoryViz.js, `unpickle`), and returns how
-    /// many values the fullest APPENDS adds: the viewer spreads them into the arguments of one call.
+    /// Parses a pickle with the opcodes that the viewer knows (PyTorch's MemoryViz.js, `unpickle`), and returns the
+    /// number of values that the fullest APPENDS adds: the viewer spreads them into the arguments of one call.
     fn fullest_appends(pickle: &[u8]) -> usize {
         let (mut at, mut height, mut marks, mut fullest) = (0, 0usize, Vec::new(), 0);
         loop {
@@ -412,7 +414,7 @@ mod tests {
         assert_eq!(fullest_appends(&pickled(&Snapshot::default(), &[])), 1);
     }
 
-    /// PyTorch's viewer ends at events that it does not know; keys of blocks that it does not know it does not see.
+    /// PyTorch's viewer fails on events that it does not know; unknown keys of blocks are ignored.
     #[test]
     fn what_is_spilled_or_sleeps_has_keys_of_its_own_and_no_events() {
         let block = BlockInfo { address: 0, size: 512, state: BlockState::ActiveAllocated, ..BlockInfo::default() };

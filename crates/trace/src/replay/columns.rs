@@ -1,4 +1,4 @@
-//! The columns of a pass: what `stress` and `replay` print of it.
+//! The columns of a pass, as `stress` and `replay` print them.
 
 use super::report::PassReport;
 use super::spilled::Spilled;
@@ -9,11 +9,11 @@ use serde_json::{Map, Value};
 
 type Pass = Column<PassReport>;
 
-/// The key that the event of `fragmentation` stands under in it.
+/// The event of the peak, under `fragmentation` in a line of JSON.
 pub const PEAK_EVENT: Pass = Pass::result("event", |pass| pass.peak_event.into());
 
 impl PassReport {
-    /// Its figures. `fragmentation` has keys of its own: [`PEAK_EVENT`] and
+    /// The figures of a pass. `fragmentation` has keys of its own: [`PEAK_EVENT`] and
     /// [`FRAGMENTATION_COLUMNS`](crate::FRAGMENTATION_COLUMNS).
     pub const COLUMNS: &'static [Pass] = &[
         Pass::run("trace", |pass| pass.trace.as_str().into()).text("trace", |pass| pass.trace.as_str().into()),
@@ -95,13 +95,14 @@ impl PassReport {
         line(Self::COLUMNS, self).into()
     }
 
-    /// Returns how many operations before its wait the event was recorded that a stream waited for, in the mean.
+    /// Returns the mean age of the events that streams waited for: the number of operations between the record and the
+    /// wait.
     #[must_use]
     pub fn mean_wait_age(&self) -> Option<f64> {
         (self.stream_waits > 0).then(|| self.waits.age_total as f64 / self.stream_waits as f64)
     }
 
-    /// Returns the least of these ages.
+    /// Returns the least of the ages of [`Self::mean_wait_age`].
     #[must_use]
     pub fn least_wait_age(&self) -> Option<u64> {
         self.waits.age_least.filter(|_| self.stream_waits > 0)
@@ -115,7 +116,7 @@ fn by_call(pass: &PassReport, figure: fn(CallStat) -> Value) -> Value {
     figures.into()
 }
 
-/// Returns how the memory was divided up at the peak, and at which event that was.
+/// Returns how the memory was divided up at the peak, and the event of the peak.
 fn fragmentation(pass: &PassReport) -> Value {
     let mut memory = fragmentation_json(&pass.fragmentation);
     if let Value::Object(figures) = &mut memory {
@@ -133,7 +134,7 @@ mod tests {
     use seamalloc::driver::StreamId;
     use seamalloc::driver::sim::SimConfig;
 
-    /// The one figure that differs from run to run stands in lines of JSON alone, so that two tables can be compared.
+    /// The only figure that differs from run to run is in lines of JSON alone, so that two tables can be compared.
     #[test]
     fn the_time_of_an_operation_is_in_json_alone() {
         let events = vec![TraceEvent::Alloc { size: 1, stream: 0 }];

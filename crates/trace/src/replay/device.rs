@@ -1,7 +1,7 @@
-//! Where a replay runs: on the simulated GPU, on the host's memory, or on a real GPU.
+//! The device of a replay: the simulated GPU, the host's memory, or a real GPU.
 //!
-//! Owns: what differs between them beside the driver's calls: whose the streams are, and what holds a freed block
-//! back.
+//! Owns: the differences between them other than the driver's calls: which streams are used, and how a freed block is
+//! held back.
 
 use super::streams::simulated;
 use crate::trace::Trace;
@@ -13,16 +13,17 @@ use std::sync::Arc;
 
 /// A device, and streams on it.
 pub(super) enum ReplayDevice {
-    /// The trace's own handles are streams, as long as they are few, the clock is the replay's, and a free completes when the
-    /// trace says so.
+    /// A simulated GPU. The trace's own handles are its streams, if they are few, the clock is the replay's, and a free
+    /// completes when the trace says so.
     Sim(Arc<SimGpu>),
-    /// The same, but that the clock is the machine's.
+    /// The host's memory: as with the simulated GPU, but with the machine's clock.
     Host(Arc<HostDriver>),
-    /// Streams are made for the trace's. They run no work, so a free completes when the GPU gets to it.
+    /// A real GPU. New streams stand for those of the trace. They run no work, so a free completes when the GPU gets to
+    /// it.
     Cuda(CudaReplayDevice),
 }
 
-/// What holds a freed block back until the trace says that its free has completed.
+/// Held work that keeps a freed block in use until its free completes in the trace.
 pub(super) enum Held {
     Sim(Hold),
     Host(HostHold),
@@ -31,7 +32,7 @@ pub(super) enum Held {
 /// A real device and the streams that were made for a replay.
 pub(super) struct CudaReplayDevice {
     driver: Arc<CudaDriver>,
-    /// One for each stream of the trace; the default stream stays what it is.
+    /// One new stream for each stream of the trace; the default stream stands for itself.
     streams: Vec<StreamId>,
     /// The stream whose use of a block makes its free complete later than it was requested.
     pub(super) side_stream: StreamId,
@@ -72,7 +73,7 @@ impl ReplayDevice {
         }
     }
 
-    /// The device's streams for those of the trace, in their order.
+    /// Returns the device's streams for those of the trace, in their order.
     pub(super) fn streams(&self, trace: &Trace) -> Vec<StreamId> {
         match self {
             Self::Sim(_) | Self::Host(_) => simulated(&trace.streams),
@@ -102,14 +103,14 @@ impl ReplayDevice {
         }
     }
 
-    /// An event of the trace has come.
+    /// Advances the clock by one event of the trace.
     pub(super) fn tick(&self) {
         if let Self::Sim(sim) = self {
             sim.advance(1);
         }
     }
 
-    /// Waits that were for all that a stream had been given; not known of a real device.
+    /// Returns the number of waits for events that were complete already; not known of a real device.
     pub(super) fn idle_waits(&self) -> u64 {
         match self {
             Self::Sim(sim) => sim.idle_waits(),
@@ -118,7 +119,7 @@ impl ReplayDevice {
         }
     }
 
-    /// A pass is over, and the next begins when the GPU has passed all of it.
+    /// Waits at the end of a pass until the GPU has finished all of it.
     pub(super) fn synchronize(&self) -> DriverResult<()> {
         match self {
             Self::Sim(_) => Ok(()),

@@ -1,7 +1,8 @@
-//! Replays a trace through an allocator, on the simulated GPU, on the host's memory or on a real GPU, and says what came of it.
+//! Replays a trace through an allocator, on the simulated GPU, on the host's memory or on a real GPU, and reports the
+//! result.
 //!
-//! The judge of every comparison: it asks the allocator for what the trace says and nothing else, and reads the result from
-//! the allocator's own statistics and the driver's own counters.
+//! Every comparison uses this replay: it makes only the requests and frees of the trace, and reads the result from the
+//! allocator's own statistics and the driver's own counters.
 
 mod columns;
 mod device;

@@ -1,4 +1,4 @@
-//! Whole replays: a device and an allocator are made, and a trace is replayed on them, pass after pass.
+//! Whole replays: makes a device and an allocator, and replays a trace on them, pass after pass.
 
 use super::device::{CudaReplayDevice, ReplayDevice};
 use super::replayer::Replayer;
@@ -12,13 +12,12 @@ use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config, HostPool};
 use std::sync::Arc;
 
-/// Replays `trace`. `progress` is told how many events of how many (all passes together) are done.
+/// Replays `trace`. `progress` receives the number of events done and the number of all events (all passes together).
 ///
-/// A pass that runs out of memory is the last one, and says so.
+/// A pass that runs out of memory is the last one, and its report has `oom` set.
 ///
-/// # Errors
-/// Where the device or the allocator cannot be made, the trace is not valid, or a driver call failed for another reason
-/// than want of memory.
+/// The device or the allocator cannot be made, the trace is not valid, or a driver call failed for another reason than
+/// lack of memory.
 pub fn replay(
     trace: &Trace,
     options: &ReplayOptions,
@@ -27,7 +26,7 @@ pub fn replay(
     watched_replay(trace, options, &mut Unwatched, progress)
 }
 
-/// Replays `trace` as [`replay`], and tells `watcher` of each operation of all passes.
+/// Replays `trace` as [`replay`] does, and passes each operation of all passes to `watcher`.
 pub(crate) fn watched_replay<W: Watcher>(
     trace: &Trace,
     options: &ReplayOptions,
@@ -45,8 +44,8 @@ pub(crate) fn watched_replay<W: Watcher>(
     passes(&mut Replayer::new(trace, allocator, sim), options.passes, watcher, progress)
 }
 
-/// Replays `trace` on a real GPU, each of its streams as one made for it. Blocks are neither filled nor used: no work
-/// runs. So a free of the trace that completes later than it was requested is a free with a use by one more stream, and
+/// Replays `trace` on a real GPU, with a new stream for each of its streams. Blocks are neither filled nor used: no
+/// work runs. So a free that completes later than it was requested becomes a free with a use by one more stream, and
 /// completes as soon as the GPU gets to it. Times are real ones.
 ///
 /// # Errors
@@ -63,8 +62,9 @@ pub fn replay_on_cuda(
     passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
 }
 
-/// Replays `trace` on page-locked memory of the machine, as a host pool has it ([`HostPool`]): all requests are for one stream, which
-/// has no work. `node` is a NUMA node; without it, it is the one nearest to the device. Otherwise as [`replay_on_cuda`].
+/// Replays `trace` on page-locked memory of the machine with a host pool ([`HostPool`]): all requests are for one
+/// stream, which has no work. `node` is a NUMA node; without one, the node nearest to the device is used. Otherwise as
+/// [`replay_on_cuda`].
 ///
 /// # Errors
 /// As [`replay`], and for options that a host pool refuses.
@@ -100,7 +100,7 @@ pub fn replay_on_host(
     passes_on(trace, driver, device, config, times, progress)
 }
 
-/// Replays `trace` with an allocator of its own over the driver of a device.
+/// Replays `trace` with a new allocator over the driver of a device.
 fn passes_on(
     trace: &Trace,
     driver: Arc<dyn Driver>,

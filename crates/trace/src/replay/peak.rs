@@ -1,8 +1,8 @@
-//! The moment at which a pass holds most, and how the memory was divided up then.
+//! The moment of a pass at which the most memory is held, and how the memory was divided up then.
 //!
-//! Owns: when to look. A look walks over the free ranges, so it is taken before a free, while the most is still held,
-//! and never again before as many events have passed as there were ranges: a replay costs no more than before, whatever
-//! the trace does.
+//! Owns: the times of measurements. A measurement walks over the free ranges. So it is taken before a free, while the
+//! most memory is still held, and not again before as many events have passed as there were ranges: the total cost
+//! stays linear in the events, whatever the trace does.
 
 use crate::summary::fullest;
 use crate::trace::TraceEvent;
@@ -10,25 +10,26 @@ use seamalloc::Allocator;
 use seamalloc::fragmentation::Fragmentation;
 use std::time::{Duration, Instant};
 
-/// Looks for the moment of a pass.
+/// Searches for the moment of a pass.
 #[derive(Debug, Default)]
 pub(super) struct Peak {
-    /// The driver's time at the last free: as long as it stands still, nothing has grown.
+    /// The driver's time at the last free: while it does not change, no memory was reserved.
     busy_ns: u64,
     /// The most bytes held in the pass so far.
     reserved: u64,
-    /// Look before the first free from this event on; the last number of all where there is nothing new to see.
+    /// A measurement is due before the first free from this event on; `usize::MAX` if no memory was reserved since the
+    /// last.
     look_from: usize,
-    /// No look before this event.
+    /// No measurement is taken before this event.
     not_before: usize,
-    /// The event after which most is live: the moment of passes in which nothing grows.
+    /// The event after which the most bytes are live: the moment for passes in which no memory is reserved.
     fullest: Option<usize>,
     found: Option<(usize, Fragmentation)>,
     spent: Duration,
 }
 
 impl Peak {
-    /// A pass begins.
+    /// Begins a pass.
     pub(super) fn begin(&mut self, allocator: &Allocator, busy_ns: u64, events: &[TraceEvent]) {
         let reserved = allocator.reports().reserved();
         if reserved > 0 && self.fullest.is_none() {
@@ -38,7 +39,7 @@ impl Peak {
         *self = Self { busy_ns, reserved, look_from, fullest: self.fullest, ..Self::default() };
     }
 
-    /// A free is about to be carried out.
+    /// Measures before a free, if a measurement is due.
     #[inline]
     pub(super) fn before_free(&mut self, allocator: &Allocator, busy_ns: u64, event: usize) {
         if busy_ns != self.busy_ns || event >= self.look_from {
@@ -58,12 +59,12 @@ impl Peak {
         }
     }
 
-    /// How long the looks took so far.
+    /// Returns the time that the measurements took so far.
     pub(super) fn spent(&self) -> Duration {
         self.spent
     }
 
-    /// The pass ends. The event at which most was held, and the division of it.
+    /// Ends the pass. Returns the event at which the most memory was held, and its division.
     pub(super) fn end(&mut self, allocator: &Allocator, busy_ns: u64, event: usize) -> (usize, Fragmentation) {
         self.not_before = 0;
         self.consider(allocator, busy_ns, event);
@@ -76,7 +77,7 @@ impl Peak {
     fn look(&mut self, allocator: &Allocator, event: usize) {
         let start = Instant::now();
         let memory = allocator.reports().fragmentation();
-        // What was given back in the meantime is no peak any more; an earlier look is nearer to it.
+        // If memory was given back in the meantime, the peak is over; an earlier measurement is nearer to it.
         if memory.reserved >= self.reserved || self.found.is_none() {
             let ranges: u64 = memory.pools.iter().map(|pool| pool.ranges).sum();
             self.not_before = event + ranges as usize;

@@ -1,4 +1,4 @@
-//! One trace on its way through one allocator.
+//! The replay of one trace through one allocator.
 //!
 //! Owns: the order of a replay, and its clock.
 
@@ -16,32 +16,32 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often the caller hears of progress, in events.
+/// The number of events between two calls of `progress`.
 const PROGRESS_EVERY: usize = 1 << 14;
 
-/// One trace on its way through one allocator.
+/// A replay of one trace through one allocator.
 pub struct Replayer<'t> {
     trace: &'t Trace,
-    // Dropped before the streams that it knows.
+    // The allocator is dropped before the streams that it knows.
     allocator: Allocator,
     device: ReplayDevice,
     /// The device's streams for the trace's.
     streams: Vec<StreamId>,
-    /// Where each block of the pass lies; 0 once it is freed.
+    /// The address of each block of the pass; 0 once it is freed.
     addresses: Vec<u64>,
     peak_live: u64,
     peak: Peak,
-    /// Whether the simulated clock matters: where frees complete later, or several streams run behind the CPU, or the driver's pool
-    /// moves what the GPU has passed.
+    /// Whether the simulated clock matters: frees complete later, several streams run behind the CPU, or the driver's
+    /// pool moves memory that the GPU has passed.
     clocked: bool,
     /// The stream that holds back each block whose free has not completed.
     holding: BTreeMap<u32, (StreamId, Held)>,
     holding_streams: HoldingStreams,
 }
 
-/// How far a pass came.
+/// The progress of a pass.
 struct Run {
-    /// The event at which it ended: the trace's end, or the request for which the memory did not suffice.
+    /// The event at which the pass ended: the trace's end, or the request that ran out of memory.
     event: usize,
     /// Allocations and frees carried out.
     ops: u64,
@@ -50,7 +50,7 @@ struct Run {
 }
 
 impl<'t> Replayer<'t> {
-    /// A replay of `trace` through `allocator`, which must allocate on `sim`.
+    /// Makes a replay of `trace` through `allocator`, which must allocate on `sim`.
     #[must_use]
     pub fn new(trace: &'t Trace, allocator: Allocator, sim: Arc<SimGpu>) -> Self {
         Self::on(trace, allocator, ReplayDevice::Sim(sim))
@@ -74,18 +74,18 @@ impl<'t> Replayer<'t> {
         }
     }
 
-    /// How many events the trace has.
+    /// Returns the number of events of the trace.
     pub(super) fn events(&self) -> usize {
         self.trace.events.len()
     }
 
-    /// The allocator, to look at it between passes.
+    /// Returns the allocator, for inspection between passes.
     #[must_use]
     pub fn allocator(&self) -> &Allocator {
         &self.allocator
     }
 
-    /// Replays the trace once, and frees what is left live.
+    /// Replays the trace once, then frees the blocks that are still live.
     ///
     /// # Errors
     /// As [`replay`](crate::replay::replay).
@@ -93,7 +93,8 @@ impl<'t> Replayer<'t> {
         self.watched_pass(pass, &mut Unwatched, progress)
     }
 
-    /// Does the same, and tells `watcher` of each operation. The time per operation has the watcher's in it.
+    /// Replays the trace as [`Self::pass`] does, and passes each operation to `watcher`. The time per operation
+    /// includes the watcher's.
     ///
     /// # Errors
     /// As [`Self::pass`].
@@ -114,20 +115,20 @@ impl<'t> Replayer<'t> {
         let elapsed = start.elapsed();
         watcher.end(&self.allocator);
         progress(event);
-        // Looking is the judge's work, not the allocator's.
+        // The time of the measurements is not the allocator's.
         let ns_per_op = elapsed.saturating_sub(self.peak.spent()).as_nanos() as f64 / ops.max(1) as f64;
         let (peak_event, fragmentation) = self.peak.end(&self.allocator, self.device.driver().busy_ns(), event);
         let mut report = self.report(pass, &before, &calls);
         report.idle_waits -= idle_waits;
         if oom.is_some() {
-            // What the rest of the trace would have held was never there.
+            // Events behind the end of the pass do not count.
             report.peak_live = Summary::of(self.trace.events.get(..event).unwrap_or_default()).peak_live;
         }
         self.end_pass(event)?;
         Ok(PassReport { ops, allocations, ns_per_op, peak_event, fragmentation, oom, ..report })
     }
 
-    /// Carries out the events of the trace, up to the first request that the memory does not suffice for.
+    /// Carries out the events of the trace, up to the first request that runs out of memory.
     fn run<W: Watcher>(&mut self, watcher: &mut W, progress: &mut dyn FnMut(usize)) -> Result<Run, ReplayError> {
         let mut oom = None;
         let (mut ops, mut allocations, mut event) = (0u64, 0u64, 0);
@@ -182,7 +183,7 @@ impl<'t> Replayer<'t> {
         Ok(Run { event, ops, allocations, oom })
     }
 
-    /// Frees a block, and returns where it lay.
+    /// Frees a block, and returns its address.
     fn free(&mut self, event: usize, block: u32, at_once: bool) -> Result<u64, ReplayError> {
         let address = self.addresses.get_mut(block as usize).map_or(0, std::mem::take);
         if address == 0 {
@@ -197,7 +198,7 @@ impl<'t> Replayer<'t> {
         Ok(address)
     }
 
-    /// A stream that uses the block until the trace says that its free has completed, as far as that can be.
+    /// Returns a stream that uses the block until its free completes in the trace, as far as the device allows.
     fn hold(&mut self, block: u32) -> DriverResult<StreamId> {
         if let ReplayDevice::Cuda(device) = &self.device {
             return Ok(device.side_stream);
@@ -224,7 +225,8 @@ impl<'t> Replayer<'t> {
         self.device.synchronize().map_err(|error| self.failed(event, error.into()))
     }
 
-    /// After a pass: with `idle_release_s` the program does nothing, as long as it takes. Returns the bytes held then.
+    /// Pauses after a pass: with `idle_release_s` the program makes no calls for long enough. Returns the bytes held
+    /// then.
     pub(super) fn pause(&mut self) -> Result<u64, ReplayError> {
         if self.allocator.config().idle_release_s.is_some() {
             let mut idle = IdleRelease::new(Duration::ZERO);

@@ -1,6 +1,6 @@
-//! How to replay, and what came of it.
+//! The options of a replay, and its result.
 //!
-//! Owns: the plain values of a replay. Their JSON is `json.rs`'s.
+//! Owns: the plain values of a replay. `columns.rs` has their JSON.
 
 use seamalloc::driver::CallStats;
 use seamalloc::driver::cuda::CudaOpenError;
@@ -10,7 +10,7 @@ use seamalloc::{
     Config, ConfigError, Error, Fragmentation, OutOfMemoryReport, PendingWaits, SpillStats, SplitStats, Stalls, Waits,
 };
 
-/// How to replay.
+/// The options of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
     /// The allocator's options, its strategy among them.
@@ -20,12 +20,12 @@ pub struct ReplayOptions {
     /// How far the CPU runs ahead of the GPU, in operations: an event recorded at operation k completes when the replay
     /// has reached operation k + lag. 0: the GPU keeps up.
     pub lag: u64,
-    /// How often the trace is replayed over. What is still live at a pass's end is freed in between.
+    /// How often the trace is replayed. Blocks that are still live at a pass's end are freed in between.
     pub passes: u32,
 }
 
 impl ReplayOptions {
-    /// One pass on a device, the GPU keeping up.
+    /// Makes options of one pass on a device, with the GPU keeping up.
     #[must_use]
     pub fn new(config: Config, device: SimConfig) -> Self {
         Self { config, device, lag: 0, passes: 1 }
@@ -35,26 +35,26 @@ impl ReplayOptions {
 /// Why a replay could not be carried out. Running out of memory is a result, not an error.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ReplayError {
-    /// The simulated device cannot be made so.
+    /// The simulated device cannot be made with these options.
     #[error(transparent)]
     Device(#[from] SimConfigError),
-    /// The real device cannot be opened, or has no streams to give.
+    /// The real device cannot be opened, or cannot make streams.
     #[error(transparent)]
     Cuda(#[from] CudaOpenError),
-    /// The host's memory cannot be had.
+    /// The host's memory cannot be used.
     #[error(transparent)]
     Host(#[from] HostConfigError),
-    /// Options that a host pool refuses.
+    /// A host pool refuses the options.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The allocator cannot be made, or failed otherwise than for want of memory.
+    /// The allocator cannot be made, or failed for another reason than lack of memory.
     #[error("trace `{trace}`, event {event}: {error}")]
     Allocator {
         /// The trace's name.
         trace: String,
-        /// Which event of the trace, from 0.
+        /// The event of the trace, from 0.
         event: usize,
-        /// What the allocator said.
+        /// The allocator's error.
         error: Error,
     },
     /// The trace frees a block that it has not allocated, or names a stream that it does not have.
@@ -62,14 +62,14 @@ pub enum ReplayError {
     BadTrace {
         /// The trace's name.
         trace: String,
-        /// Which event of the trace, from 0.
+        /// The event of the trace, from 0.
         event: usize,
-        /// What is wrong with it.
+        /// The error of the event.
         what: &'static str,
     },
 }
 
-/// What one pass over a trace came to. Sizes are bytes; peaks are those of this pass.
+/// The result of one pass over a trace. Sizes are bytes; peaks are those of this pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PassReport {
     /// The trace's name.
@@ -78,15 +78,15 @@ pub struct PassReport {
     pub strategy: &'static str,
     /// The device's name.
     pub device: String,
-    /// Which pass, from 1.
+    /// The number of the pass, from 1.
     pub pass: u32,
     /// Allocations and frees carried out.
     pub ops: u64,
     /// Allocations carried out.
     pub allocations: u64,
-    /// The most bytes requested and not freed; where memory did not suffice, until then.
+    /// The most bytes requested and not freed; if memory ran out, until then.
     pub peak_live: u64,
-    /// The same with freed blocks that other streams still used.
+    /// The most bytes in blocks in use, including freed blocks that other streams still used.
     pub peak_active: u64,
     /// The most bytes held of the device.
     pub peak_reserved: u64,
@@ -94,51 +94,52 @@ pub struct PassReport {
     pub ns_per_op: f64,
     /// Driver calls of the pass and the time in them (simulated).
     pub driver: CallStats,
-    /// Operations that called the driver, and how long they spent there.
+    /// Operations that called the driver, and the time they spent there.
     pub stalls: Stalls,
     /// Views built in the pass.
     pub views_built: u64,
-    /// Requests of the pass that were served by a view which was there already.
+    /// Requests of the pass that were served by an existing view.
     pub views_reused: u64,
     /// Views dropped in the pass.
     pub views_dropped: u64,
-    /// Chunks that were split in the pass, what they became, and what was copied for it.
+    /// Chunks that were split in the pass, the chunks made of them, and the bytes copied for it.
     pub splits: SplitStats,
-    /// Live memory that was spilled to the machine's in the pass, and came back.
+    /// Live memory that was spilled to the machine's memory in the pass, and moved back.
     pub spills: SpillStats,
-    /// The most bytes of it at any moment of the pass.
+    /// The most spilled bytes at any moment of the pass.
     pub peak_spilled: u64,
-    /// All bytes of it that were spilled in the pass.
+    /// All bytes that were spilled in the pass.
     pub spilled_bytes: u64,
     /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device their time is in operations.
     pub pending_waits: PendingWaits,
     /// Mappings at the end of the pass.
     pub mappings: u64,
-    /// Of these, mappings in views.
+    /// Mappings of `mappings` that belong to views.
     pub view_mappings: u64,
     /// Bytes of host memory in the allocator's own tables at the end of the pass.
     pub host_bytes: u64,
     /// GPU-side waits of a stream for another.
     pub stream_waits: u64,
-    /// Of these, waits for an event that was complete already, by the simulated clock.
+    /// Waits of `stream_waits` for an event that was complete already, by the simulated clock.
     pub idle_waits: u64,
-    /// What the waits passed on, and how many operations ago their events were recorded.
+    /// The bytes that these waits made reusable, and the ages of their events in operations.
     pub waits: Waits,
-    /// How often the CPU waited for the GPU: synchronisations, and frees that imply one.
+    /// How often the CPU waited for the GPU: synchronisations, and frees that imply a wait.
     pub cpu_syncs: u64,
-    /// How the memory was divided up while most of it was held: shortly after that was reached, before anything was freed
-    /// where possible. In a pass in which nothing grows, when most was live.
+    /// How the memory was divided up while the most was held: shortly after that was reached, before the next free
+    /// where possible. In a pass in which no memory was reserved, at the most live bytes.
     pub fragmentation: Fragmentation,
-    /// The event at which that was.
+    /// The event at which `fragmentation` was measured.
     pub peak_event: usize,
-    /// Bytes held after the pass, when all was freed; with `idle_release_s` at the end of a pause that is long enough for it.
+    /// Bytes held after the pass, when all blocks were freed; with `idle_release_s`, at the end of a pause that is long
+    /// enough.
     pub held_after: u64,
-    /// The event at which the memory did not suffice, and the report. The pass ended there.
+    /// The event at which memory ran out, and the report. The pass ended there.
     pub oom: Option<(usize, OutOfMemoryReport)>,
 }
 
 impl PassReport {
-    /// Peak live bytes over peak reserved bytes: 1 is perfect.
+    /// Returns peak live bytes over peak reserved bytes: 1 is perfect.
     #[must_use]
     pub fn utilization(&self) -> f64 {
         if self.peak_reserved == 0 { 1.0 } else { self.peak_live as f64 / self.peak_reserved as f64 }

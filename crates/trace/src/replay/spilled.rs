@@ -1,4 +1,4 @@
-//! What became of live memory that did not fit the device, in passes of a trace.
+//! The figures of spilled memory in passes of a trace.
 
 use super::report::PassReport;
 use crate::columns::{Cell, gib, us};
@@ -7,13 +7,13 @@ use serde_json::Value;
 /// Live memory that was spilled to the machine's memory (`spill:host=SIZE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spilled {
-    /// The most bytes that lay there at any moment.
+    /// The most bytes that were spilled at any moment.
     pub peak: u64,
-    /// Bytes that were moved: there, and back.
+    /// Bytes that were moved, in both directions.
     pub moved_bytes: u64,
-    /// Pieces that were moved there.
+    /// Pieces that were spilled.
     pub pieces: u64,
-    /// The time in the driver that all of it took, in nanoseconds.
+    /// The driver time of all moves, in nanoseconds.
     pub total_ns: u64,
 }
 
@@ -23,7 +23,7 @@ impl Spilled {
     pub(crate) const PIECES: &'static str = "spill_pieces";
     pub(crate) const TIME: &'static str = "spill_us";
 
-    /// Of a pass.
+    /// Returns the figures of a pass.
     #[must_use]
     pub fn of(pass: &PassReport) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl Spilled {
         }
     }
 
-    /// Of several passes: the highest peak, and all that was moved.
+    /// Returns the figures of several passes: the highest peak, and the sum of all moves.
     #[must_use]
     pub fn of_all(passes: &[PassReport]) -> Self {
         passes.iter().map(Self::of).fold(Self::default(), |all, pass| Self {
@@ -45,12 +45,12 @@ impl Spilled {
         })
     }
 
-    /// The time in microseconds.
+    /// Returns the time in microseconds.
     pub(crate) fn us(&self) -> Value {
         us(self.total_ns).into()
     }
 
-    /// The peak in GiB; empty where nothing was spilled.
+    /// Returns the peak in GiB; empty if no memory was spilled.
     pub(crate) fn cell(&self) -> Cell {
         if self.peak == 0 { "".into() } else { gib(self.peak).into() }
     }

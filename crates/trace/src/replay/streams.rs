@@ -1,18 +1,19 @@
 //! The streams of a replay on a simulated device.
 //!
-//! Owns: which handles stand for the trace's streams, and those beside them that hold freed blocks back. The allocator looks
-//! handles up in tables that are fast for a driver's handles and that a file could make slow by its choice of them. So the
+//! Owns: which handles stand for the trace's streams, and which other handles hold freed blocks back. The allocator's
+//! tables of handles are fast for a driver's handles, and a file could choose handles that make them slow. So the
 //! streams of a trace that has many get handles of the replay's own.
 
 use crate::memory::SeededMap;
 use seamalloc::driver::StreamId;
 use std::collections::BTreeSet;
 
-/// Up to this many streams of a trace keep their handles, which reports name. PyTorch has 32 of each priority on a device.
+/// Up to this many streams of a trace keep their handles, which then appear in reports. PyTorch has 32 of each priority
+/// on a device.
 const MOST_NAMED: usize = 256;
-/// The handles of more streams are the numbers from here on.
+/// The first handle for the streams of a trace with more of them.
 const NUMBERED: u64 = 1 << 61;
-/// Streams whose work holds a freed block back: handles from here on, but for those that the trace's streams have.
+/// The first handle of streams whose work holds a freed block back. Handles of the trace's streams are skipped.
 const HOLDING: u64 = 1 << 62;
 
 /// Returns the device's streams for those that a trace lists, in their order.
@@ -25,9 +26,9 @@ pub(crate) fn simulated(listed: &[StreamId]) -> Vec<StreamId> {
     listed.iter().zip(0..).map(&mut number).collect()
 }
 
-/// Streams that are not the trace's.
+/// Streams that are not the trace's, to hold freed blocks back.
 pub(super) struct HoldingStreams {
-    /// Handles of the trace's streams that lie where these are from.
+    /// Handles of the trace's streams in the range of these.
     taken: BTreeSet<StreamId>,
     idle: Vec<StreamId>,
     /// The handle to try for the next one.
@@ -54,7 +55,7 @@ impl HoldingStreams {
         }
     }
 
-    /// Takes back a stream whose work is done.
+    /// Makes a stream available again, whose work is done.
     pub(super) fn give_back(&mut self, stream: StreamId) {
         self.idle.push(stream);
     }

@@ -1,30 +1,31 @@
-//! Who looks on while a trace is replayed, operation by operation.
+//! Watchers of a replay, which are called for each operation.
 
 use crate::trace::TraceEvent;
 use seamalloc::Allocator;
 
 /// An event of a trace that was carried out.
 pub struct Step<'a> {
-    /// Its number in the trace, from 0.
+    /// The event's number in the trace, from 0.
     pub event: usize,
-    /// What the trace says.
+    /// The event.
     pub what: TraceEvent,
-    /// Where the block lies that was allocated, or lay that was freed; 0 where a free has completed.
+    /// The address of the block that was allocated or freed; 0 for a completed free.
     pub address: u64,
-    /// The allocator, after the event. Nothing may be asked of it that changes it.
+    /// The allocator, after the event. A watcher must not make calls that change it.
     pub allocator: &'a Allocator,
 }
 
-/// Looks on while a trace is replayed.
+/// Watches a replay.
 pub trait Watcher {
     /// Called after each event that was carried out, in the trace's order; not for a request that was refused.
     fn step(&mut self, step: &Step<'_>);
 
-    /// Called when a pass has come to its end or to a request that was refused, before what is still live is freed.
+    /// Called when a pass has come to its end or to a request that was refused, before the blocks that are still live
+    /// are freed.
     fn end(&mut self, allocator: &Allocator);
 }
 
-/// Nobody.
+/// A watcher that does nothing.
 pub(super) struct Unwatched;
 
 impl Watcher for Unwatched {

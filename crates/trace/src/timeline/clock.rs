@@ -1,10 +1,10 @@
 //! Threads, streams and events in time, and the path that decides how long a step takes.
 //!
-//! Owns: the arithmetic of time. It knows neither allocators nor drivers.
+//! Owns: the arithmetic of time. Allocators and drivers are handled by the callers.
 //!
-//! Everything that takes time is a node with the node that it had to wait for last. A kernel begins when its stream is free,
-//! when it has been launched, and when what its stream waits for is done: the latest of these is the node before it. Walking
-//! back from the end of a step over these nodes gives its critical path.
+//! Everything that takes time is a node with a link to the node that it waited for last. A kernel begins when its
+//! stream is free, when it has been launched, and when what its stream waits for is done: the latest of these is the
+//! node before it. Walking back from the end of a step over these nodes gives its critical path.
 //!
 //! ```text
 //! CPU        launch A   launch B               the step is over <-
@@ -18,10 +18,10 @@ use super::report::CriticalPath;
 use crate::memory::SeededMap;
 use seamalloc::driver::{EventId, StreamId};
 
-/// The node from which everything in a pass comes.
+/// The node at which every pass begins.
 const ROOT: u32 = 0;
 
-/// What took the time of a node.
+/// The kind of a node's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// The program, on the CPU.
@@ -34,12 +34,12 @@ pub(super) enum Part {
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// What decided when it began.
+    /// The node that decided when this node began.
     from: u32,
     begin: u64,
     end: u64,
     part: Part,
-    /// How long a wait of the allocator's alone held it back.
+    /// For how many nanoseconds only a wait of the allocator held the node back.
     held: u64,
 }
 
@@ -57,7 +57,7 @@ impl Moment {
         if other.at > self.at { other } else { self }
     }
 
-    /// The same node, seen so much later.
+    /// Returns the same node at a time that is `ns` later.
     fn later_by(self, ns: u64) -> Self {
         Self { at: self.at.saturating_add(ns), ..self }
     }
@@ -65,9 +65,9 @@ impl Moment {
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// When it has done all that the program gave it, the program's waits included.
+    /// The time when the stream has done all work given to it, including the program's waits.
     free: Moment,
-    /// Until when waits of the allocator hold it back.
+    /// The time until which waits of the allocator hold the stream back.
     held_until: Moment,
 }
 
@@ -77,7 +77,7 @@ impl Stream {
     }
 }
 
-/// Time as a replay sees it.
+/// Time in a replay.
 #[derive(Debug)]
 pub(super) struct Clock {
     gap_ns: u64,
@@ -93,11 +93,11 @@ pub(super) struct Clock {
     events: Vec<Moment>,
     /// The allocator's events.
     own_events: BTreeMap<u64, Moment>,
-    /// When the allocator's lock is free.
+    /// The time when the allocator's lock is free.
     unlocked: Moment,
     /// How often the CPU waited for the GPU in driver calls of the allocator.
     cpu_waits: u64,
-    /// How many waits of the allocator held something back.
+    /// How many waits of the allocator delayed work.
     effective_waits: u64,
 }
 
@@ -121,7 +121,7 @@ impl Clock {
         clock
     }
 
-    /// Begins anew once all is done: all threads go on at the same moment.
+    /// Begins a pass once all work is done: all threads continue at the same moment.
     pub(super) fn begin_pass(&mut self) {
         let threads = self.threads.iter().fold(self.unlocked, |latest, thread| latest.or_later(*thread));
         self.start = Moment { at: threads.or_later(self.all_done()).at, node: ROOT };
@@ -135,17 +135,17 @@ impl Clock {
         self.own_events.values_mut().for_each(|event| *event = self.start);
     }
 
-    /// Returns how often the CPU waited for the GPU in driver calls, and how many waits held work back.
+    /// Returns how often the CPU waited for the GPU in driver calls, and how many waits delayed work.
     pub(super) fn waits(&self) -> (u64, u64) {
         (self.cpu_waits, self.effective_waits)
     }
 
-    /// Returns the moment at which a thread is.
+    /// Returns the present moment of a thread.
     pub(super) fn now(&self, thread: usize) -> Moment {
         self.threads.get(thread).copied().unwrap_or(self.start)
     }
 
-    /// A thread is busy for so long.
+    /// Keeps a thread busy for `ns` nanoseconds.
     pub(super) fn busy(&mut self, thread: usize, ns: u64, part: Part) {
         let now = self.now(thread);
         if ns > 0 {
@@ -154,38 +154,38 @@ impl Clock {
         }
     }
 
-    /// A thread goes on no earlier than that.
+    /// Delays a thread until that moment.
     pub(super) fn after(&mut self, thread: usize, moment: Moment) {
         self.set(thread, self.now(thread).or_later(moment));
     }
 
-    /// A thread enters the allocator, which one thread does at a time.
+    /// Lets a thread take the allocator's lock, which one thread holds at a time.
     pub(super) fn lock(&mut self, thread: usize) {
         self.caller = thread;
         self.after(thread, self.unlocked);
     }
 
-    /// The thread that entered the allocator leaves it.
+    /// Releases the allocator's lock.
     pub(super) fn unlock(&mut self) {
         self.unlocked = self.now(self.caller);
     }
 
-    /// The allocator's driver calls take so long.
+    /// Adds `ns` nanoseconds of driver calls to the thread that holds the lock.
     pub(super) fn drive(&mut self, ns: u64) {
         self.busy(self.caller, ns, Part::Driver);
     }
 
-    /// Returns the time of the thread that is in the allocator.
+    /// Returns the time of the thread that holds the allocator's lock.
     pub(super) fn caller_ns(&self) -> u64 {
         self.now(self.caller).at
     }
 
-    /// A thread gives work to a stream.
+    /// Gives a stream work, from a thread.
     pub(super) fn work(&mut self, thread: usize, stream: StreamId, duration: u64) {
         let launched = self.now(thread).later_by(self.latency_ns);
         let of = self.stream(stream);
         let ready = of.free.later_by(self.gap_ns).or_later(launched);
-        // A stream that no wait holds back since its last work has the pass's start here.
+        // For a stream that no wait has held back since its last work, this is the pass's start.
         let held_until = of.held_until.later_by(if of.held_until.at > of.free.at { self.gap_ns } else { 0 });
         let held = held_until.at.saturating_sub(ready.at);
         let ready = if held > 0 { held_until } else { ready };
@@ -195,7 +195,7 @@ impl Clock {
         self.streams.insert(stream, Stream { free: done, held_until: self.start });
     }
 
-    /// Records an event: returns when a stream has done what it has been given, no earlier than a thread's present moment.
+    /// Returns the moment at which a stream has done its work so far, no earlier than a thread's present moment.
     fn record(&mut self, thread: usize, stream: StreamId) -> Moment {
         let of = self.stream(stream);
         let free = of.free.or_later(self.now(thread));
@@ -207,7 +207,7 @@ impl Clock {
         self.add(Node { from, begin: at, end: at, part: Part::Work, held })
     }
 
-    /// A thread records an event of the program.
+    /// Records an event of the program, from a thread.
     pub(super) fn record_event(&mut self, thread: usize, event: usize, stream: StreamId) {
         let moment = self.record(thread, stream);
         if let Some(known) = self.events.get_mut(event) {
@@ -227,23 +227,23 @@ impl Clock {
         self.streams.insert(stream, Stream { free: of.free.or_later(moment), ..of });
     }
 
-    /// The allocator records an event of its own.
+    /// Records an event of the allocator.
     pub(super) fn record_own(&mut self, event: EventId, stream: StreamId) {
         let moment = self.record(self.caller, stream);
         self.own_events.insert(event.0, moment);
     }
 
-    /// The allocator destroys an event.
+    /// Destroys an event of the allocator.
     pub(super) fn destroy_own(&mut self, event: EventId) {
         self.own_events.remove(&event.0);
     }
 
-    /// Returns whether an event of the allocator has completed as its caller sees it.
+    /// Returns whether an event of the allocator has completed by the time of the calling thread.
     pub(super) fn is_complete(&self, event: EventId) -> bool {
         self.own_events.get(&event.0).is_none_or(|moment| moment.at <= self.now(self.caller).at)
     }
 
-    /// The allocator lets a stream wait for an event of its own.
+    /// Makes a stream wait for an event of the allocator.
     pub(super) fn hold_back(&mut self, stream: StreamId, event: EventId) {
         if let Some(&moment) = self.own_events.get(&event.0) {
             let of = self.stream(stream);
@@ -251,18 +251,18 @@ impl Clock {
         }
     }
 
-    /// The allocator waits for an event of its own.
+    /// Makes the calling thread wait for an event of the allocator.
     pub(super) fn wait_for_own(&mut self, event: EventId) {
         let moment = self.own_events.get(&event.0).copied().unwrap_or(self.start);
         self.wait_on_cpu(moment);
     }
 
-    /// The allocator waits for a stream.
+    /// Makes the calling thread wait for a stream.
     pub(super) fn wait_for_stream(&mut self, stream: StreamId) {
         self.wait_on_cpu(self.done(stream));
     }
 
-    /// The allocator waits for all streams.
+    /// Makes the calling thread wait for all streams.
     pub(super) fn wait_for_device(&mut self) {
         self.wait_on_cpu(self.all_done());
     }
@@ -272,20 +272,20 @@ impl Clock {
         self.after(self.caller, moment);
     }
 
-    /// Returns when a stream has done all that it has been given.
+    /// Returns when a stream has done all work given to it.
     pub(super) fn done(&self, stream: StreamId) -> Moment {
         let of = self.stream(stream);
         of.free.or_later(of.held_until)
     }
 
-    /// Returns when all streams have done all that they have been given.
+    /// Returns when all streams have done all work given to them.
     pub(super) fn all_done(&self) -> Moment {
-        // Streams lie in no order, so of two that end together the one whose node is older decides.
+        // The order of streams is not fixed, so of two that end together the one whose node is older decides.
         let earlier = |a: Moment, b: Moment| if (b.at, a.node) > (a.at, b.node) { b } else { a };
         self.streams.values().map(|of| of.free.or_later(of.held_until)).fold(self.start, earlier)
     }
 
-    /// Returns what decided the time between two moments of a thread.
+    /// Returns the critical path between two moments of a thread.
     pub(super) fn path(&self, begin: Moment, end: Moment) -> CriticalPath {
         let mut path = CriticalPath::default();
         let (mut node, mut until) = (end.node, end.at);
@@ -298,7 +298,7 @@ impl Clock {
                 Part::Driver => path.driver_ns += own,
                 Part::Work => path.work_ns += own,
             }
-            // What is held counts only as far as it lies in the step.
+            // Held time counts only as far as it lies in the step.
             path.held_ns = path.held_ns.saturating_add(found.held.min(found.begin.saturating_sub(begin.at)));
             let before = self.nodes.get(found.from as usize).map_or(begin.at, |from| from.end);
             path.launch_ns += within(before, found.begin) + until.saturating_sub(found.end.max(begin.at));

@@ -1,5 +1,5 @@
-//! Timelines: what a program's threads gave its streams to do, when, and how long it took; and what a step of it would
-//! have taken with another allocator.
+//! Timelines: the work that a program's threads gave its streams, with times; and how long its steps would take with
+//! another allocator.
 //!
 //! ```text
 //! recording                        a Timeline in memory

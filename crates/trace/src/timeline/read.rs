@@ -1,6 +1,6 @@
 //! The text form of timelines.
 //!
-//! Owns: reading it, and the rules that a timeline keeps. `docs/trace-format.md` describes it.
+//! Owns: reading this form, and the rules of a timeline. `docs/trace-format.md` describes both.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -22,10 +22,10 @@ use seamalloc::driver::StreamId;
 const VERSION: u64 = 1;
 /// The longest time in a timeline, in nanoseconds: a day. Sums of them stay far below 64 bits.
 const LONGEST: u64 = 86_400_000_000_000;
-/// The most threads and the most streams. A replay looks at all of them again and again; jobs have a dozen.
+/// The most threads, and the most streams. A replay repeatedly visits all of them; jobs have a dozen.
 const MOST_THREADS: usize = 256;
 const MOST_STREAMS: usize = 256;
-/// The first line.
+/// The expected first line, in errors.
 const DESCRIPTION: &str = "# and a JSON object with \"timeline\": 1";
 const KINDS: &str = "a line that begins with b, p, q, a, u, r, k, e, w, s or j and a comma";
 
@@ -44,7 +44,8 @@ pub fn read_timeline_path(path: &Path) -> Result<Timeline, TraceError> {
     read_opened(stem(&name), &file, opened)
 }
 
-/// Reads a timeline from unpacked content, which may be a snapshot instead: its option's name promises one to users of PyTorch.
+/// Reads a timeline from unpacked content. A snapshot is refused with its own message, since users of PyTorch may pass
+/// one.
 fn read_opened(name: &str, file: &str, opened: Opened<impl BufRead>) -> Result<Timeline, TraceError> {
     if matches!(opened.head.first(), Some(&(PICKLE_MAGIC | b'{'))) {
         let expected = format!(
@@ -56,10 +57,9 @@ fn read_opened(name: &str, file: &str, opened: Opened<impl BufRead>) -> Result<T
     read_timeline(name, file, opened.content)
 }
 
-/// Reads a timeline from plain text. `name` is the timeline's name, where the text has no `job`; `file` stands in errors.
+/// Reads a timeline from plain text. `name` is the timeline's name if the text has no `job`; errors name `file`.
 ///
-/// # Errors
-/// Every error names the line: a field that is wrong, too few or too many, or what cannot have happened.
+/// # Errors Every error names the line: a field that is wrong, too few or too many, or an event that breaks a rule.
 pub fn read_timeline(name: &str, file: &str, text: impl BufRead) -> Result<Timeline, TraceError> {
     let mut reader = Reader::new(name, file);
     let mut lines = Lines::new(file, text);
@@ -71,7 +71,7 @@ pub fn read_timeline(name: &str, file: &str, text: impl BufRead) -> Result<Timel
     reader.finish()
 }
 
-/// What is known of a block while it is live.
+/// The state of a live block while reading.
 #[derive(Clone, Copy)]
 struct Live {
     block: u32,
@@ -98,7 +98,7 @@ struct Reader<'a> {
     events: SeededMap<u64, Recorded>,
     /// The last line of each thread.
     last_lines: Vec<Option<u32>>,
-    /// The thread whose step has begun and is not over.
+    /// The thread whose step has begun and not ended.
     in_step: Option<u32>,
     steps: u64,
 }
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The first line: a JSON object with the version.
+    /// Reads the first line: a JSON object with the version.
     fn describe(&mut self, content: &[u8]) -> Result<(), TraceError> {
         let expected = DESCRIPTION;
         let json = content.strip_prefix(b"#").ok_or_else(|| self.malformed(excerpt(content), expected))?;
@@ -278,7 +278,7 @@ impl<'a> Reader<'a> {
         Ok(block)
     }
 
-    /// A live block that a thread names, and the line that must be over first.
+    /// Reads a live block that a thread names. Returns it with the line that must end first.
     fn block(&mut self, fields: &mut Fields<'_>, thread: u32) -> Result<(u32, Option<u32>), TraceError> {
         let id = fields.decimal(self, "a block")?;
         let line = self.next_line()?;
@@ -303,7 +303,7 @@ impl<'a> Reader<'a> {
         Ok(event)
     }
 
-    /// An event that was recorded, and the line that must be over first.
+    /// Reads an event that was recorded. Returns it with the line that must end first.
     fn event(&self, fields: &mut Fields<'_>, thread: u32) -> Result<(u32, Option<u32>), TraceError> {
         let id = fields.decimal(self, "an event")?;
         match self.events.get(&id) {
@@ -393,12 +393,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The line, where it is another thread's.
+/// Returns the line, if it is another thread's.
 fn of_another(last: Option<(u32, u32)>, thread: u32) -> Option<u32> {
     last.filter(|(by, _)| *by != thread).map(|(_, line)| line)
 }
 
-/// The fields of a line that are left.
+/// The unread fields of a line.
 struct Fields<'a> {
     all: &'a [u8],
     rest: Option<&'a [u8]>,

@@ -1,35 +1,35 @@
 //! A timeline in memory.
 //!
-//! Owns: the plain values. `read.rs` owns the rules that make one valid.
+//! Owns: the plain values. `read.rs` owns the rules that make a timeline valid.
 
 use seamalloc::driver::StreamId;
 
-/// A program's work in time: for each thread of the CPU what it did, one thing after the other. Times are nanoseconds.
+/// A program's work in time: the calls of each thread of the CPU, in order. Times are nanoseconds.
 ///
 /// Streams, threads, blocks and events are numbered from 0 in the order in which the file names them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timeline {
     /// Short name for output.
     pub name: String,
-    /// What is known of the job, as a JSON object. Copied through, but for the keys that the fields below say.
+    /// The description of the job, as a JSON object. Copied through, except for the keys of the fields below.
     pub meta: serde_json::Map<String, serde_json::Value>,
     /// How long each step took when it was recorded (key `steps_ns`); may be empty.
     pub recorded_ns: Vec<u64>,
-    /// Between two pieces of work of a stream that has more to do (key `gap_ns`).
+    /// The time between two pieces of work of a stream that has more to do (key `gap_ns`).
     pub gap_ns: u64,
-    /// From the end of the call that launches work to its begin on an idle stream (key `latency_ns`).
+    /// The time from the end of the call that launches work to the work's begin on an idle stream (key `latency_ns`).
     pub latency_ns: u64,
     /// The streams, as the driver's handles.
     pub streams: Vec<StreamId>,
-    /// How many threads there are.
+    /// The number of threads.
     pub threads: u32,
-    /// How many events are recorded.
+    /// The number of events that are recorded.
     pub events: u32,
-    /// How many blocks there are; the first of them are [`Self::start`].
+    /// The number of blocks; the first of them are [`Self::start`].
     pub blocks: u32,
-    /// The blocks that are live at the beginning, and again when it is replayed over.
+    /// The blocks that are live at the beginning of each pass.
     pub start: Vec<StartBlock>,
-    /// What the threads did, in the order in which it began.
+    /// The calls of the threads, in the order in which they began.
     pub lines: Vec<Line>,
 }
 
@@ -42,27 +42,27 @@ pub struct StartBlock {
     pub stream: u32,
 }
 
-/// What a thread did.
+/// One call of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The thread.
     pub thread: u32,
-    /// How long the program ran before it, since the line of the same thread before.
+    /// How long the program ran before the call, since the previous line of the same thread.
     pub gap_ns: u64,
-    /// How long the call took, waiting left out. 0 of allocations and frees, whose time is the allocator's.
+    /// How long the call took, without waiting. 0 for allocations and frees, whose time is the allocator's.
     pub call_ns: u64,
-    /// The line of another thread that must be over first.
+    /// The line of another thread that must end first.
     pub needs: Option<u32>,
-    /// What it did.
+    /// The call.
     pub what: What,
 }
 
-/// What a thread can do.
+/// A call of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A step of the job begins.
+    /// Begins a step of the job.
     StepBegins,
-    /// A step of the job is over.
+    /// Ends a step of the job.
     StepEnds,
     /// Asks for memory.
     Allocate {
@@ -73,7 +73,7 @@ pub enum What {
         /// Index into [`Timeline::streams`].
         stream: u32,
     },
-    /// Names another stream that uses a block.
+    /// Declares that another stream uses a block.
     Use {
         /// The block.
         block: u32,
@@ -89,7 +89,7 @@ pub enum What {
     Work {
         /// Index into [`Timeline::streams`].
         stream: u32,
-        /// How long it runs.
+        /// How long the work runs, in nanoseconds.
         duration_ns: u64,
     },
     /// Records an event.
@@ -112,7 +112,7 @@ pub enum What {
     Join,
 }
 
-/// What of the GPU a thread waits for.
+/// The work of the GPU that a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synchronized {
     /// All streams.

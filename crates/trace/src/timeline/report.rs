@@ -1,4 +1,4 @@
-//! What a replay of a timeline comes to.
+//! The report of a replay of a timeline.
 //!
 //! Owns: the plain values, and their columns.
 
@@ -10,44 +10,44 @@ use seamalloc::driver::CallStats;
 
 type Figure = Column<TimelineReport>;
 
-/// What took the time of a step, by what had to be waited for last. The first four sum to its length.
+/// The parts of a step's time, by the node that was waited for last. The first four sum to the step's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
-    /// Work of streams.
+    /// Time in work of streams.
     pub work_ns: u64,
-    /// The program on the CPU, launches included.
+    /// Time of the program on the CPU, launches included.
     pub program_ns: u64,
-    /// Driver calls of the allocator.
+    /// Time in driver calls of the allocator.
     pub driver_ns: u64,
-    /// From launches to the begin of work, and between two pieces of work of a stream.
+    /// Time from launches to the begin of work, and between two pieces of work of a stream.
     pub launch_ns: u64,
-    /// For how long waits of the allocator alone held back what lies on the path.
+    /// Time for which only waits of the allocator held nodes of the path back.
     pub held_ns: u64,
 }
 
 /// One step of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepReport {
-    /// Its length.
+    /// The step's length in nanoseconds.
     pub ns: u64,
-    /// What decided it.
+    /// The step's critical path.
     pub path: CriticalPath,
 }
 
-/// What one pass over a timeline came to. Sizes are bytes; counts are those of the pass.
+/// The result of one pass over a timeline. Sizes are bytes; counts are those of the pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimelineReport {
     /// The timeline's name.
     pub timeline: String,
-    /// The allocator, as it was asked for.
+    /// The allocator, as it was given.
     pub policy: String,
     /// The device's name.
     pub device: String,
-    /// Which pass, from 1.
+    /// The number of the pass, from 1.
     pub pass: u32,
     /// The steps, in order.
     pub steps: Vec<StepReport>,
-    /// How long they took when they were recorded; empty where that is not known.
+    /// The lengths of the steps in the recording; empty if they are not known.
     pub recorded_ns: Vec<u64>,
     /// The mean step without any allocator, in nanoseconds.
     pub bare_ns: u64,
@@ -59,11 +59,11 @@ pub struct TimelineReport {
     pub driver: CallStats,
     /// GPU-side waits of the allocator.
     pub stream_waits: u64,
-    /// Of these, waits that held something back.
+    /// Waits of `stream_waits` that delayed work.
     pub effective_waits: u64,
     /// How often the allocator let the CPU wait for the GPU.
     pub cpu_waits: u64,
-    /// The line at which the memory did not suffice, and the report. The pass ended there.
+    /// The line at which memory ran out, and the report. The pass ended there.
     pub oom: Option<(usize, OutOfMemoryReport)>,
 }
 
@@ -80,20 +80,20 @@ impl TimelineReport {
         (!self.recorded_ns.is_empty()).then(|| mean(self.recorded_ns.iter().copied()))
     }
 
-    /// Returns a part of the critical paths of all steps, as a part of their length.
+    /// Returns one component of the critical paths of all steps, as a share of their length.
     fn share(&self, part: impl Fn(&CriticalPath) -> u64) -> f64 {
         let whole = self.steps.iter().map(|step| step.ns).fold(0, u64::saturating_add);
         let of = self.steps.iter().map(|step| part(&step.path)).fold(0, u64::saturating_add);
         of as f64 / whole.max(1) as f64
     }
 
-    /// How much longer its steps are than without any allocator: 1 is as long.
+    /// Returns how much longer the steps are than without any allocator: 1 is equally long.
     #[must_use]
     pub fn beside_bare(&self) -> f64 {
         self.step_ns() as f64 / self.bare_ns.max(1) as f64
     }
 
-    /// Its figures.
+    /// The figures of the report.
     pub const COLUMNS: &'static [Figure] = &[
         Figure::run("timeline", |run| run.timeline.as_str().into())
             .text("timeline", |run| run.timeline.as_str().into()),

@@ -1,6 +1,6 @@
-//! A timeline through an allocator.
+//! The replay of a timeline through an allocator.
 //!
-//! Owns: the order in which threads go on, and what each line does.
+//! Owns: the order in which threads continue, and the effect of each line.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ use super::recording::{Line, StartBlock, Synchronized, Timeline, What};
 use super::report::{StepReport, TimelineReport};
 use crate::replay::ReplayError;
 
-/// How often the caller hears of progress, in lines.
+/// The number of lines between two calls of `progress`.
 const PROGRESS_EVERY: usize = 1 << 12;
 
 /// The allocator that a timeline is replayed with.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Its name for output.
+    /// The allocator's name for output.
     pub name: String,
-    /// Its options; `None`: no allocator at all, so that memory takes no time.
+    /// The allocator's options; `None` for no allocator at all, so that memory takes no time.
     pub config: Option<Config>,
 }
 
-/// Replays a timeline, pass after pass. `progress` is told how many lines of how many (all passes together) are done.
+/// Replays a timeline, pass after pass. `progress` receives the number of lines done and the number of all lines (all
+/// passes together).
 ///
-/// Between two passes everything comes to rest, blocks of the beginning that were freed are allocated again, and what else is
-/// live is freed. A pass that runs out of memory is the last one, and says so.
+/// Between two passes all work ends, blocks of the beginning that were freed are allocated again, and all other live
+/// blocks are freed. A pass that runs out of memory is the last one, and its report has `oom` set.
 ///
-/// # Errors
-/// Where the device or the allocator cannot be made, or a driver call failed for another reason than want of memory.
+/// The device or the allocator cannot be made, or a driver call failed for another reason than lack of memory.
 pub fn replay_timeline(
     timeline: &Timeline,
     policy: &Policy,
@@ -59,16 +59,16 @@ pub fn replay_timeline(
     Ok(reports)
 }
 
-/// A timeline on its way through an allocator.
+/// A replay of a timeline through an allocator.
 struct Run<'t> {
     timeline: &'t Timeline,
     policy: String,
     device: SimConfig,
     clock: Arc<Mutex<Clock>>,
     memory: Option<Memory>,
-    /// Where each block lies; 0 while it is not live.
+    /// The address of each block; 0 while it is not live.
     addresses: Vec<u64>,
-    /// Bytes requested and not freed, now and at most.
+    /// Bytes requested and not freed, at present and at most.
     live: u64,
     peak_live: u64,
     sizes: Vec<u64>,
@@ -80,12 +80,12 @@ struct Memory {
     driver: Arc<TimedDriver>,
 }
 
-/// Which lines of each thread are left, and when those that others need were over.
+/// The lines of each thread that are left, and the times at which needed lines ended.
 struct Order {
-    /// The lines of each thread, and the next of them.
+    /// The lines of each thread, and the index of the next.
     lines: Vec<Vec<u32>>,
     next: Vec<usize>,
-    /// When each line was over; `None` until then.
+    /// The time at which each line ended; `None` until then.
     over: Vec<Option<Moment>>,
 }
 
@@ -100,7 +100,7 @@ impl Order {
         Self { next: vec![0; lines.len()], lines, over: vec![None; timeline.lines.len()] }
     }
 
-    /// Takes the line that begins first of those that can begin, with the moment that it has to wait for.
+    /// Takes the line that begins first, of those that can begin, with the moment that it must wait for.
     fn take(&mut self, timeline: &Timeline, clock: &Clock) -> Option<(u32, Line, Option<Moment>)> {
         let mut first: Option<(u64, u32, Line, Option<Moment>)> = None;
         for (thread, (lines, next)) in self.lines.iter().zip(&self.next).enumerate() {
@@ -238,7 +238,7 @@ impl<'t> Run<'t> {
         Ok(report)
     }
 
-    /// Brings everything to rest, and the blocks of the beginning back.
+    /// Ends all work, and allocates the blocks of the beginning again.
     fn begin(&mut self) -> Result<Option<(usize, OutOfMemoryReport)>, ReplayError> {
         self.clock.lock().begin_pass();
         for block in self.timeline.start.len()..self.addresses.len() {
@@ -279,7 +279,7 @@ impl<'t> Run<'t> {
         }
     }
 
-    /// Makes one operation of the allocator's, which one thread makes at a time.
+    /// Runs one operation of the allocator under its lock.
     fn locked<T>(&self, thread: usize, run: impl FnOnce(&Memory) -> Result<T, Error>) -> Option<Result<T, Error>> {
         let memory = self.memory.as_ref()?;
         self.clock.lock().lock(thread);
@@ -298,7 +298,7 @@ impl<'t> Run<'t> {
     ) -> Result<Option<(usize, OutOfMemoryReport)>, ReplayError> {
         let stream = self.stream(stream);
         let address = match self.locked(thread, |memory| memory.allocator.allocate(size, stream)) {
-            // Without an allocator any address is as good.
+            // Without an allocator any address will do.
             None => 1,
             Some(Ok(address)) => address,
             Some(Err(Error::OutOfMemory(report))) => return Ok(Some((line as usize, report))),

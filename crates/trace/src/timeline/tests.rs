@@ -1,5 +1,5 @@
-//! Timelines whose right answer is known: waits that cost their length or nothing, driver calls that cost their time or
-//! nothing, and what is wrong in a file.
+//! Timelines whose correct result is known: waits that cost their length or nothing, driver calls that cost their time
+//! or nothing, and errors in files.
 
 use super::*;
 use crate::error::TraceError;
@@ -13,14 +13,14 @@ fn read(lines: &str) -> Timeline {
     read_timeline("t", "t", format!("# {{\"timeline\": 1}}\n{lines}").as_bytes()).unwrap()
 }
 
-/// The reports of all passes.
+/// Returns the reports of all passes.
 fn passes(timeline: &Timeline, options: Option<&str>, passes: u32) -> Vec<TimelineReport> {
     let config = options.map(|options| Config::parse(options).unwrap());
     let policy = Policy { name: options.unwrap_or("none").to_owned(), config };
     replay_timeline(timeline, &policy, &SimConfig::default(), passes, &mut |_, _| ()).unwrap()
 }
 
-/// The lengths of the steps in the last pass.
+/// Returns the lengths of the steps in the last pass.
 fn steps(timeline: &Timeline, options: Option<&str>, times: u32) -> Vec<u64> {
     passes(timeline, options, times).pop().unwrap().steps.iter().map(|step| step.ns).collect()
 }
@@ -31,7 +31,7 @@ fn bare(lines: &str) -> u64 {
 
 #[test]
 fn the_cpu_and_the_gpu_run_side_by_side() {
-    // 10 + 5 on the CPU, then 100; the second kernel was launched meanwhile.
+    // The CPU takes 10 + 5, then the kernel 100; the second kernel was launched meanwhile.
     assert_eq!(bare("p,1,0,0\nk,1,10,5,0,100\nk,1,10,5,0,50\ns,1,0,7,d\nq,1,3,0"), 15 + 100 + 50 + 7 + 3);
     // The CPU is later than the GPU.
     assert_eq!(bare("p,1,0,0\nk,1,10,5,0,100\nk,1,900,5,0,50\ns,1,0,0,s,0\nq,1,0,0"), 15 + 905 + 50);
@@ -64,12 +64,12 @@ fn launches_take_time_to_arrive_and_kernels_have_gaps() {
 fn threads_run_side_by_side_and_wait_for_each_other() {
     let text = "p,1,0,0\nk,1,10,0,0,1\nj,2,0,1\nk,2,500,0,0,1\nk,1,20,0,0,1\nj,1,0,2\nq,1,5,0";
     assert_eq!(bare(text), 10 + 500 + 5);
-    // What another thread allocated or recorded must be there.
+    // Blocks and events of another thread must exist first.
     assert_eq!(bare("p,1,0,0\na,1,100,7,512,0\nr,2,3,7\nj,1,0,2\nq,1,0,0"), 100);
     assert_eq!(bare("p,1,0,0\ne,1,100,0,0,7\ns,2,3,9,e,7\nj,1,0,2\nq,1,0,0"), 109);
 }
 
-/// Memory that one stream frees while it still works serves another: 100 ms of work hold 10 ms back.
+/// Memory that one stream frees while its work goes on serves another stream: 100 ms of work delay it by 10 ms.
 fn handed_on(work_before: u64) -> String {
     let ms = 1_000_000;
     format!(
@@ -93,7 +93,7 @@ fn a_wait_costs_its_length_or_nothing() {
         let waits = passes(&timeline, Some("strategy:stitch,sharing:wait"), 4).pop().unwrap();
         assert!(waits.stream_waits >= 1, "{waits:?}");
         assert_eq!(waits.step_ns() / ms, free, "{:?}", waits.steps);
-        // All but the driver calls between the launches.
+        // All of the wait is held time, except the driver calls between the launches.
         let held = waits.steps[0].path.held_ns;
         assert!(before < 40 && held == 0 || (60 * ms - held) < ms / 10, "{held}");
         assert_eq!(waits.effective_waits > 0, before > 40);
@@ -106,7 +106,7 @@ const GROWS: &str = "a,1,0,1,1073741824,0";
 #[test]
 fn driver_calls_cost_their_time_where_the_cpu_decides() {
     let device = Profile::H200;
-    // 20 MiB and more are allocated as they are, and nothing was there before.
+    // Requests of 20 MiB and more are allocated in their own size, and no memory was reserved before.
     let malloc = device.cost(Call::Malloc, 1 << 30);
     let bound_by_cpu = read(&format!("p,1,0,0\nk,1,1000,0,0,10\n{GROWS}\nk,1,0,0,0,10\ns,1,0,0,d\nq,1,0,0"));
     let report = passes(&bound_by_cpu, Some("strategy:caching"), 2);

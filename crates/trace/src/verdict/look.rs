@@ -1,6 +1,6 @@
 //! How memory is divided up while a job is replayed.
 //!
-//! Owns: when that is looked at, and what an allocator needs by it.
+//! Owns: when the division is measured, and the need of an allocator that follows from it.
 
 use super::figures::Need;
 use crate::replay::{PassReport, Step, Watcher, simulated};
@@ -9,10 +9,11 @@ use seamalloc::driver::StreamId;
 use seamalloc::fragmentation::Owner;
 use seamalloc::{Allocator, Fragmentation};
 
-/// A look at how memory is divided up is taken whenever so much more is held than at the last one: a hundredth part.
+/// The division of memory is measured whenever the reserved bytes have grown by this part (1/n) since the last
+/// measurement.
 const LOOK_PART: u64 = 100;
 
-/// The division of memory shortly before most was held.
+/// The division of memory shortly before the most was held.
 #[derive(Default)]
 pub(crate) struct Look {
     reserved: u64,
@@ -35,7 +36,7 @@ impl Watcher for Look {
 }
 
 impl Look {
-    /// Returns what an allocator needs: at the moment at which most was held, or at the refusal.
+    /// Returns the need of an allocator: at the moment at which the most was held, or at the refusal.
     pub(crate) fn need(&self, job: &Trace, passes: &[PassReport]) -> Need {
         let waits = passes.iter().map(|pass| pass.cpu_syncs).fold(0, u64::saturating_add);
         if let Some(refused) = passes.last().filter(|pass| pass.oom.is_some()) {
@@ -51,7 +52,7 @@ impl Look {
     }
 }
 
-/// The need of an allocator that ran out of memory.
+/// Returns the need of an allocator that ran out of memory.
 fn refused_need(report: &PassReport) -> Need {
     let Some((_, report)) = &report.oom else { return Need::default() };
     Need {
@@ -62,7 +63,7 @@ fn refused_need(report: &PassReport) -> Need {
     }
 }
 
-/// The stream of the last request up to an event.
+/// Returns the stream of the last request up to an event.
 fn asking(trace: &Trace, event: usize) -> StreamId {
     let before = trace.events.iter().take(event.saturating_add(1)).rev();
     let last = before.copied().find_map(|event| match event {
@@ -72,7 +73,7 @@ fn asking(trace: &Trace, event: usize) -> StreamId {
     last.and_then(|stream| simulated(&trace.streams).get(stream).copied()).unwrap_or(StreamId::DEFAULT)
 }
 
-/// Free bytes of other streams than the one that asks, without those among small blocks.
+/// Returns the free bytes of other streams than the one that asks, without those among small blocks.
 fn free_elsewhere(memory: &Fragmentation, asking: StreamId) -> u64 {
     let others = memory.pools.iter().filter(|pool| match pool.owner {
         Owner::Stream(stream) => stream != asking && !pool.small,

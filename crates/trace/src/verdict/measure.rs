@@ -1,7 +1,7 @@
 //! The figures of a trace for a verdict: the job through each allocator, with the request that was refused when it was
 //! recorded.
 //!
-//! Owns: which replays are judged. `look.rs` says which moment of one counts.
+//! Owns: which replays are judged. `look.rs` chooses the moment of a replay.
 
 use super::figures::{Figures, Holder, Judgement, OWNERS};
 use crate::owners::owners;
@@ -14,8 +14,9 @@ use crate::trace::Trace;
 use crate::whatif::{DeviceFrom, Recorded, Replays};
 use serde_json::Value;
 
-/// Returns the verdict on a job on the device of `options`, of which `device_from` says how it is known. `origins` are the
-/// stacks of its requests, where the recording has them; files whose paths contain one of `libraries` are not the user's.
+/// Returns the verdict on a job on the device of `options`; `device_from` says how the device is known. `origins` are
+/// the stacks of the job's requests, if the recording has them; files whose paths contain one of `libraries` are not
+/// the user's.
 ///
 /// # Errors
 /// As [`replay`](crate::replay::replay).
@@ -30,7 +31,7 @@ pub fn judged(
 }
 
 impl Replays<'_> {
-    /// Returns the verdict on the job, as [`judged`], from replays that are done once.
+    /// Returns the verdict on the job, as [`judged`] does, from replays that are made once.
     ///
     /// # Errors
     /// As [`replay`](crate::replay::replay).
@@ -41,11 +42,11 @@ impl Replays<'_> {
         Ok(Judgement::of(self.figures(holders.collect())?))
     }
 
-    /// Returns the figures of the job, as [`figures_of`].
+    /// Returns the figures of the job, as [`figures_of`] does.
     fn figures(&mut self, owners: Vec<Holder>) -> Result<Figures, ReplayError> {
         let trace = self.trace();
         let recorded = Recorded::of(trace);
-        // What was held and free at the refusal is what PyTorch could have of the device.
+        // The memory that was held and free at the refusal is the most that PyTorch could have of the device.
         let device = match (self.device_from(), recorded.free_beyond_limit) {
             (DeviceFrom::Refusal, Some(free)) => self.capacity().map(|held| held.saturating_add(free)),
             _ => self.capacity(),
@@ -56,7 +57,7 @@ impl Replays<'_> {
             Some(room) => self.on(room).three()?,
             None => self.three()?,
         };
-        // A refused request that is no part of the most that is live says nothing of it.
+        // A refused request counts only if it is a part of the most live bytes.
         let refused = RefusedRequest::of(trace).filter(|refused| refused.event == fullest(&self.job().events));
         let persistent = Some(persistent(self.job())).filter(|bytes| *bytes > 0);
         let [native, expandable, stitch] = of_room;
@@ -84,9 +85,9 @@ impl Replays<'_> {
     }
 }
 
-/// Returns the figures of a job on the device of `options`, of which `device_from` says how it is known. `owners` are the
-/// lines of the program that hold most at the peak. The job is replayed with three strategies, and again and again where none of
-/// them runs it.
+/// Returns the figures of a job on the device of `options`; `device_from` says how the device is known. `owners` are
+/// the lines of the program with the most bytes at the peak. The job is replayed with three strategies, and many more
+/// times if none of them runs it.
 ///
 /// # Errors
 /// As [`replay`](crate::replay::replay).

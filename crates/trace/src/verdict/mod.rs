@@ -1,8 +1,9 @@
-//! The verdict on a job that is short of memory: which of the five questions of `docs/why.md` is the job's, by how much, and
+//! The verdict on a job that is short of memory: which of the five questions of `docs/why.md` applies, by how much, and
 //! one next step.
 //!
-//! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their thresholds,
-//! `words.rs` the sentences, `measure.rs` and `look.rs` the figures of a trace, `shortage.rs` those of a job that nothing runs.
+//! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their
+//! thresholds, `words.rs` the sentences, `measure.rs` and `look.rs` the figures of a trace, `shortage.rs` those of a
+//! job that no allocator runs.
 
 mod figures;
 mod look;
@@ -55,7 +56,7 @@ impl Judgement {
         let is_stated = matches!(self.figures.device_from, Some(DeviceFrom::Asked | DeviceFrom::Noted));
         match self.verdict {
             Verdict::TooMuchLive { .. } => false,
-            // The device has the memory that PyTorch could not have.
+            // The device has the memory that PyTorch could not use.
             Verdict::Others { .. } | Verdict::Limit { .. } => is_stated,
             Verdict::PyTorchIsEnough { .. } | Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => true,
         }

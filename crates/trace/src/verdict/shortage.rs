@@ -1,4 +1,5 @@
-//! The figures of a job that neither PyTorch's allocators nor `stitch` run: what it needs, and with what it runs all the same.
+//! The figures of a job that neither PyTorch's allocators nor `stitch` run: the memory it needs, and the options with
+//! which it still runs.
 //!
 //! Owns: the searches, and which options of seamalloc are tried.
 
@@ -10,7 +11,7 @@ use seamalloc::{Config, Split, StrategyKind};
 
 /// Bytes of a GiB, in which memory to spill is offered.
 const GIB: u64 = 1 << 30;
-/// A job is tried with so many times the least amount of spilled memory at most.
+/// The most spilled memory that is tried, as a multiple of the least amount.
 const MOST_SPILLED: u64 = 4;
 
 impl Choice {
@@ -47,8 +48,8 @@ impl Replays<'_> {
         Options { pytorch: pytorch.to_string(), seamalloc: Config { strategy_named: false, ..all }.to_string() }
     }
 
-    /// Seeks with what the job runs, where none of the three allocators does on `figures.capacity`: the rest of the device, other
-    /// options, less that is live.
+    /// Searches for ways to run the job, if none of the three allocators runs it on `figures.capacity`: the rest of the
+    /// device, other options, smaller steps.
     pub(super) fn seek(&mut self, figures: &mut Figures) -> Result<(), ReplayError> {
         let Some(room) = figures.capacity else { return Ok(()) };
         let mut on_device = None;
@@ -56,7 +57,7 @@ impl Replays<'_> {
             let needs = if Some(device) == self.capacity() { self.three()? } else { self.on(device).three()? };
             if needs.iter().any(|need| need.reserved.is_some()) {
                 on_device = Some(needs);
-                // As in a table of that device.
+                // The device is as in a table of this device.
                 if Some(device) == self.capacity() {
                     [figures.native, figures.expandable, figures.stitch] = needs;
                 }
@@ -88,7 +89,7 @@ impl Replays<'_> {
             runs_on_device,
             choice,
             enough: [native, expandable, stitch].map(|need| need.reserved),
-            // A search finds one of several limits, where there are several.
+            // A search may find any of several limits.
             needs: needs.map_or(0, |found| found.capacity.max(capacity.saturating_add(STEP))),
             remedy,
             smaller,
@@ -97,8 +98,8 @@ impl Replays<'_> {
         Ok(())
     }
 
-    /// Returns options with which seamalloc runs the job on a device on which it does not without: chunks that are split, or the
-    /// algorithm of another strategy, if it is known to.
+    /// Returns options with which seamalloc runs the job on a device that is too small without them: chunks that are
+    /// split, or the algorithm of another strategy, if it is known to run the job.
     fn remedy(&self, within: &Replays<'_>) -> Result<Option<String>, ReplayError> {
         let config = within.options(StrategyKind::Stitch).config;
         let splits = Config { split: Split::LastResort, ..config.clone() };

@@ -10,7 +10,8 @@ fn need(reserved: impl Into<Option<u64>>) -> Need {
     Need { reserved: reserved.into().map(|mib: u64| mib * MIB), ..Need::default() }
 }
 
-/// A job of 10,000 MiB live on a device of so many MiB, with what native, expandable segments and stitch hold, in MiB.
+/// Returns a job of 10,000 MiB live on a device of `capacity` MiB, with the memory that native, expandable segments and
+/// stitch hold, in MiB.
 fn job<T: Into<Option<u64>>>(capacity: impl Into<Option<u64>>, [native, expandable, stitch]: [T; 3]) -> Figures {
     Figures {
         capacity: capacity.into().map(|mib: u64| mib * MIB),
@@ -26,12 +27,12 @@ fn enough(allocator: Choice, has_room: bool) -> Verdict {
     Verdict::PyTorchIsEnough { allocator, has_room }
 }
 
-/// A job that none of the three runs on so many MiB, with what a search found.
+/// Returns a job that none of the three runs on `capacity` MiB, with the result of a search.
 fn short(capacity: u64, shortage: Shortage) -> Figures {
     Figures { shortage: Some(shortage), ..job(capacity, [None::<u64>; 3]) }
 }
 
-/// A search that found expandable segments to need 10,400 MiB, and a batch that is 15% smaller to run.
+/// Returns a search in which expandable segments need 10,400 MiB, and a batch that is 15% smaller runs.
 fn found() -> Shortage {
     Shortage {
         runs_on_device: false,
@@ -59,9 +60,9 @@ fn the_first_question_that_fits_is_the_verdict() {
     assert_eq!(judge(&job(9_000, none)), Verdict::TooMuchLive { by: 1_000 * MIB });
     assert_eq!(judge(&job(10_000, none)), Verdict::TooMuchLive { by: 0 });
     assert_eq!(judge(&short(9_000, found())), Verdict::TooMuchLive { by: 1_000 * MIB });
-    // What spills has a part of what is live elsewhere.
+    // With spilling, a part of the live memory is elsewhere.
     assert_eq!(judge(&job(9_000, [None, None, Some(9_000)])), Verdict::SeamallocHelps { saves: None, waits: 0 });
-    // Chunks that are split serve what nothing else does.
+    // Splitting chunks serves requests that nothing else serves.
     let remedy = Some("split:last_resort".to_owned());
     let splits = short(10_000, Shortage { remedy, ..found() });
     assert_eq!(judge(&splits), Verdict::SeamallocHelps { saves: None, waits: 0 });
@@ -74,7 +75,7 @@ fn the_first_question_that_fits_is_the_verdict() {
     assert_eq!(judge(&job(20_000, [19_000, 19_000, 10_100])), enough(Native, true));
     assert_eq!(judge(&job(20_000, [19_001, 19_001, 10_100])).kind(), "seamalloc_helps");
     assert_eq!(judge(&job(20_000, [None, Some(18_900), Some(10_100)])), enough(Expandable, true));
-    // Without the device: 3% and 256 MiB.
+    // Without the device, the thresholds are 3% and 256 MiB.
     assert_eq!(judge(&job(None, [11_000, 10_671, 10_671])), enough(Native, false));
     // Native holds notably more than seamalloc, and expandable segments do not.
     assert_eq!(judge(&job(None, [11_000, 10_671, 10_400])), enough(Expandable, false));
@@ -84,7 +85,7 @@ fn the_first_question_that_fits_is_the_verdict() {
         Verdict::SeamallocHelps { saves: Some(370 * MIB), waits: 0 }
     );
     assert_eq!(judge(&job(None, [1_000, 900, 800])), enough(Native, false), "100 MiB are nothing");
-    // 5. Only seamalloc runs it, or it holds less where PyTorch's have no room.
+    // 5. Only seamalloc runs it, or it holds less and PyTorch's allocators have no room.
     assert_eq!(judge(&job(10_500, [None, None, Some(10_100)])), Verdict::SeamallocHelps { saves: None, waits: 0 });
     assert_eq!(
         judge(&job(11_000, [None, Some(10_900), Some(10_100)])),
@@ -102,7 +103,7 @@ fn a_smaller_device_never_takes_less_effort() {
         for expandable in sizes {
             for stitch in sizes {
                 let held = [native, expandable, stitch];
-                // What does not fit does not run.
+                // A job that does not fit does not run.
                 let on = |capacity: u64| job(capacity, held.map(|held| Some(held).filter(|held| *held <= capacity)));
                 let recommended = (10_000..20_000).rev().step_by(37).map_while(|capacity| on(capacity).recommended());
                 let efforts: Vec<_> = recommended.map(|choice| choice as u8).collect();
@@ -124,7 +125,8 @@ fn an_allocator_that_waits_for_memory_is_not_enough() {
     assert_eq!(judge(&figures), enough(Choice::Expandable, false), "seamalloc waits too");
 }
 
-/// Native holds less and waits; expandable segments hold more and do not. One that holds less than seamalloc is not compared.
+/// Native holds less and waits; expandable segments hold more and do not wait. An allocator that holds less than
+/// seamalloc is not compared.
 #[test]
 fn what_is_saved_is_saved_over_the_one_that_holds_less() {
     let mut figures = job(11_000, [10_800, 10_900, 10_100]);
@@ -145,13 +147,13 @@ fn streams_are_named_where_they_keep_apart_half_of_the_difference() {
     assert_eq!(judge(&figures).kind(), "seamalloc_helps");
     figures.native.pending = 100 * MIB;
     assert_eq!(judge(&figures), Verdict::Streams { apart: 1_900 * MIB, is_saved: true });
-    // No allocator saves what is freed and still used.
+    // No allocator saves memory that is freed and still used.
     let mut figures = job(11_500, [11_400, 11_400, 11_400]);
     figures.native.pending = 700 * MIB;
     assert_eq!(judge(&figures), Verdict::Streams { apart: 700 * MIB, is_saved: false });
     figures.capacity = Some(20 * GIB);
     assert_eq!(judge(&figures), enough(Choice::Native, true));
-    // Neither of PyTorch's runs it: the refusal tells.
+    // Neither of PyTorch's allocators runs it: the figures of the refusal count.
     let mut figures = job(10_500, [None, None, Some(10_300)]);
     (figures.expandable.idle, figures.expandable.elsewhere) = (400 * MIB, 300 * MIB);
     assert_eq!(judge(&figures), Verdict::Streams { apart: 300 * MIB, is_saved: true });
@@ -242,7 +244,7 @@ fn too_much_live_names_the_owners_and_how_much_less_would_do() {
          offload activations; or let seamalloc spill: SEAMALLOC_CONF=spill:host=2GiB python -m seamalloc run train.py."
     );
     assert!(!judged.runs());
-    // Not even the smallest batch fits beside the weights; or nothing is known to be weights.
+    // Not even the smallest batch fits beside the weights; or no memory is known to be weights.
     let shortage = Some(Shortage { smaller: None, ..found() });
     let found = Judgement::of(Figures { shortage, ..figures.clone() });
     assert!(found.next_step().starts_with("Shard or offload weights"), "{}", found.next_step());
@@ -288,7 +290,7 @@ fn options_that_run_the_job_are_part_of_the_step() {
 
 #[test]
 fn what_is_kept_from_the_job_is_told_with_its_size() {
-    // 40,000 less 10,000 and the 512 of its own context.
+    // The others hold 40,000 less 10,000 and the 512 of the job's own context.
     let found = Judgement::of(kept(DeviceFrom::Noted, 40_000));
     assert_eq!(found.headline(), "Others hold the memory: 28.80 GiB of 39.06 GiB; 400.00 MiB are missing.");
     assert_eq!(
@@ -297,7 +299,7 @@ fn what_is_kept_from_the_job_is_told_with_its_size() {
          PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
     );
     assert!(found.runs() && found.reasons().contains("takes about 512.00 MiB"), "{}", found.reasons());
-    // Whoever asks may ask about another device.
+    // A user may ask about another device.
     let found = Judgement::of(kept(DeviceFrom::Asked, 40_000));
     assert!(found.headline().starts_with("Others hold the memory, if this is its GPU: "), "{}", found.headline());
     // A context and libraries stay.

@@ -9,9 +9,9 @@ use super::rules::{FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, near, saving};
 use crate::whatif::DeviceFrom;
 use seamalloc::units::format_bytes as bytes;
 
-/// The variable that has PyTorch's options.
+/// The variable with PyTorch's options.
 const SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=";
-/// How a device is named, for a job whose device is unknown.
+/// The names of devices, for a job whose device is unknown.
 const DEVICES: &str =
     "--device sim:rtx4090 (24 GiB); of any other GPU say the memory: --device sim:h200,capacity=44GiB";
 

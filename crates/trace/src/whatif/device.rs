@@ -1,14 +1,14 @@
-//! The device that a job was recorded on.
+//! The device on which a job was recorded.
 //!
-//! Owns: what a recording says of its device's memory, and what is taken where it says nothing.
+//! Owns: the memory of that device according to the recording, and the default if the recording does not have it.
 
 use crate::trace::Trace;
 use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
 
 /// The key of a trace's description with the device's memory in bytes, as programs that record note it.
 const TOTAL: &str = "total_memory";
-/// The key with the bytes that the recorded allocator held and that the device had free when memory ran out, of snapshots
-/// in which it did.
+/// The key with the bytes that the recorded allocator held and that the device had free when memory ran out, of
+/// snapshots in which memory ran out.
 const AVAILABLE: &str = "available_memory";
 
 /// The key with the bytes that the device had free when a limit refused a request.
@@ -17,14 +17,14 @@ pub(crate) const FREE_BEYOND_LIMIT: &str = "free_beyond_limit";
 /// How the memory of a job's device is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceFrom {
-    /// Whoever asks has said it.
+    /// The caller has named the device.
     Asked,
     /// The program that recorded the job has noted the device's memory.
     Noted,
-    /// Memory ran out while the job was recorded: what was held and what was free then is all that the allocator could
-    /// have. What the CUDA context and others held is not in it.
+    /// Memory ran out while the job was recorded: the allocator could have had the memory that it held and that was
+    /// free. The memory of the CUDA context and of others is not included.
     Refusal,
-    /// The recording does not say it: an H200's.
+    /// The recording does not have it; an H200 is assumed.
     Unknown,
 }
 
@@ -53,7 +53,7 @@ pub fn device_of(trace: &Trace) -> (SimConfig, DeviceFrom) {
     }
 }
 
-/// The memory that the allocator of a recording could have, as the recording says. Sizes are bytes.
+/// The memory that the allocator of a recording could have, according to the recording. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Recorded {
     /// The device's memory.

@@ -1,35 +1,35 @@
-//! A job with larger steps, and the largest with which it still runs.
+//! Jobs with larger steps: the largest steps with which a job still runs.
 //!
-//! Owns: what of a job grows with its steps, the scaling of a trace, and the search for its factor.
+//! Owns: which blocks of a job grow with its steps, the scaling of a trace, and the search for the factor.
 
 use crate::persistent::Persistent;
 use crate::replay::{ReplayError, ReplayOptions, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 
-/// About so many replays a search takes.
+/// The usual number of replays of a search, for progress.
 pub(super) const EXPECTED_TRIES: u32 = 8;
 
-/// Steps are made larger in parts of this: 1%.
+/// The number of units in a factor of 1: factors are hundredths.
 const WHOLE: u64 = 100;
-/// The search stops at steps so many times as large, in hundredths.
+/// The largest factor that is tried, in hundredths.
 const MOST: u64 = 8 * WHOLE;
-/// The factor that is found is this part below one that does not run, or a hundredth below it.
+/// The search ends when the largest factor that runs is this part (1/n), or one hundredth, below one that does not.
 const EXACT_PART: u64 = 100;
 
 /// The factor at which the search for larger steps stops.
 pub const MOST_GROWTH: f64 = (MOST / WHOLE) as f64;
 
-/// What a strategy makes of a job with larger steps.
+/// The largest step of a job with a strategy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Growth {
     /// See [`super::WhatIf::largest_step`].
     pub(crate) largest_step: Option<f64>,
-    /// How many replays the search took, that of the job as it is among them.
+    /// How many replays the search took, including that of the recorded job.
     pub(super) tries: u32,
 }
 
 impl Default for Growth {
-    /// No search: one replay of the job as it is.
+    /// Returns the result without a search: one replay of the recorded job.
     fn default() -> Self {
         Self { largest_step: None, tries: 1 }
     }
@@ -39,7 +39,7 @@ impl Default for Growth {
 pub(crate) struct Growing<'t> {
     /// The job whose steps grow, with the request that was refused when it was recorded.
     job: &'t Trace,
-    /// Which blocks of the job stay as they are.
+    /// Which blocks of the job keep their size.
     persistent: Persistent,
 }
 
@@ -48,20 +48,20 @@ impl<'t> Growing<'t> {
         Self { job, persistent: Persistent::of(job) }
     }
 
-    /// The bytes that are taken to stay as they are.
+    /// Returns the bytes of blocks that keep their size.
     pub(super) fn persistent(&self) -> u64 {
         self.persistent.bytes
     }
 
-    /// Whether there is something that grows: the job frees anything, and has more than persistent memory.
+    /// Returns whether any memory grows: the job frees blocks, and has more than persistent memory.
     pub(super) fn grows(&self) -> bool {
         let frees = self.job.events.iter().any(|event| !matches!(event, TraceEvent::Alloc { .. }));
         frees && self.persistent.blocks.contains(&false)
     }
 
-    /// Seeks the largest step on a device of which the first replay, of the job as it is, found this: replays the job with
-    /// larger steps, until one runs and one that is a hundredth part larger does not. The first to be tried is the one that
-    /// would just fit if the same part of the memory held were used as in the job.
+    /// Searches for the largest step on a device. The caller gives the result of the first replay, of the recorded job.
+    /// Replays the job with larger steps, until one runs and one that is a hundredth larger does not. The first factor
+    /// tried is the one that would just fit at the same utilization as in the job.
     pub(crate) fn sought(
         &self,
         reserved: Option<u64>,
@@ -79,7 +79,7 @@ impl<'t> Growing<'t> {
             return Ok(Growth::default());
         }
         let capacity = options.device.capacity;
-        // In hundredths: `low` runs, or is nothing at all; `high` does not run, or is beyond what is of interest.
+        // The bounds are in hundredths: `low` runs, or is 0; `high` does not run, or is beyond the search.
         let runs = reserved.is_some();
         let mut low = if runs { WHOLE } else { 0 };
         let mut high = self.beyond(capacity).min(if low > 0 { MOST + 1 } else { WHOLE });
@@ -94,7 +94,7 @@ impl<'t> Growing<'t> {
             } else {
                 high = next;
             }
-            // The other side of the search is far off until it was met: strides grow towards it.
+            // The other bound is far off until a replay has reached it: the steps towards it double.
             let middle = low + (high - low) / 2;
             let exact = (next / EXACT_PART).max(1).saturating_mul(stride);
             next = if runs { middle.min(low + exact) } else { middle.max(high.saturating_sub(exact)) };
@@ -104,8 +104,8 @@ impl<'t> Growing<'t> {
         Ok(Growth { largest_step: (low > 0).then_some(low as f64 / WHOLE as f64), tries })
     }
 
-    /// A factor, in hundredths, whose live bytes alone are more than the capacity: the least one, but for the rounding of
-    /// sizes.
+    /// Returns a factor, in hundredths, whose live bytes alone exceed the capacity: the least such factor, except for
+    /// the rounding of sizes.
     fn beyond(&self, capacity: u64) -> u64 {
         let mut sizes = Vec::with_capacity(self.persistent.blocks.len());
         let (mut stays, mut grows) = (0_u64, 0_u64);
@@ -136,7 +136,7 @@ impl<'t> Growing<'t> {
         self.persistent.blocks.get(block).copied().unwrap_or(false)
     }
 
-    /// The trace with every block that is not persistent `hundredths` of a hundred times as large.
+    /// Returns the trace with every block that is not persistent scaled by `hundredths` / 100.
     fn scaled(&self, hundredths: u64) -> Trace {
         let mut stays = self.persistent.blocks.iter();
         let events = self.job.events.iter().map(|event| match *event {
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(sizes(&steps, 200), [100, 120, 120, 120].map(|size| size * MIB));
     }
 
-    /// Weights of 100 MiB and three steps of so many, with the end of the job or without it.
+    /// Returns a trace of weights of 100 MiB and three steps of `step` MiB, with or without the end of the job.
     fn steps(step: u64, ends: bool) -> Trace {
         let freed = |block| [TraceEvent::FreeRequested { block }, TraceEvent::FreeCompleted { block }];
         let alloc = |size| TraceEvent::Alloc { size: size * MIB, stream: 0 };

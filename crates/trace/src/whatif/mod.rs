@@ -1,7 +1,7 @@
-//! What a recorded job would have held with each strategy, and how much larger its steps could have been, beside PyTorch's
+//! The memory that a recorded job holds with each strategy, and how much larger its steps could be, beside PyTorch's
 //! own allocators on the same device.
 //!
-//! Owns: the report and its figures. `replays.rs` has the replays that the verdict and the figures are taken from, `growth.rs` finds
+//! Owns: the report and its figures. `replays.rs` has the replays for the verdict and the figures, `growth.rs` finds
 //! the largest step, `device.rs` the device.
 
 mod device;
@@ -26,7 +26,7 @@ use serde_json::Value;
 
 type Figure = Column<WhatIf>;
 
-/// What a strategy would have made of a job.
+/// The figures of a job with a strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WhatIf {
     /// The trace's name.
@@ -35,31 +35,31 @@ pub struct WhatIf {
     pub strategy: StrategyKind,
     /// The device, with its capacity.
     pub device: String,
-    /// The bytes of it that the allocator can have; `None` if they are unknown.
+    /// The bytes of the device that the allocator can have; `None` if they are unknown.
     pub capacity: Option<u64>,
-    /// How its capacity is known.
+    /// How the device's capacity is known.
     pub device_from: DeviceFrom,
     /// The most bytes requested and not freed; a request that was refused while the job was recorded counts.
     pub peak_live: u64,
     /// The bytes of the request that was refused while the job was recorded, which is a part of the job; 0 if none was.
     pub refused: u64,
-    /// The most bytes that the strategy holds of the device; `None` where the job does not run on it.
+    /// The most bytes that the strategy holds of the device; `None` if the job does not run on it.
     pub peak_reserved: Option<u64>,
-    /// What of it was spilled, in all passes of the job as it was recorded.
+    /// The memory that was spilled, in all passes of the recorded job.
     pub spilled: Spilled,
-    /// The most bytes that PyTorch held while the job was recorded, where the trace knows it.
+    /// The most bytes that PyTorch held while the job was recorded, if the trace has the figure.
     pub recorded_reserved: Option<u64>,
-    /// What it held before the recording began: memory of earlier blocks too, of which the recording knows nothing. Where
-    /// this is not 0, `recorded_reserved` does not compare with `peak_reserved`.
+    /// The bytes that PyTorch held before the recording began, including memory of earlier blocks that the recording
+    /// does not have. If this is not 0, `recorded_reserved` is not comparable with `peak_reserved`.
     pub reserved_before: u64,
     /// The bytes of persistent memory at the peak: [`persistent`](crate::persistent()).
     pub persistent: u64,
-    /// Whether the job frees anything. Where it does not, nothing of it grows with its steps, and no step is the largest.
+    /// Whether the job frees any block. If it does not, no memory grows with its steps, and there is no largest step.
     pub grows: bool,
-    /// Whether the largest step was sought: [`whatif`] does where the device is known, [`held`] does not.
+    /// Whether the largest step was sought: [`whatif`] does if the device is known, [`held`] does not.
     pub sought: bool,
     /// The largest factor by which everything that is not persistent can be larger on the device, at most
-    /// [`MOST_GROWTH`]; `None` where not even a hundredth of it fits, where it frees nothing, or where it was not sought.
+    /// [`MOST_GROWTH`]; `None` if not even a hundredth of it fits, if the job frees nothing, or if no step was sought.
     pub largest_step: Option<f64>,
     /// PyTorch's native allocator, on the same device.
     pub native: Baseline,
@@ -67,11 +67,11 @@ pub struct WhatIf {
     pub expandable: Baseline,
     /// How many replays the search took.
     pub tries: u32,
-    /// The verdict on the job, the same for each strategy; `None` where none was asked for.
+    /// The verdict on the job, the same for each strategy; `None` if none was asked for.
     pub verdict: Option<Judgement>,
 }
 
-/// What an allocator of PyTorch's makes of a job: the strategy of the same algorithm on the simulated device.
+/// The figures of a job with one of PyTorch's allocators: the strategy of the same algorithm on the simulated device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Baseline {
     /// As [`WhatIf::peak_reserved`].
@@ -81,13 +81,13 @@ pub struct Baseline {
 }
 
 impl WhatIf {
-    /// The part of the memory held that the job uses, at the peaks.
+    /// Returns the part of the held memory that the job uses, at the peaks.
     #[must_use]
     pub fn utilization(&self) -> Option<f64> {
         self.peak_reserved.filter(|held| *held > 0).map(|held| self.peak_live as f64 / held as f64)
     }
 
-    /// Its figures.
+    /// The figures of the report.
     pub const COLUMNS: &'static [Figure] = &[
         Figure::run("trace", |job| job.trace.as_str().into()).text("trace", |job| job.trace.as_str().into()),
         Figure::run("strategy", |job| job.strategy.name().into())
@@ -154,30 +154,30 @@ impl WhatIf {
     }
 }
 
-/// Returns a factor for people.
+/// Returns a factor as text, for people.
 #[must_use]
 pub fn times(factor: f64) -> String {
     if factor < MOST_GROWTH { format!("x{factor:.2}") } else { format!("x{MOST_GROWTH:.0} or more") }
 }
 
-/// Replays a job with each of these strategies, and again and again with larger steps. PyTorch's two allocators are replayed
-/// on the same device, whether they are asked for or not: what a strategy gains is what it gains over them. `device_from`
-/// says where the capacity of the options' device is from; [`device_of`] tells that of the recorded one.
+/// Replays a job with each of these strategies, repeatedly with larger steps. PyTorch's two allocators are always
+/// replayed on the same device: the gain of a strategy is measured against them. `device_from` says how the capacity of
+/// the options' device is known; [`device_of`] returns the recorded device.
 ///
-/// Persistent memory ([`persistent`](crate::persistent())) stays as it is: weights, the optimizer's state, however the
-/// recording ends. All else is taken to grow with the batch: activations and temporary buffers, of which the size in fact
-/// does; and gradients and the optimizer's temporary buffers, which in truth do not grow, so that the factor is a careful
-/// estimate, the same for every strategy. Where no memory is seen to be persistent, all grows. Memory that is not the
-/// allocator's (the CUDA context, libraries) is not counted: give the device a capacity without it.
+/// Persistent memory ([`persistent`](crate::persistent())) keeps its size: weights, the optimizer's state, however the
+/// recording ends. All other memory is assumed to grow with the batch: activations and temporary buffers, which do
+/// grow; and gradients and the optimizer's temporary buffers, which do not, so that the factor is a low estimate, the
+/// same for every strategy. If no memory is found to be persistent, all grows. Memory that is not the allocator's (the
+/// CUDA context, libraries) is not counted: give the device a capacity without it.
 ///
-/// A request that was refused while the job was recorded is a part of the step, so that the factor is below 1 where the job ran
-/// out of memory on a device of this size.
+/// A request that was refused while the job was recorded is a part of the step, so that the factor is below 1 if the
+/// job ran out of memory on a device of this size.
 ///
-/// No larger step is sought where the device is unknown; the job is replayed on one that is large enough for it.
+/// No larger step is sought if the device is unknown; the job is replayed on one that is large enough for it.
 ///
-/// The search takes it that a smaller step runs where a larger one does; where it does not, one of its limits is found, to
-/// a hundredth part. It stops at [`MOST_GROWTH`].
-/// `progress` is told the strategy, the tries done, and about how many there will be.
+/// The search assumes that a smaller step runs if a larger one does; if this does not hold, it finds one of several
+/// limits, to a hundredth. The search stops at [`MOST_GROWTH`]. `progress` receives the strategy, the number of tries
+/// done, and about how many there will be.
 ///
 /// # Errors
 /// As [`replay`](crate::replay::replay).
@@ -218,8 +218,8 @@ fn report(
 }
 
 impl Replays<'_> {
-    /// Returns what each of these strategies makes of the job, as [`whatif`], or where no larger step is to be `sought` as
-    /// [`held`].
+    /// Returns the figures of the job with each of these strategies, as [`whatif`] does, or as [`held`] does if no
+    /// larger step is `sought`.
     ///
     /// # Errors
     /// As [`replay`](crate::replay::replay).
@@ -276,7 +276,7 @@ impl Replays<'_> {
     }
 }
 
-/// What the trace knows of PyTorch's peak: a snapshot's own history, or what the recording program noted.
+/// Returns PyTorch's peak from the trace: from a snapshot's own history, or as the recording program noted it.
 fn recorded_reserved(trace: &Trace) -> Option<u64> {
     ["peak_reserved", "peak_res_native"].into_iter().find_map(|key| trace.meta.get(key)?.as_u64())
 }
@@ -290,7 +290,7 @@ mod tests {
 
     pub(super) const MIB: u64 = 1 << 20;
 
-    /// Blocks of these sizes, one after the other; those that say so are freed in the end.
+    /// Returns a job of blocks of these sizes, one after the other, with whether each is freed in the end.
     pub(super) fn job(blocks: &[(u64, bool)]) -> Trace {
         let allocated = blocks.iter().map(|(size, _)| TraceEvent::Alloc { size: *size, stream: 0 });
         let freed = blocks.iter().zip(0..).filter(|((_, freed), _)| *freed);
@@ -305,7 +305,7 @@ mod tests {
         ReplayOptions::new(seamalloc::Config::with_strategy(strategy), device)
     }
 
-    /// Weights of 100 MiB that stay, and a step of so many MiB.
+    /// Returns a job of weights of 100 MiB that stay, and a step of `step` MiB.
     pub(super) fn training(step: u64) -> Trace {
         job(&[(100 * MIB, false), (step * MIB, true)])
     }

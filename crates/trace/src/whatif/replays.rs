@@ -1,7 +1,7 @@
 //! The replays of a job as it was recorded, on one device: each strategy's once, for the verdict and for the figures.
 //!
-//! Owns: the device on which the job is replayed, and what is kept of a replay. The request that was refused when the job was
-//! recorded is a part of the job.
+//! Owns: the device on which the job is replayed, and the figures kept of a replay. The request that was refused when
+//! the job was recorded is a part of the job.
 
 use super::{DeviceFrom, Recorded};
 use crate::refused::RefusedRequest;
@@ -12,10 +12,10 @@ use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
 use seamalloc::{Config, StrategyKind};
 use std::borrow::Cow;
 
-/// A job of which the device is unknown is replayed on one with at least so many times the live bytes.
+/// A job whose device is unknown is replayed on one with at least this many times the live bytes.
 const PLENTY: u64 = 16;
 
-/// A job on a device, with what each strategy makes of it: a strategy is replayed when it is first asked for.
+/// A job on a device, with the result of each strategy: a strategy is replayed when its result is first needed.
 #[derive(Debug)]
 pub struct Replays<'t> {
     trace: &'t Trace,
@@ -27,24 +27,25 @@ pub struct Replays<'t> {
     known: Vec<(StrategyKind, Replayed)>,
 }
 
-/// What a strategy makes of a job.
+/// The result of a strategy on a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replayed {
-    /// What it needs.
+    /// The memory and the waits of the allocator.
     pub(crate) need: Need,
-    /// What of it was spilled.
+    /// The memory that was spilled.
     pub(crate) spilled: Spilled,
 }
 
 impl<'t> Replays<'t> {
-    /// A job on the device of `options`, of which `device_from` says how its capacity is known. Where the recording shows what a
-    /// CUDA context and libraries held of its device, they have it here too. Where the device is unknown, no strategy is to run
-    /// out of memory.
+    /// Makes the replays of a job on the device of `options`; `device_from` says how the capacity is known. If the
+    /// recording shows the memory that a CUDA context and libraries held of its device, it is taken off here too. If
+    /// the device is unknown, it is made so large that no strategy runs out of memory.
     #[must_use]
     pub fn new(trace: &'t Trace, options: &ReplayOptions, device_from: DeviceFrom) -> Self {
         let mut device = SimConfig { calls_advance_clock: false, ..options.device.clone() };
         let others = Recorded::of(trace).others().filter(|_| device_from == DeviceFrom::Noted);
-        // A CUDA context and libraries stay, so that only the rest of the device counts. Who holds more may end.
+        // A CUDA context and libraries stay, so that only the rest of the device counts. Other processes with more
+        // memory may end.
         let near = u128::from(device.capacity) * u128::from(NEAR_PERCENT) / 100;
         let stays = others.filter(|others| u128::from(*others) < near);
         device.capacity = device.capacity.saturating_sub(stays.unwrap_or(0));
@@ -110,7 +111,7 @@ impl<'t> Replays<'t> {
         }
     }
 
-    /// The same job where no strategy runs out of memory.
+    /// The same job on a device on which no strategy runs out of memory.
     pub(crate) fn on_plenty(&self) -> Self {
         self.on(plenty_for(&self.job))
     }
@@ -131,7 +132,7 @@ impl<'t> Replays<'t> {
         ReplayOptions { config: self.options.config.clone().of_strategy(strategy), ..self.options.clone() }
     }
 
-    /// Returns what a strategy makes of the job.
+    /// Returns the result of a strategy on the job.
     pub(crate) fn of(&mut self, strategy: StrategyKind) -> Result<Replayed, ReplayError> {
         if let Some((_, known)) = self.known.iter().find(|(kind, _)| *kind == strategy) {
             return Ok(*known);
@@ -144,7 +145,7 @@ impl<'t> Replays<'t> {
     }
 }
 
-/// Returns memory that no strategy uses up on a job.
+/// Returns so much memory that no strategy uses it up on a job.
 fn plenty_for(job: &Trace) -> u64 {
     job.summary().peak_live.saturating_mul(PLENTY).clamp(1 << 30, MAX_CAPACITY)
 }

@@ -1,6 +1,7 @@
-//! Patterns made to fragment: what no job does for long, and every allocator meets for a while.
+//! Patterns made to fragment: no job does so for long, but every allocator meets them for a while.
 //!
-//! Owns: the four patterns and their sizes. Each stays under a bound of live bytes and ends its rounds with little live.
+//! Owns: the four patterns and their sizes. Each pattern stays under a bound of live bytes and ends its rounds with few
+//! live bytes.
 
 use super::tape::{Block, Dice, Tape};
 
@@ -11,16 +12,16 @@ pub(super) struct Adversary {
     pub(super) bound: u64,
 }
 
-/// How memory is torn up.
+/// The way in which a pattern fragments memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Many blocks, every other one freed, then larger ones: half of the memory is free and nothing fits.
+    /// Many blocks, every other one freed, then larger ones: half of the memory is free and no larger block fits.
     Comb,
     /// Ramps up and down; each ramp has other sizes, and a few blocks of each survive it.
     Sawtooth,
     /// Block after block is replaced by one a little larger, as buffers that grow with the longest input seen.
     Creeping,
-    /// Two streams in turn fill what the other has just freed.
+    /// Two streams by turns allocate blocks of the size that the other has just freed.
     PingPong,
 }
 
@@ -50,7 +51,7 @@ impl Adversary {
         }
     }
 
-    /// Bytes that may still be allocated.
+    /// Returns the bytes that may still be allocated.
     fn room(&self, tape: &Tape) -> u64 {
         self.bound.saturating_sub(tape.live())
     }
@@ -100,7 +101,8 @@ impl Adversary {
     }
 
     fn creep(&self, tape: &mut Tape, dice: &mut Dice, buffers: &mut Vec<Block>) {
-        /// Buffers at the beginning; they grow until half of the bound's room is used up, then all start anew.
+        /// The number of buffers at the beginning; they grow until half of the bound's room is used up, then all are
+        /// replaced.
         const BUFFERS: u64 = 400;
         if buffers.is_empty() {
             let mean = self.bound / 3 / BUFFERS;
@@ -124,7 +126,7 @@ impl Adversary {
     fn ping_pong(&self, tape: &mut Tape, dice: &mut Dice, round: u64, survivors: &mut Vec<Block>) {
         /// Blocks that stay of each round.
         const STAY: usize = 4;
-        /// And how many are held in all.
+        /// The most blocks held of all rounds.
         const HELD: usize = 32;
         tape.on_stream(u32::from(round % 2 == 1));
         let base = dice.between(4, 96) * MIB;
@@ -145,7 +147,7 @@ impl Adversary {
                 passed.push(tape.request_free(block));
             }
         }
-        // The other stream has read them all before it begins.
+        // The other stream has read all of them before it begins.
         for pending in passed {
             tape.complete_free(pending);
         }

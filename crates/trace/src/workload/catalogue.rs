@@ -22,7 +22,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("no workload is called `{name}`; the nearest is `{nearest}`")]
 pub struct UnknownWorkload {
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
     /// The nearest known name by edit distance.
     pub nearest: &'static str,

@@ -14,7 +14,7 @@ pub enum GenerateError {
     /// The scale asks for no step, or for more than [`MAX_STEPS`].
     #[error("{steps} steps asked for, 1 to {MAX_STEPS} possible")]
     Steps {
-        /// What was asked for.
+        /// The requested steps.
         steps: u32,
     },
     /// The trace would hold more than [`MAX_EVENTS`] events: ask for fewer steps.

@@ -1,6 +1,6 @@
-//! A named generator of traces.
+//! A named generator of traces, and the description of its traces.
 //!
-//! Owns: the meta of a generated trace.
+//! Owns: the description (meta) of a generated trace.
 
 use super::error::{GenerateError, MAX_STEPS};
 use super::pattern::Pattern;
@@ -15,7 +15,7 @@ pub struct Workload {
     pub name: &'static str,
     /// The pattern that it belongs to: `transformer`, `kv-cache`.
     pub group: &'static str,
-    /// One line on what it does.
+    /// A description of the workload, in one line.
     pub summary: &'static str,
     /// Whether a stress run without names includes it.
     pub in_default_set: bool,

@@ -25,36 +25,37 @@ pub(super) struct Decoding {
     pub(super) caches: Caches,
 }
 
-/// How the caches are laid out.
+/// The layout of the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caches {
-    /// One tensor a layer for the whole batch, padded to the longest request, gathered anew when one joins or leaves.
+    /// One tensor a layer for the whole batch, padded to the longest request, copied into new tensors when one joins or
+    /// leaves.
     Batched,
     /// A tensor a layer for each request.
     Separate,
 }
 
-/// Keys and values of every layer for some requests.
+/// The keys and values of every layer for some requests.
 #[derive(Debug)]
 pub(super) struct Cache {
     blocks: Vec<Block>,
-    /// Tokens held of each request.
+    /// The number of tokens held of each request.
     length: u64,
-    /// Requests in it.
+    /// The number of requests in the cache.
     requests: u64,
     /// Bytes of a token of one request, keys or values alone.
     row: u64,
 }
 
 impl Cache {
-    /// Room for the tokens of a prompt: keys and values of every layer.
+    /// Allocates the tensors for the tokens of a prompt: keys and values of every layer.
     pub(super) fn fill(tape: &mut Tape, model: &Model, shape: &Transformer, requests: u64, length: u64) -> Self {
         let row = shape.kv_width() * model.dtype_bytes;
         let blocks = (0..2 * shape.layers).map(|_| tape.alloc(requests * length * row)).collect();
         Self { blocks, length, requests, row }
     }
 
-    /// One token more for each request: every tensor is copied into a longer one.
+    /// Adds one token for each request: every tensor is copied into a longer one.
     pub(super) fn grow(&mut self, tape: &mut Tape, model: &Model, shape: &Transformer) {
         self.length += 1;
         let hidden = self.requests * shape.hidden * model.dtype_bytes;
@@ -67,7 +68,7 @@ impl Cache {
         }
     }
 
-    /// The same layer's growth for several requests with caches of their own.
+    /// Grows the caches of several requests by one token, layer by layer.
     fn grow_all(tape: &mut Tape, model: &Model, shape: &Transformer, caches: &mut [(Request, Self)]) {
         let hidden = caches.len() as u64 * shape.hidden * model.dtype_bytes;
         for layer in 0..shape.layers as usize {
@@ -85,7 +86,7 @@ impl Cache {
         }
     }
 
-    /// Other requests, another length: every tensor is gathered into a new one.
+    /// Copies every tensor into a new one, for other requests and another length.
     fn regather(&mut self, tape: &mut Tape, requests: u64, length: u64) {
         (self.requests, self.length) = (requests, length);
         for old in &mut self.blocks {
@@ -107,7 +108,7 @@ fn lengthen(tape: &mut Tape, blocks: &mut [Block], bytes: u64) {
     }
 }
 
-/// A forward pass without autograd over some tokens, and the logits of each sequence's last one.
+/// Allocates for a forward pass without autograd over some tokens, and the logits of each sequence's last one.
 pub(super) fn prefill(tape: &mut Tape, batch: Batch<'_>, layer: Layer<'_>, sequences: u64) {
     let Batch { model, shape, tokens } = batch;
     let (mut state, inputs) = batch.embed(tape);
@@ -185,7 +186,7 @@ impl Decoding {
             if tape.is_full() {
                 break;
             }
-            // A free place is taken at once, and at most two prompts are read between two steps.
+            // A free place is filled at once, and at most two prompts are read between two steps.
             for _ in 0..2 {
                 if (running.len() as u64) < self.requests {
                     let request = self.arrive(tape, dice, shape, ops);

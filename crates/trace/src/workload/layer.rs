@@ -1,6 +1,7 @@
 //! Runs a recipe: a block's forward pass, with autograd keeping what it needs or without, and its backward pass.
 //!
-//! Owns: the lifetimes of activations and of their gradients inside one block. Knows no model and no training strategy.
+//! Owns: the lifetimes of activations and of their gradients inside one block. Models and training strategies are
+//! defined elsewhere.
 
 use super::{
     recipe::{Backward, Op, Rows},
@@ -32,18 +33,18 @@ impl RowCounts {
         self.of(op.rows) * op.row + op.fixed
     }
 
-    /// An expert without tokens launches nothing.
+    /// Returns whether an operation is skipped: an expert without tokens launches nothing.
     fn skips(&self, op: &Op) -> bool {
         op.row > 0 && self.of(op.rows) == 0
     }
 }
 
-/// Where autograd keeps what it needs of one run of a block.
+/// The place of the tensors that autograd keeps of one run of a block.
 #[derive(Debug)]
 pub(super) enum Saved {
     /// On the device: a place for each operation.
     Device(Vec<Option<Block>>),
-    /// On the host: each tensor comes back just before its operation's backward.
+    /// On the host: each tensor is copied back just before its operation's backward.
     Host,
 }
 
@@ -82,7 +83,7 @@ impl Layer<'_> {
         (output.unwrap_or_else(|| tape.alloc(1)), Saved::Device(saved))
     }
 
-    /// Runs backward from the gradient of the output. Frees all that was saved, appends the gradients of the weights to
+    /// Runs backward from the gradient of the output. Frees all saved tensors, appends the gradients of the weights to
     /// `gradients` and returns the gradient of the block's input.
     pub(super) fn backward(
         self,
@@ -144,7 +145,7 @@ pub(super) enum Trains {
 /// The gradients of weights, in the order in which they were made.
 #[derive(Debug)]
 pub(super) struct WeightGradients {
-    /// Which weights get one.
+    /// Which weights get a gradient.
     pub(super) trains: Trains,
     pub(super) blocks: Vec<Block>,
 }
@@ -202,7 +203,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The new gradient takes the old one's place.
+    /// Replaces the flowing gradient by a new one.
     fn flow(&mut self, gradient: Block) {
         if let Some(old) = self.flowing.replace(gradient) {
             self.tape.free(old);

@@ -1,14 +1,14 @@
 //! Shapes of published models and the parameter tensors that follow from them.
 //!
-//! Owns: the numbers of each model (from its published configuration) and their names. Knows nothing of allocations:
-//! what a layer allocates when it runs stands in `recipe.rs`.
+//! Owns: the numbers of each model (from its published configuration) and their names. The allocations of a running
+//! layer are in `recipe.rs`.
 
 use thiserror::Error;
 
 use super::error::GenerateError;
 use seamalloc::nearest::nearest;
 
-/// How a transformer's blocks are built; decides its tensors and what a layer allocates.
+/// The design of a transformer's blocks; decides its tensors and the allocations of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// GPT-2: fused query-key-value, learned positions, tanh GELU, dropout, tied embeddings.
@@ -39,7 +39,7 @@ pub struct Experts {
 /// A decoder-only transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transformer {
-    /// How its blocks are built.
+    /// The design of its blocks.
     pub family: Family,
     /// Width of the residual stream.
     pub hidden: u64,
@@ -72,7 +72,7 @@ pub struct ResNet {
     pub classes: u64,
 }
 
-/// What kind of network a model is.
+/// The kind of network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
     /// A decoder-only transformer.
@@ -97,9 +97,9 @@ pub struct Model {
 /// One parameter tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterTensor {
-    /// What it is: `query`, `norm`.
+    /// The tensor's role: `query`, `norm`.
     pub role: &'static str,
-    /// The block that it belongs to; `None` for embeddings and what follows the last block.
+    /// The block of the tensor; `None` for embeddings and for tensors behind the last block.
     pub layer: Option<u64>,
     /// Number of elements.
     pub elements: u64,
@@ -111,7 +111,7 @@ pub struct ParameterTensor {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("no model is called `{name}`; the nearest is `{nearest}`")]
 pub struct UnknownModel {
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
     /// The nearest known name by edit distance.
     pub nearest: &'static str,
@@ -180,7 +180,7 @@ pub const QWEN_MOE: Model = model(
         ..decoder(Family::QwenMoe, 2048, 24, (16, 16), 5632)
     },
 );
-/// The same with half the layers and 32 experts: full fine-tuning fits one device.
+/// Qwen1.5-MoE with half the layers and 32 experts: full fine-tuning fits one device.
 pub const QWEN_MOE_SMALL: Model = Model {
     name: "qwen-moe-small",
     published: None,
@@ -207,7 +207,7 @@ pub fn models() -> &'static [Model] {
     &MODELS
 }
 
-/// The model of that name.
+/// Returns the model of that name.
 ///
 /// # Errors
 /// [`UnknownModel`], with the nearest name.
@@ -219,7 +219,7 @@ pub fn find_model(name: &str) -> Result<&'static Model, UnknownModel> {
 }
 
 impl Model {
-    /// The parameter tensors in the order in which the model creates them.
+    /// Returns the parameter tensors in the order in which the model creates them.
     pub fn tensors(&self) -> Vec<ParameterTensor> {
         let mut list = TensorList { bytes: self.dtype_bytes, layer: None, tensors: Vec::new() };
         match &self.architecture {
@@ -229,7 +229,7 @@ impl Model {
         list.tensors
     }
 
-    /// The transformer that this model is.
+    /// Returns the model's transformer; an error for other networks.
     pub(super) fn transformer(&self) -> Result<&Transformer, GenerateError> {
         match &self.architecture {
             Architecture::Transformer(shape) => Ok(shape),
@@ -237,7 +237,7 @@ impl Model {
         }
     }
 
-    /// The convolutional network that this model is.
+    /// Returns the model's convolutional network; an error for other networks.
     pub(super) fn resnet(&self) -> Result<&ResNet, GenerateError> {
         match &self.architecture {
             Architecture::ResNet(shape) => Ok(shape),
@@ -284,7 +284,7 @@ impl TensorList {
 }
 
 impl Transformer {
-    /// Width of all key (or value) heads together.
+    /// Returns the width of all key (or value) heads together.
     pub fn kv_width(&self) -> u64 {
         self.hidden.checked_div(self.heads).map_or(0, |width| width.saturating_mul(self.kv_heads))
     }

@@ -1,11 +1,12 @@
-//! Mixture of experts: how many tokens the router sends to each expert.
+//! Mixture of experts: the number of tokens that the router sends to each expert.
 //!
-//! Owns: the routing. The experts' operations stand in `recipe.rs`, the training around them in `transformer.rs`.
+//! Owns: the routing. The experts' operations are in `recipe.rs`, the training around them in `transformer.rs`.
 
 use super::{layer::RowCounts, models::Transformer, tape::Dice};
 
-/// Draws the tokens of each expert of one layer. Popularity is skewed as in a model trained without a capacity limit: the
-/// busiest expert gets several times the mean, and with few tokens some get none. Dense models draw nothing.
+/// Draws the tokens of each expert of one layer. Popularity is skewed as in a model trained without a capacity limit:
+/// the busiest expert gets several times the mean, and with few tokens some get none. Draws no numbers for dense
+/// models.
 pub(super) fn route(shape: &Transformer, tokens: u64, dice: &mut Dice) -> RowCounts {
     let Some(experts) = shape.experts else { return RowCounts::dense(tokens) };
     /// Popularity before squaring.

@@ -1,4 +1,4 @@
-//! The pattern behind a workload, whichever it is.
+//! The pattern behind a workload.
 
 use super::{
     adversarial::Adversary,

@@ -1,25 +1,25 @@
-//! What one block of a transformer allocates in its forward pass, kernel by kernel, for each family of models.
+//! The allocations of one transformer block in its forward pass, kernel by kernel, for each family of models.
 //!
 //! Owns: the lists of operations, written down from traces of PyTorch 2.11 (sizes, order, what autograd keeps, how long
-//! a temporary lives). Runs nothing: `layer.rs` does.
+//! a temporary lives). `layer.rs` runs them.
 
 use super::models::{Experts, Family, Model, Transformer};
 
-/// How many rows a tensor has.
+/// The number of rows of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rows {
-    /// One a token of the batch.
+    /// One row for each token of the batch.
     Tokens,
-    /// One a token that the router sends to this expert.
+    /// One row for each token that the router sends to this expert.
     Expert(usize),
 }
 
-/// How an operation passes gradients back.
+/// The gradients that an operation makes in its backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backward {
     /// Makes no gradient: statistics, masks, random states.
     None,
-    /// A gradient as large as the output.
+    /// Makes a gradient as large as the output.
     Same,
     /// A matrix product: an input gradient, then those of weight and bias.
     Linear,
@@ -27,37 +27,37 @@ pub(super) enum Backward {
     Norm,
     /// Fused attention: gradients of query, key and value, and a single-precision accumulator.
     Attention {
-        /// One product makes query, key and value: their gradients are put together for it.
+        /// Whether one product makes query, key and value: their gradients are then put together for it.
         fused: bool,
     },
     /// A product of two branches: a gradient for each.
     Gate,
-    /// The residual sum: the gradient goes to both sides as it is.
+    /// The residual sum: the gradient is passed to both sides unchanged.
     Residual,
 }
 
 /// One tensor that the forward pass makes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op {
-    /// How often `row` counts.
+    /// The number of rows.
     pub(super) rows: Rows,
-    /// Bytes a row.
+    /// Bytes for each row.
     pub(super) row: u64,
-    /// Bytes whatever the rows.
+    /// Bytes independent of the rows.
     pub(super) fixed: u64,
-    /// Without autograd (or when autograd does not keep it) it is freed after this many further allocations.
+    /// The number of further allocations after which the tensor is freed, if autograd does not keep it.
     pub(super) uses: usize,
-    /// Whether autograd keeps it for the backward pass.
+    /// Whether autograd keeps the tensor for the backward pass.
     pub(super) saved: bool,
-    /// Its backward.
+    /// The gradients of the operation.
     pub(super) backward: Backward,
     /// Bytes of a row of the input, for the gradient of a matrix product.
     pub(super) input_row: u64,
-    /// Bytes of the weight; 0 where there is none.
+    /// Bytes of the weight; 0 if there is none.
     pub(super) weight: u64,
-    /// Bytes of the bias; 0 where there is none.
+    /// Bytes of the bias; 0 if there is none.
     pub(super) bias: u64,
-    /// Whether it belongs to a LoRA adapter, which stands beside the product before it.
+    /// Whether the operation belongs to a LoRA adapter beside the product before it.
     pub(super) adapter: bool,
 }
 
@@ -69,7 +69,7 @@ const RANDOM_STATE: u64 = 8;
 const ATTENTION_SCRATCH: u64 = 256;
 /// Rank of LoRA adapters.
 pub(super) const LORA_RANK: u64 = 16;
-/// Long enough for "until the block ends".
+/// A number of uses that lasts until the block ends.
 const TO_THE_END: usize = usize::MAX;
 
 struct Recipe {
@@ -258,7 +258,7 @@ fn opt(recipe: &mut Recipe, shape: &Transformer) {
 fn neox(recipe: &mut Recipe, shape: &Transformer) {
     let (h, f) = (shape.hidden, shape.ffn);
     let (row, wide) = (h * recipe.bytes, f * recipe.bytes);
-    // A quarter of each head is rotated, the rest passed through.
+    // A quarter of each head is rotated, the rest is copied unchanged.
     let rotated = h / 4;
     recipe.layer_norm(3);
     recipe.adapted(h, 3 * h, true, 14, true);

@@ -1,9 +1,9 @@
-//! Training under a memory budget: when an activation does not fit, the runtime evicts the one that is cheapest to make
-//! again for its size and age, and makes evicted ones again, recursively, when they are next read.
+//! Training under a memory budget: when an activation does not fit, the runtime evicts the one that is cheapest to
+//! recompute for its size and age, and recomputes evicted ones, recursively, when they are next read.
 //!
 //! Owns: the eviction and the rematerialisation, after Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021
-//! (heuristic `h_DTR-local`: cost / (size * staleness)). The order in which such a runtime frees and allocates follows no
-//! stack and no layer, which is why it is here.
+//! (heuristic `h_DTR-local`: cost / (size * staleness)). The workload is included because such a runtime frees and
+//! allocates in an order that follows no stack and no layer.
 
 use super::{
     error::GenerateError,
@@ -24,7 +24,7 @@ pub(super) struct Rematerialisation {
     pub(super) graph: Graph,
 }
 
-/// What is computed.
+/// The tensors to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Graph {
     /// The model's blocks, one after the other.
@@ -33,16 +33,16 @@ pub(super) enum Graph {
     Tree,
 }
 
-/// A tensor that can be made again.
+/// A tensor that can be recomputed.
 #[derive(Debug)]
 struct Tensor {
     size: u64,
-    /// Time of its operation, in bytes moved or their worth.
+    /// Cost of its operation, in bytes moved or an equivalent.
     cost: u64,
     parents: Vec<usize>,
     block: Option<Block>,
     read_at: u64,
-    /// Operations that read it now: it must stay.
+    /// Operations that read the tensor at present, so that it must stay.
     pins: u32,
 }
 
@@ -104,7 +104,7 @@ impl Runtime<'_> {
     }
 
     fn tree(&mut self, words: u64, row: u64, dice: &mut Dice) {
-        // A node has four gates and a state; those that stand for longer spans of words are larger.
+        // A node has four gates and a state; nodes for longer spans of words are larger.
         let leaves = words.clamp(2, 400);
         let mut roots: Vec<(usize, u64)> = (0..leaves).map(|_| (self.compute(row, row, Vec::new()), 1)).collect();
         while roots.len() > 1 {
@@ -147,7 +147,7 @@ impl Runtime<'_> {
         tensor.pins += 1;
     }
 
-    /// Allocates after evicting what the budget demands; with everything pinned the budget gives way.
+    /// Allocates after evicting as the budget requires; if all tensors are pinned, the budget is exceeded.
     fn alloc(&mut self, size: u64) -> Block {
         while self.tape.live() + size > self.ceiling && self.evict() {}
         self.tape.alloc(size)
@@ -163,7 +163,7 @@ impl Runtime<'_> {
             }
             let weight = u128::from(tensor.size) * u128::from(self.clock - tensor.read_at + 1);
             let cost = u128::from(tensor.cost);
-            // Fractions compared crosswise: no rounding, so the same choice everywhere.
+            // Fractions are compared crosswise: without rounding, the choice is the same everywhere.
             if best.is_none_or(|(_, least, over)| cost * over < least * weight) {
                 best = Some((place, cost, weight));
             }
@@ -180,7 +180,7 @@ impl Runtime<'_> {
         }
     }
 
-    /// Walks back: reads what each operation read, makes a gradient for it, and lets go of its output for good.
+    /// Runs backward: reads the inputs of each operation, makes a gradient for it, and frees its output permanently.
     fn backward(&mut self) {
         let Some(last) = self.tensors.last() else { return };
         let mut gradient = self.alloc(last.size);

@@ -1,7 +1,7 @@
 //! Reinforcement learning from feedback: each round generates with a growing key-value cache, scores with a frozen
 //! reference model, and trains with recompute, one phase after the other on the same device.
 //!
-//! Owns: the order of the phases. Each is made of the other patterns' parts.
+//! Owns: the order of the phases. Each phase consists of the other patterns' parts.
 
 use super::{
     error::GenerateError,
@@ -38,7 +38,7 @@ impl Feedback {
     pub(super) fn run(&self, tape: &mut Tape, dice: &mut Dice, rounds: u32) -> Result<(), GenerateError> {
         let (model, shape) = (self.model, self.model.transformer()?);
         let ops = recipe::block(model, shape, false);
-        // The reference model; the job brings the one that is trained.
+        // The weights of the reference model; the job allocates those of the trained one.
         step::weights(tape, model, 1);
         let plan = Training {
             model,

@@ -1,7 +1,7 @@
 //! The parts of a training step around the blocks: weights, embedding, loss, optimizer.
 //!
-//! Owns: what those allocate. The blocks stand in `layer.rs`, and what is kept, recomputed or offloaded is the pattern's
-//! to say.
+//! Owns: the allocations of these parts. The blocks are in `layer.rs`, and the pattern decides which tensors are kept,
+//! recomputed or offloaded.
 
 use super::{
     layer::{Trains, WeightGradients},
@@ -20,19 +20,19 @@ const SCALAR: u64 = 4;
 /// The matrix library's workspace on Hopper, in bytes: made at the first product, kept to the end.
 const PRODUCT_WORKSPACE: u64 = 32 << 20;
 
-/// What the libraries allocate once for the main stream.
+/// Allocates the workspaces that the libraries allocate once for the main stream.
 pub(super) fn library_workspace(tape: &mut Tape) {
     tape.alloc_for_good(PRODUCT_WORKSPACE);
 }
 
-/// The weights, each tensor cut into `world` shards of which one is kept. They live to the end of the trace.
+/// Allocates the weights, each tensor cut into `world` shards of which one is kept. They live to the end of the trace.
 pub(super) fn weights(tape: &mut Tape, model: &Model, world: u64) {
     for tensor in model.tensors() {
         tape.alloc_for_good(tensor.bytes.div_ceil(world));
     }
 }
 
-/// The adapters of every block, which live to the end of the trace.
+/// Allocates the adapters of every block, which live to the end of the trace.
 pub(super) fn adapters(tape: &mut Tape, ops: &[Op], layers: u64) {
     for _ in 0..layers {
         for op in ops.iter().filter(|op| op.adapter && op.weight > 0) {
@@ -41,7 +41,7 @@ pub(super) fn adapters(tape: &mut Tape, ops: &[Op], layers: u64) {
     }
 }
 
-/// A batch of tokens, and the model that it goes through.
+/// A batch of tokens, and its model.
 #[derive(Clone, Copy)]
 pub(super) struct Batch<'a> {
     pub(super) model: &'a Model,
@@ -50,7 +50,7 @@ pub(super) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Looks the batch's tokens up: the first block's input, and what the step holds to its end.
+    /// Looks up the batch's tokens. Returns the first block's input, and the blocks that the step holds to its end.
     pub(super) fn embed(self, tape: &mut Tape) -> (Block, Vec<Block>) {
         let Self { model, shape, tokens } = self;
         let row = shape.hidden * model.dtype_bytes;
@@ -72,7 +72,8 @@ impl Batch<'_> {
         (input, vec![ids, mask, positions])
     }
 
-    /// The last norm, the logits, the loss and their backward: returns the gradient of the last block's output.
+    /// Allocates for the last norm, the logits, the loss and their backward. Returns the gradient of the last block's
+    /// output.
     pub(super) fn loss(self, tape: &mut Tape, gradients: &mut WeightGradients) -> Block {
         let Self { model, shape, tokens } = self;
         let row = tokens * shape.hidden * model.dtype_bytes;
@@ -106,7 +107,7 @@ impl Batch<'_> {
         upstream
     }
 
-    /// The backward of the embedding: sorts the tokens, then sums rows.
+    /// Allocates for the backward of the embedding: sorts the tokens, then sums rows.
     pub(super) fn embed_backward(self, tape: &mut Tape, upstream: Block, gradients: &mut WeightGradients) {
         let Self { model, shape, tokens } = self;
         let width = shape.hidden * model.dtype_bytes;
@@ -127,7 +128,7 @@ impl Batch<'_> {
                 tape.workspace(tokens.div_ceil(10) * shape.hidden * FP32);
                 tape.free_all([offsets, segments, counts, order, sorted]);
                 if shared {
-                    // Added to that of the output projection.
+                    // The gradient is added to that of the output projection.
                     tape.free(gradient);
                 } else {
                     gradients.blocks.push(gradient);

@@ -1,7 +1,7 @@
-//! The builder that every pattern writes its trace with.
+//! The builder with which every pattern writes its trace.
 //!
 //! Owns: the numbering of blocks, the streams, the bytes live. A block is a value that is used up when it is freed, so
-//! no pattern can free one twice or complete a free that was never requested. Decides nothing about what to allocate.
+//! no pattern can free a block twice or complete a free that was never requested. The patterns decide what to allocate.
 
 use rand_pcg::{Pcg64, rand_core::Rng as _};
 
@@ -41,19 +41,19 @@ pub(super) struct Tape {
 }
 
 impl Tape {
-    /// A tape on the default stream and `side` further ones.
+    /// Makes a tape of the default stream and `side` further ones.
     pub(super) fn new(side: u32) -> Self {
         let streams = (0..=u64::from(side)).map(StreamId).collect();
         Self { streams, events: Vec::new(), blocks: 0, live: 0, stream: 0, limit: MAX_EVENTS, full: false }
     }
 
-    /// The same with another bound on its events.
+    /// Makes a tape as [`Self::new`] does, with another bound on its events.
     #[cfg(test)]
     pub(super) fn with_limit(side: u32, limit: usize) -> Self {
         Self { limit, ..Self::new(side) }
     }
 
-    /// Allocations from here on are on the stream with that index.
+    /// Sets the stream of later allocations, by its index.
     pub(super) fn on_stream(&mut self, stream: u32) {
         debug_assert!((stream as usize) < self.streams.len());
         self.stream = stream;
@@ -63,12 +63,12 @@ impl Tape {
     pub(super) fn alloc(&mut self, size: u64) -> Block {
         let block = Block { id: self.blocks, size: size.max(1) };
         self.blocks += u32::from(self.push(TraceEvent::Alloc { size: block.size, stream: self.stream }));
-        // Counted on a full tape too: patterns that fill memory up to a bound end by it.
+        // The bytes count on a full tape too: patterns that fill memory up to a bound end at this bound.
         self.live += block.size;
         block
     }
 
-    /// Allocates what lives to the end of the trace: weights, a library's workspace.
+    /// Allocates a block that lives to the end of the trace: weights, a library's workspace.
     pub(super) fn alloc_for_good(&mut self, size: u64) {
         let _lives_on = self.alloc(size);
     }
@@ -98,23 +98,23 @@ impl Tape {
         PendingFree(block)
     }
 
-    /// The last stream has passed its use of the block.
+    /// Completes a free: the last stream has passed its use of the block.
     pub(super) fn complete_free(&mut self, PendingFree(block): PendingFree) {
         self.push(TraceEvent::FreeCompleted { block: block.id });
         self.live -= block.size;
     }
 
-    /// Bytes allocated whose free has not completed.
+    /// Returns the bytes of blocks whose free has not completed.
     pub(super) fn live(&self) -> u64 {
         self.live
     }
 
-    /// Whether the trace has reached its bound: a pattern stops at the end of its step.
+    /// Returns whether the trace has reached its bound: a pattern stops at the end of its step.
     pub(super) fn is_full(&self) -> bool {
         self.full
     }
 
-    /// The finished trace, with neither name nor meta.
+    /// Returns the finished trace, with neither name nor meta.
     pub(super) fn finish(self) -> Result<Trace, GenerateError> {
         if self.full {
             return Err(GenerateError::TooLong { limit: self.limit });
@@ -123,7 +123,7 @@ impl Tape {
     }
 
     fn push(&mut self, event: TraceEvent) -> bool {
-        // Once full, always full: an event missing in the middle would make the rest invalid.
+        // A full tape stays full: a missing event in the middle would make the rest invalid.
         self.full |= self.events.len() >= self.limit;
         if !self.full {
             self.events.push(event);
@@ -145,23 +145,23 @@ impl Dice {
         Self(Pcg64::new(u128::from(seed), DICE_STREAM))
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         debug_assert!(low <= high);
         let span = u128::from(high.saturating_sub(low)) + 1;
-        // The upper half of a 64 by 64 bit product: below `span`, so it fits.
+        // The upper half of a 64 by 64 bit product is below `span`, so it fits.
         let offset = (u128::from(self.0.next_u64()) * span) >> 64;
         low + u64::try_from(offset).unwrap_or(0)
     }
 
-    /// One of the choices.
+    /// Returns one of the choices.
     pub(super) fn pick(&mut self, choices: &[u64]) -> u64 {
         let last = choices.len().saturating_sub(1) as u64;
         let index = self.between(0, last) as usize;
         choices.get(index).copied().unwrap_or(1)
     }
 
-    /// True `numerator` times out of `denominator`.
+    /// Returns true with probability `numerator` / `denominator`.
     pub(super) fn chance(&mut self, numerator: u64, denominator: u64) -> bool {
         self.between(1, denominator.max(1)) <= numerator
     }

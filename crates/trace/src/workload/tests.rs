@@ -16,7 +16,7 @@ use crate::trace::{Trace, TraceEvent};
 
 const GIB: u64 = 1 << 30;
 
-/// Peak of live bytes; panics where the trace is not valid.
+/// Returns the peak of live bytes; panics if the trace is not valid.
 fn peak_of(trace: &Trace) -> u64 {
     let mut sizes = Vec::new();
     let mut states = Vec::new();
@@ -44,7 +44,7 @@ fn peak_of(trace: &Trace) -> u64 {
     peak
 }
 
-/// FNV-1a, so that the hash of a trace depends on nothing but its events.
+/// FNV-1a, so that the hash of a trace depends on its events alone.
 struct Fnv(u64);
 
 impl Hasher for Fnv {
@@ -173,7 +173,7 @@ const FULL: Training = Training {
     lengths: (300, 1900),
 };
 
-/// A run of the job over these lengths: one step each.
+/// Returns the trace of a job with one step for each of these lengths.
 fn train(plan: &Training, lengths: &[u64]) -> Trace {
     let mut tape = Tape::new(0);
     let mut job = Job::start(&mut tape, plan, plan.model.transformer().unwrap());
@@ -200,7 +200,7 @@ fn every_strategy_saves_memory() {
     assert!(peak(Training { lora: true, ..small }) < peak(small));
 }
 
-/// A recorded job: its model and what its trace (PyTorch 2.11 on an H200) holds.
+/// A recorded job: its model and the contents of its trace (PyTorch 2.11 on an H200).
 struct Recorded {
     plan: Training,
     lengths: &'static [u64],
@@ -248,7 +248,8 @@ fn generated_jobs_resemble_the_recorded_ones() {
     }
 }
 
-/// A change of a generator shows here; where it is meant, replace the list by the one that the test prints.
+/// The test fails on any change of a generator; if the change is intended, replace the list by the one that the test
+/// prints.
 #[test]
 fn traces_at_seed_0_are_the_golden_ones() {
     let ours: Vec<(&str, u64)> =

@@ -1,8 +1,8 @@
 //! Fine-tuning a transformer with recompute (R), LoRA (L), offload (O), all their combinations, or none (N): the
 //! strategies of GMLake's evaluation (Guo et al., ASPLOS 2024), with sequences of another length in each step.
 //!
-//! Owns: what is kept, recomputed, gathered and offloaded when. With a world of several ranks, weights, gradients and
-//! optimizer states are sharded as in ZeRO-3, and a block's weights are gathered while it runs.
+//! Owns: which tensors are kept, recomputed, gathered and offloaded, and when. With a world of several ranks, weights,
+//! gradients and optimizer states are sharded as in ZeRO-3, and a block's weights are gathered while it runs.
 
 use super::{
     error::GenerateError,
@@ -29,8 +29,8 @@ pub(super) struct Training {
     pub(super) lengths: (u64, u64),
 }
 
-/// One layer's weights take this many bytes on their way through an offload bucket at most (DeepSpeed's default bucket
-/// of 5e8 elements is far above a layer; FSDP's is a layer).
+/// The most bytes of one layer's weights in an offload bucket (DeepSpeed's default bucket of 5e8 elements is far above
+/// a layer; FSDP's is a layer).
 const BUCKET_BYTES: u64 = 1 << 30;
 
 impl Training {
@@ -48,12 +48,12 @@ impl Training {
     }
 }
 
-/// What becomes of a batch's gradients.
+/// The use of a batch's gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gradients {
-    /// They are the first since the last update.
+    /// The gradients are the first since the last update.
     Fresh,
-    /// They are added to the ones before, a block at a time.
+    /// The gradients are added to earlier ones, a block at a time.
     Added,
 }
 
@@ -82,7 +82,7 @@ impl<'a> Job<'a> {
         Self { tape, plan, shape, ops, block_weights, optimizer: AdamW::default(), trains, adding: false }
     }
 
-    /// One pass forward and backward over a batch; returns the gradients, none where they were added to earlier ones.
+    /// Runs one pass forward and backward over a batch. Returns the gradients; none if they were added to earlier ones.
     pub(super) fn gradients(&mut self, tokens: u64, dice: &mut Dice, kind: Gradients) -> Vec<Block> {
         let shape = self.shape;
         self.adding = kind == Gradients::Added;
@@ -129,7 +129,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Other ranks' shards of a block's weights.
+    /// Allocates the other ranks' shards of a block's weights.
     fn gather(&mut self) -> Vec<Block> {
         if self.plan.world == 1 {
             return Vec::new();
@@ -137,7 +137,7 @@ impl<'a> Job<'a> {
         self.block_weights.iter().map(|bytes| self.tape.alloc(*bytes)).collect()
     }
 
-    /// What stays on the device of a block that has run forward.
+    /// Returns the tensors that stay on the device after a block has run forward.
     fn leave(&mut self, input: Block, saved: Saved) -> (Option<Block>, Saved) {
         if self.plan.offload {
             self.tape.free(input);
@@ -146,7 +146,7 @@ impl<'a> Job<'a> {
         (Some(input), saved)
     }
 
-    /// What a block's backward reads, made again where it was not kept.
+    /// Returns the tensors that a block's backward reads, recomputed if they were not kept.
     fn restore(&mut self, saved: Saved, rows: &RowCounts) -> Saved {
         if !self.plan.recompute {
             return saved;
@@ -182,7 +182,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Optimizer states come to the device a bucket at a time, the next on its way while one is used.
+    /// Updates with optimizer states that come to the device a bucket at a time, the next bucket on its way while one
+    /// is used.
     fn update_offloaded(&mut self, gradients: Vec<Block>) {
         self.tape.free_all(gradients);
         let tensors = self.plan.model.tensors();

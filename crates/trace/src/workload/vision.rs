@@ -13,7 +13,7 @@ use super::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Images {
     pub(super) model: &'static Model,
-    /// Sides of an image, in pixels: a multiple of `STRIDE` between these.
+    /// The side of an image, in pixels: a multiple of `STRIDE` between these.
     pub(super) sides: (u64, u64),
     /// Images of a batch: one of these.
     pub(super) batches: &'static [u64],
@@ -36,11 +36,11 @@ struct Convolution {
     reduction: u64,
     /// The input's reduction.
     reduction_before: u64,
-    /// The last of a bottleneck: the residual's sum follows.
+    /// Whether it is the last convolution of a bottleneck, so that the residual's sum follows.
     closes: bool,
 }
 
-/// What autograd keeps of one convolution.
+/// The tensors that autograd keeps of one convolution.
 struct Kept {
     convolution: Convolution,
     weight: Block,

@@ -29,7 +29,7 @@ fn a_device_that_is_not_there_is_told_from_no_device() {
     let old = EntryPoints { device_total_mem: None, ..entry_points() };
     let error = CudaDriver::open_with(CudaApi::of(old), 0).unwrap_err();
     assert_eq!(error.to_string(), "libcuda has no cuDeviceTotalMem_v2 (CUDA 3.2 or newer is needed)");
-    // None of them had retained the context yet.
+    // No device had retained the context yet.
     assert_eq!(with(|state| state.releases), 0);
 }
 

@@ -1,7 +1,7 @@
 //! A fake libcuda for tests, just complete enough to show that [`CudaDriver`] calls it correctly.
 //!
-//! Owns: the fake, for two devices. It models no memory, as the simulated GPU does. Its state is per thread, since each
-//! test has its own. The other files of this folder are tests that need no GPU.
+//! Owns: the fake, for two devices. The fake models no memory; the simulated GPU does. Its state is per thread, since
+//! each test has its own. The other files of this folder are tests that need no GPU.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests alone use it")]
 #![cfg_attr(not(test), allow(dead_code, unused_imports, reason = "the tests beside it use all of it"))]
@@ -33,7 +33,7 @@ const MEMORY: usize = 1 << 30;
 const DEVICES: c_int = 2;
 /// The NUMA node nearest to every device.
 const NEAREST_NODE: c_int = 2;
-/// Where every reservation begins.
+/// The address at which every reservation begins.
 const RESERVED: CUdeviceptr = 1 << 40;
 /// An address that cannot be unmapped.
 const UNMAPPABLE: CUdeviceptr = 0x20_0000;
@@ -66,25 +66,25 @@ struct State {
     /// Registered memory of the host: its address, bytes and flags; and how often any was registered, and given back.
     registered: Vec<(usize, usize, c_uint)>,
     registrations: (u32, u32),
-    /// What registering answers, and giving registered memory back.
+    /// The status that registering host memory returns, and unregistering.
     register: RawStatus,
     unregister: RawStatus,
-    /// What `cuMemHostAlloc` answers.
+    /// The status that `cuMemHostAlloc` returns.
     host_alloc: RawStatus,
-    /// The bytes of those that live.
+    /// The bytes of the live page-locked allocations.
     host: Vec<Box<[u8]>>,
     /// How often events were recorded, and waited for.
     behind: (u32, u32),
     /// The address from which set-access is refused.
     access_fails_from: Option<CUdeviceptr>,
-    /// What is mapped where, in the order of the calls: address, bytes and handle.
+    /// The mappings, in the order of the calls: address, bytes and handle.
     maps: Vec<(CUdeviceptr, usize, CUmemGenericAllocationHandle)>,
-    /// Memory that was mapped first where it is no more: it refuses further devices until it is mapped once more.
+    /// Memory whose first mapping was removed: it refuses access of further devices until it is mapped once more.
     closed: Vec<CUmemGenericAllocationHandle>,
     /// Retained handles that were not released, and addresses that were reserved and not freed.
     retained: Vec<CUmemGenericAllocationHandle>,
     reservations: usize,
-    /// Whether nothing more can be mapped.
+    /// Whether `cuMemMap` fails.
     no_more_maps: bool,
     /// Contexts that were given peer access to device 1's plain memory.
     peers: Vec<usize>,
@@ -94,11 +94,11 @@ struct State {
     fills: Vec<(CUdeviceptr, u8, usize, usize)>,
     /// The streams on which memory was copied to the CPU.
     copies: Vec<usize>,
-    /// From the CPU: to, and what.
+    /// Copies from the CPU: the address, and the bytes.
     written: Vec<(CUdeviceptr, Vec<u8>)>,
-    /// Inside of the device: from, to and bytes.
+    /// Copies inside of the device: from, to and bytes.
     copied: Vec<(CUdeviceptr, CUdeviceptr, usize)>,
-    /// The live pools, with their release thresholds, and what they were made of.
+    /// The live pools, with their release thresholds, and the properties they were made with.
     pools: Vec<(usize, u64)>,
     pool_props: Option<MemPoolProps>,
     /// Whether attributes of pools cannot be set.
@@ -123,7 +123,7 @@ fn context_of(device: CUdevice) -> usize {
     0x1000 * (device as usize + 1)
 }
 
-/// The same as [`with`], for a call that needs device 1's context.
+/// Runs `change` as [`with`] does, for a call that needs device 1's context.
 fn in_context(change: impl FnOnce(&mut State) -> RawStatus) -> RawStatus {
     in_context_of(1, change)
 }
@@ -345,7 +345,7 @@ unsafe extern "C" fn stream_create(stream: *mut CUstream, flags: c_uint) -> RawS
     assert_eq!(flags, STREAM_NON_BLOCKING);
     in_context(|state| {
         state.created += 1;
-        // Handles below this mean default streams.
+        // Handles below 0x100 mean default streams.
         let handle = 0x100 + state.created;
         state.streams.push(handle);
         put(stream, ptr::without_provenance_mut(handle))

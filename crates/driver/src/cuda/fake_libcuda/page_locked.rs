@@ -1,4 +1,4 @@
-//! Page-locked memory of the host: what is asked of libcuda for its copies.
+//! Page-locked memory of the host: which calls of libcuda its copies make.
 
 use super::*;
 use crate::prelude::*;

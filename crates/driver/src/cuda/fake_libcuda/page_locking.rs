@@ -1,4 +1,4 @@
-//! Tests of how page-locked memory is had: of the system's pages, which are really mapped here, or else of libcuda.
+//! Tests of where page-locked memory comes from: pages of the system, which are really mapped here, or else libcuda.
 
 use std::cell::Cell;
 use std::os::unix::fs::FileExt;
@@ -15,13 +15,13 @@ use crate::{Call, HostBuffer};
 
 const MIB: usize = 1 << 20;
 
-/// What a thread has asked of its system, which refuses what it is told to.
+/// The calls that a thread has made to its system, and which of them fail.
 #[derive(Default)]
 struct Asked {
-    /// Addresses that were taken, and how many bytes of them did not go back.
+    /// The taken address ranges, and how many bytes of each were not given back.
     taken: Vec<(usize, usize)>,
     left: usize,
-    /// How often addresses were taken.
+    /// How often address ranges were taken.
     times: usize,
     refused: Option<(Advice, Errno)>,
     /// How many more give-backs succeed before one is refused.
@@ -86,7 +86,7 @@ fn open_here() -> CudaDriver {
     driver
 }
 
-/// Bytes of addresses that did not go back.
+/// Returns the bytes of addresses that were not given back.
 fn left() -> usize {
     asked(|asked| asked.left)
 }
@@ -95,7 +95,7 @@ fn registered() -> Vec<(usize, usize, c_uint)> {
     with(|state| state.registered.clone())
 }
 
-/// How often memory came from `cuMemHostAlloc`, and how often it went back.
+/// Returns how often memory came from `cuMemHostAlloc`, and how often it was given back.
 fn of_libcuda() -> (usize, usize) {
     with(|state| (state.page_locked.0.len(), state.page_locked.1))
 }
@@ -116,8 +116,8 @@ fn flags_at(address: usize) -> Vec<String> {
     panic!("nothing lies at {address:#x}");
 }
 
-/// Returns whether every page is there, as the kernel says it; where pages have another size than 4 KiB, or it does not say, that is
-/// taken for granted.
+/// Returns whether every page is present, according to the kernel; `true` where pages have another size than 4 KiB, or
+/// the kernel does not tell.
 fn is_made(address: usize, size: usize) -> bool {
     const PAGE: usize = 4096;
     let Ok(file) = std::fs::File::open("/proc/self/pagemap") else { return true };
@@ -169,7 +169,7 @@ fn nothing_is_left_of_pages_that_libcuda_does_not_register() {
         with(|state| state.register = status.0);
         let buffers = [5 * MIB as u64, 4096].map(|size| driver.host_malloc(size).unwrap());
         assert_eq!((left(), registered()), (0, vec![]), "{status}");
-        // What no driver does is not asked for again; what one may do later is.
+        // A call that no driver supports is not tried again; one that may succeed later is.
         assert_eq!(asked(|asked| asked.times) - before.0, tries, "{status}");
         assert_eq!(of_libcuda(), (before.1.0 + 2, before.1.1), "{status}: cuMemHostAlloc is asked instead");
         buffers.into_iter().for_each(|buffer| driver.host_free(buffer).unwrap());
@@ -243,7 +243,7 @@ fn a_system_with_too_little_memory_is_not_made_to_end_a_process() {
     }
 }
 
-/// More addresses than there are.
+/// The size is larger than the address space.
 #[test]
 fn a_size_that_no_system_has_is_refused_and_leaves_nothing() {
     let driver = open_here();
@@ -266,9 +266,9 @@ fn a_system_that_refuses_advice_has_other_pages_or_none() {
         // Pages that are touched.
         (Advice::LinuxPopulateWrite, Errno::INVAL, true, false),
         (Advice::LinuxPopulateWrite, Errno::NOSYS, true, false),
-        // The pages cannot be made, for whatever reason.
+        // The pages cannot be populated, for whatever reason.
         (Advice::LinuxPopulateWrite, Errno::IO, false, false),
-        // A child would have them.
+        // A child process would inherit the pages.
         (Advice::LinuxDontFork, Errno::INVAL, false, true),
     ] {
         let driver = open_here();
@@ -310,7 +310,7 @@ fn a_system_without_huge_pages_has_small_ones() {
     assert_eq!(left(), 0);
 }
 
-/// The process has all the ranges of addresses that the kernel allows: what would cut one in two is refused.
+/// The process has as many address ranges as the kernel allows, so splitting one is refused.
 #[test]
 fn addresses_that_cannot_be_trimmed_go_back_whole() {
     for (size, keeps) in [(4096, 0), (4096, 1), (4 * MIB as u64, 0), (4 * MIB as u64, 1)] {
@@ -337,7 +337,7 @@ fn addresses_that_cannot_be_given_back_keep_no_memory() {
     unsafe { munmap(at, 4 * MIB).unwrap() };
 }
 
-/// A name goes before its addresses do, which another thread may have at once.
+/// A buffer's name is removed before its addresses are unmapped, since another thread may get the addresses at once.
 #[test]
 fn threads_take_and_give_back_at_once() {
     let driver = open_here();
@@ -348,7 +348,7 @@ fn threads_take_and_give_back_at_once() {
             driver.host_bytes(buffer, 0, 4096, &mut |bytes| assert!(bytes.iter().all(|byte| *byte == number))).unwrap();
             driver.host_free(buffer).unwrap();
         }
-        // What is asked of the fake and of the system is each thread's own.
+        // Each thread has its own fake and its own system.
         assert_eq!((registered(), of_libcuda(), left()), (vec![], (0, 0), 0));
     };
     thread::scope(|scope| {

@@ -59,7 +59,7 @@ fn plain_memory_is_for_contexts() {
     assert_eq!(with(|state| state.peers.clone()), [context_of(1)]);
     drop(driver);
     assert_eq!(with(|state| state.releases), 2, "the device's context and its peer's");
-    // Another library has enabled it already, and a peer of mapped memory becomes one of plain memory too.
+    // Another library has enabled it already, and a peer with access to mapped memory gets access to plain memory too.
     let driver = open();
     driver.enable_peer_access(0, false).unwrap();
     driver.enable_peer_access(0, true).unwrap();
@@ -84,7 +84,7 @@ fn devices_that_cannot_be_peers_are_refused() {
     assert_eq!(driver.enable_peer_access(0, false), Ok(()), "mapped memory needs no such call");
 }
 
-/// Maps two chunks one behind the other at `G`, and the second one first somewhere else, where it is unmapped.
+/// Maps two chunks one behind the other at `G`, the second of which was mapped and unmapped at another address before.
 fn open_with_a_closed_chunk() -> CudaDriver {
     let driver = open();
     let chunks = [driver.create(2 * G).unwrap(), driver.create(2 * G).unwrap()];
@@ -100,7 +100,7 @@ fn open_with_a_closed_chunk() -> CudaDriver {
     driver
 }
 
-/// Returns what is mapped, and what was taken for a moment and is there still.
+/// Returns how many mappings, temporary handles and temporary reservations are left.
 fn kept() -> (usize, usize, usize) {
     with(|state| (state.maps.len(), state.retained.len(), state.reservations))
 }

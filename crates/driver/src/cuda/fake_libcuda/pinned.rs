@@ -1,4 +1,4 @@
-//! Page-locked memory of the machine: what is asked of libcuda for it.
+//! Page-locked memory of the machine: the arguments that libcuda receives for it.
 
 use super::*;
 use crate::prelude::*;

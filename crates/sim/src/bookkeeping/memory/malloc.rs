@@ -1,6 +1,7 @@
-//! Allocations of `malloc`, and those of other devices that are open here.
+//! Allocations of `malloc`, and allocations of other devices that are open here.
 //!
-//! Owns: which allocation begins at an address, how often one of another device was opened, and the driver's rules about both.
+//! Owns: which allocation begins at an address, how often an allocation of another device was opened, and the driver's
+//! rules about both.
 
 use super::{GRANULARITY, Malloc, Memory, Opening};
 use crate::bookkeeping::refusal::{Answer, refuse};
@@ -8,7 +9,7 @@ use crate::bookkeeping::shared_memory::SharedMemory;
 use seamalloc_driver::Status;
 
 impl<P> Memory<P> {
-    /// Allocates `size` bytes at an address that `place` finds for so many whole granules.
+    /// Allocates `size` bytes. `place` finds an address for them, rounded up to whole granules.
     pub(crate) fn malloc(&mut self, size: u64, place: impl FnOnce(u64) -> Answer<(u64, P)>) -> Answer<u64> {
         if size == 0 {
             return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));
@@ -30,7 +31,7 @@ impl<P> Memory<P> {
         own.map(|malloc| (malloc.number, malloc.size)).ok_or_else(unknown)
     }
 
-    /// Opens an allocation of another device, at an address that `place` finds for so many whole granules. Returns the
+    /// Opens an allocation of another device. `place` finds an address for its size in whole granules. Returns the
     /// address, which is the same at each opening.
     pub(crate) fn open(&mut self, of: SharedMemory, place: impl FnOnce(u64) -> Answer<(u64, P)>) -> Answer<u64> {
         for (address, malloc) in &mut self.mallocs {
@@ -48,7 +49,7 @@ impl<P> Memory<P> {
         Ok(address)
     }
 
-    /// Ends one opening of `open`. With the last one, `give_back` takes so many bytes at the address.
+    /// Ends one opening of `open`. The last one calls `give_back` with the size in bytes.
     pub(crate) fn close(&mut self, address: u64, give_back: impl FnOnce(u64) -> Answer<()>) -> Answer<()> {
         let opened =
             self.mallocs.get_mut(&address).and_then(|malloc| Some((malloc.foreign.as_mut()?, malloc.physical)));
@@ -64,7 +65,7 @@ impl<P> Memory<P> {
         Ok(())
     }
 
-    /// Returns the requested size of the allocation of `malloc` at `address`. It is 0 for address 0, which may be
+    /// Returns the requested size of the allocation of `malloc` at `address`. Returns 0 for address 0, which may be
     /// freed.
     pub(crate) fn malloc_size(&self, address: u64) -> Answer<u64> {
         if address == 0 {
@@ -74,7 +75,7 @@ impl<P> Memory<P> {
         self.mallocs.get(&address).map(|malloc| malloc.size).ok_or_else(unknown)
     }
 
-    /// Frees an allocation of `malloc`: `give_back` takes so many bytes at the address.
+    /// Frees an allocation of `malloc`. `give_back` receives its size in bytes.
     pub(crate) fn free(&mut self, address: u64, give_back: impl FnOnce(u64) -> Answer<()>) -> Answer<()> {
         if address == 0 {
             return Ok(());

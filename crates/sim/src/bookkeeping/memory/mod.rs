@@ -1,10 +1,10 @@
 //! The memory of a device: address space, handles, mappings and allocations of `malloc`.
 //!
 //! Owns: which memory lies where, how many physical bytes are held, and the driver's rules about addresses, handles and
-//! mappings. `malloc.rs` has those about allocations, `ranges.rs` those about the use of memory. None of it knows time,
-//! streams or costs, nor where addresses and bytes come from: that is the machine's side of a call, which each call is given
-//! as a function. It runs after the rules have been checked and before anything is noted. So a call that is refused, by a
-//! rule or by the machine, has changed nothing.
+//! mappings. `malloc.rs` has those about allocations, `ranges.rs` those about the use of memory. Time, streams and
+//! costs are kept elsewhere. Addresses and bytes come from the machine's side of a call, a function that each call
+//! receives. This function runs after the rules have been checked and before anything is noted. So a call that is
+//! refused, by a rule or by the machine, has changed nothing.
 
 mod malloc;
 mod pooled;
@@ -22,15 +22,15 @@ use seamalloc_driver::{Handle, MemoryInfo, Status};
 /// Every size and address of a virtual-memory call is a multiple of this, in bytes: measured on an H200.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
-/// A piece of physical memory, whatever addresses lead to it. Each handle and each allocation has a number that is
+/// A piece of physical memory, at whatever addresses it is mapped. Each handle and each allocation has a number that is
 /// never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Piece {
     /// The number of the handle or allocation.
     pub memory: u64,
-    /// The offset of the first byte in it.
+    /// The offset of the piece's first byte in the handle or allocation.
     pub offset: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
 }
 
@@ -41,20 +41,20 @@ pub(crate) type Mapped = (u64, u64, bool);
 struct Physical<P> {
     size: u64,
     mappings: usize,
-    /// How many handles of it were not released: one from its creation, and one for each import.
+    /// How many handles of the memory were not released: one from its creation, and one for each import.
     handles: usize,
-    /// Whether it was ever mapped: the first time costs more.
+    /// Whether the memory was ever mapped: the first mapping costs more.
     was_mapped: bool,
-    /// Whether it belongs to another device, which counts its bytes.
+    /// Whether the memory belongs to another device, which counts its bytes.
     foreign: bool,
-    /// Whether it is the machine's memory, which the device uses.
+    /// Whether the memory is the machine's, used by the device.
     on_host: bool,
-    /// The machine's side of it, dropped with the last handle and mapping.
+    /// The machine's side of the memory, dropped with the last handle and mapping.
     backing: P,
 }
 
 impl<P> Physical<P> {
-    /// Memory of this device, with one handle.
+    /// Makes memory of this device, with one handle.
     fn new(size: u64, backing: P) -> Self {
         Self { size, mappings: 0, handles: 1, was_mapped: false, foreign: false, on_host: false, backing }
     }
@@ -72,9 +72,9 @@ struct Malloc<P> {
     size: u64,
     physical: u64,
     number: u64,
-    /// Set if it belongs to another device, which counts its bytes.
+    /// Set if the memory belongs to another device, which counts its bytes.
     foreign: Option<Opening>,
-    /// The machine's side of it.
+    /// The machine's side of the memory.
     backing: P,
 }
 
@@ -91,19 +91,19 @@ struct Pooled {
     size: u64,
     /// The number of its pool's memory.
     number: u64,
-    /// Of its first byte in that memory.
+    /// The offset of the allocation's first byte in that memory.
     offset: u64,
 }
 
-/// `P` is what the machine has for each piece of physical memory.
+/// The memory of a device. `P` is the machine's side of each piece of physical memory.
 #[derive(Debug)]
 pub(crate) struct Memory<P> {
     capacity: u64,
     held: u64,
-    /// Of the machine's memory: what may be created, and what was.
+    /// The most bytes of the machine's memory that may be created, and the bytes created so far.
     host_capacity: u64,
     host_held: u64,
-    /// Start to size, also in the two maps below.
+    /// Maps the start of each reservation to its size. The two maps below do likewise.
     reservations: BTreeMap<u64, u64>,
     mappings: BTreeMap<u64, Mapping>,
     mallocs: BTreeMap<u64, Malloc<P>>,
@@ -116,7 +116,7 @@ pub(crate) struct Memory<P> {
 }
 
 impl<P> Memory<P> {
-    /// Of a device with so many bytes, which may use so many of the machine's.
+    /// Makes the memory of a device with `capacity` bytes, which may use `host_capacity` bytes of the machine's.
     pub(crate) fn new(capacity: u64, host_capacity: u64) -> Self {
         Self {
             capacity,
@@ -137,7 +137,7 @@ impl<P> Memory<P> {
         MemoryInfo { free: self.capacity.saturating_sub(self.held), total: self.capacity }
     }
 
-    /// Reserves addresses that `place` finds: so many, aligned to so much.
+    /// Reserves `size` addresses at a multiple of `alignment`, which `place` finds.
     pub(crate) fn reserve(
         &mut self,
         size: u64,
@@ -222,7 +222,7 @@ impl<P> Memory<P> {
         found.ok_or_else(|| refuse(Status::INVALID_VALUE, unknown()))
     }
 
-    /// Returns whether there is created or imported memory of this number: a handle or a mapping of it is left.
+    /// Returns whether created or imported memory of this number exists: a handle or a mapping of it is left.
     pub(crate) fn is_there(&self, number: u64) -> bool {
         self.physical.contains_key(&number)
     }
@@ -238,7 +238,7 @@ impl<P> Memory<P> {
         Ok(handle)
     }
 
-    /// Makes a handle for memory of another device, which does not count here.
+    /// Makes a handle for memory of another device, whose bytes do not count here.
     pub(crate) fn import_foreign(&mut self, size: u64, backing: P) -> Answer<Handle> {
         check_size(size)?;
         let number = self.next_number();
@@ -350,8 +350,8 @@ impl<P> Memory<P> {
         self.mappings.values().filter(|mapping| mapping.access).map(|mapping| mapping.size)
     }
 
-    /// Returns what the machine has for the memory of this number, of a handle or of `malloc`, and every address at which it
-    /// is mapped, with whether there is access.
+    /// Returns the machine's side of the memory of this number, of a handle or of `malloc`, and every address at which
+    /// it is mapped, with whether there is access.
     pub(crate) fn backing_mut(&mut self, number: u64) -> Option<(&mut P, Vec<Mapped>)> {
         if let Some(physical) = self.physical.get_mut(&number) {
             let of_it = self.mappings.iter().filter(|(_, mapping)| mapping.physical == number);
@@ -362,7 +362,7 @@ impl<P> Memory<P> {
         Some((&mut malloc.backing, vec![(*address, malloc.physical, true)]))
     }
 
-    /// Returns the number of the memory, of a handle or of `malloc`, for which this holds of what the machine has.
+    /// Returns the number of the memory, of a handle or of `malloc`, whose machine's side satisfies `is_it`.
     pub(crate) fn find(&self, is_it: impl Fn(&P) -> bool) -> Option<u64> {
         let created = self.physical.iter().find(|(_, physical)| is_it(&physical.backing));
         created.map(|(number, _)| *number)

@@ -1,7 +1,7 @@
 //! Allocations of the driver's pools, and the bytes that the pools hold.
 //!
-//! Owns: which allocation begins at an address, and the driver's rules about it. Which bytes of a pool it gets is the machine's
-//! side.
+//! Owns: which allocation begins at an address, and the driver's rules about it. The machine's side chooses the bytes
+//! of the pool.
 
 use super::{Memory, Piece, Pooled};
 use crate::bookkeeping::refusal::{Answer, refuse};

@@ -1,6 +1,6 @@
-//! What lies at a range of addresses: whether work of the device may use it, and which physical memory it leads to.
+//! Checks of address ranges: whether work of the device may use a range, and which physical memory is mapped there.
 //!
-//! Owns: the rules of a use. It changes nothing.
+//! Owns: the rules of a use. The checks change nothing.
 
 use super::{Memory, Piece};
 use crate::bookkeeping::faults::{Fault, Range};
@@ -11,7 +11,7 @@ use seamalloc_driver::{Status, StreamId};
 const WORD: u64 = 8;
 
 impl<P> Memory<P> {
-    /// Returns whether some of `range` is mapped, and whether some of it is of `malloc`.
+    /// Returns whether a part of `range` is mapped, and whether a part of it belongs to `malloc`.
     pub(crate) fn kinds_in(&self, range: Range) -> (bool, bool) {
         let end = range.address.saturating_add(range.size);
         let mapped = self.mappings.range(..end).next_back().is_some_and(|(at, found)| at + found.size > range.address);
@@ -74,7 +74,7 @@ impl<P> Memory<P> {
         Ok(())
     }
 
-    /// Returns the physical memory of `range`, in the order of addresses, without parts that have none.
+    /// Returns the physical memory of `range`, in the order of addresses. Parts without memory are left out.
     pub(crate) fn physical_at(&self, range: Range) -> Vec<Piece> {
         let end = range.address.saturating_add(range.size);
         let first = self.mappings.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);

@@ -1,4 +1,4 @@
-//! The host's memory: real bytes behind addresses, and what it shares with the simulated GPU.
+//! The host's memory: real bytes behind addresses, and the behaviour it shares with the simulated GPU.
 
 mod page_locked;
 mod rules;
@@ -41,7 +41,7 @@ fn give_back(device: &HostDriver, (handle, address): (Handle, u64)) {
     device.release(handle).unwrap();
 }
 
-/// Word `i` becomes `first + i`.
+/// Returns work that sets word `i` to `first + i`.
 fn fill(to: Range, first: u64) -> HostWork {
     let words = move |at, words: &mut [u64]| {
         words.iter_mut().zip(first + at..).for_each(|(word, value)| *word = value);
@@ -49,7 +49,7 @@ fn fill(to: Range, first: u64) -> HostWork {
     HostWork::Fill { to, words: Arc::new(words) }
 }
 
-/// Counts the words that are not `first + i`.
+/// Returns work that counts the words that are not `first + i`.
 fn check(at: Range, first: u64, wrong: &Arc<AtomicU64>) -> HostWork {
     let wrong = Arc::clone(wrong);
     let see = move |at, words: &[u64]| {
@@ -59,7 +59,7 @@ fn check(at: Range, first: u64, wrong: &Arc<AtomicU64>) -> HostWork {
     HostWork::Look { at, see: Arc::new(see) }
 }
 
-/// How many of the words are not `first + i`, once all that the stream was given is done.
+/// Returns how many words are not `first + i`, once all work given to the stream is done.
 fn wrong_words(device: &HostDriver, stream: StreamId, at: Range, first: u64) -> u64 {
     let wrong = Arc::new(AtomicU64::new(0));
     device.launch(stream, check(at, first, &wrong)).unwrap();
@@ -76,7 +76,7 @@ fn every_mapping_shows_the_same_bytes_and_they_stay_while_one_is_left() {
     device.set_access(other + CHUNK, CHUNK).unwrap();
     device.launch(S, fill(range(address, CHUNK), 5)).unwrap();
     assert_eq!(wrong_words(&device, S, range(other + CHUNK, CHUNK), 5), 0);
-    // The handle and a mapping go; the memory is there through the other, and elsewhere again.
+    // The handle and one mapping go; the memory stays at its other address, and can be mapped again.
     device.release(handle).unwrap();
     device.unmap(address, CHUNK).unwrap();
     assert_eq!(wrong_words(&device, S, range(other + CHUNK, CHUNK), 5), 0);
@@ -114,7 +114,7 @@ fn fills_set_their_bytes_and_no_others_in_their_stream() {
         device.read(start + 64, &mut behind).unwrap();
         assert_eq!(behind, [0; 3]);
     }
-    // More than a step, behind work that is held: nothing is written before.
+    // The fill is larger than a step, and behind held work: nothing is written before the hold ends.
     let hold = device.hold(S).unwrap();
     device.fill(own.1 + 1, CHUNK - 2, 7, S).unwrap();
     let mut word = [0; 2];
@@ -127,7 +127,7 @@ fn fills_set_their_bytes_and_no_others_in_their_stream() {
     let mut all = vec![0; CHUNK as usize - 2];
     device.read(own.1 + 1, &mut all).unwrap();
     assert!(all.iter().all(|byte| *byte == 7));
-    // Neither reaches beyond memory.
+    // Neither call may reach beyond the memory.
     assert_eq!(device.fill(own.1 + CHUNK - 1, 2, 0, S).unwrap_err().status, Status::INVALID_VALUE);
     assert_eq!(device.fill(own.1, 0, 0, S).unwrap_err().status, Status::INVALID_VALUE);
     assert_eq!(device.read(own.1 + CHUNK - 1, &mut word).unwrap_err().status, Status::INVALID_VALUE);
@@ -164,7 +164,7 @@ fn stitched_chunks_are_one_range_of_words() {
     let device = device();
     let address = device.reserve(8 * CHUNK, 0).unwrap();
     let handles: Vec<Handle> = (0..8).map(|_| device.create(CHUNK).unwrap()).collect();
-    // In another order than they lie in the file.
+    // The chunks are mapped in another order than they have in the file.
     for (place, handle) in [5, 2, 7, 0, 3, 6, 1, 4].into_iter().zip(&handles) {
         device.map(address + place * CHUNK, CHUNK, 0, *handle).unwrap();
     }
@@ -211,7 +211,7 @@ fn what_is_unmapped_stays_reserved() {
     let device = device();
     let (handle, address) = chunk(&device);
     device.unmap(address, CHUNK).unwrap();
-    // Other memory of the process never comes there: the kernel has it in its list, without access.
+    // The kernel never places other memory of the process there: the range is in its list, without access.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let found = maps.lines().any(|line| {
         let mut words = line.split_whitespace();
@@ -241,11 +241,11 @@ fn a_device_that_goes_takes_its_memory_with_it() {
     let device = device();
     let (_, address) = chunk(&device);
     let plain = device.malloc(MIB).unwrap();
-    // Work that never began ends with it too.
+    // Work that never began ends with the device too.
     device.hold(S).unwrap();
     device.launch(S, fill(range(address, CHUNK), 1)).unwrap();
     device.launch(T, HostWork::Pause { ns: u64::MAX }).unwrap();
-    // With the number of its file: the device of another test may be given the same addresses at once.
+    // Lines are matched by the number of the file: the device of another test may get the same addresses at once.
     let lies_there = |at: u64| {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().find(|line| line.starts_with(&format!("{at:x}-")) && line.contains("seamalloc")).map(str::to_owned)

@@ -1,4 +1,4 @@
-//! Page-locked memory, by the same rules on the host's memory and on the simulated GPU.
+//! Page-locked memory, under the same rules on the host's memory and on the simulated GPU.
 
 use super::*;
 use crate::{Profile, SimConfig, SimGpu};
@@ -68,7 +68,7 @@ fn what_is_wrong_is_refused_alike() {
             assert_eq!(status(driver.copy_out(at, buffer, offset, size)), Status::INVALID_VALUE);
             assert_eq!(status(driver.copy_in(buffer, offset, at, size)), Status::INVALID_VALUE);
         }
-        // What was refused is no copy, so that there is none to wait for.
+        // A refused copy is no copy, so that there is none to wait for.
         driver.host_bytes(buffer, 0, 4096, &mut |bytes| assert_eq!(bytes.len(), 4096)).unwrap();
         assert_eq!(status(driver.host_bytes(buffer, 1, 4096, &mut |_| panic!())), Status::INVALID_VALUE);
         driver.copy_out(address, buffer, 0, 8).unwrap();

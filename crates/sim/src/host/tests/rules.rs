@@ -1,4 +1,5 @@
-//! The same calls on the host's memory and on the simulated GPU: the same answers, of refusals too.
+//! Makes the same calls on the host's memory and on the simulated GPU, and expects the same answers, including
+//! refusals.
 
 use super::MIB;
 use crate::host::{HostConfig, HostDriver, Range};
@@ -25,7 +26,8 @@ impl Random {
     }
 }
 
-/// The two devices, and what they have given: an address or a handle of one has its counterpart at the same place.
+/// The two devices, and the objects that they returned: an address or a handle of one has its counterpart at the same
+/// index.
 struct Both {
     host: HostDriver,
     sim: SimGpu,
@@ -42,7 +44,7 @@ struct Both {
 }
 
 impl Both {
-    /// Makes a call on both, with what each of them knows the thing as.
+    /// Makes a call on both devices, each with its own address or handle of the object.
     fn call<T>(&mut self, name: &str, make: impl Fn(&dyn Driver, usize) -> DriverResult<T>) -> Option<[T; 2]> {
         match (make(&self.host, 0), make(&self.sim, 1)) {
             (Ok(host), Ok(sim)) => Some([host, sim]),
@@ -126,7 +128,7 @@ impl Both {
                 let addresses = self.random.of(&self.plain).unwrap_or([0, 0]);
                 if self.call("free", |driver, of| driver.free(addresses[of])).is_some() {
                     self.plain.retain(|known| *known != addresses);
-                    // At once: later the address may be another allocation's.
+                    // The address is closed at once: later it may belong to another allocation.
                     if self.random.below(4) == 0 {
                         self.call("free again", |driver, of| driver.free(addresses[of]));
                     }
@@ -158,7 +160,7 @@ impl Both {
         }
     }
 
-    /// Addresses in reserved or plain memory, mostly.
+    /// Returns addresses, mostly in reserved or plain memory.
     fn bytes(&mut self) -> ([u64; 2], u64) {
         let plain = self.random.of(&self.plain).filter(|_| self.random.below(2) == 0);
         let start = plain.or_else(|| self.place().map(|(addresses, _)| addresses)).unwrap_or([0, 0]);
@@ -225,7 +227,7 @@ impl Both {
         }
     }
 
-    /// Both lead to the same memory at the same places.
+    /// Checks that both devices have the same memory at the same places.
     fn compare_memory(&self) {
         for ([host, sim], size) in self.reserved.iter().zip(&self.sizes) {
             let [host, sim] = [

@@ -1,4 +1,4 @@
-//! Memory that leaves a device, and comes into another one.
+//! Memory that is exported from one device and imported into another.
 
 use super::{CHUNK, MIB, S, chunk, device, fill, give_back, range, wrong_words};
 use seamalloc_driver::prelude::*;
@@ -27,11 +27,11 @@ fn exported_memory_keeps_its_bytes_under_all_addresses() {
     receiver.set_access(there, CHUNK).unwrap();
     assert_eq!(wrong_words(&receiver, S, range(there, CHUNK), 3), 0);
     assert_eq!(receiver.leaks().bytes, 0, "memory of others is not held");
-    // What one writes the other reads.
+    // The one device reads what the other writes.
     receiver.launch(S, fill(range(there, CHUNK), 4)).unwrap();
     receiver.synchronize().unwrap();
     assert_eq!(wrong_words(&device, S, range(address, CHUNK), 4), 0);
-    // It outlives its device.
+    // The export outlives its device.
     drop((exported, device));
     assert_eq!(wrong_words(&receiver, S, range(there, CHUNK), 4), 0);
     give_back(&receiver, (imported, there));
@@ -62,7 +62,7 @@ fn a_descriptor_of_anything_else_is_refused() {
     for wrong in [pipe, file] {
         assert_eq!(device.import(&wrong, CHUNK).unwrap_err().status, Status::INVALID_VALUE);
     }
-    // One whose size may change would end this process.
+    // A file whose size may change would end this process.
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     let loose = memfd_create("loose", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&loose, CHUNK).unwrap();

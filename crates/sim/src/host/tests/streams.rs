@@ -20,7 +20,7 @@ fn a_stream_runs_in_order_and_behind_the_cpu() {
     }
     device.event_record(event, S).unwrap();
     assert!(!device.is_idle(S) && !device.event_query(event).unwrap());
-    // Nothing of it has run.
+    // No part of the work has run.
     assert!(wrong_words(&device, T, all, 49) > 0);
     assert!(device.finish_hold(held) && !device.finish_hold(held));
     device.event_synchronize(event).unwrap();
@@ -77,7 +77,7 @@ fn the_cpu_waits_for_what_it_names_and_ends_held_work_on_the_way() {
     device.event_record(event, S).unwrap();
     device.event_synchronize(event).unwrap();
     assert!(!device.finish_hold(a) && device.finish_hold(b), "the other stream was left alone");
-    // Through a wait of another stream, and of one that was destroyed meanwhile.
+    // The wait goes through a wait of another stream, and of a stream that was destroyed meanwhile.
     let a = device.hold(S).unwrap();
     device.event_record(event, S).unwrap();
     device.stream_wait(T, event).unwrap();
@@ -98,7 +98,7 @@ fn work_on_memory_that_is_not_there_is_a_fault_and_no_crash() {
     assert_eq!(device.launch(S, beyond).unwrap_err().status, Status::ILLEGAL_ADDRESS);
     let odd = device.launch(S, fill(range(own.1, 12), 1)).unwrap_err();
     assert_eq!((odd.call, odd.status), (Call::Launch, Status::INVALID_VALUE));
-    // Unmapped beneath work that has not run.
+    // The memory is unmapped before the work on it has run.
     let held = device.hold(S).unwrap();
     device.launch(S, fill(all, 1)).unwrap();
     give_back(&device, own);

@@ -1,4 +1,4 @@
-//! Pickles of every kind, hostile ones among them.
+//! Pickles of every kind, including hostile ones.
 
 use proptest::prelude::*;
 
