@@ -143,17 +143,29 @@ pub fn fit(
     }
     let expected = 2 + (high - low).max(1).ilog2();
     let mut price = None;
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        match Price::of(&run(middle * STEP, expected, progress)?) {
-            Some(there) => (high, price) = (middle, Some(there)),
-            None => low = middle,
+    let mut stride = 1;
+    let price = loop {
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            match Price::of(&run(middle * STEP, expected, progress)?) {
+                Some(there) => (high, price) = (middle, Some(there)),
+                None => low = middle,
+            }
         }
-    }
-    // If the smallest capacity is the peak that was reserved, no run was made on it yet.
-    let price = match price {
-        Some(price) => price,
-        None => Price::of(&run(high * STEP, expected, progress)?).unwrap_or_default(),
+        // What was reserved where memory was plenty was not run yet. It may be too little: segments of a smaller device have shorter
+        // ranges of addresses.
+        while price.is_none() && high < enough {
+            price = Price::of(&run(high * STEP, expected, progress)?);
+            if price.is_none() {
+                (low, high) = (high, high.saturating_add(stride).min(enough));
+                stride *= 2;
+            }
+        }
+        // So much was tried first.
+        price = price.or_else(|| Price::of(&plenty));
+        if high - low <= 1 {
+            break price.unwrap_or_default();
+        }
     };
     Ok(Some(FitReport {
         trace: trace.name.clone(),

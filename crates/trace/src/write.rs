@@ -7,11 +7,14 @@ use crate::compact::write_compact;
 use crate::csv::write_csv;
 use crate::error::{Place, TraceError};
 use crate::pytorch::write_snapshot_pickle;
+use crate::refused::RefusedRequest;
 use crate::trace::{Trace, TraceEvent};
+use crate::whatif::Recorded;
 use seamalloc::PoolId;
 use seamalloc::flight::TimedEvent;
 use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::Snapshot;
+use serde_json::Value;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -73,7 +76,7 @@ pub fn write_trace_as_snapshot(trace: &Trace, path: &Path) -> Result<(), TraceEr
 
 fn history_of(trace: &Trace) -> Vec<TimedEvent> {
     let (mut blocks, mut next) = (Vec::new(), FIRST_ADDRESS);
-    let events = trace.events.iter().zip(1..).filter_map(|(event, time_us)| {
+    let events = trace.events.iter().filter_map(|event| {
         let (action, block) = match *event {
             TraceEvent::Alloc { size, stream } => {
                 blocks.push((next, size, *trace.streams.get(stream as usize)?));
@@ -84,9 +87,33 @@ fn history_of(trace: &Trace) -> Vec<TimedEvent> {
             TraceEvent::FreeCompleted { block } => (Action::FreeCompleted, block as usize),
         };
         let &(address, size, stream) = blocks.get(block)?;
-        Some(TimedEvent { event: Event { action, address, size, stream, pool: PoolId::NONE }, time_us })
+        Some(Event { action, address, size, stream, pool: PoolId::NONE })
     });
-    events.collect()
+    let mut history: Vec<_> = events.collect();
+    if let Some((at, refusal)) = refusal_of(trace) {
+        history.splice(at..at, refusal);
+    }
+    history.into_iter().zip(1..).map(|(event, time_us)| TimedEvent { event, time_us }).collect()
+}
+
+/// The request that was refused, and the number of events before it. A segment that is there at that moment alone stands for the
+/// memory that was held, so that the snapshot says as much of the memory that PyTorch could have as the trace does.
+fn refusal_of(trace: &Trace) -> Option<(usize, [Event; 3])> {
+    let refused = RefusedRequest::of(trace).filter(|refused| !refused.is_made)?;
+    let Recorded { available, free_beyond_limit, .. } = Recorded::of(trace);
+    let (available, stream) = (available?, refused.stream);
+    let peak = trace.meta.get("peak_reserved").and_then(Value::as_u64).unwrap_or(available);
+    let held = if free_beyond_limit.is_some() { available } else { peak.min(available) };
+    let free = free_beyond_limit.unwrap_or(available - held);
+    let event = |action, address, size| Event { action, address, size, stream, pool: PoolId::NONE };
+    Some((
+        refused.event,
+        [
+            event(Action::SegmentAlloc, FIRST_ADDRESS, held),
+            event(Action::Oom, free, refused.size),
+            event(Action::SegmentFree, FIRST_ADDRESS, held),
+        ],
+    ))
 }
 
 /// Writes a snapshot, and its history, if any, as a pickle that PyTorch's viewer reads. The file appears only when it
@@ -158,6 +185,18 @@ mod tests {
         write_trace_as_snapshot(&trace, &path).unwrap();
         let read = read_path(&path).unwrap();
         assert_eq!((read[0].events.as_slice(), read[0].streams.as_slice()), (&*trace.events, &*trace.streams));
+        // A request that was refused, by the device or by a limit, is in it too.
+        let refused = serde_json::json!({"event": 4, "size": 1 << 30, "stream": 5, "made": false});
+        for known in [
+            serde_json::json!({"refused_request": refused, "available_memory": 90 << 20, "peak_reserved": 80 << 20}),
+            serde_json::json!({"refused_request": refused, "available_memory": 90 << 20, "free_beyond_limit": 1_u64 << 40}),
+        ] {
+            let meta = known.as_object().unwrap();
+            write_trace_as_snapshot(&Trace { meta: meta.clone(), ..trace.clone() }, &path).unwrap();
+            let read = read_path(&path).unwrap().remove(0);
+            assert_eq!((&read.events, &read.streams), (&trace.events, &trace.streams));
+            assert!(meta.iter().all(|(key, value)| read.meta.get(key) == Some(value)), "{:?}", read.meta);
+        }
         let wrong = Trace { events: vec![freed(0)], ..trace };
         assert!(write_trace_as_snapshot(&wrong, &folder.path().join("wrong.pickle")).is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -292,6 +292,7 @@ fn a_layout_without_history_is_answered_too() {
     let largest = small["largest_request"].as_object().unwrap();
     assert!(largest.values().all(|bytes| bytes.as_u64() <= Some(70 << 20)), "{small}");
     assert_eq!(largest["stitch"], 70 << 20);
+    has(small["verdict"]["reasons"].as_str().unwrap(), &["120.00 MiB are held here, more than the device has"]);
     let full = lines(&["whatif", &file, "--json", "--device", "sim:h200,capacity=20MiB"], 0).remove(0);
     assert_eq!((&full["verdict"]["kind"], &full["largest_request"]["stitch"]), (&"too_much_live".into(), &0.into()));
     has(&complaint(&["whatif", &none], 1), &["no segments either", "_record_memory_history"]);
@@ -349,6 +350,21 @@ fn the_verdict_comes_first_with_one_next_step() {
             (&(150 << 20).into(), &(130 << 20).into())
         );
         assert!(verdict["next"].is_string() && verdict["reasons"].is_string(), "{verdict}");
+    }
+}
+
+/// A refusal is a part of the snapshot that a trace is written as.
+#[test]
+fn a_converted_job_gets_the_same_verdict() {
+    let folder = Folder::new();
+    for name in ["oom-live", "oom-others"] {
+        let (file, written) = (snapshot(&format!("{name}.snapshot.pickle.gz")), folder.name(&format!("{name}.pickle")));
+        stdout(&["convert", &file, &written], 0);
+        let verdict = |file: &str| {
+            let line = lines(&["whatif", file, "--json", "--quick", "--strategy", "stitch"], 3).remove(0);
+            ["kind", "text"].map(|key| line["verdict"][key].clone())
+        };
+        assert_eq!(verdict(&written), verdict(&file), "{name}");
     }
 }
 

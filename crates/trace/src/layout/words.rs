@@ -81,13 +81,21 @@ impl Layout {
     #[must_use]
     pub fn verdict(&self, capacity: Option<u64>) -> LayoutVerdict {
         let kind = self.kind(capacity);
-        let (headline, reasons, next) = match kind {
+        let (headline, mut reasons, next) = match kind {
             LayoutVerdictKind::TooMuchLive | LayoutVerdictKind::Others => self.in_use(kind, capacity),
             LayoutVerdictKind::NotShort => self.with_memory_left(),
             LayoutVerdictKind::Streams => self.on_streams(),
             LayoutVerdictKind::PrivatePools => self.in_private_pools(),
             LayoutVerdictKind::Fragmentation | LayoutVerdictKind::OnePiece => self.in_holes(kind, capacity),
         };
+        if let Some(capacity) = capacity.filter(|capacity| (self.held.allocated..self.held.reserved).contains(capacity))
+        {
+            let [reserved, capacity] = [self.held.reserved, capacity].map(|bytes| self.bytes(bytes));
+            reasons.push_str(&format!(
+                " {reserved} are held here, more than the device has: on {capacity} PyTorch would have given memory back before, or \
+                 run out of it."
+            ));
+        }
         LayoutVerdict { kind, headline, reasons, next }
     }
 

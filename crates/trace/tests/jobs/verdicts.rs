@@ -138,6 +138,11 @@ fn what_a_next_step_asks_for_is_enough_and_not_much_more() {
     let on = |capacity: u64| verdict(&trace, Some(&format!("sim:h200,capacity={capacity}B")));
     let runs = |capacity: u64| on(capacity).figures.expandable.reserved.is_some();
     assert!(runs(to) && !runs(to - 2 * MIB), "{to}");
+    // Expandable segments of a device with 16 times what is live hold 2.92 GiB; on a device of 2.92 GiB their addresses run out.
+    let trace = snapshot("vision");
+    let on = |capacity: u64| verdict(&trace, Some(&format!("sim:h200,capacity={capacity}B"))).figures;
+    let needs = on(2334 * MIB).shortage.map(|shortage| shortage.needs);
+    assert!(needs.is_some_and(|needs| on(needs).expandable.reserved.is_some()), "{needs:?}");
 }
 
 #[test]
