@@ -14,7 +14,8 @@ import seamalloc
 
 SCRIPT = """
 import sys, seamalloc, helper
-print(__name__, sys.argv[1:], seamalloc.enabled(), seamalloc.stats()["options"], helper.HERE)
+# In one write: ranks share the output.
+print(f'{__name__} {sys.argv[1:]} {seamalloc.enabled()} {seamalloc.stats()["options"]} {helper.HERE}')
 if "fail" in sys.argv:
     sys.exit(3)
 """
