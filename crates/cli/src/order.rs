@@ -38,7 +38,7 @@ pub(crate) struct OrderArgs {
     json: bool,
 }
 
-/// What plans addresses; `None`: nothing does.
+/// The planner of addresses; `None` if addresses are not planned.
 #[derive(Clone, Copy, Debug)]
 struct Layouts(Option<Planner>);
 
