@@ -1,4 +1,4 @@
-//! An allocator: its beginning and end, memory, what is given back, limits, and callbacks.
+//! An allocator: creating and destroying it, memory, giving memory back, limits, and callbacks.
 
 use crate::answers::{bytes_of, removed};
 use crate::boundary::{self, User, call, optional_out, out_param, text, write_text};
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn seam_on_memory_pressure(
                 allocated: pressure.allocated,
                 limit: pressure.limit.unwrap_or(NO_LIMIT),
             };
-            // SAFETY: the caller promised that it may be called like this until it is removed.
+            // SAFETY: the caller promised that this call is allowed until the callback is removed.
             unsafe { callback(&raw const pressure, user.get()) }
         };
         Ok(borrow(allocator)?.allocator.limits().on_pressure(callback).number())

@@ -1,4 +1,4 @@
-//! Functions of one form: they ask an allocator, and hand its answer over.
+//! Functions that make one call of an allocator and return its result to C.
 //!
 //! Owns: how a number of bytes and the number of a callback reach C, and the removal of a callback.
 
@@ -9,7 +9,7 @@ use crate::status::{Failure, Status};
 use seamalloc::{Allocator, CallbackId, Result};
 use std::ffi::c_void;
 
-/// A function that moves memory, and says how many bytes.
+/// Makes a call that moves memory, and returns how many bytes it moved.
 ///
 /// # Safety
 /// `bytes` is NULL, or may be written to, and by nobody else during the call.
@@ -22,7 +22,7 @@ pub(crate) unsafe fn bytes_of(
     unsafe { optional_out(bytes, 0, || Ok(ask(&borrow(allocator)?.allocator)?)) }
 }
 
-/// A function that changes the size of an allocation.
+/// Changes the size of an allocation.
 pub(crate) fn resized(
     allocator: AllocatorId,
     address: *mut c_void,
@@ -35,7 +35,7 @@ pub(crate) fn resized(
     })
 }
 
-/// A function that removes a callback by its number.
+/// Removes a callback by its number.
 pub(crate) fn removed(allocator: AllocatorId, id: u64, remove: fn(&Allocator, CallbackId) -> bool) -> Status {
     call(|| match remove(&borrow(allocator)?.allocator, CallbackId::from_number(id)) {
         true => Ok(()),

@@ -1,7 +1,7 @@
-//! The boundary to C: what every function does first and last.
+//! The boundary to C: the first and last steps of every function.
 //!
-//! Owns: that no panic leaves the library, that no call is let in where none may be, and that what C hands over is looked
-//! at before it is used.
+//! Owns: that no panic leaves the library, that no call is admitted at a forbidden moment, and that values from C are
+//! checked before they are used.
 
 use crate::fork;
 use crate::ids::Stream;
@@ -18,10 +18,10 @@ const STREAM_LEGACY: usize = 1;
 /// `cudaStreamPerThread`: a different stream in each thread.
 const STREAM_PER_THREAD: usize = 2;
 
-/// No struct of this library will ever be as large: a size beyond is one that was not set.
+/// A bound of every struct of this library: a larger size was not set by the caller.
 const MAX_STRUCT: usize = 64 << 10;
 
-/// The body of a function. What it returns as an error becomes the thread's last one.
+/// Runs the body of a function. Its error becomes the thread's last one.
 #[inline]
 pub(crate) fn call(body: impl FnOnce() -> Outcome<()>) -> Status {
     match catch_unwind(AssertUnwindSafe(|| fork::admit().and_then(|()| body()))) {
@@ -31,7 +31,7 @@ pub(crate) fn call(body: impl FnOnce() -> Outcome<()>) -> Status {
     }
 }
 
-/// A panic as an error. Its payload may panic when dropped.
+/// Returns a panic as an error. Its payload may panic when dropped.
 #[cold]
 pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Failure {
     let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -40,10 +40,9 @@ pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Failure {
     Failure::new(Status::Internal, format_args!("internal error in seamalloc: a panic: {said}"))
 }
 
-/// A text of C's. `what` names it in errors.
+/// Returns a text from C. `what` names it in errors.
 ///
-/// # Safety
-/// `text` is NULL or ends in a NUL, and stays as it is for `'a`.
+/// # Safety `text` is NULL or ends in a NUL, and stays unchanged for `'a`.
 pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Outcome<&'a str> {
     if text.is_null() {
         return Err(Failure::argument(format_args!("{what} is NULL")));
@@ -53,7 +52,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Outcome<&'a st
     text.to_str().map_err(|_| Failure::argument(format_args!("{what} is not UTF-8: {}", text.to_string_lossy())))
 }
 
-/// A file's name, which need not be UTF-8.
+/// Returns the name of a file from C, which need not be UTF-8.
 ///
 /// # Safety
 /// As [`text`].
@@ -71,7 +70,7 @@ pub(crate) unsafe fn file<'a>(path: *const c_char) -> Outcome<&'a Path> {
     Ok(Path::new(unsafe { text(path, "path") }?))
 }
 
-/// The body of a function with a result, which is `none` wherever it fails.
+/// Runs the body of a function with a result, which is `none` after any failure.
 ///
 /// # Safety
 /// `place` is NULL, or may be written to, and by nobody else during the call.
@@ -94,7 +93,7 @@ pub(crate) unsafe fn out_param<T: Copy>(
     })
 }
 
-/// As [`out_param`], of a result that C may not be interested in: `place` may be NULL.
+/// Runs a body as [`out_param`] does, with an optional result: `place` may be NULL.
 ///
 /// # Safety
 /// As [`out_param`].
@@ -106,7 +105,7 @@ pub(crate) unsafe fn optional_out<T: Copy>(place: *mut T, none: T, body: impl Fn
     unsafe { out_param(place, none, "", body) }
 }
 
-/// Whether `flags`, of which this is the only one, has it.
+/// Returns whether `flags` has this flag, the only valid one.
 pub(crate) fn has_flag(flags: u32, flag: u32, name: &str) -> Outcome<bool> {
     match flags {
         0 => Ok(false),
@@ -150,7 +149,7 @@ pub(crate) unsafe fn write_text(
     })
 }
 
-/// Fills in as much of a struct as its caller knows of it.
+/// Fills in the part of a struct that its caller knows.
 ///
 /// # Safety
 /// `to` is NULL, or a struct of C's begins there with its size in bytes, all of which may be written to. `T` is `repr(C)`,
@@ -163,7 +162,7 @@ pub(crate) unsafe fn fill<T>(to: *mut T, look: impl FnOnce() -> Outcome<T>) -> S
         let known = size_of::<T>();
         // SAFETY: the caller's promise.
         let size = unsafe { *to.cast::<usize>() };
-        // The first version of every struct is as large as it is now.
+        // The first version of every struct is its present one.
         if !(known..=MAX_STRUCT).contains(&size) {
             return Err(Failure::argument(format_args!(
                 "the struct's size is {size}; set it to its sizeof ({known} in this library)"
@@ -179,24 +178,24 @@ pub(crate) unsafe fn fill<T>(to: *mut T, look: impl FnOnce() -> Outcome<T>) -> S
     })
 }
 
-/// An address of the device's as C knows it.
+/// Returns a device address as a pointer of C.
 #[inline]
 pub(crate) fn pointer(address: u64) -> *mut c_void {
     ptr::without_provenance_mut(address as usize)
 }
 
-/// A stream of the allocator's as C knows it.
+/// Returns an allocator's stream as a handle of C.
 pub(crate) fn handle(stream: StreamId) -> Stream {
     ptr::with_exposed_provenance_mut(stream.0 as usize)
 }
 
-/// A stream as the allocator knows it.
+/// Returns C's stream as the allocator's.
 #[inline]
 pub(crate) fn stream(handle: Stream) -> Outcome<StreamId> {
     match handle.addr() {
         STREAM_LEGACY => Ok(StreamId::DEFAULT),
         STREAM_PER_THREAD => Err(per_thread()),
-        // Its provenance is exposed: the driver makes a pointer of the number again.
+        // Its provenance is exposed: the driver converts the number back to a pointer.
         _ => Ok(StreamId(handle.expose_provenance() as u64)),
     }
 }
@@ -208,10 +207,10 @@ fn per_thread() -> Failure {
     Failure::new(Status::InvalidStream, text)
 }
 
-/// What C wants its callbacks to be called with.
+/// The user pointer of C's callbacks.
 pub(crate) struct User(*mut c_void);
 
-// SAFETY: the library does not follow it; the header says that callbacks are called by any thread.
+// SAFETY: the library does not dereference the pointer; the header says that any thread calls callbacks.
 unsafe impl Send for User {}
 // SAFETY: as above.
 unsafe impl Sync for User {}

@@ -1,4 +1,4 @@
-//! Statistics and fragmentation: as structs that may grow, and as JSON.
+//! Statistics and fragmentation: as structs that may grow in later versions, and as JSON.
 
 use crate::boundary::{call, fill, optional_out, out_param, write_text};
 use crate::ids::AllocatorId;
@@ -36,8 +36,8 @@ pub struct StatByPool {
     pub large_pool: Stat,
 }
 
-/// Makes the struct of C, each of whose fields is a figure of the allocator's. To add a statistic for C, add it at the end with the figure that it
-/// is. `tests/library/header.rs` makes the struct in the header of the same lines.
+/// Makes the struct of C, each of whose fields is a figure of the allocator's. To add a statistic for C, add a field at
+/// the end with its figure. `tests/library/header.rs` makes the struct in the header from the same lines.
 macro_rules! figures {
     (
         $(#[$about:meta])*
@@ -58,7 +58,7 @@ macro_rules! figures {
             }
         }
 
-        /// The figures that C gets.
+        /// The figures in the struct of C.
         #[cfg(test)]
         const FIGURES: &[&[&str]] = &[ $( &[ $(stringify!($figure)),+ ], )* ];
     };
@@ -315,11 +315,11 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
     Ok(stats.into())
 }
 
-/// Returns the figures by their names, except where `seam_stats` has others.
+/// Returns the figures by their names, except those that `seam_stats` renames.
 fn json_of(figures: &Figures) -> Outcome<Map<String, Value>> {
     let failed = |error| Failure::new(Status::Internal, error);
     let Value::Object(mut stats) = serde_json::to_value(figures).map_err(failed)? else { return Ok(Map::new()) };
-    // The options have it.
+    // The options include it.
     stats.remove("max_split_size");
     let kept = stats.remove("spill_kept_bytes");
     if let (Some(Value::Object(spills)), Some(kept)) = (stats.get_mut("spills"), kept) {
@@ -332,7 +332,7 @@ fn json_of(figures: &Figures) -> Outcome<Map<String, Value>> {
     Ok(stats)
 }
 
-/// Groups of figures whose names stand beside those of all others.
+/// Groups of figures whose fields have names of their own.
 const RENAMED: [(&str, &[(&str, &str)]); 2] = [
     (
         "waits",
@@ -358,7 +358,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Figures that JSON has, or Rust alone, and the struct of C has not: `guard.*` too.
+    /// Figures in JSON, or in Rust alone, that the struct of C lacks; `guard.*` too.
     const NOT_IN_C: [&str; 7] = [
         "strategy",
         "instead_of",
@@ -369,7 +369,7 @@ mod tests {
         "stalls.by_us",
     ];
 
-    /// The names of figures, those of groups behind the group's.
+    /// Returns the names of figures, those of groups behind the group's name.
     fn names(stats: &Map<String, Value>) -> BTreeSet<String> {
         let of = |(name, value): (&String, &Value)| match value {
             Value::Object(group) if !group.contains_key("current") && !group.contains_key("all") => {
@@ -380,7 +380,8 @@ mod tests {
         stats.iter().flat_map(of).collect()
     }
 
-    /// A new statistic is in the JSON by itself. Here it is missing until the struct of C has it, or the list above.
+    /// A new statistic appears in the JSON automatically. The test fails until the struct of C has it, or the list
+    /// above.
     #[test]
     fn every_figure_is_in_the_struct_of_c() {
         let Value::Object(all) = serde_json::to_value(Figures::default()).unwrap() else { panic!("no object") };

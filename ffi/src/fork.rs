@@ -1,8 +1,8 @@
-//! A child process that was forked from one with allocators: it gets errors and touches nothing.
+//! A child process that was forked from one with allocators: its calls return errors and touch nothing.
 //!
-//! Owns: one word that every call looks at first. It is 0 but in a forked child, where the GPU's state belongs to the
-//! parent and locks may be held by threads that do not exist, and while a callback runs under the lock of an allocator: the
-//! filter or the source of a private pool, an observer.
+//! Owns: one word that every call checks first. The word is not 0 in a forked child, where the GPU's state belongs to
+//! the parent and locks may be held by threads that do not exist, and while a callback runs under the lock of an
+//! allocator: the filter or the source of a private pool, an observer.
 
 use crate::status::{Failure, Outcome, Status};
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The bit that says that this process is a forked child.
 const FORKED: usize = 1;
-/// What a running callback adds.
+/// The value that a running callback adds.
 const CALLBACK: usize = 2;
 
 static ATTENTION: AtomicUsize = AtomicUsize::new(0);
@@ -20,7 +20,7 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Lets a call in. No lock is taken, and no system call made.
+/// Admits a call, or returns an error. Takes no lock, and makes no system call.
 #[inline]
 pub(crate) fn admit() -> Outcome<()> {
     if ATTENTION.load(Ordering::Relaxed) == 0 { Ok(()) } else { admit_with_care() }
@@ -41,13 +41,13 @@ fn admit_with_care() -> Outcome<()> {
     Ok(())
 }
 
-/// Whether this process was forked from one that had called [`notice_forks`].
+/// Returns whether this process was forked from one that had called [`notice_forks`].
 pub(crate) fn is_child() -> bool {
     ATTENTION.load(Ordering::Relaxed) & FORKED != 0
 }
 
-/// From now on a forked child knows that it is one. Before the first allocator there is nothing to protect, so that a
-/// child forked until then may use the library itself.
+/// Makes later forked children know that they are children. Before the first allocator there is nothing to protect, so
+/// that a child forked until then may use the library itself.
 pub(crate) fn notice_forks() -> Outcome<()> {
     static REGISTERED: OnceLock<i32> = OnceLock::new();
     match REGISTERED.get_or_init(register_once) {
@@ -61,8 +61,8 @@ fn register_once() -> i32 {
     extern "C" fn in_child() {
         ATTENTION.fetch_or(FORKED, Ordering::Relaxed);
     }
-    // SAFETY: the function lives as long as the library, which libc knows to be the one that registers it; it changes one
-    // word, as a handler in a child may.
+    // SAFETY: the function lives as long as the library, which libc knows as the registering one; it changes one word,
+    // as a handler in a child may.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) }
 }
 
@@ -74,7 +74,7 @@ fn register_once() -> i32 {
 /// Runs the filter or the source of a private pool, or an observer. Calls of the library from it, on this thread, are
 /// refused.
 pub(crate) fn in_callback<T>(callback: impl FnOnce() -> T) -> T {
-    /// And whether another is running on this thread.
+    /// Whether another callback runs on this thread.
     struct Leave(bool);
     impl Drop for Leave {
         fn drop(&mut self) {

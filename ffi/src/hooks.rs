@@ -1,6 +1,6 @@
 //! The optional hooks of PyTorch's pluggable allocator, beside `seamalloc_malloc` and `seamalloc_free`.
 //!
-//! They answer nothing: what fails becomes the last error of the thread, and a message.
+//! The hooks return nothing: a failure becomes the last error of the thread, and a message.
 
 use crate::boundary::{self, call};
 use crate::ids::{Pool, Stream};
@@ -9,7 +9,7 @@ use crate::status::{Outcome, Status};
 use seamalloc::{Error, Route};
 use std::ffi::{c_int, c_void};
 
-/// Runs a hook. `device` is named in the message.
+/// Runs a hook. Messages name `device`.
 fn hook(device: c_int, body: impl FnOnce() -> Outcome<()>) {
     let status = call(body);
     if status != Status::Ok {

@@ -1,7 +1,7 @@
-//! An allocator's thread, which looks every few seconds: it warns of waits that stay pending, and gives an idle program's memory back
-//! (`idle_release_s`).
+//! An allocator's thread, which checks every few seconds: it warns of waits that stay pending, and gives an idle
+//! program's memory back (`idle_release_s`).
 //!
-//! Owns: how often it looks, and when it ends. [`IdleRelease`] decides what goes back.
+//! Owns: how often the thread checks, and when it ends. [`IdleRelease`] decides which memory goes back.
 
 use crate::ids::AllocatorId;
 use crate::instance::Instance;
@@ -14,9 +14,9 @@ use seamalloc::{Error, IdleRelease, StrategyKind, StreamSharing};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A look reads statistics under the lock: a few microseconds.
+/// The time between two checks. A check reads statistics under the lock: a few microseconds.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// The time between looks where only pending waits are looked for.
+/// The time between two checks for pending waits alone.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 /// How long a wait is pending before a warning. A rank that evaluates or saves alone makes others wait for some seconds.
 const PENDING: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ const PENDING: Duration = Duration::from_secs(30);
 pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
     let config = instance.allocator.config();
     let after_s = config.idle_release_s;
-    // No other strategy has a wait to warn of.
+    // No other strategy has waits to warn of.
     let waits = config.strategy == StrategyKind::Stitch && config.sharing == StreamSharing::Wait;
     let id = registry::add(instance)?;
     live::serve_if_asked();
@@ -53,7 +53,7 @@ fn watch(id: AllocatorId, after_s: Option<u64>, between: Duration, pending: Dura
             });
             match looked {
                 Ok(_) => {}
-                // The end of the process, or of the device's context: there is nothing left to look at.
+                // The process, or the device's context, has ended: there is nothing left to check.
                 Err(Error::Driver(error)) => {
                     tracing::debug!(%error, "an allocator is watched no more");
                     return;
@@ -107,7 +107,7 @@ mod tests {
         gpu.hold(StreamId(0x10));
         allocator.free(address).unwrap();
         assert_eq!(allocator.allocate(8 << 20, StreamId(0x20)), Ok(address));
-        // In place of the thread of `add`, which looks less often.
+        // This thread takes the place of that of `add`, which checks less often.
         watch(id, None, Duration::from_millis(5), Duration::from_millis(20));
         thread::sleep(Duration::from_secs(60));
     }

@@ -1,4 +1,4 @@
-//! What is behind a handle: an allocator, the device that it is on, and its recorder.
+//! The object behind a handle: an allocator, its device, and its recorder.
 
 use crate::boundary::pointer;
 use crate::log;
@@ -14,46 +14,46 @@ use seamalloc_trace::{FlightDump, Recorder};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many events the recorders of new allocators keep. 0: they have none.
+/// How many events the recorders of new allocators keep; 0 if they have none.
 static RECORDED: AtomicUsize = AtomicUsize::new(0);
 
-/// A stream without work of a device that needs none to be made: a handle that no program has.
+/// A stream without work, for a device on which streams need not be made: a handle that no program has.
 const WITHOUT_WORK: StreamId = StreamId(u64::MAX - 1);
 
-/// An allocator and what belongs to it.
+/// An allocator and its parts.
 pub(crate) struct Instance {
     pub(crate) allocator: Allocator,
-    /// The device's number in snapshots: that of `cuda:1` is 1, that of a simulated one 0.
+    /// The device's number in snapshots: 1 for `cuda:1`, 0 for a simulated one.
     pub(crate) ordinal: u32,
-    /// The device as it was named.
+    /// The device's name, as it was given.
     pub(crate) device: String,
-    /// While free memory is lent between processes. It ends before the allocator.
+    /// The membership while free memory is lent between processes. It ends before the allocator.
     #[cfg(unix)]
     pub(crate) membership: Mutex<Option<Membership>>,
     /// Writes the flight recorder when a request is refused.
     pub(crate) dump: FlightDump,
-    /// Records what happens, where that was asked for.
+    /// Records events, if requested.
     pub(crate) recorder: Mutex<Option<Recorder>>,
     /// A callback of C's that observes it. The recorder is the allocator's first observer.
     pub(crate) callback: Mutex<Option<ObserverId>>,
-    /// The stream, without work, that memory is for which the CPU uses too. Of a GPU's memory there is none.
+    /// The stream, without work, of memory that the CPU uses too; `None` for a GPU's memory.
     pub(crate) own: Option<StreamId>,
-    /// Whether the memory is page-locked: no stream has it alone.
+    /// Whether the memory is page-locked, so that it belongs to no single stream.
     pub(crate) is_pinned: bool,
-    /// Whether it cannot be destroyed.
+    /// Whether the allocator cannot be destroyed.
     pub(crate) is_permanent: bool,
 }
 
 impl Instance {
-    /// An allocator on a device: `sim:h200,capacity=80GiB`, `host:4GiB`, `cuda:0`.
+    /// Opens an allocator on a device: `sim:h200,capacity=80GiB`, `host:4GiB`, `cuda:0`.
     pub(crate) fn open(device: &str, options: &str) -> Outcome<Box<Self>> {
         log::start(Config::parse(options).is_ok_and(|config| config.guard.is_on()));
-        // First, so that a misspelt option opens no device.
+        // Options are read first, so that a misspelt one opens no device.
         let config = Config::parse(options)?;
         let named = Device::parse(device)?;
         let (ordinal, is_pinned) = (named.ordinal(), named.is_pinned());
         let config = if is_pinned { config.for_host_pool()? } else { config };
-        // SAFETY: the header has the program vouch for its streams.
+        // SAFETY: the header requires that the program vouches for its streams.
         let opened = unsafe { named.open_trusting() }?;
         let own = match named {
             Device::Sim(_) | Device::Host(_) => config.check_for_host_pool().is_ok().then_some(WITHOUT_WORK),
@@ -85,7 +85,7 @@ impl Instance {
         }))
     }
 
-    /// Allocators that are opened from now on record from the beginning.
+    /// Makes allocators that are opened later record from their beginning.
     pub(crate) fn record_new(max_entries: usize) {
         RECORDED.store(max_entries, Ordering::Relaxed);
     }
@@ -96,19 +96,19 @@ impl Instance {
         self.dump = FlightDump::of(&self.allocator.config(), ordinal);
     }
 
-    /// Passes a result on; of a refused request the flight recorder is written, where that was asked for.
+    /// Returns a result unchanged; after a refused request, the flight recorder is written, if requested.
     #[inline]
     pub(crate) fn served<T>(&self, result: seamalloc::Result<T>) -> seamalloc::Result<T> {
         result.inspect_err(|error| self.dump.refused(&self.allocator, error))
     }
 
-    /// Passes the address of what was allocated on to C.
+    /// Returns the address of an allocation to C.
     #[inline]
     pub(crate) fn served_at(&self, result: seamalloc::Result<u64>) -> Outcome<*mut c_void> {
         Ok(pointer(self.served(result)?))
     }
 
-    /// Logs what it has done so far.
+    /// Logs the allocator's figures so far.
     pub(crate) fn log_summary(&self) {
         let stats = self.allocator.stats();
         tracing::info!(

@@ -1,6 +1,6 @@
 //! Memory that is lent between processes (the option `broker`).
 //!
-//! Owns: which allocator answers the broker, by its handle, and how long.
+//! Owns: which allocator answers the broker, by its handle, and for how long.
 
 use crate::ids::AllocatorId;
 use crate::registry;
@@ -16,7 +16,8 @@ impl Member for Handle {
     }
 }
 
-/// Lets an allocator take part, if its options name a broker. What fails is logged: without a broker everything is as before.
+/// Makes an allocator a member, if its options name a broker. A failure is only logged: the allocator works without a
+/// broker.
 pub(crate) fn take_part(id: AllocatorId) {
     let Ok(instance) = registry::borrow(id) else { return };
     let Some(terms) = Terms::of(&instance.allocator) else { return };

@@ -1,4 +1,4 @@
-//! `libseamalloc`: seamalloc for C, and for whatever loads C libraries. `seamalloc.h` is generated from this crate.
+//! `libseamalloc`: seamalloc for C, and for programs that load C libraries. `seamalloc.h` is generated from this crate.
 //!
 //! ```text
 //! pluggable.rs       seamalloc_malloc and seamalloc_free: PyTorch's pluggable signature
@@ -27,10 +27,10 @@
 //! ids.rs             what C names things by
 //! ```
 //!
-//! A file imports only files that stand below it in this list.
+//! A file imports only files below it in this list.
 //!
-//! No panic leaves a function, no pointer is followed before it is compared with NULL, and what a caller holds of an
-//! allocator is a number that is never given twice.
+//! No panic leaves a function, no pointer is followed before it is compared with NULL, and a caller's handle of an
+//! allocator is a number that is never used twice.
 
 #![allow(clippy::missing_safety_doc, reason = "the header says once what all functions ask of their callers")]
 

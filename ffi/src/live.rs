@@ -1,6 +1,7 @@
-//! What the allocators of the process do, told to other processes of its user, and as metrics; and the flight recorder in files.
+//! Statistics of the process's allocators for other processes of its user, and as metrics; and the flight recorder in
+//! files.
 //!
-//! Owns: the one server of the process, and what the environment variable SEAMALLOC_SERVE asks for.
+//! Owns: the one server of the process, and the meaning of the environment variable SEAMALLOC_SERVE.
 
 use crate::boundary::{call, file, write_text};
 use crate::ids::AllocatorId;
@@ -12,11 +13,11 @@ use seamalloc_live::Server;
 use seamalloc_live::{Source, prometheus, samples_of};
 use std::ffi::c_char;
 
-/// `1` asks for the process's own socket, `0` for none; anything else is the name of one.
+/// The variable: `1` stands for the process's own socket, `0` for none; any other value is a socket's name.
 #[cfg(unix)]
 const VARIABLE: &str = "SEAMALLOC_SERVE";
 
-/// All allocators that have a handle, by its lower half.
+/// All allocators with a handle, by its lower half.
 struct Handles;
 
 impl Source for Handles {
@@ -77,7 +78,7 @@ static SERVER: parking_lot::Mutex<Option<Server>> = parking_lot::Mutex::new(None
 
 #[cfg(unix)]
 fn serve(path: Option<&std::path::Path>) -> Outcome<()> {
-    // A child forked while the socket is made is refused, and leaves it alone.
+    // A child that is forked while the socket is made is refused, and does not remove it.
     crate::fork::notice_forks()?;
     let mut server = SERVER.lock();
     if server.is_none() {
@@ -96,11 +97,11 @@ fn serve(_: Option<&std::path::Path>) -> Outcome<()> {
     Err(Failure::new(Status::File, "statistics are served over Unix sockets, which this system has not"))
 }
 
-/// Has the socket removed when the process ends.
+/// Registers the removal of the socket at the process's end.
 #[cfg(unix)]
 fn remove_at_exit() {
     extern "C" fn stop() {
-        // Where another thread holds it at this moment, the socket stays: `seamalloc top` removes it.
+        // If another thread holds the lock at this moment, the socket stays: `seamalloc top` removes it.
         if let Some(mut server) = SERVER.try_lock() {
             drop(server.take());
         }
@@ -112,7 +113,8 @@ fn remove_at_exit() {
     });
 }
 
-/// Serves, if the environment asks for it. What fails is a line on standard error: whoever set the variable wants to know.
+/// Serves, if the environment variable is set. A failure is a line on standard error, for the user who set the
+/// variable.
 pub(crate) fn serve_if_asked() {
     #[cfg(unix)]
     {
@@ -123,7 +125,7 @@ pub(crate) fn serve_if_asked() {
             let Some(asked) = asked else { return };
             let path = (asked != "1").then(|| std::path::Path::new(&asked));
             if let Err(failure) = serve(path) {
-                // Where standard error is closed there is nobody to tell.
+                // A closed standard error is ignored.
                 drop(writeln!(std::io::stderr(), "seamalloc: {VARIABLE}: {}", failure.text));
             }
         });

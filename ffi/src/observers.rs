@@ -1,6 +1,6 @@
 //! A callback of C's as an observer of an allocator.
 //!
-//! Owns: what it is told of an event.
+//! Owns: the conversion of an event for it.
 
 use crate::boundary::{User, handle};
 use crate::fork::in_callback;
@@ -46,7 +46,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Returns the number of what happened; `None` for what this header has no number for.
+    /// Returns the number of an action; `None` if this header has no number for it.
     fn of(action: What) -> Option<Self> {
         Some(match action {
             What::Alloc => Self::Alloc,
@@ -90,7 +90,7 @@ pub struct Event {
 /// of this library (`SEAM_STATUS_REENTRANT`), and return (no exception, no longjmp).
 pub type ObserverCallback = Option<unsafe extern "C" fn(event: *const Event, user: *mut c_void)>;
 
-/// A callback of C's and what it is called with.
+/// A callback of C's and its user pointer.
 pub(crate) struct Callback {
     pub(crate) function: unsafe extern "C" fn(event: *const Event, user: *mut c_void),
     pub(crate) user: User,
@@ -107,7 +107,7 @@ impl Observer for Callback {
             stream: handle(event.stream),
             pool: event.pool.into(),
         };
-        // SAFETY: the caller of `seam_observe` promised that it may be called like this until it is replaced.
+        // SAFETY: the caller of `seam_observe` promised that this call is allowed until the callback is replaced.
         in_callback(|| unsafe { (self.function)(&raw const event, self.user.get()) });
     }
 }

@@ -13,7 +13,7 @@ use std::ffi::c_void;
 pub extern "C" fn seam_observe(allocator: AllocatorId, observer: ObserverCallback, user: *mut c_void) -> Status {
     call(|| {
         let instance = borrow(allocator)?;
-        // Whoever else changes it waits.
+        // Other threads that change the callback wait.
         let mut known = instance.callback.lock();
         let user = User::new(user);
         let added = match observer {

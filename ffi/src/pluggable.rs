@@ -1,8 +1,8 @@
 //! The pair of functions that PyTorch and others load: `torch.cuda.memory.CUDAPluggableAllocator("libseamalloc.so",
 //! "seamalloc_malloc", "seamalloc_free")`.
 //!
-//! Owns: one allocator for each device, made from the environment on the first use, and the words for those who cannot
-//! be answered with a status.
+//! Owns: one allocator for each device, made from the environment on the first use, and the messages for callers that
+//! receive no status.
 
 use crate::allocator::{allocate, free_on};
 use crate::boundary::{User, call, out_param, text};
@@ -22,28 +22,28 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// More than any machine has.
+/// The most devices, more than any machine has.
 const MAX_DEVICES: usize = 64;
-/// The allocators' options.
+/// The variable with the allocators' options.
 const OPTIONS_VARIABLE: &str = "SEAMALLOC_CONF";
-/// The value of the option `guard`, and whatever options follow it: 1 switches guard mode on.
+/// The variable with the value of the option `guard`, and further options behind it: 1 switches guard mode on.
 const GUARD_VARIABLE: &str = "SEAMALLOC_GUARD";
-/// A simulated device instead of CUDA's.
+/// The variable with a simulated device, in place of CUDA's.
 const DEVICE_VARIABLE: &str = "SEAMALLOC_DEVICE";
 
 /// The allocator of one device.
 type Plugged = (AllocatorId, &'static Instance);
 
-/// A device's allocator, once it was asked for.
+/// A device's allocator, once it was used.
 struct Device {
     opened: OnceLock<Plugged>,
-    /// Held while it is opened. What is wrong with the options, if they cannot be read: that stays so. Other failures may
+    /// Held while the allocator is opened. Has the error of invalid options, which is permanent. Other failures may
     /// pass, such as that of a device whose memory others use up.
     refused: Mutex<Option<(Status, String)>>,
     reported: AtomicBool,
 }
 
-/// What SEAMALLOC_CONF is put behind.
+/// The options in front of those of SEAMALLOC_CONF.
 static DEFAULTS: Mutex<String> = Mutex::new(String::new());
 
 static DEVICES: [Device; MAX_DEVICES] =
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn seam_plugged_defaults(options: *const c_char) -> Status
         // SAFETY: as for every function (see the header).
         let options = unsafe { text(options, "options") }?;
         Config::parse(options)?;
-        // Before the defaults, which are locked by who opens a device.
+        // The check comes before the lock of the defaults, which is taken while a device is opened.
         let refused = DEVICES.iter().any(|device| device.refused.lock().is_some());
         let mut defaults = DEFAULTS.lock();
         if refused || DEVICES.iter().any(|device| device.opened.get().is_some()) {
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn seam_plugged_defaults(options: *const c_char) -> Status
     })
 }
 
-/// The allocators that were made so far.
+/// Returns the allocators that were made so far.
 pub(crate) fn opened() -> impl Iterator<Item = &'static Instance> {
     DEVICES.iter().filter_map(|device| device.opened.get()).map(|plugged| plugged.1)
 }
@@ -133,7 +133,8 @@ pub(crate) fn plugged(device: c_int) -> Outcome<Plugged> {
 
 #[cold]
 fn open_first(slot: &Device, device: c_int) -> Outcome<Plugged> {
-    // Before the lock: in a child that is forked while another thread holds it, every call fails without it.
+    // Forks are noticed before the lock is taken: every call fails in a child that is forked while another thread holds
+    // the lock.
     fork::notice_forks()?;
     let mut refused = slot.refused.lock();
     if let Some(opened) = slot.opened.get() {
@@ -158,7 +159,7 @@ fn no_device(device: c_int) -> Failure {
     Failure::argument(format_args!("{device} is no device; expected 0 to {}", MAX_DEVICES - 1))
 }
 
-/// The options of every device: the environment's behind the program's.
+/// Returns the options of every device: the environment's behind the program's.
 fn options() -> Outcome<String> {
     let guard = variable(GUARD_VARIABLE)?.map(|value| format!("guard:{value}"));
     let parts = [Some(DEFAULTS.lock().clone()), guard, variable(OPTIONS_VARIABLE)?];
@@ -166,7 +167,7 @@ fn options() -> Outcome<String> {
     Ok(given.join(","))
 }
 
-/// Whether a name is that of a device that every machine has.
+/// Returns whether a name is that of a device that needs no GPU.
 fn is_no_gpu(name: &str) -> bool {
     name.starts_with("sim") || name.starts_with("host")
 }
@@ -197,7 +198,7 @@ fn open(device: c_int) -> Outcome<Plugged> {
     borrow_forever(idle::add(instance)?)
 }
 
-/// An environment variable; one that is empty is as good as none.
+/// Returns an environment variable; an empty one counts as none.
 fn variable(name: &str) -> Outcome<Option<String>> {
     let text = env::var_os(name).map(OsString::into_string).transpose();
     let text = text.map_err(|_| Failure::new(Status::Options, format_args!("{name} is not UTF-8")))?;
@@ -248,13 +249,13 @@ pub extern "C" fn seam_set_message_handler(handler: MessageHandler, user: *mut c
     })
 }
 
-/// Says what the last error of the thread is, and once only that a device has no allocator.
+/// Reports the last error of the thread; that a device has no allocator is reported only once.
 #[cold]
 pub(crate) fn report(status: Status, device: c_int) {
     thread_local! {
         static REPORTING: Cell<bool> = const { Cell::new(false) };
     }
-    // A thread that does not exist here may have held what is needed to say anything.
+    // A thread that does not exist in the child may have held the locks of standard error.
     if fork::is_child() {
         return;
     }
@@ -265,7 +266,7 @@ pub(crate) fn report(status: Status, device: c_int) {
     {
         return;
     }
-    // A handler that fails with the same functions would be told of that for ever.
+    // A handler that calls the failing functions again would be called without end.
     if REPORTING.try_with(|reporting| reporting.replace(true)).unwrap_or(true) {
         return;
     }
@@ -280,7 +281,7 @@ pub(crate) fn report(status: Status, device: c_int) {
             // SAFETY: the caller of `seam_set_message_handler` promised that it may be called like this.
             unsafe { handler(status, text.as_ptr(), user) };
         }
-        // Where standard error is closed there is nobody to tell.
+        // A closed standard error is ignored.
         None => drop(writeln!(io::stderr(), "seamalloc, device {device}: {}", last_text().to_string_lossy())),
     }
     let _ = REPORTING.try_with(|reporting| reporting.set(false));

@@ -115,7 +115,7 @@ pub extern "C" fn seam_pool_begin_filter(
         let filter = filter.ok_or_else(|| Failure::argument("filter is NULL"))?;
         let user = User::new(user);
         let covers = move |stream: seamalloc::driver::StreamId| {
-            // SAFETY: the caller promised that it may be called like this until the route's end.
+            // SAFETY: the caller promised that this call is allowed until the route's end.
             in_callback(|| unsafe { filter(boundary::handle(stream), user.get()) })
         };
         begin(allocator, pool, Route::when(covers), flags)

@@ -1,4 +1,4 @@
-//! Snapshots and traces, to files, and what could have been made of those that are there.
+//! Snapshots and traces in files, and the analysis of existing files.
 
 use crate::boundary::{call, file, text, write_text};
 use crate::ids::AllocatorId;
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn seam_snapshot(allocator: AllocatorId, path: *const c_ch
 pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) -> Status {
     call(|| {
         let instance = borrow(allocator)?;
-        // Both change together, whoever else starts or stops at this moment.
+        // Both change under the lock, also if another thread starts or stops at this moment.
         let mut recorder = instance.recorder.lock();
         let (reader, observer) = Recorder::new(max_entries);
         *recorder = Some(reader);
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const 
         let recorder =
             recorder.ok_or_else(|| Failure::argument("nothing is recorded: call seam_record_start first"))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        // Before the history, which then knows of every block that the snapshot has and that was freed since.
+        // The snapshot comes before the history, which then has the frees of all its blocks since.
         let held = instance.allocator.reports().snapshot();
         Ok(write_path(&recorder.to_trace(&name, Some(&held))?, path)?)
     })
@@ -132,7 +132,8 @@ pub unsafe extern "C" fn seam_whatif_json(
     unsafe { write_text(buffer, capacity, length, look) }
 }
 
-/// The strategy that options name, or all of them: one is named where it is the same over any other.
+/// Returns the strategy that options name, or all: an option counts as naming one if it gives the same strategy over
+/// any other.
 fn strategies(options: &str) -> Outcome<Vec<StrategyKind>> {
     let over = |kind| Ok::<_, Failure>(Config::with_strategy(kind).overlaid(options)?.strategy);
     let named = over(StrategyKind::Caching)?;

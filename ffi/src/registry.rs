@@ -1,8 +1,8 @@
 //! Handles: numbers that C holds instead of pointers.
 //!
-//! Owns: the table of live instances, and what a handle says: an index and a generation. A generation is given once, so a
-//! stale handle finds its slot taken by another or by nobody. A call enters and leaves with one atomic operation each, and
-//! takes no lock (`slots.rs`).
+//! Owns: the table of live instances, and the parts of a handle: an index and a generation. A generation is used once,
+//! so a stale handle finds its slot empty or with another generation. A call enters and leaves with one atomic
+//! operation each, and takes no lock (`slots.rs`).
 
 use crate::fork;
 use crate::ids::AllocatorId;
@@ -14,21 +14,21 @@ use parking_lot::Mutex;
 use std::ops::Deref;
 use std::ptr;
 
-/// The most instances that may live at once: two for each device of the largest machines many times over, in 16 KiB.
+/// The most live instances: many times two for each device of the largest machines, in 16 KiB.
 const SLOTS: usize = 1024;
-/// The bits of a handle that are its index.
+/// The bits of a handle with its index.
 const INDEX: u64 = u32::MAX as u64;
 const GENERATION_SHIFT: u32 = 32;
 
 static TABLE: [Slot<Instance>; SLOTS] =
     [const { Slot { state: AtomicU64::new(NEVER_USED), value: AtomicPtr::new(ptr::null_mut()) } }; SLOTS];
-/// Of each slot: its instance, if that is never destroyed. Calls then need not count themselves, which would be a write to one
-/// place by all threads.
+/// The instance of each slot, if it is never destroyed. Calls on it are not counted, since counting would make all
+/// threads write to one place.
 static PERMANENT: [AtomicPtr<Instance>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
-/// Held while a slot is filled, so that no two instances get the same.
+/// Held while a slot is filled, so that no two instances get the same slot.
 static FILLING: Mutex<()> = Mutex::new(());
 
-/// An instance in use: it is not dropped before this is.
+/// An instance in use: it is not dropped before this value is.
 pub(crate) enum Use {
     Counted(slots::Use<'static, Instance>),
     Permanent(&'static Instance),
@@ -75,12 +75,12 @@ pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
     }
 }
 
-/// The instance of a handle.
+/// Returns the instance of a handle.
 #[inline]
 pub(crate) fn borrow(id: AllocatorId) -> Outcome<Use> {
     let index = (id & INDEX) as usize;
     let (Some(slot), Some(permanent)) = (TABLE.get(index), PERMANENT.get(index)) else { return Err(stale(id)) };
-    // SAFETY: it is NULL, or what `borrow_forever` put there, which is never dropped.
+    // SAFETY: the pointer is NULL, or was stored by `borrow_forever`, whose instance is never dropped.
     if let Some(instance) = unsafe { permanent.load(Ordering::Acquire).as_ref() }
         && slot.is_open_to(generation(id))
     {
@@ -89,7 +89,7 @@ pub(crate) fn borrow(id: AllocatorId) -> Outcome<Use> {
     slot.enter(generation(id)).map(Use::Counted).ok_or_else(|| stale(id))
 }
 
-/// Calls `look` for each instance, with the index that its handle has.
+/// Calls `look` for each instance, with the index of its handle.
 pub(crate) fn each(mut look: impl FnMut(u32, &Instance)) {
     for (index, slot) in (0..).zip(&TABLE) {
         let generation = slot.generation();
@@ -101,7 +101,7 @@ pub(crate) fn each(mut look: impl FnMut(u32, &Instance)) {
     }
 }
 
-/// The instance of a handle that is never destroyed, and its handle.
+/// Makes the instance of a handle permanent. Returns its handle and the instance.
 pub(crate) fn borrow_forever(id: AllocatorId) -> Outcome<(AllocatorId, &'static Instance)> {
     let instance = match borrow(id)? {
         Use::Permanent(instance) => instance,
@@ -113,8 +113,8 @@ pub(crate) fn borrow_forever(id: AllocatorId) -> Outcome<(AllocatorId, &'static 
     Ok((id, instance))
 }
 
-/// Takes a handle back: from now on it is refused. The instance is dropped by the last call that is using it, which is
-/// this one if no other thread is in one.
+/// Invalidates a handle. The instance is dropped by the last call that uses it, which is this one if no other thread is
+/// in a call.
 pub(crate) fn remove(id: AllocatorId) -> Outcome<()> {
     let instance = borrow(id)?;
     if instance.is_permanent {
@@ -122,7 +122,7 @@ pub(crate) fn remove(id: AllocatorId) -> Outcome<()> {
         return Err(Failure::new(Status::InvalidHandle, text));
     }
     match instance {
-        // Or another thread has destroyed it at the same moment.
+        // Otherwise another thread has destroyed it at the same moment.
         Use::Counted(instance) if instance.close(generation(id)) => Ok(()),
         _ => Err(stale(id)),
     }

@@ -1,4 +1,4 @@
-//! What an allocator holds, segment by segment, for programs that show it.
+//! The memory of an allocator, segment by segment, for programs that show it.
 
 use crate::boundary::{User, call, handle};
 use crate::ids::{AllocatorId, Pool, Stream};
@@ -81,7 +81,7 @@ pub extern "C" fn seam_visit_segments(allocator: AllocatorId, visitor: SegmentVi
                 is_small: held.small,
                 is_expandable: held.expandable,
             };
-            // SAFETY: the caller promised that it may be called like this.
+            // SAFETY: the caller promised that this call is allowed.
             unsafe { visitor(&raw const segment, blocks.as_ptr(), blocks.len(), user.get()) };
         }
         Ok(())

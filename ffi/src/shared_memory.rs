@@ -1,4 +1,4 @@
-//! Memory of one process in another: CUDA IPC, for stitched memory too. Linux only.
+//! Memory of one process in another process: CUDA IPC, for stitched memory too. Linux only.
 
 use crate::boundary::{call, out_param, pointer};
 use crate::ids::AllocatorId;
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn seam_share(
         };
         (*length, *offset) = (0, 0);
         let instance = borrow(allocator)?;
-        // Nothing is shared before it can be told.
+        // The length is checked before anything is shared.
         *length = instance.allocator.sharing().handle_len(address.addr() as u64)?;
         fits(*length, capacity)?;
         if handle.is_null() {
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn seam_share(
         }
         let shared = instance.allocator.sharing().export(address.addr() as u64)?;
         (*length, *offset) = (shared.handle.len(), shared.offset);
-        // Another thread may have freed the allocation meanwhile, and got a larger one at its address.
+        // Another thread may have freed the allocation meanwhile, and allocated a larger one at its address.
         fits(*length, capacity)?;
         // SAFETY: as above: the buffer is for as many.
         unsafe { handle.cast::<u8>().copy_from_nonoverlapping(shared.handle.as_ptr(), shared.handle.len()) };

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn seam_on_sleep(
             };
             let notice =
                 SleepNotice { size: size_of::<SleepNotice>(), stage, tag: notice.tag.into(), bytes: notice.bytes };
-            // SAFETY: the caller promised that it may be called like this until it is removed.
+            // SAFETY: the caller promised that this call is allowed until the callback is removed.
             unsafe { callback(&raw const notice, user.get()) }
         };
         Ok(borrow(allocator)?.allocator.tags().on_change(callback)?.number())

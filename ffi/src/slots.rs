@@ -1,15 +1,15 @@
-//! A place for one value that any thread may use while another takes it away.
+//! A slot for one value that any thread may use while another removes it.
 //!
-//! Owns: who is using the value at this moment, and that it is dropped when it was closed and its last user has left, and
-//! never before. `tests/schedules.rs` tries every order in which threads may take these steps.
+//! Owns: the count of users, and that the value is dropped once it was closed and its last user has left, and never
+//! before. `tests/schedules.rs` tries every order of the threads' steps.
 //!
-//! A value has a generation, which is given once. A user enters and leaves with one atomic operation each:
+//! A value has a generation, which is used once. A user enters and leaves with one atomic operation each:
 //! ```text
 //! state     | generation: 32 bits | phase: 2 | users: 30 |
 //! phases    Free -> Open (generation + 1) -> Closing -> Emptying -> Free
 //! ```
-//! Users with a stale generation come and go in every phase: they add themselves, see that the generation or the phase is
-//! not theirs, and leave without a look at the value. While it is `Closing`, whoever leaves last empties the slot.
+//! Users with a stale generation may enter in every phase: they add themselves, see another generation or phase, and
+//! leave without reading the value. While the slot is `Closing`, the last user to leave empties it.
 
 use super::primitive::{AtomicPtr, AtomicU64, Ordering};
 use std::ops::Deref;
@@ -19,16 +19,16 @@ const PHASE_SHIFT: u32 = 30;
 const GENERATION_SHIFT: u32 = 32;
 const USERS: u64 = (1 << PHASE_SHIFT) - 1;
 
-/// What becomes of a slot.
+/// The phases of a slot.
 const FREE: u64 = 0;
 const OPEN: u64 = 1;
 const CLOSING: u64 = 2;
 const EMPTYING: u64 = 3;
 
-/// A place for one value.
+/// A slot for one value.
 pub(crate) struct Slot<T> {
     pub(crate) state: AtomicU64,
-    /// Of a `Box`, while the slot is open or closing; NULL otherwise.
+    /// The pointer of a `Box`, while the slot is open or closing; NULL otherwise.
     pub(crate) value: AtomicPtr<T>,
 }
 
@@ -43,13 +43,13 @@ fn phase_in(state: u64) -> u64 {
     state >> PHASE_SHIFT & 3
 }
 
-/// Whether a slot in this state has the value of this generation, and is open.
+/// Returns whether a slot in this state has the value of this generation, and is open.
 fn is_open(state: u64, generation: u64) -> bool {
     state >> PHASE_SHIFT == generation << (GENERATION_SHIFT - PHASE_SHIFT) | OPEN
 }
 
 impl<T> Slot<T> {
-    /// Whether [`Self::fill`] may be called. The last generation is not followed by another: such a slot is used no more.
+    /// Returns whether [`Self::fill`] may be called. No generation follows the last one: its slot is not used again.
     pub(crate) fn is_free(&self) -> bool {
         let state = self.state.load(Ordering::Acquire);
         phase_in(state) == FREE && generation_in(state) != u64::from(u32::MAX)
@@ -57,21 +57,21 @@ impl<T> Slot<T> {
 
     /// Puts a value in, and returns its generation.
     ///
-    /// pre: it is free, and no other thread fills it at this moment.
+    /// pre: the slot is free, and no other thread fills it at this moment.
     pub(crate) fn fill(&self, value: Box<T>) -> u64 {
         self.value.store(Box::into_raw(value), Ordering::Relaxed);
-        // Added, not stored: users with stale generations may be counted at this moment.
+        // The state is added to, not stored: users with stale generations may be counted at this moment.
         let before = self.state.fetch_add((1 << GENERATION_SHIFT) + (OPEN << PHASE_SHIFT), Ordering::Release);
         generation_in(before) + 1
     }
 
-    /// Returns the generation of the value that it has, or had last.
+    /// Returns the generation of the present value, or of the last one.
     pub(crate) fn generation(&self) -> u64 {
         generation_in(self.state.load(Ordering::Acquire))
     }
 
-    /// Returns whether the slot has the value of this generation, and is open. It may be closed at any time, unless somebody
-    /// uses it for ever.
+    /// Returns whether the slot has the value of this generation, and is open. The slot may be closed at any time,
+    /// unless its value is used for ever.
     #[inline]
     pub(crate) fn is_open_to(&self, generation: u64) -> bool {
         is_open(self.state.load(Ordering::Acquire), generation)
@@ -89,18 +89,18 @@ impl<T> Slot<T> {
     }
 }
 
-/// A value in use: it is not dropped before this is.
+/// A value in use: it is not dropped before this guard is.
 pub(crate) struct Use<'a, T> {
     entered: Entered<'a, T>,
     value: NonNull<T>,
 }
 
-/// Someone who is counted among the users of a slot.
+/// A user that is counted in the slot's state.
 struct Entered<'a, T>(&'a Slot<T>);
 
 impl<'a, T> Use<'a, T> {
-    /// Closes the slot: from now on nobody enters, and the last user drops the value. Returns whether this did it, and not
-    /// another thread at the same moment.
+    /// Closes the slot: later users are refused, and the last user drops the value. Returns whether this call closed
+    /// it, and not another thread at the same moment.
     pub(crate) fn close(&self, generation: u64) -> bool {
         let slot = self.entered.0;
         let mut state = slot.state.load(Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl<'a, T> Use<'a, T> {
         false
     }
 
-    /// Returns the value for as long as the slot lives: it is in use from now on, and so is never dropped.
+    /// Returns the value for as long as the slot lives: this use never ends, so the value is never dropped.
     pub(crate) fn for_ever(self) -> &'a T {
         // SAFETY: as in `deref`; this user never leaves.
         let value = unsafe { self.value.as_ref() };
@@ -143,19 +143,19 @@ impl<T> Drop for Entered<'_, T> {
     }
 }
 
-/// Drops the value of a slot that was closing and in use by nobody. Another thread may have been faster.
+/// Drops the value of a slot that was closing and has no users. Another thread may have done so already.
 #[cold]
 fn empty<T>(slot: &Slot<T>, state: u64) {
     let emptying = state + ((EMPTYING - CLOSING) << PHASE_SHIFT);
     if slot.state.compare_exchange(state, emptying, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        // Someone entered meanwhile, and empties it when leaving, or has.
+        // Another user has entered meanwhile, and empties the slot when leaving, or has done so.
         return;
     }
     let value = slot.value.swap(ptr::null_mut(), Ordering::Relaxed);
     slot.state.fetch_sub(EMPTYING << PHASE_SHIFT, Ordering::Release);
     if !value.is_null() {
-        // SAFETY: it was made by `Box::into_raw`; one thread only gets here from a closing slot, nobody uses the value in
-        // this phase, and nobody finds it afterwards.
+        // SAFETY: the pointer was made by `Box::into_raw`; only one thread gets here from a closing slot, nobody uses
+        // the value in this phase, and nobody finds it afterwards.
         drop(unsafe { Box::from_raw(value) });
     }
 }

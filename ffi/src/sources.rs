@@ -1,4 +1,4 @@
-//! Private pools with segments of their own: C functions as their source, and what is asked of such a pool.
+//! Private pools with segments of their own: C functions as their source, and the calls for such a pool.
 
 use crate::answers::bytes_of;
 use crate::boundary::{User, call, has_flag, out_param, pointer, stream};
@@ -14,7 +14,7 @@ use std::ptr;
 /// `no_split`.
 pub const POOL_UNSPLIT: u32 = 2;
 
-/// What functions of a source answer where they did what was asked.
+/// The return value of a source's functions after success.
 const DONE: i32 = Status::Ok as i32;
 
 /// Gives a private pool a segment of `bytes`: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2 MiB.
@@ -39,7 +39,7 @@ struct Functions {
     alloc: unsafe extern "C" fn(usize, *mut *mut c_void, *mut c_void) -> i32,
     free: unsafe extern "C" fn(*mut c_void, usize, *mut c_void) -> i32,
     user: User,
-    /// Last, so that it is called when the others are called no more.
+    /// The last field, so that `end` is called after all other calls.
     _end: End,
 }
 
@@ -49,7 +49,7 @@ struct End(SourceEnd, User);
 impl Drop for End {
     fn drop(&mut self) {
         if let Some(end) = self.0 {
-            // SAFETY: the caller of `seam_pool_open_with` promised that it may be called like this, once.
+            // SAFETY: the caller of `seam_pool_open_with` promised that this one call is allowed.
             in_callback(|| unsafe { end(self.1.get()) });
         }
     }
@@ -58,7 +58,7 @@ impl Drop for End {
 impl SegmentSource for Functions {
     fn malloc(&mut self, size: u64) -> Result<u64, SourceError> {
         let mut address = ptr::null_mut();
-        // SAFETY: the caller of `seam_pool_open_with` promised that it may be called like this until `end` is.
+        // SAFETY: the caller of `seam_pool_open_with` promised that this call is allowed until `end` is called.
         let answer = in_callback(|| unsafe { (self.alloc)(size as usize, &raw mut address, self.user.get()) });
         match answer {
             DONE if !address.is_null() => Ok(address.addr() as u64),

@@ -1,7 +1,7 @@
-//! What functions return, and the last error of each thread.
+//! The status of functions, and the last error of each thread.
 //!
-//! Owns: the numbers of [`Status`], which are never given another meaning, and how an error of the library becomes one. If the
-//! host has no memory for its text, it becomes `SEAM_STATUS_HOST_MEMORY`, whose text is there.
+//! Owns: the numbers of [`Status`], which are never given another meaning, and the conversion of the library's errors.
+//! An error for whose text the host has no memory becomes `SEAM_STATUS_HOST_MEMORY`, whose text is constant.
 
 use seamalloc::driver::OpenError;
 use seamalloc::driver::cuda::CudaOpenError;
@@ -81,23 +81,22 @@ pub enum Status {
     BeyondCapacity = 28,
 }
 
-/// Why a call did not do what was asked. As large as a pointer, so that the result of a call that succeeds stays in
-/// registers.
+/// The error of a call. As large as a pointer, so that the result of a call that succeeds stays in registers.
 ///
-/// The box is one of an array: a list of one becomes it, and a list can be asked for in a way that may fail.
+/// The box is one of an array: a list of one element is converted to it, and a list can be allocated fallibly.
 #[derive(Debug)]
 pub(crate) struct Failure(Option<Box<[Reason; 1]>>);
 
-/// The reason of a failure for which the host has no memory, or which says that it has none.
+/// The reason of a failure for which the host has no memory, and of `HostMemory` itself.
 static HOST_MEMORY: Reason = Reason { status: Status::HostMemory, text: String::new(), driver_status: 0 };
-/// What it says.
+/// The text of `HOST_MEMORY`.
 const HOST_MEMORY_TEXT: &CStr = c"the host has too little memory for the tables of the allocator";
 
 #[derive(Debug)]
 pub(crate) struct Reason {
     pub(crate) status: Status,
     pub(crate) text: String,
-    /// The driver's own status, 0 where no driver call failed.
+    /// The driver's own status, 0 if no driver call failed.
     driver_status: u32,
 }
 
@@ -113,7 +112,7 @@ impl Failure {
         Self(reason.and_then(boxed))
     }
 
-    /// Puts words before the text.
+    /// Puts words in front of the text.
     pub(crate) fn prefix(self, words: impl fmt::Display) -> Self {
         match self.0 {
             Some(reason) => {
@@ -137,11 +136,11 @@ fn boxed<T>(value: T) -> Option<Box<[T; 1]>> {
     one.try_into().ok()
 }
 
-/// A text that grows only where the host has memory.
+/// A text that grows only if the host has memory.
 struct Text(String);
 
 impl Text {
-    /// Returns what somebody says, without any NUL, which would end it for C, and with room for one at its end.
+    /// Returns the text of a value, without any NUL, which would end it for C, and with room for one at its end.
     fn of(said: impl fmt::Display) -> Option<String> {
         let mut text = Self(String::new());
         text.write_fmt(format_args!("{said}")).ok()?;
@@ -167,7 +166,7 @@ impl Deref for Failure {
     }
 }
 
-/// The result of what happens inside of a call.
+/// The result of a call's body.
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
 impl From<Error> for Failure {
@@ -196,7 +195,7 @@ impl From<Error> for Failure {
             Error::BeyondCapacity { .. } => Status::BeyondCapacity,
             Error::Backup { .. } => Status::File,
             Error::Ipc(_) | Error::NotOfPools { .. } => Status::Ipc,
-            // And what is newer than this table.
+            // Errors that are newer than this table are internal ones.
             _ => Status::Internal,
         };
         if status == Status::HostMemory {
@@ -249,13 +248,15 @@ impl From<ReplayError> for Failure {
 }
 
 thread_local! {
-    /// The last error, and its driver status. Without a destructor, so that they are there to the end of the thread.
+    /// The last error, and its driver status. The cells have no destructor, so that they exist to the end of the
+    /// thread.
     static LAST: Cell<(Status, u32)> = const { Cell::new((Status::Ok, 0)) };
-    /// With a NUL at its end.
+    /// The text of the last error, with a NUL at its end.
     static LAST_TEXT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps the failure as the thread's last one, and answers its status. On a thread that is ending its text is not kept.
+/// Keeps the failure as the thread's last one, and returns its status. On a thread that is ending, its text is not
+/// kept.
 #[cold]
 pub(crate) fn remember(failure: Failure) -> Status {
     let Some(reason) = failure.0 else {
@@ -263,7 +264,7 @@ pub(crate) fn remember(failure: Failure) -> Status {
         return Status::HostMemory;
     };
     let [Reason { status, mut text, driver_status }] = *reason;
-    // There is room for it.
+    // The text has room for the NUL.
     text.push('\0');
     keep(status, driver_status, Some(text));
     status
@@ -349,7 +350,7 @@ pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
 mod tests {
     use super::*;
 
-    /// A text that is not there, as if the host had no memory for a part of it.
+    /// A value whose text cannot be made, as if the host had no memory for a part of it.
     struct Unsaid;
 
     impl fmt::Display for Unsaid {

@@ -27,7 +27,7 @@ pub struct Holder {
     pub free: u64,
     /// The bytes that it keeps in any case.
     pub guarantee: u64,
-    /// Its share of the memory above the guarantees, relative to other processes. 0 counts as 1.
+    /// The process's share of the memory above the guarantees, relative to other processes. 0 counts as 1.
     pub weight: u32,
 }
 

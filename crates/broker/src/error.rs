@@ -16,7 +16,7 @@ pub enum BrokerError {
     /// The socket cannot be made.
     #[error("cannot listen at {path}: {error}", path = .path.display())]
     Listen {
-        /// Its name.
+        /// The socket's name.
         path: PathBuf,
         /// The system's error.
         error: io::Error,

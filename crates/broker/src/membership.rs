@@ -306,8 +306,8 @@ fn pause(waited: Duration, left: Duration) -> Duration {
     (waited / 8).clamp(PAUSES.0, PAUSES.1).min(left)
 }
 
-/// Returns whether a request waits after an answer. Memory given at first may be available at once; a demand that
-/// cannot be met is not repeated without end.
+/// Returns whether a request waits before it tries again. If others gave enough, it tries at once; once it has waited
+/// longer than the longest pause, it always waits.
 fn waits_after(given: u64, missing: u64, waited: Duration) -> bool {
     given < missing || waited > PAUSES.1
 }

@@ -113,15 +113,15 @@ pub(crate) struct Has {
 pub struct MemberStatus {
     /// The member's number at the broker.
     pub member: u64,
-    /// Its process, 0 if unknown: the process is outside of the broker's namespace.
+    /// The member's process number, 0 if unknown: the process is outside of the broker's namespace.
     pub pid: i32,
-    /// Its command line, cut to a limit.
+    /// The member's command line, cut to a limit.
     pub command: String,
     /// The device.
     pub device: String,
     /// The bytes that it keeps in any case.
     pub guarantee: u64,
-    /// Its share of the memory above the guarantees.
+    /// The member's share of the memory above the guarantees.
     pub weight: u32,
     /// The bytes that it holds.
     pub held: u64,
@@ -133,9 +133,9 @@ pub struct MemberStatus {
     pub asked_for: u64,
     /// The bytes that it gave so far.
     pub given: u64,
-    /// How often it did not answer in time.
+    /// How often the member did not answer in time.
     pub silent: u64,
-    /// How often it asked itself.
+    /// How often the member asked for memory itself.
     pub was_short: u64,
     /// The bytes that others gave for it.
     pub received: u64,

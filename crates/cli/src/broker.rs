@@ -1,4 +1,4 @@
-//! `seamalloc broker`: free memory that processes on one GPU lend each other.
+//! `seamalloc broker`: lends free memory between processes on one GPU.
 
 use crate::args::Color;
 use crate::failure::Failure;
@@ -16,13 +16,13 @@ use std::io::ErrorKind::{ConnectionRefused, NotFound};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-/// What `--help` says below the options.
+/// The text of `--help` below the options.
 pub(crate) const HELP: &str = "\
 A process takes part with the option broker:auto (SEAMALLOC_CONF=broker:auto, seamalloc.enable(broker='auto')), or \
 broker:FILE for another socket. Only processes of the same user are served. It ends at SIGTERM and SIGINT, and its \
 socket with it; what a broker left behind that was killed is taken over.";
 
-/// What the columns of `status` say.
+/// Returns the legend of the columns of `status`.
 pub(crate) fn legend() -> String {
     crate::explain::legend(COLUMNS)
 }
@@ -80,7 +80,7 @@ const COLUMNS: &[Column<MemberStatus>] = &[
         .spare(7),
 ];
 
-/// Open files that the most members and questions at once take.
+/// The open files that the most members and questions take at once.
 const DESCRIPTORS: u64 = 4096;
 /// Characters of a command line that are shown.
 const PROGRAM: usize = 40;
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
         members.iter().for_each(|member| table.add(member, 0));
         return Output::new(color, None)?.table(&table);
     }
-    // First, so that a signal finds no socket that would be left behind.
+    // Signals come first, so that none leaves a socket behind.
     let stop = signals().map_err(BrokerError::Thread)?;
     raise_descriptors();
     let broker = Broker::bind(&socket)?;
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
     output::print(&begun)?;
     let mut printed = Ok(());
     let ended = broker.run(&stop, &mut |event| {
-        // Whoever read our output may have enough of it; the processes are served all the same.
+        // A closed output does not end the broker: the processes are still served.
         if printed.is_ok() {
             printed = output::print(&if args.json { json!(event).to_string() } else { event.to_string() });
         }
@@ -124,7 +124,8 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
     Ok(ended.map_err(|error| BrokerError::Listen { path: socket, error })?)
 }
 
-/// Raises the soft limit of open descriptors towards the hard one, since the broker takes part with no more processes than that allows.
+/// Raises the soft limit of open descriptors towards the hard one, since it limits the number of processes that can
+/// take part.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
@@ -134,7 +135,7 @@ fn raise_descriptors() {
     }
 }
 
-/// Returns a socket at which something can be read once the process is asked to end.
+/// Returns a socket that becomes readable once the process is asked to end.
 fn signals() -> std::io::Result<UnixStream> {
     let (stop, asked) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT] {

@@ -1,4 +1,4 @@
-//! `seamalloc fit --times-live`: what traces cost on devices that are nearly too small.
+//! `seamalloc fit --times-live`: the costs of traces on devices with hardly enough memory.
 
 use crate::args::{Color, TraceArgs};
 use crate::failure::Failure;
@@ -8,7 +8,7 @@ use crate::source;
 use crate::table::Table;
 use seamalloc_trace::cliff::{CliffReport, TIMES_LIVE, cliff};
 
-/// Prints a row for each device of these sizes, or of the usual ones.
+/// Prints a row for each device of these sizes, or of the default ones.
 pub(crate) fn run(args: &TraceArgs, sizes: &[f64], color: Color) -> Result<(), Failure> {
     let run = &args.run;
     let sizes = if sizes.is_empty() { &TIMES_LIVE } else { sizes };
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &TraceArgs, sizes: &[f64], color: Color) -> Result<(), F
             let show = &mut |done: usize, total: usize| progress.set(done as u64, total as u64);
             by_strategy.push(cliff(trace, &options, sizes, show)?);
         }
-        // Side by side: all strategies on one device, and then the next device.
+        // The order is by device: all strategies on one, then on the next.
         for size in 0..sizes.len() {
             for (index, report) in by_strategy.iter().filter_map(|reports| reports.get(size)).enumerate() {
                 if run.json {

@@ -27,7 +27,7 @@ pub(crate) struct Cli {
     pub(crate) color: Color,
 }
 
-/// The subcommands by what they are for, as `--help` lists them.
+/// The subcommands by subject, as `--help` lists them.
 const SUBJECTS: [(&str, &[&str]); 4] = [
     ("Your job", &["whatif", "report", "replay", "fit"]),
     ("Experiments", &["stress", "study", "order", "evict", "pinned", "plan"]),

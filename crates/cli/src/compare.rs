@@ -1,7 +1,8 @@
-//! `seamalloc compare`: what differs between two files of JSON lines, times left out, or those of this machine's clock alone.
+//! `seamalloc compare`: the differences between two files of JSON lines, without times, or only without those of this
+//! machine's clock.
 //!
-//! Owns: which row stands for which, and the differences of two rows. Which keys say which run it was and which are
-//! times, the columns say.
+//! Owns: the pairing of rows, and the differences of two rows. The columns define which keys identify the run and which
+//! are times.
 
 use crate::args::{Color, CompareArgs, STDIN};
 use crate::failure::Failure;
@@ -25,20 +26,20 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// How gzip begins.
+/// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Characters of a value that a table shows.
 const SHOWN: usize = 40;
-/// Characters of these before the first one that differs.
+/// Characters shown before the first one that differs.
 const BEFORE: usize = 10;
 
 /// A line of JSON.
 type Row = Map<String, Value>;
 
-/// A key in which two rows differ, or a row that one side lacks.
+/// A key in which two rows differ, or a row that is missing on one side.
 struct Difference {
     run: Row,
-    /// Where in the row, `driver_calls.map`; `None`: the whole row.
+    /// The key in the row, `driver_calls.map`; `None` for the whole row.
     key: Option<String>,
     base: Option<Value>,
     new: Option<Value>,
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &CompareArgs, color: Color) -> Result<(), Failure> {
     if compared.differing > 0 { Err(Failure::Differ(compared.differing, compared.rows)) } else { Ok(()) }
 }
 
-/// What the keys of a row say.
+/// The kinds of a row's keys.
 struct Kinds(HashMap<&'static str, Kind>);
 
 impl Kinds {
@@ -108,12 +109,12 @@ impl Kinds {
         Self(reports.chain(others).chain(study::keys()).collect())
     }
 
-    /// A key that no report has is a result, so that nothing is passed over.
+    /// A key that no report has counts as a result, so that no difference is missed.
     fn of(&self, key: &str) -> Kind {
         self.0.get(key).copied().unwrap_or(Kind::Result)
     }
 
-    /// The keys of a row that say which run it was.
+    /// Returns the keys of a row that identify the run.
     fn run(&self, row: &Row) -> Row {
         row.iter()
             .filter(|(key, _)| self.of(key) == Kind::Run)
@@ -132,7 +133,7 @@ fn rows(path: &Path) -> Result<Vec<Row>, Failure> {
         })
     };
     let rows: Vec<Row> = text.lines().enumerate().map(row).collect::<Result<_, _>>()?;
-    // Two empty files agree in everything, which says nothing.
+    // Two empty files have no differences, but a comparison of nothing is an error.
     if rows.is_empty() {
         return Err(Failure::NoRow { place: path.display().to_string(), found: "no rows".to_owned() });
     }
@@ -154,16 +155,16 @@ fn read(path: &Path) -> std::io::Result<String> {
     String::from_utf8(bytes).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
 }
 
-/// What a comparison came to.
+/// The result of a comparison.
 struct Compared {
-    /// The rows of one side or both.
+    /// The number of rows of one side or both.
     rows: usize,
-    /// Those of them that differ, or that one side lacks.
+    /// The number of rows that differ, or that are missing on one side.
     differing: usize,
     differences: Vec<Difference>,
 }
 
-/// Compares the rows of two files. Rows of the same run stand for each other in their order.
+/// Compares the rows of two files. Rows of the same run are paired in their order.
 fn compare(kinds: &Kinds, base: Vec<Row>, new: Vec<Row>, subset: bool, left_out: &[Kind]) -> Compared {
     let mut unmatched: HashMap<String, VecDeque<(usize, Row)>> = HashMap::new();
     for (index, row) in new.into_iter().enumerate() {
@@ -196,7 +197,7 @@ impl Compared {
     }
 }
 
-/// Returns the keys in which two rows of a run differ, but for those of the kinds that are left out.
+/// Returns the keys in which two rows of a run differ, without keys of the kinds in `left_out`.
 fn differences(kinds: &Kinds, run: &Row, base: &Row, new: &Row, left_out: &[Kind]) -> Vec<Difference> {
     let mut found = Vec::new();
     for key in base.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
@@ -232,7 +233,7 @@ fn walk(
     }
 }
 
-/// A run for people: `comb, stitch, sim:h200, pass 2`.
+/// Returns a run in words: `comb, stitch, sim:h200, pass 2`.
 fn in_words(run: &Row) -> String {
     let names = ["study", "trace", "strategy", "device"];
     let named = names.iter().filter_map(|name| run.get(*name));
@@ -245,7 +246,7 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A value as a cell: of a long one, where it begins to differ from the other.
+/// Returns a value as a cell: of a long one, the part where it begins to differ from the other.
 fn excerpt(value: Option<&Value>, other: Option<&Value>) -> Cell {
     let Some(value) = value else { return Cell::Failed("missing".to_owned()) };
     let Some(other) = other else {
@@ -256,7 +257,7 @@ fn excerpt(value: Option<&Value>, other: Option<&Value>) -> Cell {
     cut(&value, same.saturating_sub(BEFORE)).into()
 }
 
-/// The part of a text from a character on, if it is too long to be shown.
+/// Returns the part of a text from a character on, if it is too long to be shown.
 fn cut(text: &str, from: usize) -> String {
     let length = text.chars().count();
     if length <= SHOWN {

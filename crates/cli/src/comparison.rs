@@ -16,7 +16,7 @@ struct Cost {
 #[derive(Debug)]
 pub(crate) struct Comparison {
     strategies: Vec<StrategyKind>,
-    /// The kind of each workload, and the costs in the order of the strategies; `None`: memory ran out.
+    /// The kind of each workload, and the costs in the order of the strategies; `None` if memory ran out.
     workloads: Vec<(&'static str, Vec<Option<Cost>>)>,
 }
 
@@ -40,8 +40,8 @@ impl Comparison {
         }
     }
 
-    /// Returns the verdict in two sentences: how much memory a strategy saves beside another, and what the driver takes for it.
-    /// With one strategy there is nothing to compare.
+    /// Returns the verdict in two sentences: how much memory a strategy saves compared with another, and the time in
+    /// the driver for it. Returns `None` for a single strategy.
     pub(crate) fn in_words(&self) -> Option<String> {
         let [first, _, ..] = self.strategies.as_slice() else { return None };
         let asked = |kind: &StrategyKind| self.strategies.contains(kind);
@@ -53,7 +53,7 @@ impl Comparison {
         Some(format!("{memory} {}", self.price(ours, gmlake)?))
     }
 
-    /// The costs of two strategies on the workloads that both ran, by kind.
+    /// Returns the costs of two strategies on the workloads that both ran, by kind.
     fn both(&self, ours: StrategyKind, theirs: StrategyKind) -> Vec<(&'static str, Cost, Cost)> {
         let place = |kind| self.strategies.iter().position(|asked| *asked == kind);
         let (Some(ours), Some(theirs)) = (place(ours), place(theirs)) else { return Vec::new() };
@@ -63,7 +63,7 @@ impl Comparison {
         both.collect()
     }
 
-    /// On how many workloads a strategy holds less than another, and by how much.
+    /// Returns on how many workloads a strategy holds less than another, and by how much.
     fn memory(&self, ours: StrategyKind, theirs: StrategyKind) -> Option<String> {
         let both = self.both(ours, theirs);
         let of_kind = |kind: &'static str| {
@@ -87,7 +87,7 @@ impl Comparison {
         Some(text + ".")
     }
 
-    /// Returns in words how much `theirs` holds beside `ours`, and how many times as long it is in the driver.
+    /// Returns in words how much `theirs` holds compared with `ours`, and how many times as long it is in the driver.
     fn price(&self, ours: StrategyKind, theirs: StrategyKind) -> Option<String> {
         let both = self.both(ours, theirs);
         let beside = |kind: &'static str| {
@@ -114,20 +114,20 @@ impl Comparison {
     }
 }
 
-/// The kinds of workloads, in order.
+/// Returns the kinds of workloads, in order.
 fn kinds(both: &[(&'static str, Cost, Cost)]) -> Vec<&'static str> {
     let mut kinds: Vec<_> = both.iter().map(|(kind, ..)| *kind).collect();
     kinds.dedup();
     kinds
 }
 
-/// Words as a list: a, b and c.
+/// Returns words as a list: a, b and c.
 fn listed(words: &[String]) -> Option<String> {
     let (last, others) = words.split_last()?;
     Some(if others.is_empty() { last.clone() } else { format!("{} and {last}", others.join(", ")) })
 }
 
-/// The least and the most of some bytes, without 0: 0.02 to 4.60 GiB.
+/// Returns the least and the most of some bytes, without 0: 0.02 to 4.60 GiB.
 fn range(bytes: impl Iterator<Item = u64>) -> Option<String> {
     let bytes: Vec<_> = bytes.filter(|bytes| *bytes > 0).collect();
     let (least, most) = (gib(*bytes.iter().min()?), gib(*bytes.iter().max()?));
@@ -171,7 +171,8 @@ mod tests {
         );
     }
 
-    /// Without `stitch` expandable segments are compared; without GMLake's, the other of both is the one whose time counts.
+    /// Without `stitch`, expandable segments are compared; without GMLake's strategy, the time of the other of the two
+    /// is stated.
     #[test]
     fn any_two_strategies_are_compared() {
         let rows: &[Row] = &[("jobs", &[Some((10, 1)), Some((10, 2))])];

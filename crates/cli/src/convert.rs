@@ -1,4 +1,4 @@
-//! `seamalloc convert`: one trace format into another.
+//! `seamalloc convert`: converts one trace format to another.
 
 use crate::args::ConvertArgs;
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! The subcommands that are elsewhere, and the message for somebody who looks for them here.
+//! Subcommands that are not in this command, and the message for users who try them here.
 
 use clap::Error;
 use clap::error::{ContextKind, ContextValue};
@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue};
 /// Subcommands of `python -m seamalloc` that this command lacks.
 const SUBCOMMANDS: [&str; 2] = ["run", "fleet"];
 
-/// Subcommands of earlier versions, and what to write in their place.
+/// Subcommands of earlier versions, and their replacements.
 const REMOVED: [(&str, &str); 1] = [("cliff", "seamalloc fit TRACE --times-live")];
 
 /// Returns the message for a command line that names a subcommand of the Python package or of an earlier version; None for any

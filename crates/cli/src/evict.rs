@@ -1,4 +1,4 @@
-//! `seamalloc evict`: programs under a memory budget, eviction scheme beside eviction scheme, over each allocator.
+//! `seamalloc evict`: compares eviction schemes on programs under a memory budget, over each allocator.
 
 use crate::args::Color;
 use crate::explain::{KEYS, legend};
@@ -15,7 +15,7 @@ use seamalloc_evict::graph::Graph;
 use seamalloc_evict::{Below, EvictReport, SchemeKind, budget, judge, peak, read};
 use std::path::{Path, PathBuf};
 
-/// What runs where no strategy is named: PyTorch's two allocators, ours, Coop's arena, and bytes without addresses.
+/// The default memories: PyTorch's two allocators, ours, Coop's arena, and plain counting.
 const STRATEGIES: [&str; 5] = ["caching", "expandable", "stitch", Below::ARENA, Below::COUNTED];
 
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ fn schemes(name: &str) -> Result<Schemes, seamalloc_evict::UnknownScheme> {
     if name == "all" { Ok(Schemes(SchemeKind::ALL.to_vec())) } else { Ok(Schemes(vec![name.parse()?])) }
 }
 
-/// A part of the peak. That it is a number that leaves some memory is checked as the run would.
+/// Parses a part of the peak. The run's own check decides whether it leaves some memory.
 fn part(text: &str) -> Result<f64, String> {
     let part = text.parse().map_err(|_| "expected a number, such as 0.5".to_owned())?;
     budget(u64::MAX >> 20, part).map(|_| part).map_err(|error| error.to_string())
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &EvictArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
 
-/// What places the tensors, each once.
+/// Returns the memories, each once.
 fn memories(args: &EvictArgs) -> Result<Vec<Below>, Failure> {
     let defaults = STRATEGIES.map(str::to_owned);
     let names = if args.strategy.is_empty() { &defaults[..] } else { &args.strategy };
@@ -140,7 +140,7 @@ fn memories(args: &EvictArgs) -> Result<Vec<Below>, Failure> {
     Ok(found)
 }
 
-/// A graph of a file, or the generated program of that name. A file wins.
+/// Returns the graph of a file, or the generated program of that name. A file takes precedence.
 fn load(path: &Path, seed: u64) -> Result<Graph, Failure> {
     let name = path.to_string_lossy();
     match read::read_path(path) {

@@ -4,18 +4,18 @@ use seamalloc_trace::columns::Column;
 
 /// The page of the documentation that explains the keys of `--json`.
 pub(crate) const KEYS: &str = "Keys of --json: docs/json.md.";
-/// Characters for names, before what they mean.
+/// The width of the column of names, before their meanings, in characters.
 const NAMES: usize = 14;
-/// Lines are no longer, so that a terminal of 80 characters breaks none of them again.
+/// The longest line, in characters, so that a terminal of 80 does not wrap it.
 const WIDTH: usize = 78;
 
-/// Returns what the columns of a table say, for the help of a subcommand.
+/// Returns the legend of a table's columns, for the help of a subcommand.
 pub(crate) fn legend<R>(columns: &[Column<R>]) -> String {
     let legends = columns.iter().filter_map(|column| column.shown.as_ref()?.legend);
     format!("What the columns say:{}", entries(legends))
 }
 
-/// Returns a line for each name and what it means, and more where it is long; a line break stands before each.
+/// Returns a line for each name with its meaning, or several if it is long; each begins with a line break.
 pub(crate) fn entries<'a>(named: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     named.into_iter().map(|(name, meaning)| entry(name, meaning)).collect()
 }
@@ -35,7 +35,7 @@ fn entry(name: &str, meaning: &str) -> String {
             line.push(word);
         }
     }
-    // A last line of one word gets a second one.
+    // A last line of one word gets a second word from the line above.
     if let [.., above, last] = lines.as_mut_slice()
         && last.len() == 1
     {
@@ -78,7 +78,7 @@ mod tests {
         assert!(long.lines().all(|line| line.len() <= WIDTH) && long.lines().count() == 5, "{long}");
     }
 
-    /// The keys that a section of the page explains: the code spans of the first cells of its table.
+    /// Returns the keys that a section of the page explains: the code spans of the first cells of its table.
     fn explained(section: &str) -> Vec<&'static str> {
         let heading = format!("\n## {section}\n");
         let text = PAGE.split_once(&heading).map(|(_, text)| text.split("\n## ").next().unwrap_or_default());

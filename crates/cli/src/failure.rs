@@ -1,4 +1,4 @@
-//! What ends the command without success, and with which exit code.
+//! The failures that end the command, and their exit codes.
 
 use seamalloc_evict::JudgeError;
 use seamalloc_evict::graph::GraphError;
@@ -8,10 +8,10 @@ use seamalloc_trace::TraceError;
 use seamalloc_trace::replay::ReplayError;
 use std::path::PathBuf;
 
-/// Exit code where the command line is wrong.
+/// The exit code for a wrong command line.
 pub(crate) const USAGE: u8 = 2;
 
-/// Why the command ends without success.
+/// The failure that ends the command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]
@@ -88,7 +88,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Returns whether an input is at fault, so that others may be processed.
+    /// Returns whether an input caused the failure, so that other inputs may be processed.
     pub(crate) fn is_of_input(&self) -> bool {
         match self {
             Self::Trace(_)
@@ -108,8 +108,8 @@ impl Failure {
         }
     }
 
-    /// 1: bad input or a failed run; 2: the command line; 3: a run, or a plan, did not have enough memory; 4: some inputs could not be
-    /// processed, and the others were.
+    /// Returns the exit code. 1: bad input or a failed run; 2: the command line; 3: a run, or a plan, did not have
+    /// enough memory; 4: some inputs could not be processed, and the others were.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Trace(_)
@@ -146,7 +146,7 @@ impl Failure {
     }
 }
 
-/// The option that names a socket, unless it is the usual one.
+/// Returns the option that names a socket, unless it is the default one.
 #[cfg(unix)]
 fn option(socket: &std::path::Path) -> String {
     if socket == seamalloc_broker::default_socket() { String::new() } else { format!(" --socket {}", socket.display()) }

@@ -1,4 +1,4 @@
-//! `seamalloc fit`: the smallest memory on which each strategy still runs a trace.
+//! `seamalloc fit`: the smallest memory on which each strategy runs a trace.
 
 use crate::args::{Color, FitArgs};
 use crate::cliff;
@@ -47,14 +47,14 @@ pub(crate) fn run(args: &FitArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
 
-/// The cells of a trace that runs on no device.
+/// Returns the cells of a trace that runs on no device.
 fn does_not_fit(trace: &Trace, options: &ReplayOptions) -> [Cell; 4] {
     let live = trace.summary().peak_live;
     let why = format!("more than {}", format_bytes_exactly(LARGEST));
     [trace.name.as_str().into(), options.config.strategy.name().into(), gib(live).into(), Cell::Failed(why)]
 }
 
-/// The line of a trace that runs on no device: the keys of those that do, and nothing found.
+/// Returns the line of a trace that runs on no device: the same keys as for others, without results.
 fn line_without_fit(trace: &Trace, options: &ReplayOptions) -> String {
     let known = |key| match key {
         "trace" => trace.name.as_str().into(),

@@ -1,10 +1,10 @@
-//! Several inputs of one command: one that is broken is named, and the others are processed.
+//! Several inputs of one command: a broken one is reported, and the others are processed.
 
 use crate::failure::Failure;
 use crate::output;
 use std::path::{Path, PathBuf};
 
-/// How many inputs there are, and how many of them could not be processed.
+/// The number of inputs, and the number of those that could not be processed.
 #[derive(Debug)]
 pub(crate) struct Inputs {
     of: usize,
@@ -12,15 +12,14 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// Inputs of which none is broken.
+    /// Makes the count of `of` inputs, none of them broken.
     pub(crate) fn whole(of: usize) -> Self {
         Self { of, broken: 0 }
     }
 
-    /// Reads all inputs before anything runs, so that what cannot be read is known at once.
+    /// Reads all inputs before anything runs, so that unreadable ones are reported at once.
     ///
-    /// # Errors
-    /// The error of an only input; [`Failure::Broken`] if none can be read.
+    /// # Errors The error of a single input; [`Failure::Broken`] if none can be read.
     pub(crate) fn read<T>(
         paths: &[PathBuf],
         mut read: impl FnMut(&Path) -> Result<Vec<T>, Failure>,
@@ -40,10 +39,9 @@ impl Inputs {
         }
     }
 
-    /// Processes what was read, each by itself.
+    /// Processes each input by itself.
     ///
-    /// # Errors
-    /// The error of an only input, and one that is no input's fault.
+    /// The error of a single input, and an error that no input caused.
     pub(crate) fn each<'i, T>(
         &mut self,
         items: &'i [T],
@@ -52,12 +50,12 @@ impl Inputs {
         items.iter().try_for_each(|item| process(item).or_else(|failure| self.skip(failure)))
     }
 
-    /// Returns how many inputs there are, those that are broken among them.
+    /// Returns the number of inputs, broken ones included.
     pub(crate) fn count(&self) -> usize {
         self.of
     }
 
-    /// Tells why an input is left out.
+    /// Reports why an input is left out.
     fn skip(&mut self, failure: Failure) -> Result<(), Failure> {
         if self.of == 1 || !failure.is_of_input() {
             return Err(failure);
@@ -67,7 +65,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Ends the command as it ran, or because inputs were left out: of both the latter is the exit code.
+    /// Ends the command with the result of the run, or with a failure if inputs were left out, which takes precedence.
     pub(crate) fn finish(&self, ran: Result<(), Failure>) -> Result<(), Failure> {
         if self.broken == 0 {
             return ran;

@@ -1,4 +1,4 @@
-//! Snapshots without a history: what the layout at one moment says, for `whatif` and `report`.
+//! Snapshots without a history: the memory layout at one moment, for `whatif` and `report`.
 
 use crate::failure::Failure;
 use crate::output::{self, Output, bytes, grouped, without_breaks};
@@ -21,12 +21,12 @@ const ASSUMPTIONS: &str = "The blocks stay where they are. native serves a reque
     it gives back; expandable segments map wholly free pieces of 20 MiB anew; stitch joins these and two free ends of others; \
     split:last_resort joins all free pieces of 2 MiB.";
 
-/// The layouts that stand in place of a history in several files.
+/// The layouts of several files without a history.
 #[derive(Default)]
 pub(crate) struct Layouts(Vec<(PathBuf, Layout)>);
 
 impl Layouts {
-    /// Keeps the layouts of a file that has no history, and passes anything else on.
+    /// Keeps the layouts of a file without a history, and returns any other result unchanged.
     pub(crate) fn or<T>(&mut self, path: &Path, loaded: Result<Vec<T>, Failure>) -> Result<Vec<T>, Failure> {
         match loaded {
             Err(Failure::Trace(error)) if !error.layouts().is_empty() => {
@@ -41,8 +41,8 @@ impl Layouts {
         self.0.is_empty()
     }
 
-    /// Prints the words of each layout, and returns them for a page; with `json` prints its line alone. The memory of a device is known
-    /// if `device` was asked for; `libraries` are parts of paths of files that are no code of the user's.
+    /// Prints the words of each layout, and returns them for a page; with `json` prints only its line. The memory of
+    /// the device is known if `device` was given; files whose paths contain one of `libraries` are not the user's code.
     pub(crate) fn print(
         &self,
         output: &mut Output,
@@ -75,7 +75,7 @@ impl Layouts {
     }
 }
 
-/// The stacks of the blocks that are allocated on a device, if the snapshot has any.
+/// Returns the stacks of the blocks that are allocated on a device, if the snapshot has any.
 fn held_origins(path: &Path, device: u32) -> Result<Option<HeldOrigins>, TraceError> {
     let found = read_held_origins(path)?.into_iter().find(|held| held.device == device);
     Ok(found.filter(|held| held.origins.of_block.iter().any(|stack| *stack > 0)))
@@ -110,7 +110,7 @@ fn print(output: &mut Output, layout: &Layout, words: &LayoutWords) -> Result<()
     Ok(())
 }
 
-/// Returns all that is said of a layout.
+/// Returns the words for a layout.
 fn words(layout: &Layout, capacity: Option<u64>, owners: Option<&Owners>) -> LayoutWords {
     let verdict = layout.verdict(capacity);
     let held = &layout.held;

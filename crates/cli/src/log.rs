@@ -1,7 +1,7 @@
 //! The log on standard error.
 //!
-//! Owns: the subscriber. A command makes many allocators with the same options, so a line about options is written once, and one
-//! for all strategies that do not heed an option, at the end.
+//! Owns: the subscriber. A command makes many allocators with the same options, so a line about options is written
+//! once, and one line at the end for all strategies that ignore an option.
 
 use crate::{output, outside};
 use std::collections::{BTreeMap, HashSet};
@@ -13,17 +13,18 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Without SEAMALLOC_LOG: failures, and options that have no effect.
+/// The default log: failures, and options that have no effect.
 const LOGGED: &str = "error,seamalloc::config=warn";
 
-/// Lines on standard error for what `SEAMALLOC_LOG` asks for (`debug`, or `seamalloc::config=warn,error`).
+/// Starts the log on standard error, with the directives of `SEAMALLOC_LOG` (`debug`, or
+/// `seamalloc::config=warn,error`).
 pub(crate) fn start() {
-    // Plain, since --color is not known before the command line is read.
+    // The lines have no colours, since --color is not known before the command line is read.
     let lines = tracing_subscriber::fmt::layer().with_writer(|| outside::Log).with_ansi(false).without_time();
     tracing_subscriber::registry().with(lines).with(OncePerText::default()).with(logged()).init();
 }
 
-/// Returns the directives of SEAMALLOC_LOG, or the usual ones where the variable is not set or cannot be read.
+/// Returns the directives of SEAMALLOC_LOG, or the default ones if the variable is not set or invalid.
 fn logged() -> Targets {
     let named = std::env::var("SEAMALLOC_LOG").ok();
     // An empty part would be read as `error`.
@@ -31,10 +32,10 @@ fn logged() -> Targets {
     named.and_then(|text| text.parse().ok()).or_else(|| LOGGED.parse().ok()).unwrap_or_default()
 }
 
-/// Options that some strategies do not heed: the strategies, and those that do.
+/// Options that some strategies ignore: the strategies, and those that use them.
 static UNHEEDED: Mutex<BTreeMap<String, (Vec<String>, String)>> = Mutex::new(BTreeMap::new());
 
-/// Writes a line for each option that strategies of the command did not heed, below what it printed.
+/// Writes a line for each option that strategies of the command ignored, below its output.
 pub(crate) fn finish() {
     let unheeded = UNHEEDED.lock().map(|mut unheeded| std::mem::take(&mut *unheeded)).unwrap_or_default();
     for (option, (strategies, heeding)) in unheeded {
@@ -45,7 +46,7 @@ pub(crate) fn finish() {
     }
 }
 
-/// Lets each line about options pass once, and keeps those of strategies that do not heed one for [`finish`].
+/// A filter that passes each line about options once, and keeps those of strategies that ignore one for [`finish`].
 #[derive(Default)]
 struct OncePerText(Mutex<HashSet<String>>);
 
@@ -63,7 +64,7 @@ impl<S: Subscriber> Layer<S> for OncePerText {
     }
 }
 
-/// Keeps a line on a strategy that does not heed an option; returns whether it is one.
+/// Keeps a line about a strategy that ignores an option. Returns whether the line is one.
 fn keep_unheeded(text: &str) -> bool {
     let parts = text.strip_prefix("the option `").and_then(|text| {
         let (option, text) = text.split_once("` has no effect: the strategy ")?;

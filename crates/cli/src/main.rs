@@ -1,4 +1,4 @@
-//! The `seamalloc` command: allocation traces and stress patterns on a simulated GPU, strategy beside strategy.
+//! The `seamalloc` command: compares strategies on allocation traces and stress patterns on a simulated GPU.
 
 mod args;
 #[cfg(unix)]
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
                 output::complain(&failure);
                 return failure.code().into();
             }
-            // clap's own text; `--help` and `--version` come this way too, and are no failure.
+            // clap's own text; `--help` and `--version` arrive here too, and are no failure.
             output::complain_of_arguments(&error);
             return if error.use_stderr() { failure::USAGE.into() } else { ExitCode::SUCCESS };
         }
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         Command::Convert(args) => convert::run(args),
         Command::Man { folder } => write_man_pages(folder),
         Command::Completions { shell } => {
-            // clap panics where it cannot write.
+            // clap panics on a failed write.
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut command(), "seamalloc", &mut script);
             output::write(String::from_utf8_lossy(&script).trim_end())
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     log::finish();
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has enough of it (`| head`).
+        // The reader has closed the output (`| head`).
         Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
             output::complain(&failure);
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The pages of the command and of each subcommand, of what `--help` says.
+/// Writes man pages of the command and of each subcommand, from the text of `--help`.
 fn write_man_pages(folder: &Path) -> Result<(), Failure> {
     let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command(), folder));
     written.map_err(|error| Failure::Write { path: folder.to_owned(), error })

@@ -1,4 +1,4 @@
-//! `seamalloc order`: orders of operators that need little memory, method beside method.
+//! `seamalloc order`: compares methods that order operators so that they need little memory.
 
 use crate::args::Color;
 use crate::explain::{KEYS, legend};
@@ -38,7 +38,7 @@ pub(crate) struct OrderArgs {
     json: bool,
 }
 
-/// What plans addresses; `None`: nothing does.
+/// The planner of addresses; `None` if addresses are not planned.
 #[derive(Clone, Copy, Debug)]
 struct Layouts(Option<Planner>);
 
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &OrderArgs, color: Color) -> Result<(), Failure> {
             output.text(&format!("{}: {}.", graph.name(), graph.about()))?;
         }
     }
-    // What was printed is not lost if the file cannot be written.
+    // The output is printed even if the file cannot be written.
     if let (Some(path), [best]) = (&args.output, &orders[..]) {
         save(path, best)?;
     }
@@ -101,7 +101,7 @@ fn failure(graph: &Graph, error: impl ToString) -> Failure {
 }
 
 fn run_one(args: &OrderArgs, graph: &Graph, program: u64, method: Method) -> Result<(Outcome, OrderReport), Failure> {
-    // Ended when the run is.
+    // The progress bar ends with the run.
     let _progress = Progress::new(format!("{} / {method}", graph.name()));
     let limits = Limits { time: args.time_limit };
     let outcome = order(graph, method, &limits).map_err(|error| failure(graph, error))?;

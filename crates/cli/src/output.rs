@@ -1,5 +1,4 @@
-//! What people read: tables, colours, pictures of them. The one place that prints, but for the
-//! screen of `top`.
+//! Output for people: tables, colours, pictures of them. All printing is here, except the screen of `top`.
 
 use crate::args::Color;
 use crate::failure::Failure;
@@ -10,13 +9,14 @@ use seamalloc::units::format_bytes;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
-/// Sentences are broken at this width, in characters, or at the terminal's: that of a table.
+/// The width at which sentences are wrapped, in characters, or the terminal's: that of a table.
 const TEXT_WIDTH: usize = 90;
-/// Lists are no wider, in characters.
+/// The greatest width of lists, in characters.
 const LIST_WIDTH: usize = 100;
-/// Terminals that say they are narrower, in characters, do not know their width, or cannot be helped.
+/// The least width of a terminal that is used, in characters. Terminals that report less do not know their width, or
+/// are too narrow for any table.
 const NARROWEST: usize = 40;
-/// Stands between a figure and its unit.
+/// The character between a figure and its unit.
 const NO_BREAK: char = '\u{a0}';
 
 /// Prints text and tables, and keeps them for an SVG.
@@ -26,7 +26,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Output that `svg` shows in the end, which must be a place that can be written.
+    /// Makes output that is saved to `svg` in the end. Checks first that the file can be written.
     pub(crate) fn new(color: Color, svg: Option<&Path>) -> Result<Self, Failure> {
         let styled = match color {
             Color::Always => true,
@@ -36,7 +36,7 @@ impl Output {
         Ok(Self { styled, svg: svg.map(Svg::new).transpose()? })
     }
 
-    /// Prints plain text, broken into lines where it is long.
+    /// Prints plain text, wrapped into lines.
     pub(crate) fn text(&mut self, text: &str) -> Result<(), Failure> {
         let text = &printable_lines(text);
         if let Some(svg) = &mut self.svg {
@@ -45,7 +45,7 @@ impl Output {
         write(&broken(text, terminal_width().map_or(TEXT_WIDTH, |width| width.min(TEXT_WIDTH))))
     }
 
-    /// Prints lines as they are: they are short.
+    /// Prints short lines without wrapping.
     pub(crate) fn lines(&mut self, text: &str) -> Result<(), Failure> {
         if let Some(svg) = &mut self.svg {
             svg.add(text);
@@ -53,7 +53,7 @@ impl Output {
         write(text)
     }
 
-    /// Prints a table, on a narrow terminal without its least columns.
+    /// Prints a table, without its least important columns on a narrow terminal.
     pub(crate) fn table<R>(&mut self, table: &Table<R>) -> Result<(), Failure> {
         if let Some(svg) = &mut self.svg {
             svg.add(&table.styled());
@@ -61,7 +61,7 @@ impl Output {
         write(&table.for_terminal(terminal_width(), self.styled))
     }
 
-    /// Prints a table of which a text is the last column, broken so that lines are no wider than a page.
+    /// Prints a table whose last column is text, wrapped to the width of a page.
     pub(crate) fn list<R>(&mut self, table: &Table<R>) -> Result<(), Failure> {
         let width = terminal_width().map_or(LIST_WIDTH, |width| width.min(LIST_WIDTH));
         if let Some(svg) = &mut self.svg {
@@ -70,7 +70,7 @@ impl Output {
         write(&table.for_terminal(Some(width), self.styled))
     }
 
-    /// Saves all that was printed as a picture, if one was asked for.
+    /// Saves the printed output as a picture, if one was requested.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         self.svg.as_ref().map_or(Ok(()), Svg::save)
     }
@@ -80,7 +80,7 @@ fn terminal_width() -> Option<usize> {
     comfy_table::Table::new().width().map(usize::from).filter(|width| *width >= NARROWEST)
 }
 
-/// Breaks a long line at blanks, not at no-break ones; the lines that follow are indented.
+/// Wraps a long line at blanks, not at no-break ones; the following lines are indented.
 fn broken(text: &str, most: usize) -> String {
     let (mut out, mut width) = (String::new(), 0);
     for word in text.split(' ') {
@@ -97,17 +97,17 @@ fn broken(text: &str, most: usize) -> String {
     out.replace(NO_BREAK, " ")
 }
 
-/// Bytes with a unit, for a sentence.
+/// Returns bytes with a unit, for a sentence.
 pub(crate) fn bytes(bytes: u64) -> String {
     without_breaks(&format_bytes(bytes))
 }
 
-/// Text that no line ends within.
+/// Returns text with no-break blanks, in which no line ends.
 pub(crate) fn without_breaks(text: &str) -> String {
     text.replace(' ', &NO_BREAK.to_string())
 }
 
-/// Returns a count with its thousands apart: 12,000 for 12000.
+/// Returns a count with separated thousands: 12,000 for 12000.
 pub(crate) fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut out = String::new();
@@ -120,34 +120,34 @@ pub(crate) fn grouped(count: u64) -> String {
     out
 }
 
-/// Lines of standard output. What a terminal would obey is escaped, as JSON has it.
+/// Prints lines on standard output. Control characters are escaped as in JSON.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     write(&printable_lines(text))
 }
 
-/// Lines as they are, for a terminal or for another program.
+/// Writes lines unchanged, for a terminal or for another program.
 pub(crate) fn write(text: &str) -> Result<(), Failure> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(Failure::Output)
 }
 
-/// A line beside the output, of what may not be what was meant.
+/// Writes a line on standard error, about a command line that may not mean what the user intended.
 pub(crate) fn note(text: &str) {
-    // If standard error is closed, nobody is listening.
+    // A closed standard error is ignored.
     let _ = writeln!(std::io::stderr().lock(), "seamalloc: {}", printable(text));
 }
 
-/// The one line that a failure prints.
+/// Prints the one line of a failure.
 pub(crate) fn complain(failure: &Failure) {
-    // If standard error is closed, nobody is listening.
+    // A closed standard error is ignored.
     let _ = writeln!(std::io::stderr().lock(), "seamalloc: {}", printable(&failure.to_string()));
 }
 
-/// Prints the parser's own text: the error of a command line, or the help that it asks for. If an argument has characters that a terminal
-/// obeys, they are escaped, and the text has no colours.
+/// Prints the parser's own text: the error of a command line, or the help that it asks for. Control characters in an
+/// argument are escaped; the text then has no colours.
 pub(crate) fn complain_of_arguments(error: &clap::Error) {
     let text = error.render().to_string();
     let shown = printable_lines(&text);
-    // If it cannot be written, nobody is listening.
+    // A failed write is ignored.
     let _ = if shown == text { error.print() } else { write!(std::io::stderr().lock(), "{shown}") };
 }
 

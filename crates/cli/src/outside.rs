@@ -1,20 +1,22 @@
-//! Text from outside, for people: names of files, devices, programs, categories and frames may hold anything.
+//! Text from outside, for people: names of files, devices, programs, categories and frames may have any characters.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// Returns text in which each character that a terminal obeys, or that ends or reorders a line, is escaped as in JSON: `\u001b`.
+/// Returns text in which each control character, and each that ends or reorders a line, is escaped as in JSON:
+/// `\u001b`.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, is_obeyed)
 }
 
-/// Returns text of several lines, each as [`printable`] has it.
+/// Returns text of several lines, each escaped by [`printable`].
 pub(crate) fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |ch| ch != '\n' && is_obeyed(ch))
 }
 
-/// Returns whether a terminal obeys a character instead of showing it: controls, ends of lines, and marks of direction.
+/// Returns whether a terminal interprets a character instead of showing it: controls, ends of lines, and marks of
+/// direction.
 fn is_obeyed(ch: char) -> bool {
     ch.is_control()
         || matches!(ch, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -30,7 +32,7 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
             '\n' if is_escaped(ch) => out.push_str("\\n"),
             '\t' if is_escaped(ch) => out.push_str("\\t"),
             _ if is_escaped(ch) => {
-                // Writing to a text does not fail.
+                // Writing to a `String` does not fail.
                 let _ = write!(out, "\\u{:04x}", u32::from(ch));
             }
             _ => out.push(ch),
@@ -39,7 +41,7 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Standard error for the log, whose lines may name anything.
+/// Standard error for the log, whose lines may have any characters.
 pub(crate) struct Log;
 
 impl Write for Log {
@@ -64,7 +66,7 @@ mod tests {
         let shown = "a\\u001b]0;b\\u0007c\\u000dd\\ne\\tf\\u009b31m\\u007f\\u202eg\\u2028h";
         assert_eq!(printable(title), shown);
         assert_eq!(printable_lines(title), shown.replace("\\n", "\n"));
-        // A line of JSON stays one that says the same.
+        // A line of JSON keeps its meaning.
         let name = serde_json::Value::from("x\u{9b}\u{2028}\u{7f}y");
         let line = name.to_string();
         assert_eq!(serde_json::from_str::<serde_json::Value>(&printable_lines(&line)).unwrap(), name);

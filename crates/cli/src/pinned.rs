@@ -1,4 +1,4 @@
-//! `seamalloc pinned`: what caches of page-locked memory hold for traces of it.
+//! `seamalloc pinned`: the memory that caches of page-locked memory hold for traces of it.
 
 use crate::args::{Color, TraceArgs};
 use crate::failure::Failure;
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, all)) } else { Ok(()) })
 }
 
-/// Says where a trace is PyTorch's of a GPU's memory, which is no page-locked memory.
+/// Notes that a trace is of a GPU's memory, not of page-locked memory.
 fn note_of_device_memory(trace: &Trace) {
     if trace.meta.get("source").is_some_and(|source| source == "pytorch snapshot") {
         output::note(&format!(
@@ -59,7 +59,7 @@ fn note_of_device_memory(trace: &Trace) {
     }
 }
 
-/// Of several strategies, the default one alone where none was named: page-locked memory has no other allocators to compare with.
+/// Returns the default strategy alone if none was named: page-locked memory has no other allocators to compare with.
 fn chosen(mut runs: Vec<ReplayOptions>, is_default: bool) -> Vec<ReplayOptions> {
     if is_default && runs.len() > 1 {
         runs.retain(|options| options.config.strategy == StrategyKind::Stitch);

@@ -3,12 +3,13 @@
 use crate::outside::printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar over one long piece of work.
+/// A progress bar for one long task.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
     pub(crate) fn new(what: String) -> Self {
-        // Draws nothing where standard error is no terminal. The length is not known yet; one of 0 would show as done.
+        // Draws nothing if standard error is no terminal. The length is not known yet; a length of 0 would show as
+        // done.
         let bar = ProgressBar::with_draw_target(Some(u64::MAX), ProgressDrawTarget::stderr_with_hz(10));
         if let Ok(style) = ProgressStyle::with_template("{msg:30!} {bar:30} {percent:>3}% {eta:>4}") {
             bar.set_style(style);

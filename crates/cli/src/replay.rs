@@ -1,4 +1,4 @@
-//! `seamalloc replay`: traces, or a timeline, through every strategy, side by side.
+//! `seamalloc replay`: compares strategies on traces, or on a timeline.
 
 use crate::args::{Color, ReplayArgs};
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! `seamalloc report`: one page that shows what each strategy makes of traces, for looking.
+//! `seamalloc report`: a page with pictures of each strategy's memory on traces.
 
 use crate::args::{Color, ReportArgs, RunArgs};
 use crate::failure::Failure;
@@ -22,9 +22,9 @@ use seamalloc_trace::whatif::{DeviceFrom, Replays, device_of};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Traces of up to so many events have a map of every strategy: the page stays below some megabytes.
+/// The most events of a trace for which every strategy gets a map, so that the page stays below some megabytes.
 const EVENTS_WITH_ALL_MAPS: usize = 150_000;
-/// So many lines of the program are named one by one.
+/// The number of lines of the program that are named one by one.
 const OWNERS: usize = 20;
 
 pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::DoesNotRun(failed, judged)) } else { Ok(()) })
 }
 
-/// Writes the page. `quiet`: standard output is for other programs.
+/// Writes the page. With `quiet`, nothing is printed on standard output, which is for other programs.
 fn write(path: &Path, page: &str, quiet: bool) -> Result<(), Failure> {
     std::fs::write(path, page).map_err(|error| Failure::Write { path: path.to_owned(), error })?;
     let written =
@@ -99,7 +99,7 @@ fn write(path: &Path, page: &str, quiet: bool) -> Result<(), Failure> {
     output::print(&written)
 }
 
-/// The address of a file, which a browser and a terminal understand.
+/// Returns the address of a file, for a browser or a terminal.
 fn address(path: &Path) -> String {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut address = "file://".to_owned();
@@ -113,7 +113,8 @@ fn address(path: &Path) -> String {
     address
 }
 
-/// Returns the line of `--json`: the verdict, and who holds the memory at the peak, or null where the recording has no stacks.
+/// Returns the line of `--json`: the verdict, and the owners of memory at the peak, or null if the recording has no
+/// stacks.
 fn in_json(trace: &Trace, origins: Option<&Origins>, verdict: &Judgement, libraries: &[String]) -> Value {
     let origins = origins.filter(|origins| !origins.frames.is_empty());
     let owners = origins.map(|origins| owners(trace, origins, libraries, OWNERS).to_json(origins));
@@ -125,18 +126,18 @@ fn in_json(trace: &Trace, origins: Option<&Origins>, verdict: &Judgement, librar
     })
 }
 
-/// The page of a whole job, which was looked at already.
+/// Writes the page of a whole job, from its analysis.
 fn fleet(path: &Path, output: &Path) -> Result<(), Failure> {
     let wrong = |found: String| Failure::NoFleet { path: path.to_owned(), found };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let job = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     check_writable(output)?;
-    // A page is named after its own file: what it was made of may be a temporary one.
+    // A page is named after its own file: its source may be a temporary one.
     let name = output.file_stem().unwrap_or_default().to_string_lossy();
     write(output, &fleet_html(&name, "seamalloc fleet", &job).map_err(wrong)?, false)
 }
 
-/// The device that was asked for, or the recorded one.
+/// Returns the device given, or the recorded one.
 fn device_for(run: &RunArgs, trace: &Trace) -> (SimConfig, DeviceFrom) {
     match run.device() {
         Device::Sim(device) if run.device.is_some() => (device, DeviceFrom::Asked),
@@ -144,7 +145,7 @@ fn device_for(run: &RunArgs, trace: &Trace) -> (SimConfig, DeviceFrom) {
     }
 }
 
-/// What all strategies make of a trace, on one device.
+/// Returns the results of all strategies on a trace, on one device.
 fn job<'t>(
     args: &ReportArgs,
     trace: &'t Trace,
@@ -170,7 +171,7 @@ fn job<'t>(
             progress.set(done.into(), total.into());
         };
         compared = replays.whatif(&kinds, true, &mut show)?;
-        // The sizes are those of the trace: the device's own capacity has no part in it.
+        // The sizes are multiples of the trace's live bytes: the device's own capacity is not used.
         let whole = SimConfig { capacity: device.profile.memory(), ..device };
         for options in run.runs_on(&whole) {
             let progress = Progress::new(format!("{} / cliff {}", trace.name, options.config.strategy));
@@ -187,7 +188,7 @@ fn job<'t>(
     Ok(job)
 }
 
-/// The strategies whose maps the page has.
+/// Returns the strategies whose maps the page has.
 fn mapped(args: &ReportArgs, trace: &Trace, each: &[ReplayOptions]) -> Vec<StrategyKind> {
     let all = || each.iter().map(|options| options.config.strategy);
     let named: Vec<_> = args.map.iter().flat_map(|named| named.0.iter().copied()).collect();
@@ -200,11 +201,11 @@ fn mapped(args: &ReportArgs, trace: &Trace, each: &[ReplayOptions]) -> Vec<Strat
     all().find(|kind| *kind == StrategyKind::default()).or_else(|| all().next()).into_iter().collect()
 }
 
-/// How the command was called.
+/// Returns the command line.
 fn command() -> String {
     let words = std::env::args_os().skip(1).map(|word| {
         let word = word.to_string_lossy().into_owned();
-        // A folder of this machine is nobody else's business.
+        // Folders of this machine are left out, for privacy.
         match Path::new(&word).file_name() {
             Some(name) if Path::new(&word).is_absolute() => name.to_string_lossy().into_owned(),
             _ => word,

@@ -1,4 +1,4 @@
-//! Traces through every strategy, side by side: what `replay` and `stress` print.
+//! Comparison of all strategies on traces, as `replay` and `stress` print it.
 
 use crate::args::{Color, RunArgs};
 use crate::comparison::Comparison;
@@ -12,7 +12,7 @@ use seamalloc::{OutOfMemory, StrategyKind};
 use seamalloc_trace::Trace;
 use seamalloc_trace::replay::{PassReport, replay, replay_on_cuda, replay_on_host, replay_on_pinned};
 
-/// Every trace through every strategy.
+/// The comparison of every strategy on every trace.
 pub(crate) struct SideBySide<'a> {
     args: &'a RunArgs,
     output: Output,
@@ -21,9 +21,9 @@ pub(crate) struct SideBySide<'a> {
     shortages: Vec<String>,
     totals: Vec<Total>,
     comparison: Comparison,
-    /// The meanings of the columns, if they stand below the tables.
+    /// The legend of the columns, if it is printed below the tables.
     legend: Option<String>,
-    /// Whether anything was held above what was live.
+    /// Whether any strategy held memory beyond the live bytes.
     is_above_live: bool,
     runs: usize,
     out_of_memory: usize,
@@ -36,13 +36,13 @@ struct Set {
     heading: &'static str,
 }
 
-/// Columns that sets leave out, so that five figures are left.
+/// Columns that tables of sets leave out, so that five figures are left.
 const NOT_IN_SETS: [&str; 2] = ["driver_calls", "stalls"];
 
 /// One strategy over the traces of a table, in the first pass of each.
 struct Total {
     strategy: StrategyKind,
-    /// How many passes there are; of what follows only the first counts.
+    /// The number of passes; the fields below count only the first of each trace.
     passes: u32,
     live: u64,
     reserved: u64,
@@ -77,12 +77,12 @@ impl<'a> SideBySide<'a> {
         })
     }
 
-    /// Begins workloads of a kind, in the plural, and the words above their table.
+    /// Begins workloads of a kind, in the plural, with the heading of their table.
     pub(crate) fn begin(&mut self, kind: &'static str, heading: &'static str) {
         self.set = Some(Set { kind, heading });
     }
 
-    /// Replays one trace through every strategy; its rows are printed with the table, its JSON at once.
+    /// Replays one trace with every strategy. The rows are printed with the table, JSON lines at once.
     pub(crate) fn run(&mut self, trace: &Trace) -> Result<(), Failure> {
         self.comparison.begin(self.set.map_or("traces", |set| set.kind));
         for (index, options) in self.args.runs().into_iter().enumerate() {
@@ -116,7 +116,7 @@ impl<'a> SideBySide<'a> {
         Ok(())
     }
 
-    /// Prints the rows that have come together, and begins a new table.
+    /// Prints the collected rows, and begins a new table.
     pub(crate) fn print_table(&mut self) -> Result<(), Failure> {
         if self.args.json || self.table.is_empty() {
             return Ok(());
@@ -139,7 +139,7 @@ impl<'a> SideBySide<'a> {
         self.print_totals()
     }
 
-    /// Prints what the strategies came to in a table of several traces, and begins anew.
+    /// Prints the totals of the strategies over a table of several traces, and begins anew.
     fn print_totals(&mut self) -> Result<(), Failure> {
         let names = self.totals.iter().map(|total| total.strategy.name().len());
         let width = names.max().unwrap_or(0).max(10);
@@ -156,7 +156,7 @@ impl<'a> SideBySide<'a> {
         Ok(())
     }
 
-    /// Counts the runs of the totals, which begin anew.
+    /// Adds the totals to the counts, and begins them anew.
     fn count(&mut self) {
         for total in &mut self.totals {
             self.runs += total.runs;
@@ -165,7 +165,8 @@ impl<'a> SideBySide<'a> {
         }
     }
 
-    /// What memory above live is, where there is any: streams that run behind the CPU may still read it.
+    /// Returns the explanation of memory beyond the live bytes, if there was any: streams that run behind the CPU may
+    /// still read it.
     fn of_no_use(&self) -> Option<&'static str> {
         let is_behind = self.args.lag > 0 || self.args.device().is_real();
         self.is_above_live.then_some(match is_behind {
@@ -174,7 +175,8 @@ impl<'a> SideBySide<'a> {
         })
     }
 
-    /// Prints what is left and the sum of it, all that there is if `ran` is a failure. Out of memory anywhere is one.
+    /// Prints the remaining rows and the summary; if `ran` is a failure, only the rows so far. Running out of memory is
+    /// a failure.
     pub(crate) fn finish(mut self, ran: Result<(), Failure>) -> Result<(), Failure> {
         self.print_table()?;
         ran?;
@@ -198,7 +200,7 @@ impl<'a> SideBySide<'a> {
         }
     }
 
-    /// Returns a line for each strategy of the main family that ran, for a place below the columns.
+    /// Returns a line for each strategy of the main family that ran, to be printed below the columns.
     fn strategies(&self) -> String {
         let ran = self.totals.iter().filter_map(|total| {
             let what = match total.strategy {
@@ -214,7 +216,7 @@ impl<'a> SideBySide<'a> {
     }
 }
 
-/// A shortage in a sentence: who asked for what, and what there was.
+/// Returns a shortage in a sentence: the request, and the available memory.
 fn in_words(trace: &Trace, report: &PassReport, shortage: &OutOfMemory) -> String {
     let summary = trace.summary();
     let mut out = format!(
@@ -244,7 +246,7 @@ fn in_words(trace: &Trace, report: &PassReport, shortage: &OutOfMemory) -> Strin
     let live = summary.peak_live;
     let most = shortage.limit.unwrap_or(u64::MAX).min(shortage.device_total);
     if live > most {
-        // No advice: what helps this request does not help the job.
+        // No advice is given: a remedy for this request would not help the job.
         let whole = format!("The trace's live bytes alone reach {}, more than {}", bytes(live), bytes(most));
         out.push_str(&format!("{} {whole}: no strategy could run it there.", shortage.cause_in_words()));
     } else {

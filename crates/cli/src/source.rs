@@ -1,4 +1,4 @@
-//! Where traces come from: files, recorded jobs that the command carries, generated workloads.
+//! The sources of traces: files, recorded jobs in the command, generated workloads.
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
@@ -12,16 +12,17 @@ use seamalloc_trace::{Trace, TraceError, make_refused, read_path, recorded};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The traces of all files and names. Of several, one that cannot be read is told and left out.
+/// Returns the traces of all files and names. Of several, one that cannot be read is reported and left out.
 pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<(Vec<Trace>, Inputs), Failure> {
     must_be_given(paths)?;
     Inputs::read(paths, |path| load(path, generate))
 }
 
-/// A trace, with what its file says of the origins of requests.
+/// A trace, with the origins of its requests from its file.
 pub(crate) type Loaded = (Trace, Option<Origins>);
 
-/// As [`load_all`], with the origins of requests. A request that was refused while the job was recorded is made. Snapshots without a history are kept as `layouts`.
+/// Returns the traces as [`load_all`] does, with the origins of requests. A request that was refused while the job was
+/// recorded is added to its trace. The layouts of snapshots without a history are added to `layouts`.
 pub(crate) fn load_with_origins(
     paths: &[PathBuf],
     generate: GenerateArgs,
@@ -48,12 +49,13 @@ pub(crate) fn must_be_given(paths: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The traces of a file, or the recorded jobs and generated workloads of that name or group. A file wins.
+/// Returns the traces of a file, or the recorded jobs and generated workloads of that name or group. A file takes
+/// precedence.
 pub(crate) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Trace>, Failure> {
     load_by(path, generate, read_path, |trace| trace)
 }
 
-/// As [`load`], of what `read` makes of a file, and `of` of a trace without one.
+/// Loads as [`load`] does, with `read` for a file, and `of` for a trace without one.
 fn load_by<T>(
     path: &Path,
     generate: GenerateArgs,
@@ -97,7 +99,7 @@ impl Entry {
         }
     }
 
-    /// Whether that is its name, or its group's.
+    /// Returns whether the entry, or its group, has this name.
     fn is_called(self, name: &str) -> bool {
         self.name() == name || self.group() == name
     }
@@ -109,7 +111,7 @@ impl Entry {
         }
     }
 
-    /// What it does, and which recorded job or generated workload is called nearly so.
+    /// Returns the entry's description, with the recorded job or generated workload of a similar name.
     pub(crate) fn described(self) -> String {
         match (self, self.twin()) {
             (_, None) => self.summary().to_owned(),
@@ -118,8 +120,8 @@ impl Entry {
         }
     }
 
-    /// The recorded job for a generated workload, and the other way round, whose name differs in dashes alone: `gpt2xl-N` and
-    /// `gpt2-xl-N`.
+    /// Returns the recorded job for a generated workload, or the other way round, if their names differ only in dashes:
+    /// `gpt2xl-N` and `gpt2-xl-N`.
     fn twin(self) -> Option<Self> {
         let plain = |entry: Self| entry.name().replace('-', "");
         let is_recorded = |entry: Self| matches!(entry, Self::Recorded(_));
@@ -134,7 +136,7 @@ impl Entry {
         }
     }
 
-    /// The trace; a recorded job's is always the same.
+    /// Returns the trace; that of a recorded job is always the same.
     pub(crate) fn trace(self, generate: GenerateArgs) -> Result<Trace, Failure> {
         match self {
             Self::Recorded(job) => Ok(job.load()?),
@@ -146,20 +148,20 @@ impl Entry {
     }
 }
 
-/// Everything that can be stressed.
+/// Returns all recorded jobs and generated workloads.
 pub(crate) fn entries() -> Vec<Entry> {
     let generated = workload::catalogue().iter().map(Entry::Generated);
     recorded::JOBS.iter().map(Entry::Recorded).chain(generated).collect()
 }
 
-/// The groups, in the order of the list.
+/// Returns the groups, in the order of the list.
 pub(crate) fn groups() -> Vec<&'static str> {
     let mut groups: Vec<_> = entries().into_iter().map(Entry::group).collect();
     groups.dedup();
     groups
 }
 
-/// The entries of these names and groups; of none, the default set.
+/// Returns the entries of these names and groups; for no names, the default set.
 pub(crate) fn select(names: &[String]) -> Result<Vec<Entry>, Failure> {
     let all = entries();
     if names.is_empty() {
@@ -181,7 +183,7 @@ pub(crate) fn select(names: &[String]) -> Result<Vec<Entry>, Failure> {
     Ok(out)
 }
 
-/// Says where a generated workload was named that is nearly called as a recorded job is.
+/// Notes that the named generated workload has almost the name of a recorded job.
 fn tell_of_twin(name: &str) {
     let named = entries().into_iter().find(|entry| entry.name() == name);
     if let Some(entry @ Entry::Generated(_)) = named
@@ -191,7 +193,7 @@ fn tell_of_twin(name: &str) {
     }
 }
 
-/// A question about the name that may have been meant, to stand behind a message.
+/// Returns a question about the name that was probably meant, for the end of a message.
 fn suggestion(name: &str) -> String {
     let names = entries().into_iter().flat_map(|entry| [entry.name(), entry.group()]);
     near(name, names).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()

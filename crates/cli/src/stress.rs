@@ -1,4 +1,4 @@
-//! `seamalloc stress`: the recorded jobs and the generated patterns, every strategy side by side.
+//! `seamalloc stress`: compares strategies on the recorded jobs and the generated patterns.
 
 use crate::args::{Color, StressArgs};
 use crate::failure::Failure;
@@ -9,7 +9,7 @@ use crate::table::Table;
 use seamalloc_trace::columns::{Column, line};
 use serde_json::Value;
 
-/// The group of patterns that no job has, averaged apart.
+/// The group of patterns that are not from jobs, averaged separately.
 const ADVERSARIAL: &str = "adversarial";
 
 type Listed = Column<Entry>;
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &StressArgs, color: Color) -> Result<(), Failure> {
     let entries = source::select(&args.workloads)?;
     let mut runs = SideBySide::new(&args.run, color)?;
     let (recorded, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|e| matches!(e, Entry::Recorded(_)));
-    // Lines of JSON keep the order that was asked for.
+    // Lines of JSON keep the given order.
     let is_apart = |entry: &Entry| entry.group() == ADVERSARIAL && !args.run.json;
     let (hostile, generated): (Vec<_>, Vec<_>) = others.into_iter().partition(is_apart);
     let sets = [

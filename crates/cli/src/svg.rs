@@ -1,6 +1,6 @@
-//! The picture of what was printed: an SVG that looks like a terminal.
+//! The picture of the printed output: an SVG that looks like a terminal.
 //!
-//! Owns: the text so far, the look, and that an unwritable place is found before the work and not after it.
+//! Owns: the text so far, the look, and the early check that the file can be written.
 
 use crate::failure::Failure;
 use crate::outside::printable;
@@ -29,10 +29,9 @@ pub(crate) struct Svg {
 }
 
 impl Svg {
-    /// A picture of this command line and what will be added.
+    /// Makes a picture of this command line and of lines added later.
     ///
-    /// # Errors
-    /// The place cannot be written. What is there stays until the picture is saved.
+    /// The file cannot be written. An existing file stays until the picture is saved.
     pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
         check_writable(path)?;
         Ok(Self { path: path.to_owned(), text: command(std::env::args_os()) + "\n" })
@@ -46,8 +45,7 @@ impl Svg {
 
     /// Writes the file.
     ///
-    /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub(crate) fn save(&self) -> Result<(), Failure> {
         let term = Term::new().palette(PALETTE).fg_color(FOREGROUND.into()).bg_color(BACKGROUND.into());
         let svg = term.render_svg(self.text.trim_end());
@@ -55,7 +53,7 @@ impl Svg {
     }
 }
 
-/// Finds out whether a place can be written, before the work that is to be shown there. Nothing is changed.
+/// Checks that a file can be written, before the work whose result it shows. Changes nothing.
 pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
     let write = |error| Failure::Write { path: path.to_owned(), error };
     let existed = path.exists();
@@ -66,7 +64,7 @@ pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The command line as it would be typed, without what only concerns the picture.
+/// Returns the command line as it would be typed, without the options of the picture.
 fn command(args: impl Iterator<Item = OsString>) -> String {
     let mut out = "$ seamalloc".to_owned();
     let mut args = args.skip(1);

@@ -1,4 +1,4 @@
-//! Tables of reports: the columns that have a heading, colours, and what a narrow terminal does without.
+//! Tables of reports: the columns with a heading, colours, and the columns that a narrow terminal drops.
 
 use crate::explain::entries;
 use crate::outside::printable;
@@ -7,12 +7,12 @@ use comfy_table::{
 };
 use seamalloc_trace::columns::{Cell, Column, Kind, Shown};
 
-/// Utilization at or above which nothing is worth saying.
+/// Utilization from which on it is shown as good.
 const GOOD: f64 = 0.97;
-/// Utilization below which a job wastes much.
+/// Utilization below which it is shown as bad.
 const BAD: f64 = 0.85;
 
-/// A line under the header, and no other.
+/// The style: a line under the header, and no other.
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─'));
 /// Blanks between columns.
 const GAP: u16 = 2;
@@ -20,13 +20,13 @@ const GAP: u16 = 2;
 /// A table of reports of type `R`.
 pub(crate) struct Table<R: 'static> {
     columns: Vec<(&'static Column<R>, &'static Shown<R>)>,
-    /// Of each column, whether a cell of it says anything.
+    /// Whether any cell of each column has content.
     said: Vec<bool>,
     table: comfy_table::Table,
 }
 
 impl<R> Table<R> {
-    /// Returns an empty table of those columns that are shown.
+    /// Makes an empty table of the columns that are shown.
     pub(crate) fn new(columns: &'static [Column<R>]) -> Self {
         let columns: Vec<_> = columns.iter().filter_map(|column| Some((column, column.shown.as_ref()?))).collect();
         let mut table = comfy_table::Table::new();
@@ -46,7 +46,7 @@ impl<R> Table<R> {
         new
     }
 
-    /// Shows columns that are rare if a cell of them says anything.
+    /// Shows rare columns if one of their cells has content.
     fn set_rare_columns(&mut self) {
         for (index, said) in self.said.iter().enumerate() {
             if self.columns[index].1.is_rare
@@ -61,7 +61,7 @@ impl<R> Table<R> {
         }
     }
 
-    /// Adds a report. The first cells, so many, are those of the row above, and left empty.
+    /// Adds a report. Its first `repeated` cells are those of the row above, and are left empty.
     pub(crate) fn add(&mut self, report: &R, repeated: usize) {
         let cells: Vec<_> = self.columns.iter().map(|(_, shown)| (shown.cell)(report)).collect();
         for (said, cell) in self.said.iter_mut().zip(&cells) {
@@ -71,7 +71,7 @@ impl<R> Table<R> {
         self.set_rare_columns();
     }
 
-    /// Adds a report that has no figures: the cells that say which run it was, and why it has none.
+    /// Adds a report without figures: the cells that identify the run, and why it has none.
     pub(crate) fn add_failed(&mut self, report: &R, repeated: usize, why: &str) {
         let run = self.columns.iter().take_while(|(column, _)| column.kind == Kind::Run);
         let run: Vec<_> = run.map(|(_, shown)| (shown.cell)(report)).collect();
@@ -94,7 +94,7 @@ impl<R> Table<R> {
         }
     }
 
-    /// Returns what the columns say that the table has, for a place below it.
+    /// Returns the legend of the table's columns, to be printed below it.
     pub(crate) fn legend(&self) -> String {
         let is_shown = |index| {
             self.table.column(index).is_some_and(|column| column.constraint() != Some(&ColumnConstraint::Hidden))
@@ -109,7 +109,7 @@ impl<R> Table<R> {
         self.table.clone().enforce_styling().trim_fmt()
     }
 
-    /// Returns the table as text for a terminal of this width, if there is one.
+    /// Returns the table as text for a terminal of this width, if the width is known.
     pub(crate) fn for_terminal(&self, width: Option<usize>, is_styled: bool) -> String {
         let mut table = Self { columns: self.columns.clone(), said: self.said.clone(), table: self.table.clone() };
         table.table.force_no_tty();
@@ -128,8 +128,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Hides what the table can do without until it fits into `width`. Where the last column is text, its lines are broken
-    /// in the end; figures are not.
+    /// Hides optional columns until the table fits into `width`. If the last column is text, its lines are wrapped at
+    /// last; figures are not.
     fn narrow(&mut self, width: usize) {
         let mut spare: Vec<_> = self.columns.iter().map(|(_, shown)| shown.spare).enumerate().collect();
         spare.retain(|(_, spare)| *spare > 0);

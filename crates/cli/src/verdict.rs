@@ -11,8 +11,8 @@ pub(crate) fn show(output: &mut Output, job: &str, verdict: &Judgement) -> Resul
     output.text(&format!("Next: {}", unbroken(&verdict.next_step())))
 }
 
-/// Returns text in which no line ends before a unit, nor within a command, which is copied, nor within what stands before it in the
-/// environment.
+/// Returns text in which no line ends before a unit, within a command (which users copy), or within the environment
+/// variables before it.
 fn unbroken(text: &str) -> String {
     let command = format!(" {SEAMALLOC_COMMAND}");
     let whole = [" KiB", " MiB", " GiB", " TiB", &command];

@@ -1,5 +1,5 @@
-//! `seamalloc whatif`: what a recorded job would have held with each strategy, and how much larger its steps could be,
-//! beside PyTorch's own allocators on the same device.
+//! `seamalloc whatif`: the memory of a recorded job with each strategy, and how much larger its steps could be, beside
+//! PyTorch's own allocators on the same device.
 
 use crate::args::{Color, WhatifArgs};
 use crate::failure::Failure;
@@ -38,7 +38,7 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
         let mut bar: Option<(StrategyKind, Progress)> = None;
         let mut show = |kind: StrategyKind, done: u32, total: u32| {
             if bar.as_ref().is_none_or(|(of, _)| *of != kind) {
-                // The last one is cleared before the next is drawn.
+                // The previous bar is cleared before the next is drawn.
                 drop(bar.take());
                 bar = Some((kind, Progress::new(format!("{} / {kind}", trace.name))));
             }
@@ -82,7 +82,7 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::DoesNotRun(failed, verdicts.len())) } else { Ok(()) })
 }
 
-/// What a job would have gained over PyTorch's allocators: by `stitch`, or by the other strategy that was asked for.
+/// Returns the gain of `stitch`, or of the other strategy given, over PyTorch's allocators.
 fn sentences_of(found: &[WhatIf]) -> Option<String> {
     let pytorchs = [StrategyKind::Caching, StrategyKind::Expandable];
     let others = || found.iter().filter(|report| !pytorchs.contains(&report.strategy));
@@ -119,7 +119,7 @@ fn beside(bytes: u64, largest: u64) -> String {
     without_breaks(&bytes_beside(bytes, largest))
 }
 
-/// Returns the names that the verdict has for strategies of the table.
+/// Returns the verdict's names for the strategies of the table.
 fn names(found: &[WhatIf]) -> String {
     let named = [
         (StrategyKind::Caching, "PyTorch's native allocator (native)"),
@@ -130,7 +130,7 @@ fn names(found: &[WhatIf]) -> String {
     if named.is_empty() { String::new() } else { format!(" In the table {}.", named.join(", ")) }
 }
 
-/// The largest steps of PyTorch's allocators and of a strategy.
+/// Returns the largest steps of PyTorch's allocators and of a strategy, in words.
 fn steps(any: &WhatIf, ours: Option<&WhatIf>) -> String {
     if !any.grows {
         return "it frees nothing, so nothing grows with its steps".to_owned();
@@ -145,7 +145,7 @@ fn steps(any: &WhatIf, ours: Option<&WhatIf>) -> String {
     format!("{}{larger}", steps.join(", "))
 }
 
-/// Returns the sentence on the memory that is taken to grow with a step, and on the memory that stays.
+/// Returns the sentence on the memory that is assumed to grow with a step, and on the memory that keeps its size.
 fn assumption(any: &WhatIf) -> String {
     let stays = match any.persistent {
         0 => "no memory is seen to stay from step to step".to_owned(),
@@ -166,7 +166,7 @@ fn known_by(from: DeviceFrom) -> &'static str {
     }
 }
 
-/// How exact the search for the largest step is.
+/// The precision of the search for the largest step, in percent.
 const EXACT_PERCENT: f64 = 1.0;
 
 /// Returns how a strategy's largest step compares with those of PyTorch's allocators.
@@ -195,7 +195,7 @@ fn larger(ours: &WhatIf) -> String {
     }
 }
 
-/// What a strategy holds less, or more, than PyTorch's allocators.
+/// Returns how much less, or more, a strategy holds than PyTorch's allocators.
 fn held(ours: &WhatIf) -> String {
     let Some(own) = ours.peak_reserved else {
         return format!("{} runs out of memory with the job as it was recorded", ours.strategy);

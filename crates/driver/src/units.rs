@@ -35,7 +35,7 @@ const MAX_FRACTION_DIGITS: usize = 18;
 pub struct ParseBytesError {
     /// The text as given.
     pub text: String,
-    /// What is wrong with it.
+    /// The problem with it.
     pub problem: &'static str,
 }
 

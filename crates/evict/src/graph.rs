@@ -144,7 +144,7 @@ pub enum GraphError {
         name: String,
         /// The kind of figure.
         what: &'static str,
-        /// Its value.
+        /// The value of the figure.
         value: u64,
     },
     /// An operator reads, keeps or releases a tensor that the program has released before.

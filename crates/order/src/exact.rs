@@ -24,7 +24,7 @@ const FIRST_TRY: u64 = 64;
 pub(crate) struct Found {
     /// The best order.
     pub(crate) order: Vec<u32>,
-    /// Its peak.
+    /// The peak of this order.
     pub(crate) peak: u64,
     /// A lower bound: no order has a lower peak.
     pub(crate) bound: u64,

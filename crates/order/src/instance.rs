@@ -27,7 +27,7 @@ pub(crate) struct Task {
     pub(crate) makes: Vec<u32>,
     /// The storages that it uses.
     pub(crate) uses: Vec<u32>,
-    /// Its operators, by their indexes in the program, in the order in which they run.
+    /// The task's operators, by their indexes in the program, in the order in which they run.
     pub(crate) operators: Vec<u32>,
 }
 

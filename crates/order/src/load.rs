@@ -18,7 +18,7 @@ pub enum LoadError {
     Early {
         /// The operator, by its index in the program.
         operator: usize,
-        /// Its name.
+        /// The operator's name.
         name: String,
         /// The operator that must run before it.
         before: usize,

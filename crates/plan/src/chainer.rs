@@ -39,8 +39,8 @@ pub(crate) fn chainer(instance: &Instance, search: &Search) -> Option<Plan> {
     place_all(instance, order, Fit::First, search)
 }
 
-/// Returns an order for first fit: the buffers of `bytes` or more by their offsets on the lines, then the others in
-/// their order, for the holes. Small buffers would end the lines of large ones. Returns `None` if the search is over
+/// Returns an order for first fit: the buffers of `least` bytes or more by their offsets on the lines, then the others
+/// in their order, for the holes. Small buffers would end the lines of large ones. Returns `None` if the search is over
 /// before.
 pub(crate) fn larger_first(
     instance: &Instance,

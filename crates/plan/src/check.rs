@@ -21,7 +21,7 @@ pub enum CheckError {
     Offset {
         /// The buffer.
         id: String,
-        /// Its offset in the plan.
+        /// The buffer's offset in the plan.
         offset: u64,
     },
     /// The plan's peak is not the peak of its offsets.

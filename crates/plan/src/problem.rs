@@ -86,9 +86,9 @@ pub enum BufferError {
     NeverLive {
         /// The buffer.
         id: String,
-        /// Its beginning.
+        /// The buffer's beginning.
         lower: i64,
-        /// Its end.
+        /// The buffer's end.
         upper: i64,
     },
     /// The buffer has no bytes, or more than any address space.
@@ -96,7 +96,7 @@ pub enum BufferError {
     Size {
         /// The buffer.
         id: String,
-        /// Its bytes.
+        /// The buffer's bytes.
         size: u64,
     },
     /// The alignment is 0, so no offset is a multiple of it.
@@ -104,7 +104,7 @@ pub enum BufferError {
     Alignment {
         /// The buffer.
         id: String,
-        /// Its alignment.
+        /// The buffer's alignment.
         alignment: u64,
     },
     /// A gap is empty, not within the lifetime, not behind the one before, or its window is not within the buffer.
@@ -129,7 +129,7 @@ pub enum BufferError {
     Offset {
         /// The buffer.
         id: String,
-        /// Its offset.
+        /// The buffer's offset.
         offset: u64,
     },
     /// Two buffers have the same name.

@@ -210,7 +210,7 @@ pub enum TraceError {
     NewerVersion {
         /// The file.
         file: String,
-        /// Its version.
+        /// The file's version.
         found: u32,
         /// The newest version known here.
         supported: u32,

@@ -95,7 +95,8 @@ __all__ = [
     "wake",
     "whatif",
 ]
-# Those that are compared where none is named. The option `strategy` takes the classic allocators and Paddle's too.
+# The strategies that are compared if none is named. The option `strategy` also takes the classic allocators and
+# Paddle's.
 STRATEGIES = ("caching", "expandable", "gmlake", "stitch")
 __version__ = version()
 
@@ -154,7 +155,7 @@ def forget_stream(stream: Stream, device: Device = None) -> None:
     """Says that the program is about to destroy a stream that it made without PyTorch, a `torch.cuda.ExternalStream` or
     its handle: the allocator waits for it, and never names it to the device again. Its free memory serves others."""
     handle, number = stream_on(stream, device)
-    # What has no allocator knows of no stream. Page-locked memory knows those of all devices.
+    # A device without an allocator knows no streams. Page-locked memory knows those of all devices.
     for known in (number, PINNED):
         if known in plugged_devices():
             check(library.seam_forget_stream(plugged(known), handle))

@@ -38,7 +38,7 @@ def is_trusted(path: Path) -> bool:
         found = path.stat()
     except OSError:
         return False
-    # What is root's could replace all of this process.
+    # A file of root's could replace all of this process.
     if found.st_uid not in (os.geteuid(), 0):
         why = f"belongs to another user (uid {found.st_uid})"
     elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -102,7 +102,7 @@ def _wait(lock: int, where: Path) -> float | None:
 
 
 def _keep(failure: Path, error: UnavailableError) -> None:
-    # Where it cannot be written, each process finds out for itself.
+    # If the file cannot be written, each process finds out for itself.
     with suppress(OSError):
         failure.write_text(json.dumps([time.time(), *error.args]), encoding="utf-8")
 

@@ -17,8 +17,8 @@ from typing import Any, Callable, NamedTuple
 
 KEY = "seamalloc"
 
-# What the new process runs. It is sent as text, for seamalloc may be missing there, and that must not end the process.
-# `path` is put in place for good a moment later, by multiprocessing.
+# The code that the new process runs. The code is sent as text, since seamalloc may be missing there, which must not end
+# the process. `path` is put in place for good a moment later, by multiprocessing.
 _INHERIT = """
 import sys, warnings
 before, sys.path = sys.path, path
@@ -52,7 +52,7 @@ _handed_down: Parent | None = None
 def hand_down(parent: Parent) -> None:
     """Every process that this one starts from now on gets seamalloc in the same way."""
     global _handed_down
-    # Not above: PyTorch has it already, and what needs no PyTorch does without.
+    # Imported here: PyTorch has imported it already, and a process without PyTorch does not need it.
     from multiprocessing import spawn
 
     if _handed_down is None:
@@ -114,7 +114,7 @@ class AfterImport:
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
-                # A folder without __init__.py has a spec too, and nothing to execute.
+                # A folder without __init__.py has a spec too, but no code to execute.
                 if hasattr(spec.loader, "exec_module"):
                     loader: Any = _Loader(spec.loader, self)
                     spec.loader = loader

@@ -24,9 +24,9 @@ from ._library import PATH as LIBRARY
 from ._unavailable import UnavailableError
 
 PACKAGE = Path(__file__).resolve().parent
-# Compilers are given up after so many seconds.
+# Seconds after which a compiler is stopped.
 PATIENCE = 600.0
-# At most so many at once: each takes up to 1 GB.
+# The most compilers at once: each takes up to 1 GB.
 AT_ONCE = 4
 KNOWN = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
 
@@ -80,11 +80,11 @@ def cuda_includes(torch: Any) -> list[str]:
         toolkit = str(Path(nvcc).resolve().parent.parent)
     for root in filter(None, (toolkit, "/usr/local/cuda")):
         folders.append(Path(root) / "include")
-    # PyTorch's packages lie beside it.
+    # PyTorch's packages are beside it.
     packages = Path(torch.__file__).resolve().parent.parent
     folders += sorted(packages.glob("nvidia/cu[0-9]*/include"), reverse=True)
     folders += [packages / "nvidia" / part / "include" for part in ("cuda_runtime", "cuda_nvcc", "cuda_crt")]
-    # Triton carries all headers that c10 asks for.
+    # Triton contains all headers that c10 needs.
     folders.append(packages / "triton" / "backends" / "nvidia" / "include")
     return [str(folder) for folder in folders if (folder / "cuda.h").is_file() or (folder / "crt").is_dir()]
 
@@ -125,8 +125,8 @@ def shared_library(torch: Any, sources: Iterable[Path], output: Path) -> list[st
             for source, unit, needs in units
         ]
         libraries = [f"-L{include.parent / 'lib'}", "-ltorch_cuda", "-ltorch_cpu", "-lc10_cuda", "-lc10", str(LIBRARY)]
-        # Where a toolchain has libstdc++ as an archive only, a copy of it in the shim would meet the one that PyTorch
-        # has loaded, and crash in its streams.
+        # If a toolchain has libstdc++ only as an archive, a copy of it in the shim would conflict with the one that
+        # PyTorch has loaded, and crash in its streams.
         libraries += loaded_libraries("/libstdc++.so")
         linking = [*options, *(str(unit) for _, unit, _ in units), "-o", str(output), *libraries]
         for step in (commands, [linking]):
@@ -147,7 +147,7 @@ def _run_all(commands: list[list[str]], folder: Path, deadline: float) -> tuple[
     """Runs commands, some at once. Returns one that failed, and what it wrote on standard error, or None."""
     waiting = list(enumerate(commands))
     running: list[tuple[int, subprocess.Popen[bytes]]] = []
-    # Errors are looked for by their English words.
+    # Errors are searched for by their English words.
     environment = {**os.environ, "LC_ALL": "C"}
     at_once = min(AT_ONCE, len(os.sched_getaffinity(0)))
     with ExitStack() as files:
@@ -156,7 +156,7 @@ def _run_all(commands: list[list[str]], folder: Path, deadline: float) -> tuple[
                 while waiting and len(running) < at_once:
                     number, command = waiting.pop(0)
                     errors = files.enter_context(open(folder / f"errors-{number}", "wb"))
-                    # A session of its own, so that what the compiler starts can be ended with it.
+                    # The compiler gets a session of its own, so that its child processes can be ended with it.
                     try:
                         started = subprocess.Popen(
                             command,

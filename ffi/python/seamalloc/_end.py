@@ -13,7 +13,7 @@ from ._library import check, folder_of, library, name_of, plugged, plugged_devic
 from ._report import text_of
 
 VARIABLE = "SEAMALLOC_REPORT"
-# The process that is to write. Forked ones have its handlers and none of its memory.
+# The process that writes. Forked processes have its handlers, but none of its memory.
 _owner: int | None = None
 
 
@@ -66,7 +66,7 @@ def _write() -> None:
     if os.getpid() != _owner:
         return
     devices = plugged_devices()
-    # Lines only where SEAMALLOC_LOG asks for them.
+    # Lines are written only if SEAMALLOC_LOG asks for them.
     for device in devices:
         check(library.seam_log_summary(plugged(device)))
     name = _destination()
@@ -77,7 +77,7 @@ def _write() -> None:
     text = "\n".join([f"seamalloc, {head}, at its end", *map(device_report, devices), ""])
     try:
         if name:
-            # In one piece behind what other processes have written.
+            # Written in one piece, behind the output of other processes.
             with Path(name).open("a", encoding="utf-8") as file:
                 file.write(text)
         else:

@@ -8,7 +8,7 @@ from importlib import import_module
 from . import _memory, _switch
 from ._unavailable import LibraryError
 
-# Each library as it is imported, and its module here.
+# Each library by its import name, and its module here.
 LIBRARIES = {
     "cupy": "cupy",
     "numba.cuda": "numba",
@@ -32,7 +32,7 @@ def enable_all(**options: object) -> list[str]:
         if _switch.enabled() is None:
             _switch.enable(**options)  # type: ignore[arg-type]
         else:
-            # An error where they are others than PyTorch has.
+            # An error if the options differ from PyTorch's.
             _memory.begin("PyTorch", options)
         done.append("torch")
     for name, module in LIBRARIES.items():
@@ -40,7 +40,7 @@ def enable_all(**options: object) -> list[str]:
             try:
                 import_module(f".{module}", __package__).enable(**({} if done else options))
             except LibraryError as error:
-                # Other libraries import it for themselves, so the program may not know of it.
+                # Other libraries import cuda.core themselves, so the program may not know of it.
                 if (error.cause, module) == ("version", "cuda_core"):
                     continue
                 raise

@@ -30,7 +30,7 @@ class Growing:
         self.stream = _memory.stream_of(_current_stream(self.device) if stream is None else operator.index(stream))
         self._handle = plugged(self.device)
         if self.stream != 0:
-            # Who made it may destroy it without a word.
+            # The stream's owner may destroy it without notice.
             check(library.seam_set_borrowed(self._handle, self.stream))
         address = c_void_p()
         arguments = (_size(capacity), self.stream, byref(address))
@@ -86,7 +86,7 @@ class Growing:
             _memory.free(self.device, address, _current_stream(self.device))
 
     def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
-        # At the interpreter's end modules may be gone, and the process's memory goes anyway.
+        # At the interpreter's end modules may be gone, and the process's memory is freed anyway.
         if not is_finalizing() and getattr(self, "_address", 0):
             self.free()
 
@@ -121,7 +121,7 @@ class GrowingTensor:
             row *= size
         self.row_bytes: int = row
         self.memory = Growing(self.shape[0] * row, device, tag=tag)
-        # PyTorch asks whose memory is at the address, so there must be some.
+        # PyTorch looks up the memory at the address, so there must be some.
         self.memory.grow(max(rows, 1) * row)
         whole = torch.as_tensor(self.memory, device=torch.device("cuda", self.memory.device))
         self._whole = whole.view(self.dtype).view(self.shape)
@@ -152,7 +152,7 @@ class GrowingTensor:
     def shrink(self, rows: int) -> Any:
         """Gives back the memory behind so many rows: tensors that had them may not be used any more. Returns `tensor`."""
         rows = operator.index(rows)
-        # The first chunk stays, so that PyTorch finds the memory.
+        # The first chunk stays, so that PyTorch finds memory at the address.
         self.memory.shrink(max(rows, 1) * self.row_bytes)
         self._rows = min(self._rows, rows)
         return self.tensor

@@ -14,7 +14,7 @@ from ._devices import Stream, stream_on
 from ._library import check, library, read_json
 from ._options import join
 
-# Numbers of a sequence of bytes, to NumPy and its like.
+# The type of bytes for NumPy and similar libraries.
 _BYTES = "|u1"
 
 
@@ -40,7 +40,7 @@ class HostPool:
         handle = c_uint64()
         check(library.seam_create(device.encode(), join("", options).encode(), byref(handle)))
         self._handle = handle.value
-        # Of a forked process's end it is no business.
+        # A forked process must not destroy the pool at its end.
         self._end = weakref.finalize(self, _destroy, self._handle, os.getpid())
 
     def allocate(self, size: int) -> HostBlock:
@@ -57,8 +57,8 @@ class HostPool:
         return HostBlock(self, int(address.value or 0), size, release)
 
     def _free(self, address: int, owner: int) -> None:
-        # A forked child has copies of its parent's blocks, which are no memory of its own. Of a pool that was closed, or
-        # whose driver has ended, nothing can be freed.
+        # A forked child has copies of its parent's blocks, which are not its memory. Blocks of a pool that was closed,
+        # or whose driver has ended, cannot be freed.
         if os.getpid() == owner:
             library.seam_free(self._handle, address)
 
@@ -110,7 +110,7 @@ class HostBlock:
         self.pool = pool
         self.address = address
         self.size = size
-        # What views keep alive. While it lives, the pool does.
+        # The object that views keep alive. The pool lives at least as long.
         self._bytes: Any = (ctypes.c_ubyte * size).from_address(address)
         self._free = weakref.finalize(self._bytes, release, pool, address, os.getpid())
         self._free.atexit = False
@@ -123,7 +123,7 @@ class HostBlock:
     @property
     def __array_interface__(self) -> dict[str, Any]:
         self._check()
-        # NumPy keeps the block itself, and so the memory.
+        # NumPy keeps the block itself alive, and so the memory.
         return {"shape": (self.size,), "typestr": _BYTES, "data": (self.address, False), "version": 3}
 
     def record_stream(self, stream: Stream) -> None:

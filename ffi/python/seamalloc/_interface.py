@@ -11,7 +11,7 @@ from pathlib import Path
 
 # The minor versions whose headers the shim was compiled against.
 OLDEST, NEWEST = (2, 6), (2, 15)
-# The first whose headers need C++20.
+# The first version whose headers need C++20.
 CXX20 = (2, 14)
 
 
@@ -29,7 +29,7 @@ def flags(version: tuple[int, int], cxx11_abi: bool) -> list[str]:
         "-O2",
         "-fPIC",
         "-shared",
-        # What is exported are three functions; PyTorch's own classes stay those of its libraries.
+        # Only three functions are exported; PyTorch's own classes stay those of its libraries.
         "-fvisibility-inlines-hidden",
         f"-DSEAMALLOC_TORCH={major * 100 + minor}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11_abi)}",

@@ -18,19 +18,19 @@ PATH = Path(__file__).resolve().parent / "libseamalloc.so"
 # `SEAM_ABI_VERSION` of the header that these declarations follow.
 ABI_VERSION = 1
 
-# Of `seam_status`.
+# `OUT_OF_MEMORY` of `seam_status`.
 OUT_OF_MEMORY = 3
 HOST_MEMORY = 24
 OPTIONS = 10
 FILE = 14
 BUFFER_TOO_SMALL = 15
 
-# In place of a device's number: the page-locked memory behind PyTorch. No device has this one.
+# Stands for a device's number: the page-locked memory behind PyTorch. No device has this number.
 PINNED = 1 << 16
-# Where there is no GPU, this variable has a device simulated.
+# The variable that simulates a device on a machine without a GPU.
 SIMULATED = "SEAMALLOC_DEVICE"
 
-# A file's name.
+# The type of a file's name.
 FileName = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 
@@ -183,7 +183,8 @@ def check(status: int, needs: FileName | None = None) -> None:
     raise kind(status, name, text)
 
 
-# The allocator of the page-locked memory behind PyTorch, opened or as it is: 0 where there is none. The shim has it.
+# Returns the allocator of the page-locked memory behind PyTorch, opening it if asked to: 0 if there is none. The shim
+# sets this function.
 pinned_handle: Callable[[bool], int] = lambda opens: 0
 
 

@@ -29,18 +29,19 @@ from ._library import (
 from ._options import join
 from ._unavailable import LibraryError
 
-# What CUDA calls the default stream of the thread. Memory is in the order of one stream, and each thread has another one.
+# CUDA's default stream of the thread. Memory is in the order of one stream, and each thread has another one.
 PER_THREAD = 2
 # The default stream, by its second name.
 LEGACY = 1
 # `CU_STREAM_NON_BLOCKING`.
 NON_BLOCKING = 1
-# Of `seam_status`.
+# Numbers of `seam_status`.
 REQUEST_TOO_LARGE, DRIVER, FORKED = 4, 13, 16
-# `CUresult`s by which CUDA says that it, or the device's context, has ended.
+# The `CUresult`s that mean that CUDA, or the device's context, has ended.
 ENDED = (4, 201, 709)
 
-# The allocators that gave out memory here. A forked child has copies of its parent's pointers, and no memory.
+# The allocators that allocated memory in this process. A forked child has copies of its parent's pointers, but no
+# memory.
 _handles: dict[int, int] = {}
 os.register_at_fork(after_in_child=_handles.clear)
 
@@ -72,7 +73,7 @@ def begin(name: str, options: dict[str, object]) -> None:
     if not is_simulated():
         _driver(name)
     _end.check_destination()
-    # Read by the library when a device is used first, and by child processes.
+    # The library reads the variable when a device is first used, and so do child processes.
     os.environ[_switch.VARIABLE] = text
     _end.prepare()
 
@@ -121,7 +122,7 @@ def allocate(device: int, size: int, stream: int = 0) -> int:
         handle = _handles[device] = plugged(device)
     stream = stream_of(stream)
     if stream != 0:
-        # Who made it may destroy it without a word.
+        # The stream's owner may destroy it without notice.
         check(library.seam_set_borrowed(handle, stream))
     address = c_void_p()
     status = library.seam_malloc(handle, size, stream, byref(address))
@@ -152,7 +153,7 @@ def free_on(device: int, address: int, own: int, last: int) -> None:
     """Frees what was allocated for the stream `own` once `last` too has passed what it was given: the memory serves nobody
     before."""
     if last not in (own, PER_THREAD) and device in _handles and not _is_captured(last):
-        # The memory is held until it has passed this, where `free` would give it to its own stream at once.
+        # The memory is held until the GPU has passed this point, while `free` would give it to its own stream at once.
         _finish(library.seam_free_on(_handles[device], address, stream_of(last)))
     else:
         free(device, address, last)
@@ -201,7 +202,7 @@ class Streams:
             if stream is not None:
                 free_on(self.device, address, own, stream)
             elif self.device in _handles:
-                # Its own stream is not named to the driver: nobody says that it still lives.
+                # Its own stream is not passed to the driver, since it may be destroyed.
                 _finish(library.seam_free(_handles[self.device], address))
 
 
@@ -252,7 +253,7 @@ class Idle:
         address = allocate(self.device, size, self._handle)
         if not is_simulated():
             with _Primary(self.device) as call:
-                # Memory comes from other streams behind waits of this one.
+                # Memory comes from other streams behind waits of this stream.
                 call("cuStreamSynchronize", c_void_p(self._handle))
         return address
 

@@ -8,7 +8,7 @@ import sys
 from ._outside import printable_lines
 
 VARIABLE = "SEAMALLOC_QUIET"
-# How launchers number the processes of a machine: torchrun, Slurm, Open MPI.
+# The variables of launchers with a process's number on its machine: torchrun, Slurm, Open MPI.
 LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 _quiet: bool | None = None
 
@@ -32,7 +32,7 @@ def is_first() -> bool:
 
 def line(text: str) -> None:
     """A line, whoever is quiet: of what went wrong."""
-    # Where standard error is closed there is nobody to tell.
+    # A closed standard error is ignored.
     if sys.stderr is not None:
         print(f"seamalloc: {printable_lines(text)}", file=sys.stderr, flush=True)
 

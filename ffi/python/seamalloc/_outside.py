@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# What a terminal obeys instead of showing it: controls, ends of lines, marks of direction. Lone surrogates are the bytes of a name
-# that is no UTF-8, which no output can encode.
+# Characters that a terminal interprets instead of showing them: controls, ends of lines, marks of direction. Lone
+# surrogates are the bytes of a name that is no UTF-8, which no output can encode.
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHORT = {"\n": "\\n", "\t": "\\t"}

@@ -19,7 +19,7 @@ from ._host_pool import HostPool
 
 _lock = threading.RLock()
 _pool: HostPool | None = None
-# Pools and addresses of tensors that have died, and whose streams nobody has named.
+# The pools and addresses of dead tensors whose streams are not named yet.
 _dead: list[tuple[HostPool, int, int]] = []
 _NOT_PYTORCHS = _library.pinned_handle
 
@@ -35,7 +35,7 @@ def _default_pool(torch: Any) -> HostPool:
         if _pool is None:
             current = torch.cuda.current_device()
             pool = HostPool(f"pinned:{current}")
-            # A copy says only afterwards which device it was for.
+            # The device of a copy is known only afterwards.
             for device in range(torch.cuda.device_count()):
                 if device != current:
                     pool.enable_peer_access(device)
@@ -47,7 +47,7 @@ def _wait_for_dead(torch: Any) -> None:
     """Frees what died, after a wait for all devices: a copy may still use it."""
     global _dead
     with _lock:
-        # Tensors may die at any moment, in this thread too.
+        # Tensors may die at any moment, also in this thread.
         dead, _dead = _dead, []
     if dead and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
@@ -87,7 +87,7 @@ def empty_pinned(
     block = (_default_pool(torch) if pool is None else pool)._allocate(size, release)
     for stream in streams or ():
         block.record_stream(stream)
-    # PyTorch keeps the view as long as the storage, and the view the memory.
+    # PyTorch keeps the view as long as the storage, and the view keeps the memory.
     return torch.frombuffer(block.view(), dtype=dtype).reshape(sizes)
 
 

@@ -21,7 +21,7 @@ def find(torch: Any) -> Path | None:
     """The shim that fits this PyTorch, if there is one."""
     try:
         manifest = json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))
-        # Most digests need not be computed where the likely one comes first.
+        # The likely entry comes first, so that most digests need not be computed.
         manifest.sort(key=lambda one: _public_version(torch) not in one["torch"])
         return next((FOLDER / one["library"] for one in manifest if _fits(one, torch)), None)
     except FileNotFoundError:
@@ -41,7 +41,7 @@ def _fits(one: Any, torch: Any) -> bool:
         return False
     include = torch_include(torch)
     if not (include / "c10").is_dir():
-        # Some packages of PyTorch leave its headers out.
+        # Some packages of PyTorch have no headers.
         return _public_version(torch) in one["torch"]
     try:
         return bool(digest(include, one["headers"]) == one["digest"])

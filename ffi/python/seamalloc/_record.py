@@ -13,7 +13,7 @@ from ._devices import Device, current_device
 from ._library import FileName, check, folder_of, library, name_of, path_of, plugged, plugged_devices
 
 ENDINGS = (".seam", ".csv", ".csv.gz")
-# Events that are kept: 112 MB.
+# The number of events that are kept: 112 MB.
 MAX_ENTRIES = 2_000_000
 
 
@@ -46,7 +46,7 @@ class Recording:
         self.path = path
         self._handle = plugged(current_device(device))
         check(library.seam_record_start(self._handle, count))
-        # Of a forked process's end it is no business.
+        # A forked process must not write the recording at its end.
         self._owner: int | None = os.getpid()
         atexit.register(self.stop)
 

@@ -71,10 +71,10 @@ def run(arguments: list[str]) -> None:
         fail(f"{arguments[0]} is no file")
     _begin(trace, fallback)
     sys.argv = arguments
-    # Python puts no folder before the others where it was told not to.
+    # Python adds no folder in front of the others if its options forbid it.
     has_folder = not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
     if as_module:
-        # As `python -m` does: the folder of the caller comes first.
+        # As with `python -m`, the folder of the caller comes first.
         if has_folder:
             sys.path[0] = ""
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

@@ -19,7 +19,7 @@ from ._compiler import PACKAGE, check_headers, compiler, shared_library, toolcha
 from ._unavailable import UnavailableError
 
 SOURCES = PACKAGE / "shim"
-# The first whose copies ask the host allocator that is in place, by `at::getHostAllocator`.
+# The first version whose copies use the installed host allocator, by `at::getHostAllocator`.
 PINNED_FROM = (2, 9)
 # About 40 s of processor time, on several cores or on one that others use too.
 DURATION = "20 to 90 s"
@@ -105,7 +105,7 @@ def _loaded(path: Path) -> Any:
         shim.seamalloc_pinned.restype = ctypes.c_uint64
         shim.seamalloc_pinned.argtypes = (ctypes.c_bool, ctypes.POINTER(ctypes.c_char_p))
     except AttributeError as error:
-        # Else the next library of this name would be this one.
+        # Otherwise the next library of this name would be this one.
         dlclose(shim._handle)
         raise OSError(str(error)) from error
     return shim
@@ -119,16 +119,16 @@ def _load_compiled(torch: Any, note: str) -> Any:
         try:
             return _loaded(found)
         except OSError as error:
-            # Of a copy that was cut short, or of a library that is gone: once more from the sources.
+            # The copy is incomplete, or a library that it needs is missing: it is compiled again from the sources.
             broken = str(error)
-    # Without them the folder does not matter.
+    # Without the sources the folder does not matter.
     command = compiler()
     check_headers(torch)
     with _cache.locked(name) as folder:
         found = _find(torch, name)
         if found is not None:
             try:
-                # By another process, while this one waited.
+                # Another process has compiled it while this one waited.
                 return _loaded(found)
             except OSError:
                 found.unlink()
@@ -153,7 +153,7 @@ def _name(torch: Any) -> str:
         torch.__version__,
         str(torch.version.cuda),
         str(torch._C._GLIBCXX_USE_CXX11_ABI),
-        # Folders of users are often the same on several machines.
+        # Several machines often share users' folders.
         machine,
         "-".join(platform.libc_ver()),
     ):
@@ -177,7 +177,7 @@ def _find(torch: Any, name: str) -> Path | None:
     if not _cache.is_trusted(folder):
         return None
     exact = _of_toolchain(name)
-    # Where there is no compiler, whatever another one made.
+    # Without a compiler, a library of any compiler is accepted.
     files = sorted(folder.glob(f"{name}-*.so")) if exact is None else [folder / f"{exact}.so"]
     for path in files:
         if _cache.is_trusted(path) and _is_as_recorded(torch, path):
@@ -189,11 +189,11 @@ def _is_as_recorded(torch: Any, path: Path) -> bool:
     """Whether a compiled shim is whole, and PyTorch's headers are those that it was compiled with."""
     try:
         record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        # To load a file that was cut short may end the process.
+        # Loading an incomplete file may end the process.
         if hashlib.sha256(path.read_bytes()).hexdigest() != record["library"]:
             return False
         include = torch_include(torch)
-        # Who has no headers can have no others.
+        # A PyTorch without headers cannot have different ones.
         return not (include / "c10").is_dir() or bool(_interface.digest(include, record["headers"]) == record["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -212,7 +212,7 @@ def _compile(torch: Any, folder: Path, name: str) -> Path:
             "digest": _interface.digest(torch_include(torch), headers),
         }
         kept.write_text(json.dumps(record), encoding="utf-8")
-        # Whoever finds the library finds what it was compiled with.
+        # The record is written before the library, so that no process finds a library without its record.
         _cache.put(kept, final.with_suffix(".json"))
         _cache.put(library, final)
     return final

@@ -21,7 +21,7 @@ VARIABLE = "SEAMALLOC_CONF"
 FALLBACK = "SEAMALLOC_FALLBACK"
 PINNED = "SEAMALLOC_PINNED"
 FALLBACKS = ("pytorch", "pluggable")
-# Variables of PyTorch's with options of its own allocator.
+# PyTorch's variables with options of its own allocator.
 OF_PYTORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 MISSING = (
     "torch.OutOfMemoryError (a request that fails ends in an illegal address), torch.cuda.memory_stats, "
@@ -31,9 +31,9 @@ MISSING = (
 _enabled: str | None = None
 # Whether PyTorch's allocator is still the one that was installed.
 _is_current: Callable[[], bool] | None = None
-# What the process that started this one handed down, where it did.
+# The settings that the parent process handed down, if it did.
 _parent: _children.Parent | None = None
-# What enables it as soon as PyTorch is imported, for the same reason.
+# The hook that enables seamalloc as soon as PyTorch is imported, for the same reason.
 _waiting: _children.AfterImport | None = None
 
 
@@ -89,7 +89,7 @@ def enable(
     if _waiting is not None and not _asks_as_parent(found, fallback, locked):
         _waiting.cancel()
     try:
-        # What waits for it enables it within this import; another thread may too.
+        # The hook may enable it within this import, in this or another thread.
         torch = _torch()
         if _has_as_parent(found, fallback, locked):
             _live.serve_as_asked(serve)
@@ -102,7 +102,7 @@ def enable(
             raise
         _go_without(error, text, stacklevel=3)
     else:
-        # From now on the parent's are not this one's.
+        # From now on the parent's settings no longer apply.
         _parent = None
         _say_that_it_is_on(torch, found, locked)
         _live.serve_as_asked(serve)
@@ -157,7 +157,7 @@ def _go_without(error: UnavailableError, conf: str, stacklevel: int) -> None:
         RuntimeWarning,
         stacklevel=stacklevel,
     )
-    # The processes that this one starts do not try it again, nor warn.
+    # The child processes do not try the shim again, nor warn.
     _children.hand_down(_children.Parent(conf, "pytorch", "pytorch"))
 
 
@@ -166,7 +166,7 @@ def inherit(conf: str, kind: str, fallback: str | None, pinned: str | None = Non
     imported. Where it cannot be, that is an error, unless the parent asked for PyTorch's own allocator then."""
     global _parent, _waiting
     if _enabled is not None:
-        # By a module that the fork server imported, before it forked this process.
+        # A module that the fork server imported has enabled it, before this process was forked.
         _parent = _children.Parent(os.environ[VARIABLE], _enabled, fallback, pinned)
         return
     _parent = _children.Parent(conf, kind, fallback, pinned)
@@ -182,7 +182,7 @@ def _follow(parent: _children.Parent) -> None:
     global _parent
     try:
         if parent.kind == "pluggable":
-            # Of what is missing there, the parent has been warned.
+            # The parent has warned of the missing parts already.
             _become(_torch(), parent.conf, "pluggable", parent.pinned, tries_shim=False)
         else:
             _become(_torch(), parent.conf, parent.fallback, parent.pinned)
@@ -206,14 +206,14 @@ def _become(torch: Any, conf: str, fallback: str | None, pinned: str | None, tri
             "Unset it",
         )
     if torch.cuda.is_initialized():
-        # Not above: children that never use it do without.
+        # Imported here: children that never use it do not need it.
         from ._shim import too_late
 
         raise too_late("CUDA was used before seamalloc.enable()")
     before = os.environ.get(VARIABLE)
     _check_options(conf, before)
     _end.check_destination()
-    # Read by the library when a device is used first, and by child processes.
+    # The library reads the variable when a device is first used, and so do child processes.
     os.environ[VARIABLE] = conf
     try:
         kind = _install(torch, fallback, pinned) if tries_shim else _plug(torch)
@@ -250,7 +250,7 @@ def _say_that_it_is_on(torch: Any, options: str, pinned: str | None) -> None:
         _messages.say(f"no GPU is visible ({why}), so that no GPU memory will be allocated")
     for name in OF_PYTORCH:
         text = os.environ.get(name, "")
-        # PyTorch still reads what is about the host's memory.
+        # PyTorch still reads its options for the host's memory.
         if any(not key.startswith("pinned_") for key in re.findall(r"([A-Za-z_]\w*)\s*:", text)):
             _messages.say(f"what {name} says of GPU memory has no effect ({text}); {VARIABLE} takes the same syntax")
 
@@ -285,7 +285,7 @@ def _torch() -> Any:
 
 
 def _install(torch: Any, fallback: str | None, pinned: str | None) -> str:
-    # Not above: children that never use it do without.
+    # Imported here: children that never use it do not need it.
     from . import _shim
 
     global _is_current

@@ -17,7 +17,7 @@ from ._devices import Device, current_device
 from ._library import FileName, Pool, check, library, path_of, plugged
 
 _HOST, _DISCARD, _FILE, _PINNED = 0, 1, 2, 3
-# Of `SEAM_SLEEP_*`, by their numbers.
+# The names of the `SEAM_SLEEP_*` numbers.
 _STAGES = ("before_sleep", "asleep", "before_wake", "awake")
 
 _lock = threading.Lock()
@@ -145,14 +145,14 @@ def on_sleep(callback: Callable[[str, str, int], Any], device: Device = None) ->
         try:
             callback(_STAGES[found.stage], name, int(found.bytes))
         except BaseException:
-            # It is in no caller's way: the change is what fails.
+            # An error in a callback must not hide the error of the change.
             import traceback
 
             traceback.print_exc()
             return False
         return True
 
-    # Kept, as the library calls it, until it is removed.
+    # The function is kept alive, since the library calls it until it is removed.
     function, handle, added = _CALLBACK(told), plugged(number), c_uint64()
     check(library.seam_on_sleep(handle, function, None, byref(added)))
 

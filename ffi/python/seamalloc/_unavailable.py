@@ -14,7 +14,7 @@ class UnavailableError(RuntimeError):
     """
 
     def __init__(self, cause: str, what: str, remedy: str, details: str = "") -> None:
-        # All of them, so that it can be sent to another process.
+        # All arguments are passed, so that the error can be sent to another process.
         super().__init__(cause, what, remedy, details)
         self.cause = cause
         self.what = what
@@ -40,7 +40,7 @@ class LibraryError(RuntimeError):
     """
 
     def __init__(self, cause: str, library: str, what: str, remedy: str) -> None:
-        # All of them, so that it can be sent to another process.
+        # All arguments are passed, so that the error can be sent to another process.
         super().__init__(cause, library, what, remedy)
         self.cause = cause
         self.library = library

@@ -62,7 +62,7 @@ def _make_class() -> Any:
         def __init__(self, device: int) -> None:
             self._memory = _memory.Streams(device)
 
-        # 0.x names the stream by its place, and may leave it out.
+        # Versions 0.x pass the stream by position, and may leave it out.
         def allocate(self, size: int, stream: Any = None) -> Any:
             address = self._memory.allocate(size, _handle(stream))
             try:
@@ -72,7 +72,7 @@ def _make_class() -> Any:
                 raise
 
         def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
-            # A buffer whose making failed is deallocated by cuda.core too.
+            # cuda.core also deallocates a buffer whose creation failed.
             if int(ptr) in self._memory:
                 self._memory.free(int(ptr), None if stream is None else _handle(stream))
 
@@ -101,7 +101,7 @@ def _buffer(core: Any, address: int, size: int, resource: Any, stream: Any) -> A
         try:
             return core.Buffer.from_handle(address, size, mr=resource, stream=stream)
         except TypeError:
-            # Before 1.0 a buffer kept no stream to be freed on.
+            # Before 1.0 a buffer had no stream on which to free it.
             pass
     return core.Buffer.from_handle(address, size, mr=resource)
 
@@ -110,6 +110,6 @@ def _handle(stream: Any) -> int:
     if stream is None:
         return 0
     if getattr(stream, "is_building", False):
-        # What a graph uses belongs to it as long as it may be launched.
+        # Memory of a graph belongs to it as long as it may be launched.
         raise ValueError("seamalloc has no memory for a graph under construction; expected a stream (take GraphMemoryResource)")
     return int(stream.__cuda_stream__()[1])

@@ -54,7 +54,7 @@ class _Block:
         self.address, self.device = address, device
 
     def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
-        # At the interpreter's end CuPy's modules may be gone, and the process's memory goes anyway.
+        # At the interpreter's end CuPy's modules may be gone, and the process's memory is freed anyway.
         if not is_finalizing():
             _memory.free(self.device, self.address, _current_stream(self.device))
 

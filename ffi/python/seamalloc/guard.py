@@ -81,7 +81,7 @@ def _stacks(address: int, device: int) -> list[str]:
     try:
         history = torch.cuda.memory._snapshot(device)["device_traces"][device]
     except (RuntimeError, AttributeError, IndexError, KeyError):
-        # After an illegal address, or without a history.
+        # The list is empty after an illegal address, or without a history.
         return []
     lines = []
     words = {"alloc": "allocated at", "free_requested": "freed at"}

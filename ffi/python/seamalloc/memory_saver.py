@@ -30,7 +30,7 @@ from ._unavailable import LibraryError
 
 NAME = "torch_memory_saver"
 DEFAULT = "default"
-# The name of a tag whose contents are lost in a pause. Those of regions with a backup have the region's own name.
+# The name of a tag whose contents are lost in a pause. A tag of a region with a backup has the region's own name.
 LOST = "{} (no backup)"
 
 

@@ -72,13 +72,13 @@ def _make(driver: Any) -> Any:
             """At every use of the context; the first one counts."""
             if self._idle is not None:
                 return
-            # A context that others made has CUDA's own name for its device.
+            # A context of other libraries has CUDA's own name for its device.
             found = self.context.device
             device = int(getattr(found, "id", found))
             self.deallocations.memory_capacity = _memory.memory_info(device)[1]
             self._freed: list[int] = []
             self._idle = _memory.Idle(device)
-            # Kept, as the library calls it, until the interpreter ends.
+            # The function is kept alive, since the library calls it until the interpreter ends.
             self._flush = PRESSURE(lambda pressure, user: self._free_pending())
             number = ctypes.c_uint64()
             check(library.seam_on_memory_pressure(plugged(device), self._flush, None, ctypes.byref(number)))
@@ -101,7 +101,7 @@ def _make(driver: Any) -> Any:
             """Numba ends the life of an array. The last of those that it ends at once waits for the device."""
             self._freed.append(address)
             if len(self.deallocations) == 0:
-                # Not what other threads add from here on.
+                # Blocks that other threads add from here on are not included.
                 batch, self._freed = self._freed, []
                 _memory.synchronize(self._idle.device)
                 for freed in batch:
@@ -135,7 +135,7 @@ def _make(driver: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    # Numba asks for it; importing this module needs no Numba.
+    # Numba reads this attribute; importing this module needs no Numba.
     if name == "_numba_memory_manager":
         _memory.begin(NAME, {})
         return _manager_class()

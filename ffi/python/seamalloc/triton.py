@@ -15,7 +15,7 @@ from . import _memory
 from ._unavailable import LibraryError
 
 NAME = "Triton"
-# Of the allocator's addresses, in bytes.
+# The alignment of the allocator's addresses, in bytes.
 ALIGNMENT = 512
 
 

@@ -20,7 +20,7 @@ from ._unavailable import LibraryError
 
 NAME = "vLLM"
 BACKEND = "seamalloc"
-# vLLM's tags begin with it, so that a program's own of the same name are others.
+# The prefix of vLLM's tags, which separates them from a program's own tags of the same name.
 PREFIX = "vllm/"
 
 
@@ -108,7 +108,7 @@ def _make() -> Any:
             return True
 
         preserves_communicators = preserves_compiled_artifacts = preserves_graphs_with_communicators = _yes
-        # The names of the contract's first version.
+        # The attributes of the contract's first version.
         preserves_nccl = preserves_graphs_with_nccl = _yes
 
     return SeamallocBackend

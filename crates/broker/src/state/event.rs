@@ -12,20 +12,20 @@ pub enum Event {
     Joined {
         /// The member's number.
         member: u64,
-        /// Its process, 0 if unknown: the process is outside of the broker's namespace.
+        /// The member's process number, 0 if unknown: the process is outside of the broker's namespace.
         pid: i32,
-        /// Its device.
+        /// The member's device.
         device: String,
         /// The bytes that it keeps in any case.
         guarantee: u64,
-        /// Its share of the memory above the guarantees.
+        /// The member's share of the memory above the guarantees.
         weight: u32,
     },
     /// A process has left.
     Left {
         /// The member's number.
         member: u64,
-        /// Its process.
+        /// The member's process number.
         pid: i32,
         /// The bytes that it held at its last answer.
         held: u64,

@@ -1,4 +1,4 @@
-//! What is planned: a csv of buffers, or an iteration of a trace.
+//! The input of `seamalloc plan`: a csv of buffers, or an iteration of a trace.
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
@@ -10,12 +10,12 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// Requests outside of steps are told of from this part (1/n) of all on.
+/// Requests outside of steps are mentioned from this part (1/n) of all requests on.
 const MANY_PART: u64 = 4;
-/// Memory that is freed and still in use is told from this part (1/n) of what is live on.
+/// Memory that is freed and still in use is mentioned from this part (1/n) of the live bytes on.
 const FEW_PART: u64 = 100;
 
-/// One problem, and where it comes from.
+/// One problem, and its source.
 pub(super) struct Input {
     pub(super) problem: Problem,
     /// The iteration, without its problem.
@@ -26,7 +26,7 @@ pub(super) struct Input {
     requests: u64,
 }
 
-/// The buffers of a csv, or of an iteration of each trace of a file or a name.
+/// Returns the buffers of a csv, or of an iteration of each trace of a file or a name.
 pub(super) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Input>, Failure> {
     if let Some(text) = buffers(path) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -44,7 +44,7 @@ pub(super) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Input>, Fa
     traces.into_iter().map(iteration).collect()
 }
 
-/// The file, if it is a csv of buffers. What cannot be opened is the business of those who read traces.
+/// Returns the file, if it is a csv of buffers. A file that cannot be opened is left to the reader of traces.
 fn buffers(path: &Path) -> Option<impl BufRead> {
     let mut text = BufReader::new(File::open(path).ok()?);
     let is_csv = csv::is_csv(text.fill_buf().ok()?);
@@ -52,7 +52,7 @@ fn buffers(path: &Path) -> Option<impl BufRead> {
 }
 
 impl Input {
-    /// What of the trace was planned.
+    /// Returns the planned part of the trace, in words.
     pub(super) fn in_words(&self) -> Option<String> {
         let iteration = self.iteration.as_ref()?;
         let mut text = format!("{}: {iteration}", self.problem.name());
@@ -102,7 +102,7 @@ impl Input {
     }
 }
 
-/// The kinds of steps, if there is more than one, or that they are not told apart.
+/// Returns the kinds of steps in words, if there are several, or that they were not told apart.
 fn steps_of_kinds(iteration: &Iteration, all: u64) -> String {
     let kind = |kind: &Kind| format!("{} of {} requests, {} live at most", kind.times, kind.requests, bytes(kind.live));
     match iteration.kinds.as_slice() {

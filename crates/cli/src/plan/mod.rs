@@ -1,4 +1,4 @@
-//! `seamalloc plan`: offsets for buffers whose lifetimes are known, method beside method.
+//! `seamalloc plan`: compares methods that plan offsets for buffers with known lifetimes.
 //!
 //! ```text
 //! input.rs     what is planned: a csv of buffers, or an iteration of a trace
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &PlanArgs, color: Color) -> Result<(), Failure> {
             output.text(&text)?;
         }
     }
-    // What was printed is not lost if a file cannot be written.
+    // The output is printed even if a file cannot be written.
     for (input, best) in plans.iter().filter_map(|(input, best)| Some((input, best.as_ref()?))) {
         save(args, input, best)?;
     }
@@ -129,7 +129,7 @@ fn run_one(args: &PlanArgs, input: &Input, method: Method) -> Result<Outcome, Fa
     found.map_err(|error| Failure::Plan { input: name.to_owned(), error })
 }
 
-/// Writes and draws the plan of an input, where that was asked for.
+/// Writes and draws the plan of an input, if requested.
 fn save(args: &PlanArgs, input: &Input, best: &Outcome) -> Result<(), Failure> {
     if let Some(path) = &args.output {
         let write = |plan: &Plan| write_csv(&input.problem, plan, File::create(path)?);

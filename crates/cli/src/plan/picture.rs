@@ -5,7 +5,7 @@ use crate::study::chart::{self, DrawError, Line, Mark, Panel, Point, Tile};
 use seamalloc::units::format_bytes;
 use seamalloc_plan::{Outcome, Problem};
 
-/// Units of addresses, and their bytes: the largest is taken in which the peak is 1 or more.
+/// Units of addresses, and their bytes: the largest in which the peak is 1 or more is used.
 const UNITS: [(&str, f64); 4] =
     [("GiB", (1_u64 << 30) as f64), ("MiB", (1_u64 << 20) as f64), ("KiB", (1_u64 << 10) as f64), ("bytes", 1.0)];
 
@@ -13,7 +13,7 @@ pub(super) fn draw(problem: &Problem, outcome: &Outcome) -> Result<String, DrawE
     let buffers = problem.buffers();
     let begin = buffers.iter().map(|buffer| buffer.lower).min().unwrap_or(0);
     let end = buffers.iter().map(|buffer| buffer.upper).max().unwrap_or(1);
-    // Moments are drawn from the first on.
+    // The axis begins at the first moment.
     let at = |moment: i64| moment.abs_diff(begin) as f64;
     let peak = outcome.plan.peak as f64;
     let (unit, scale) = UNITS.into_iter().find(|(_, bytes)| peak >= *bytes).unwrap_or(("bytes", 1.0));

@@ -1,4 +1,4 @@
-//! What a run is printed as.
+//! The printed report of a run.
 
 use seamalloc::units::format_bytes;
 use seamalloc_plan::Outcome;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 type Figure = Column<PlanReport>;
 
-/// What a method came to on an input.
+/// The result of a method on an input.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlanReport {
     /// The input's name.
@@ -20,12 +20,12 @@ pub(crate) struct PlanReport {
     pub(crate) bound: u64,
     /// Whether the peak is proven to be the least.
     pub(crate) is_optimal: bool,
-    /// How long it took, in seconds.
+    /// The time of the run, in seconds.
     pub(crate) seconds: f64,
 }
 
 impl PlanReport {
-    /// The report of a run.
+    /// Makes the report of a run.
     pub(crate) fn new(input: &str, outcome: &Outcome) -> Self {
         Self {
             input: input.to_owned(),
@@ -37,7 +37,7 @@ impl PlanReport {
         }
     }
 
-    /// Its figures.
+    /// The figures of the report.
     pub(crate) const COLUMNS: &'static [Figure] = &[
         Figure::run("input", |plan| plan.input.as_str().into()).text("input", |plan| plan.input.as_str().into()),
         Figure::run("method", |plan| plan.method.into()).text("method", |plan| plan.method.into()),

@@ -1,19 +1,19 @@
-//! Axes of plots: what is drawn where, and which places have a name.
+//! Axes of plots: the places of values, and the values with labels.
 
 use crate::output::grouped;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 
-/// Places of an axis are named at these parts of each power of ten.
+/// An axis is labelled at these parts of each power of ten.
 const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
-/// What is less stands at this place of a logarithmic axis, which has no zero.
+/// Smaller values are drawn at this place of a logarithmic axis, which has no zero.
 const LEAST: f64 = 0.01;
-/// What is unused of memory is drawn from this part on: more than 99.99% used stands where that does.
+/// The least unused part of memory on an axis: a utilization above 99.99% is drawn there.
 const LEAST_UNUSED: f64 = 1e-4;
-/// About how many places of an axis of counts have a name.
+/// About how many labels an axis of counts has.
 const COUNTS: f64 = 5.0;
 
-/// Above the largest value of a measure there is room for a little more.
+/// The factor of an axis' end to the largest value of a measure.
 const MARGIN: f64 = 1.04;
 
 #[derive(Clone, Copy)]
@@ -22,29 +22,29 @@ enum Scale {
     Linear,
     /// By its magnitude.
     Log,
-    /// By the magnitude of what is missing to 1, so that 99.9% is as far from 99% as 99% from 90%.
+    /// By the magnitude of the difference to 1, so that 99.9% is as far from 99% as 99% from 90%.
     Used,
 }
 
-/// An axis: where a value stands, and the values that have a name.
+/// An axis: the places of values, and the values with labels.
 #[derive(Clone)]
 pub(crate) struct Axis {
-    /// What it shows, and the unit.
+    /// The quantity and its unit.
     pub(crate) name: String,
     range: Range<f64>,
-    /// Values with a name, in order.
+    /// Values with labels, in order.
     ticks: Vec<(f64, String)>,
     scale: Scale,
 }
 
 impl Axis {
-    /// A logarithmic axis over these values.
+    /// Makes a logarithmic axis over these values.
     pub(crate) fn log(name: &str, values: impl Iterator<Item = f64>) -> Self {
         let ticks = around(values.map(|value| value.max(LEAST)));
         Self::over(name, Scale::Log, ticks, |value| format!("{value}"))
     }
 
-    /// An axis of utilizations: by what is unused.
+    /// Makes an axis of utilizations, by the unused part.
     pub(crate) fn used(name: &str, values: impl Iterator<Item = f64>) -> Self {
         let mut ticks = around(values.map(|value| (1.0 - value).max(LEAST_UNUSED)));
         ticks.reverse();
@@ -56,18 +56,18 @@ impl Axis {
         Self::over(name, Scale::Used, ticks.into_iter().map(|unused| 1.0 - unused).collect(), name_of)
     }
 
-    /// An axis of counts from 0 on.
+    /// Makes an axis of counts from 0 on.
     pub(crate) fn counts(name: &str, most: u64) -> Self {
         let step = around([most as f64 / COUNTS].into_iter()).last().copied().unwrap_or(1.0).max(1.0);
         let last = (most as f64 / step).ceil().max(1.0);
         let ticks = (0..=last as u32).map(|index| f64::from(index) * step).collect();
         let mut axis = Self::over(name, Scale::Linear, ticks, |count| format!("{count}"));
-        // Room for what is written above the highest bar.
+        // Leaves room for the label above the highest bar.
         axis.range.end += step / 2.0;
         axis
     }
 
-    /// An axis of a measure from 0 to a little above `most`, of which round values have a name.
+    /// Makes an axis of a measure from 0 to a little above `most`, with labels at round values.
     pub(crate) fn measure(name: &str, most: f64) -> Self {
         let step = around([most / COUNTS].into_iter()).last().copied().unwrap_or(1.0);
         let last = (most / step).floor().max(1.0);
@@ -78,7 +78,7 @@ impl Axis {
         axis
     }
 
-    /// An axis with a place for each of these numbers, evenly spaced: 0, 1, 2 ...
+    /// Makes an axis with a place for each of these numbers, evenly spaced: 0, 1, 2 ...
     pub(crate) fn categories(name: &str, numbers: &[u64]) -> Self {
         let ticks: Vec<_> =
             numbers.iter().enumerate().map(|(index, number)| (index as f64, grouped(*number))).collect();
@@ -91,7 +91,7 @@ impl Axis {
         Self { name: name.to_owned(), range, ticks, scale }
     }
 
-    /// How many values have a name.
+    /// Returns the number of labels.
     pub(crate) fn names(&self) -> usize {
         self.ticks.len()
     }
@@ -133,7 +133,7 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// The round numbers around these values, from the last that is below all to the first that is above: at least two.
+/// Returns the round numbers around these values, from the last below all to the first above: at least two.
 fn around(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let (mut least, mut most) = (f64::INFINITY, 0.0f64);
     for value in values.filter(|value| *value > 0.0) {
@@ -144,7 +144,7 @@ fn around(values: impl Iterator<Item = f64>) -> Vec<f64> {
     }
     let round = |index: i32| {
         let (power, step) = (index.div_euclid(3), index.rem_euclid(3));
-        // By division, since 0.1 times 5 is not 0.5 in binary.
+        // Divides, since 0.1 times 5 is not 0.5 in binary.
         if power < 0 { STEPS[step as usize] / 10f64.powi(-power) } else { STEPS[step as usize] * 10f64.powi(power) }
     };
     let mut first = 3 * least.log10().floor() as i32;

@@ -15,10 +15,10 @@ use plotters::style::{Color, IntoFont, RGBAColor, RGBColor, TextStyle};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// Why a plot could not be drawn.
+/// The error of drawing a plot.
 pub(crate) type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
-/// The background and the text: those of the pictures of tables.
+/// The background and the text, as in the pictures of tables.
 const BACKGROUND: RGBColor = RGBColor(0x0d, 0x11, 0x17);
 const TEXT: RGBColor = RGBColor(0xd0, 0xd7, 0xde);
 const QUIET: RGBColor = RGBColor(0x9a, 0xa4, 0xae);
@@ -39,32 +39,32 @@ const COLOURS: [RGBColor; 8] = [
 const WIDTH: u32 = 1000;
 const HEAD: u32 = 66;
 const PANEL: u32 = 500;
-/// What a panel takes above and below its axes, a little more than it needs.
+/// The height of a panel above and below its axes, with some reserve, in pixels.
 const AROUND: u32 = 120;
 const MARGIN: i32 = 14;
 const NAMES: i32 = 150;
 const DOT: i32 = 4;
 const DIAMOND: i32 = 7;
-/// Rectangles that are wider and higher have an edge.
+/// The least width and height of a rectangle with an edge, in pixels.
 const EDGED: i32 = 3;
-/// Font sizes, and what they take in height.
+/// Font sizes, which are also line heights.
 const HEADING: i32 = 21;
 const TITLE: i32 = 18;
 const PLAIN: i32 = 16;
 const SMALL: i32 = 14;
-/// What a name at the right edge takes in height.
+/// The line height of a name at the right edge.
 const NAME: i32 = SMALL + 2;
-/// The width of a digit, as a part of the font size as drawn.
+/// The width of a digit, as a part of the drawn font size.
 const DIGIT: f64 = 0.5;
-/// Characters of a name at the right edge.
+/// The most characters of a name at the right edge.
 const MOST_OF_A_NAME: usize = 18;
 
-/// The colour of the line of this index.
+/// Returns the colour of the line with this index.
 pub(crate) const fn colour(index: usize) -> RGBColor {
     COLOURS[index % COLOURS.len()]
 }
 
-/// What a point looks like.
+/// The shape of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     None,
@@ -82,7 +82,7 @@ pub(crate) struct Point {
 
 /// Points with a line through them.
 pub(crate) struct Line {
-    /// Written at the right edge; empty: nowhere.
+    /// The name at the right edge; none if empty.
     pub(crate) name: String,
     pub(crate) colour: RGBColor,
     pub(crate) dashed: bool,
@@ -117,7 +117,7 @@ pub(crate) struct Panel {
 }
 
 impl Panel {
-    /// In pixels; more than usual where many lines have names.
+    /// Returns the height in pixels; larger if many lines have names.
     fn height(&self) -> u32 {
         PANEL.max(AROUND + NAME as u32 * self.lines.iter().filter(|line| !line.name.is_empty()).count() as u32)
     }
@@ -125,10 +125,9 @@ impl Panel {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// The picture of some panels.
+/// Returns the picture of some panels.
 ///
-/// # Errors
-/// Those of the library that draws.
+/// The errors of the drawing library.
 pub(crate) fn draw(heading: &str, legend: &str, panels: &[Panel]) -> Result<String, DrawError> {
     let mut svg = String::new();
     let height = HEAD + panels.iter().map(Panel::height).sum::<u32>();
@@ -179,7 +178,7 @@ fn draw_panel(root: &Area<'_>, area: &Area<'_>, panel: &Panel) -> Result<(), Dra
     inside.draw(panel, |x, y| chart.backend_coord(&(x, y)))
 }
 
-/// The inside of the axes of a panel. All is drawn in pixels, so that it is known what is where.
+/// The inside of the axes of a panel. All is drawn in pixels, so that overlaps can be found.
 struct Inside<'a, 'b> {
     root: &'a Area<'b>,
     within: (Range<i32>, Range<i32>),
@@ -223,7 +222,7 @@ impl Inside<'_, '_> {
         Ok(())
     }
 
-    /// Rectangles with an edge, where there is room for one. Of those at the same pixels one is drawn.
+    /// Draws rectangles with an edge, if there is room for one. Of several at the same pixels, one is drawn.
     fn tiles(&self, tiles: &[Tile], at: &impl Fn(f64, f64) -> Pixel) -> Result<(), DrawError> {
         let mut drawn = HashSet::new();
         for tile in tiles {
@@ -248,7 +247,7 @@ impl Inside<'_, '_> {
     }
 
     fn mark(&self, (x, y): Pixel, mark: Mark, colour: RGBColor) -> Result<(), DrawError> {
-        // An edge in the colour of the background sets marks apart that touch.
+        // An edge in the colour of the background separates marks that touch.
         match mark {
             Mark::None => Ok(()),
             Mark::Dot => {
@@ -263,7 +262,7 @@ impl Inside<'_, '_> {
         }
     }
 
-    /// The names of lines at the right edge, each as near as there is room to where its last point stands.
+    /// Draws the names of lines at the right edge, each as near to its last point as possible.
     fn names(&mut self, lines: &[Line], at: &impl Fn(f64, f64) -> Pixel) -> Result<(), DrawError> {
         let named: Vec<_> = lines.iter().filter(|line| !line.name.is_empty()).collect();
         let named: Vec<_> = named.into_iter().filter_map(|line| Some((line, line.points.last()?))).collect();
@@ -294,7 +293,7 @@ impl Mark {
     }
 }
 
-/// A name with no more characters than there is room for.
+/// Returns a name with no more characters than fit.
 fn short(name: &str) -> String {
     if name.chars().count() <= MOST_OF_A_NAME {
         return name.to_owned();

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
 
-/// The most bytes of a chunk; `None`: the default rule.
+/// The most bytes of a chunk; `None` for the default rule.
 type Size = Option<u64>;
 
 type Chunks = Outcome<Size>;
@@ -72,7 +72,7 @@ pub(crate) struct ChunksArgs {
     study: StudyArgs,
 }
 
-/// A size in MiB, in bytes.
+/// Parses a size in MiB. Returns bytes.
 fn size(text: &str) -> Result<u64, ConfigError> {
     Config::parse(&format!("chunk_size_mb:{text}")).map(|config| config.chunk_size.unwrap_or_default())
 }
@@ -124,7 +124,8 @@ impl Chunks {
     }
 }
 
-/// Two panels: what is used against driver time, and against the worst stall; a line a trace, a point a size.
+/// Draws two panels: utilization against driver time, and against the worst stall; a line for each trace, a point for
+/// each size.
 fn draw(all: &[Chunks], settings: usize, run: &str) -> Result<String, chart::DrawError> {
     let time = |outcome: &Chunks| outcome.driver_ns_per_gib() as f64 / 1e6;
     let stall = |outcome: &Chunks| outcome.worst_stall_ns() as f64 / 1e6;

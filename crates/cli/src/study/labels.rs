@@ -1,4 +1,4 @@
-//! Where labels stand in a plot: beside what they name, and over nothing else.
+//! The places of labels in a plot: beside the named points, without overlaps.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ pub(super) type Pixel = (i32, i32);
 
 /// Pixels between a mark and its label, nearest first.
 const DISTANCES: [i32; 3] = [7, 12, 18];
-/// The directions that are tried, best first.
+/// The directions from a mark that are tried, best first.
 const DIRECTIONS: [Pixel; 8] = [(0, -1), (0, 1), (1, -1), (-1, 1), (1, 1), (-1, -1), (1, 0), (-1, 0)];
 
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ impl Place {
     }
 }
 
-/// What is drawn already in a part of the picture.
+/// The marks, lines and labels already drawn in a part of the picture.
 pub(super) struct Labels {
     within: (Range<i32>, Range<i32>),
     taken: Vec<Place>,
@@ -36,17 +36,17 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    /// Nothing is drawn yet between these pixels.
+    /// Makes an empty set between these pixels.
     pub(super) fn new(within: (Range<i32>, Range<i32>)) -> Self {
         Self { within, taken: Vec::new(), ink: Vec::new() }
     }
 
-    /// A mark, of this many pixels to each side, that no label may cover.
+    /// Adds a mark, of this many pixels to each side, that no label may cover.
     pub(super) fn add_mark(&mut self, (x, y): Pixel, radius: i32) {
         self.taken.push(Place { at: (x - radius, y - radius), size: (2 * radius, 2 * radius) });
     }
 
-    /// A line that labels avoid if they can.
+    /// Adds a line that labels avoid if they can.
     pub(super) fn add_line(&mut self, from: Pixel, to: Pixel) {
         const EVERY: i32 = 3;
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
@@ -54,8 +54,8 @@ impl Labels {
         self.ink.extend((0..=steps).map(|step| (from.0 + dx * step / steps, from.1 + dy * step / steps)));
     }
 
-    /// The middle of a place for a label of this size beside a mark, which is taken from then on. `None` where every
-    /// place would cover another mark or label.
+    /// Returns the middle of a place for a label of this size beside a mark, and reserves it; `None` if every place
+    /// would cover another mark or label.
     pub(super) fn place(&mut self, (x, y): Pixel, size: Pixel) -> Option<Pixel> {
         let mut best: Option<(usize, Place)> = None;
         for distance in DISTANCES {
@@ -81,8 +81,8 @@ impl Labels {
     }
 }
 
-/// Moves places on one axis apart, as little as it takes, so that each has `room` of its own within the range. The order
-/// of what comes out is that of what went in.
+/// Returns places on one axis moved apart as little as possible, so that each has `room` within the range, in the same
+/// order.
 pub(super) fn spread(places: &[i32], room: i32, within: Range<i32>) -> Vec<i32> {
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.sort_by_key(|index| places[*index]);

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 /// The recorded job of several streams.
 const JOB: &str = "llama8b-fsdp2";
 
-/// The policy, and how many operations the CPU is ahead.
+/// The policy, and how many operations the CPU runs ahead.
 type Setting = (StreamSharing, u64);
 type Lagging = Outcome<Setting>;
 type Figure = Column<Lagging>;
@@ -98,11 +98,11 @@ pub(crate) struct LagArgs {
     study: StudyArgs,
 }
 
-/// The policies that are compared.
+/// The compared policies.
 const POLICIES: [StreamSharing; 3] = StreamSharing::ALL;
-/// Their colours.
+/// The colours of the policies.
 const COLOURS: [RGBColor; 3] = [chart::colour(5), chart::colour(4), chart::colour(2)];
-/// The width of a bar, where the next lag stands at 1.
+/// The width of a bar; 1 is the distance to the next lag.
 const BAR: f64 = 0.36;
 
 pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
@@ -144,7 +144,8 @@ pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(finish(&all, study.svg.as_deref().map(|path| (path, plot()))))
 }
 
-/// Three panels a trace: what is used by lag, a line a policy and pass; how often streams waited; and for how old events.
+/// Draws three panels for each trace: utilization by lag, a line for each policy and pass; how often streams waited;
+/// and the ages of the events.
 fn draw(all: &[Lagging], lags: &[u64], device: &str) -> Result<String, chart::DrawError> {
     let ahead = || Axis::categories("how many operations the CPU is ahead of the GPU", lags);
     let mut panels = Vec::new();
@@ -184,7 +185,7 @@ fn draw(all: &[Lagging], lags: &[u64], device: &str) -> Result<String, chart::Dr
     )
 }
 
-/// What one policy uses in the first and in the third pass.
+/// Returns one policy's utilization in the first and in the third pass.
 fn curves(outcomes: &[Lagging], colour: RGBColor) -> [Line; 2] {
     let curve = |third: bool| {
         let point = |(index, outcome): (usize, &Lagging)| {
@@ -200,12 +201,12 @@ fn curves(outcomes: &[Lagging], colour: RGBColor) -> [Line; 2] {
     [curve(false), curve(true)]
 }
 
-/// How old the events were, by lag, in the first and in the third pass; nothing for policies that never wait.
+/// Returns the ages of the events by lag, in the first and in the third pass; none for policies that never wait.
 fn ages((outcomes, colour): (&[Lagging], RGBColor)) -> Vec<Line> {
     let curve = |third: bool| {
         let point = |(index, outcome): (usize, &Lagging)| {
             let passes = outcome.first_and_third()?;
-            // Less than one operation has no place on the axis.
+            // An age below one operation has no place on the axis.
             let age = if third { passes.1 } else { passes.0 }.mean_wait_age()?.max(1.0);
             Some(Point { x: index as f64, y: age, label: Some(format!("{age:.0}")), mark: Mark::Dot })
         };
@@ -219,7 +220,7 @@ fn ages((outcomes, colour): (&[Lagging], RGBColor)) -> Vec<Line> {
     vec![curve(false), curve(true)]
 }
 
-/// How often streams waited in the first and in the third pass; nothing for policies that never wait.
+/// Returns how often streams waited in the first and in the third pass; none for policies that never wait.
 fn bars(outcomes: &[Lagging], colour: RGBColor) -> Vec<Bar> {
     let waits = |(index, outcome): (usize, &Lagging)| {
         let (first, third) = outcome.first_and_third()?;

@@ -1,4 +1,4 @@
-//! `seamalloc study`: what an option of `stitch` costs and gains, over its values.
+//! `seamalloc study`: the costs and gains of an option of `stitch`, over its values.
 //!
 //! ```text
 //! chunks.rs, lag.rs   the studies: their options, columns and plots
@@ -31,7 +31,7 @@ pub(crate) enum Study {
     Lag(lag::LagArgs),
 }
 
-/// The keys of the lines of all studies.
+/// Returns the keys of the lines of all studies.
 pub(crate) fn keys() -> impl Iterator<Item = (&'static str, Kind)> {
     let chunks = chunks::COLUMNS.iter().map(|column| (column.key, column.kind));
     chunks.chain(lag::COLUMNS.iter().map(|column| (column.key, column.kind)))

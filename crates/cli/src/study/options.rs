@@ -34,7 +34,7 @@ pub(crate) struct StudyArgs {
 }
 
 impl StudyArgs {
-    /// The traces of all files and names, or the recorded jobs of these names.
+    /// Returns the traces of all files and names, or the recorded jobs of these names.
     pub(super) fn traces(
         &self,
         paths: &[PathBuf],
@@ -49,7 +49,8 @@ impl StudyArgs {
         source::load_all(paths, self.generate)
     }
 
-    /// What is the same in all runs, and where the output goes. `studied` says whether options set what is studied.
+    /// Begins a study. Returns the options common to all runs, and the output. `studied` says whether options set the
+    /// studied option itself.
     pub(super) fn begin(
         &self,
         studied: (&str, impl Fn(&Config) -> bool),

@@ -1,4 +1,4 @@
-//! What one setting of an option came to on a trace, in three passes, and the columns that every study has.
+//! The result of one setting of an option on a trace, in three passes, and the columns of every study.
 
 use super::chart::DrawError;
 use crate::failure::Failure;
@@ -9,18 +9,18 @@ use seamalloc_trace::replay::{PassReport, ReplayOptions, replay};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// From the third pass on a training loop is expected to find what it needs, on every trace.
+/// The number of passes: from the third on, a training loop is expected to need no further memory, on every trace.
 pub(super) const PASSES: u32 = 3;
-/// The key that says whether memory ran out.
+/// The key for running out of memory.
 const OOM: &str = "oom";
 
-/// What one setting came to on one trace.
+/// The result of one setting on one trace.
 pub(super) struct Outcome<S> {
     pub(super) trace: String,
     pub(super) setting: S,
-    /// How many operations the CPU was ahead of the GPU.
+    /// How many operations the CPU ran ahead of the GPU.
     pub(super) lag: u64,
-    /// Three passes; fewer where the last one ran out of memory.
+    /// Three passes; fewer if the last one ran out of memory.
     pub(super) passes: Vec<PassReport>,
 }
 
@@ -73,27 +73,27 @@ impl<S> Outcome<S> {
         }
     }
 
-    /// Returns a value of the first pass; null where memory ran out.
+    /// Returns a value of the first pass; null if memory ran out.
     pub(super) fn first(&self, read: impl Fn(&PassReport) -> Value) -> Value {
         self.first_and_third().map_or(Value::Null, |(first, _)| read(first))
     }
 
-    /// Returns a value of the third pass; null where memory ran out.
+    /// Returns a value of the third pass; null if memory ran out.
     pub(super) fn third(&self, read: impl Fn(&PassReport) -> Value) -> Value {
         self.first_and_third().map_or(Value::Null, |(_, third)| read(third))
     }
 
-    /// Returns a cell of both passes; an empty one where memory ran out.
+    /// Returns a cell of both passes; an empty one if memory ran out.
     pub(super) fn cell(&self, read: impl Fn(&PassReport, &PassReport) -> Cell) -> Cell {
         self.first_and_third().map_or_else(|| "".into(), |(first, third)| read(first, third))
     }
 
-    /// Returns the longest that one operation of any pass spent in the driver, in nanoseconds.
+    /// Returns the longest time that one operation of any pass spent in the driver, in nanoseconds.
     pub(super) fn worst_stall_ns(&self) -> u64 {
         self.passes.iter().map(|pass| pass.stalls.worst_ns).max().unwrap_or_default()
     }
 
-    /// Returns the line that `--json` prints. Where memory ran out it says so, and which run it was.
+    /// Returns the line that `--json` prints. If memory ran out, the line says so and identifies the run.
     pub(super) fn line(&self, columns: &[Column<Self>]) -> String {
         let ran = self.first_and_third().is_some();
         let kept = columns.iter().filter(|column| ran || column.kind == Kind::Run || column.key == OOM);
@@ -102,7 +102,7 @@ impl<S> Outcome<S> {
     }
 }
 
-/// Replays every trace with every setting, one after the other. `each` is called with every outcome at once.
+/// Replays every trace with every setting, one after the other. `each` is called after each replay.
 pub(super) fn outcomes<S: Copy>(
     traces: &[Trace],
     settings: &[S],
@@ -124,7 +124,7 @@ pub(super) fn outcomes<S: Copy>(
     Ok(all)
 }
 
-/// Saves a plot, and ends as the runs did: out of memory anywhere is a failure.
+/// Saves a plot, and returns the result of the runs: running out of memory is a failure.
 pub(super) fn finish<S>(all: &[Outcome<S>], svg: Option<(&Path, Result<String, DrawError>)>) -> Result<(), Failure> {
     if let Some((path, drawn)) = svg {
         let picture = drawn.map_err(|error| Failure::Draw { path: path.to_owned(), error: error.to_string() })?;

@@ -1,4 +1,4 @@
-//! `seamalloc top`: what the allocators of running programs do.
+//! `seamalloc top`: shows the statistics of running programs' allocators.
 
 mod row;
 mod screen;
@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// What `--help` says below the options.
+/// The text of `--help` below the options.
 pub(crate) const HELP: &str = "\
 A program opts in: SEAMALLOC_SERVE=1 in its environment, seamalloc.enable(serve=True) in Python, seam_serve in C, \
 seamalloc_live::Server in Rust. Only its own user may ask.";
 
-/// What the columns say.
+/// Returns the legend of the columns.
 pub(crate) fn legend() -> String {
     crate::explain::legend(Row::COLUMNS)
 }
@@ -88,10 +88,10 @@ fn table(rows: &[Row]) -> Table<Row> {
     table
 }
 
-/// What goes wrong while the screen is shown: with the program, or with the terminal.
+/// An error while the screen is shown: of the program, or of the terminal.
 type Shown<T> = Result<T, Result<Failure, io::Error>>;
 
-/// Shows the processes until a key ends it. Those that come are shown too.
+/// Shows the processes until a key ends it. New processes are shown too.
 fn watch(args: &TopArgs) -> Shown<()> {
     let mut rows = Row::of(some(look(args).map_err(Ok)?).map_err(Ok)?, &[]);
     let screen = Screen::open().map_err(Err)?;
@@ -108,18 +108,18 @@ fn watch(args: &TopArgs) -> Shown<()> {
             None => {}
         }
         if !paused {
-            // A program that was named, and has ended, ends it.
+            // The end of a named program is an error, which ends the display.
             rows = Row::of(look(args).map_err(Ok)?, &rows);
         }
     }
 }
 
-/// Asks the processes that were named, or all that there are. Of all, one that does not answer is left out.
+/// Asks the named processes, or all. Of all, one that does not answer is left out.
 fn look(args: &TopArgs) -> Result<Vec<Process>, Failure> {
     Ok(answers(args)?.into_iter().map(|(_, process)| process).collect())
 }
 
-/// Returns what each process says, with its socket.
+/// Returns the answer of each process, with its socket.
 fn answers(args: &TopArgs) -> Result<Vec<(PathBuf, Process)>, Failure> {
     let ask = |socket: PathBuf| Ok(ask::samples(&socket).map(|process| (socket, process))?);
     if let Some(socket) = &args.socket {
@@ -135,7 +135,7 @@ fn answers(args: &TopArgs) -> Result<Vec<(PathBuf, Process)>, Failure> {
         .collect())
 }
 
-/// Returns the socket of a process of this namespace, or those of processes of other ones that have the number there.
+/// Returns the socket of a process of this namespace, or those of processes in other namespaces with this number.
 fn named(pid: u32, there: &[(u32, PathBuf)]) -> Vec<PathBuf> {
     let own = ask::socket(pid);
     let found: Vec<_> = there.iter().filter(|(number, _)| *number == pid).map(|(_, socket)| socket.clone()).collect();

@@ -1,4 +1,4 @@
-//! What is shown of one allocator: its figures, and how fast those grow that do.
+//! The row of one allocator: its figures, and the rates of those that only grow.
 
 use seamalloc::units::format_bytes;
 use seamalloc_live::{Process, Sample};
@@ -12,15 +12,15 @@ pub(super) struct Row {
     pid_namespace: u64,
     command: String,
     sample: Sample,
-    /// Of the time before, if there was one.
+    /// The previous sample, if there was one.
     earlier: Option<Sample>,
 }
 
-/// Stands for a rate that is not known yet.
+/// The text for a rate that is not known yet.
 const UNKNOWN: &str = "-";
 
 impl Row {
-    /// What is shown of it, and how: keys for JSON beside those of the sample, columns for a table.
+    /// The shown values: keys for JSON beside those of the sample, columns for a table.
     pub(super) const COLUMNS: &[Column<Self>] = &[
         Self::run("pid", |row| row.pid.into()).text("pid", |row| row.pid.into()),
         Self::run("pid_namespace", |row| row.pid_namespace.into()),
@@ -88,7 +88,7 @@ impl Row {
         Column::clock(key, value)
     }
 
-    /// Returns the rows of processes, those of which more is held first, with rates since earlier ones.
+    /// Returns the rows of processes, those with the most held memory first, with rates since earlier ones.
     pub(super) fn of(processes: Vec<Process>, earlier: &[Self]) -> Vec<Self> {
         let mut rows = Vec::new();
         for Process { pid, pid_namespace, command, allocators, .. } in processes {
@@ -104,7 +104,7 @@ impl Row {
         rows
     }
 
-    /// Returns the line of JSON: the figures of the sample, and what follows from them.
+    /// Returns the line of JSON: the figures of the sample, and the rates.
     pub(super) fn to_json(&self) -> Value {
         let mut all = match serde_json::to_value(&self.sample) {
             Ok(Value::Object(figures)) => figures,
@@ -145,7 +145,7 @@ impl Row {
     }
 }
 
-/// A command line's beginning, with the program's name instead of its path.
+/// Returns the beginning of a command line, with the program's name instead of its path.
 fn shortened(command: &str) -> String {
     const MOST: usize = 40;
     let (program, rest) = command.split_once(' ').unwrap_or((command, ""));

@@ -1,4 +1,4 @@
-//! The terminal while `top` shows what changes: a screen of its own, and keys.
+//! The terminal of `top`: an alternate screen, and keys.
 
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::style::Print;
@@ -10,14 +10,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-/// What a key asks for.
+/// The meaning of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
     Pause,
 }
 
-/// A screen of its own, until it is dropped.
+/// The alternate screen, until it is dropped.
 pub(super) struct Screen(());
 
 impl Screen {
@@ -33,7 +33,7 @@ impl Screen {
         size().map_or(80, |(width, _)| usize::from(width))
     }
 
-    /// Shows lines instead of those before, as many as there is room for.
+    /// Shows lines in place of the previous ones, as many as there is room for.
     pub(super) fn show(&self, text: &str) -> io::Result<()> {
         let height = size().map_or(24, |(_, height)| height);
         let mut out = io::stdout().lock();
@@ -45,7 +45,7 @@ impl Screen {
         out.flush()
     }
 
-    /// Waits for a key that means something, at most for this time.
+    /// Waits for a key with a meaning, at most for this time.
     pub(super) fn key(&self, time: Duration) -> io::Result<Option<Key>> {
         let until = Instant::now() + time;
         loop {
@@ -54,7 +54,7 @@ impl Screen {
             let stdin = io::stdin();
             match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&left)) {
                 Ok(0) => return Ok(None),
-                // The terminal has another size, for instance.
+                // A signal came, for instance because the terminal's size changed.
                 Err(rustix::io::Errno::INTR) => return Ok(None),
                 Err(error) => return Err(error.into()),
                 Ok(_) => {}
@@ -62,7 +62,7 @@ impl Screen {
             let mut pressed = [0; 16];
             let count = stdin.lock().read(&mut pressed)?;
             match pressed.get(..count).unwrap_or_default() {
-                // The terminal is gone.
+                // The terminal is closed.
                 [] => return Ok(Some(Key::Quit)),
                 bytes => {
                     if let Some(key) = meaning(bytes) {
@@ -76,13 +76,13 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Where the terminal is gone there is nothing to put back.
+        // If the terminal is closed, there is nothing to restore.
         let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
 }
 
-/// What bytes of the terminal mean. Keys such as arrows send an escape and more.
+/// Returns the meaning of bytes of the terminal. Keys such as arrows send an escape and more bytes.
 fn meaning(bytes: &[u8]) -> Option<Key> {
     const CTRL_C: u8 = 3;
     const ESCAPE: u8 = 27;

@@ -12,7 +12,8 @@ use crate::{CaptureMode, PoolAttribute};
 #[cfg(target_os = "linux")]
 pub(super) use cuda_driver_sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream};
 
-/// The same types, where `cuda-driver-sys` does not build without a CUDA toolkit. No library is loaded there.
+/// The types of `cuda-driver-sys` for systems on which it does not build without a CUDA toolkit. No library is loaded
+/// there.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     use std::ffi::{c_int, c_ulonglong, c_void};

@@ -20,9 +20,9 @@ use seamalloc_driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverR
 
 /// A device whose memory is the machine's: on Linux, without a GPU.
 ///
-/// Its addresses are ordinary pointers. A program that dereferences one must ensure that the memory stays mapped with
-/// access meanwhile; others may write there at the same time. Work of streams is checked, and never reaches unmapped
-/// memory.
+/// The device's addresses are ordinary pointers. A program that dereferences one must ensure that the memory stays
+/// mapped with access meanwhile; others may write there at the same time. Work of streams is checked, and never reaches
+/// unmapped memory.
 ///
 /// Every number is a stream, as on the simulated GPU. Streams run behind the CPU, in threads of the device. Memory that is
 /// never touched takes none of the machine's.

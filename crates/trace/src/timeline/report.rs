@@ -61,7 +61,7 @@ pub struct TimelineReport {
     pub stream_waits: u64,
     /// Waits of `stream_waits` that delayed work.
     pub effective_waits: u64,
-    /// How often the allocator let the CPU wait for the GPU.
+    /// How often the CPU waited for the GPU in calls of the allocator.
     pub cpu_waits: u64,
     /// The line at which memory ran out, and the report. The pass ended there.
     pub oom: Option<(usize, OutOfMemoryReport)>,

@@ -29,7 +29,7 @@ adlfs). The number of a rank is taken from the name: rank-12.pickle, rank_12/job
 Exit codes: 0 success; 1 nothing could be looked at, or bad input; 2 wrong command line; 3 a strategy does not run a
 rank on its device; 4 some files are broken, and the rest was done; 130 interrupted.
 Needs `pip install 'seamalloc[fleet]'`; for --engine ray also 'seamalloc[ray]'."""
-# Rows of ranks that are printed.
+# The most rows of ranks that are printed.
 ROWS = 32
 BROKEN, SOME_BROKEN, OUT_OF_MEMORY, INTERRUPTED = 1, 4, 3, 130
 
@@ -112,7 +112,7 @@ def _seconds(text: str) -> float:
     return number
 
 
-# argparse names them where a value is wrong.
+# argparse prints these names for invalid values.
 _count.__name__, _positive.__name__, _seconds.__name__ = "whole number", "number from 1 on", "number of seconds"
 
 
@@ -125,13 +125,13 @@ def main(arguments: Sequence[str]) -> int:
     _check_options(args)
     _check_output(args.output)
     try:
-        # A signal that ends the command ends what it started too.
+        # A signal that ends the command also ends its child processes.
         signal.signal(signal.SIGTERM, _terminated)
         judged = _judged(args)
     except KeyboardInterrupt:
         print("seamalloc: fleet: interrupted", file=sys.stderr)
         return INTERRUPTED
-    # What took hours is printed before anything else can fail, and the page is written although it cannot be printed.
+    # Results of hours are printed before any other step can fail, and the page is written even if printing fails.
     try:
         _print(judged, args)
     finally:
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _print(judged: dict[str, Any], args: argparse.Namespace) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Of a locale that lacks a character all others are printed.
+        # If a locale lacks a character, the others are still printed.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if args.json:
@@ -153,7 +153,7 @@ def _print(judged: dict[str, Any], args: argparse.Namespace) -> None:
             show(judged, args.rows)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read it has enough of it; Python would complain at its end.
+        # The reader has closed the output; Python would report this at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

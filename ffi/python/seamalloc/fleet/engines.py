@@ -19,11 +19,11 @@ from typing import Any, Protocol
 from .files import File, in_words
 from .rank import Found, Running, Settings, look
 
-# A Ray that is started here passes nothing but rows. Its store, in bytes, is 30% of the machine's memory by default.
+# A Ray that is started here passes only rows. Its default store is 30% of the machine's memory, in bytes.
 ALONE: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 128 << 20}
 # Seconds within which a Ray that runs answers.
 REACHED_WITHIN = 10.0
-# Seconds between two looks at whether the command is to end, where Ray waits.
+# Seconds between two checks whether the command is to end, while Ray waits.
 BETWEEN_LOOKS = 0.5
 
 
@@ -34,7 +34,7 @@ class EngineError(Exception):
 class Engine(Protocol):
     """What looks at files. A task is whatever the engine knows one by."""
 
-    # How many files are looked at, at a time.
+    # The number of files that are analysed at a time.
     workers: int
 
     def submit(self, file: File) -> Any: ...
@@ -63,11 +63,11 @@ class Signals:
         self._heeded = False
 
     def __enter__(self) -> Signals:
-        # Elsewhere they are somebody else's.
+        # In other threads the signal handlers belong to the program.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.getsignal(number)
-                # Who starts a command in the background may have it ignore SIGINT. None: it is not Python's.
+                # A command started in the background may ignore SIGINT. None: the handler is not Python's.
                 if before not in (signal.SIG_IGN, None):
                     self._before[number] = before
                     signal.signal(number, self._note)
@@ -78,13 +78,13 @@ class Signals:
     ) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
-        # It came too late for a check.
+        # The signal came too late for a check.
         if self._number:
             signal.raise_signal(self._number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._heeded:
-            # What was started is being ended, which takes too long for whoever sent this one.
+            # A second signal, while child processes are ended, ends the command at once.
             signal.signal(number, self._before[number])
             signal.raise_signal(number)
             return
@@ -133,7 +133,7 @@ class Processes:
         self.workers = workers
         self._settings, self._running = settings, Running()
         self._threads = ThreadPoolExecutor(workers, "fleet")
-        # What is done; None to wake whoever waits. Signals' handlers may put into one of this kind.
+        # Finished futures; None wakes the waiting thread. Signal handlers may put into a SimpleQueue.
         self._done: SimpleQueue[Future[Found] | None] = SimpleQueue()
 
     def submit(self, file: File) -> Any:
@@ -174,7 +174,7 @@ class Ray:
         self._ray, self._settings = ray, settings
         try:
             _reach(address)
-            # An address is one of a running Ray; without one a Ray is started here, which ends with the command.
+            # An address is one of a running Ray; without an address a Ray is started here, which ends with the command.
             started: dict[str, Any] = {"address": address} if address else {"num_cpus": workers, **ALONE}
             ray.init(**started, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -191,7 +191,7 @@ class Ray:
         return list(done)
 
     def wake(self) -> None:
-        # It looks by itself.
+        # This engine checks by itself.
         return
 
     def result(self, task: Any, file: File) -> Found:
@@ -199,7 +199,7 @@ class Ray:
             found: Found = self._ray.get(task)
             return found
         except self._ray.exceptions.RayError as error:
-            # The worker is gone, or its machine, more often than Ray tries again.
+            # The worker or its machine has failed more often than Ray retries.
             return Found(file.url, error=f"Ray: {in_words(error)}"[:600])
 
     def close(self) -> None:

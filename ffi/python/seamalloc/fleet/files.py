@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# What a file is copied in, in bytes.
+# The bytes that are copied at a time.
 PIECE = 1 << 20
-# The number of a rank: behind the word, or at the end of the file's name.
+# The number of a rank: behind the word `rank`, or at the end of the file's name.
 RANK = re.compile(r"rank[^0-9A-Za-z/]{0,2}(\d+)", re.IGNORECASE)
 AT_THE_END = re.compile(r"[^0-9A-Za-z](\d+)$")
 ENDINGS = re.compile(r"(\.(gz|csv|seam|pickle|pkl|json|snapshot|txt))+$")
@@ -46,7 +46,7 @@ class File:
             return
         made = tempfile.mkdtemp(prefix="seamalloc-fleet-", dir=folder)
         try:
-            # The name says what a trace is called.
+            # The copy keeps the file's name, after which the trace is named.
             copy = os.path.join(made, Path(self.path).name or "snapshot")
             with self.system.open(self.path, "rb") as content, open(copy, "wb") as out:
                 shutil.copyfileobj(content, out, PIECE)
@@ -66,7 +66,7 @@ def find(patterns: Iterable[str]) -> list[File]:
             files = [File(_name(one), one.fs, one.path) for one in opened]
             files = [file for file in files if file.system.isfile(file.path)]
         except ImportError as error:
-            # fsspec says which package reads this kind of address.
+            # fsspec's message says which package reads this kind of address.
             raise PatternError(f"{pattern}: {error}") from error
         except Exception as error:
             # Each file system has errors of its own.
@@ -100,7 +100,7 @@ def short_names(urls: Iterable[str]) -> dict[str, str]:
     taken: dict[str, int] = {}
     for name in bare.values():
         taken[name] = taken.get(name, 0) + 1
-    # Two files that differ in their endings alone keep them.
+    # Two files that differ only in their endings keep these.
     return {url: name if taken[name] == 1 and name else "/".join(url.split("/")[common:]) for url, name in bare.items()}
 
 

@@ -19,15 +19,15 @@ from .files import rank_of, short_names
 from .rank import Found, Row
 from .words import BASELINES, EXPANDABLE, NATIVE, sentences
 
-# Verdicts of `whatif` by what they ask of a job: what no allocator can serve comes first.
+# Verdicts of `whatif` by the change that a job needs: jobs that no allocator can run come first.
 VERDICTS = ("too_much_live", "limit", "others", "streams", "seamalloc_helps", "pytorch_is_enough")
-# Ranks whose figures differ by no more than this part are near each other.
+# The largest relative difference between ranks that count as near each other.
 NEAR = 0.01
 
 
 def judge(found: Iterable[Found], version: str) -> dict[str, Any]:
     """The job that these files are of."""
-    # A name of a file need not be UTF-8, and all that is said here goes into JSON.
+    # A file's name need not be UTF-8, but all output goes into JSON.
     found = sorted(map(_encodable, found), key=lambda one: one.url)
     names = short_names(one.url for one in found)
     rows, broken = [], []
@@ -185,7 +185,7 @@ def _strategy(rows: list[Row], strategy: str, deciders: dict[str, Row | None]) -
         "median": median_low(held) if held else None,
         "most": max(held, default=None),
         "utilization": round(live / sum(held), 6) if sum(held) else None,
-        # All ranks have the same batch size: the least of them all.
+        # All ranks have the same batch size, so the least of all steps counts.
         "largest_step": min(steps, default=None),
         "decides": _decides(rows, strategy, deciders[strategy]),
         "saves": {name: _saves(rows, strategy, baseline, deciders) for name, baseline in BASELINES.items()},
@@ -227,7 +227,7 @@ def _decides(rows: list[Row], strategy: str, row: Row | None) -> dict[str, Any] 
         "reserved": _held(row, strategy),
         "free": row["strategies"][strategy]["free"],
         "largest_step": step,
-        # Ranks whose figures are within 1% of these, this one not counted.
+        # The number of other ranks whose figures are within 1% of these.
         "as_near": sum(_is_near(_pressure(other, strategy), own) for other in rows) - 1,
     }
 
@@ -245,7 +245,7 @@ def _saves(rows: list[Row], strategy: str, baseline: str, deciders: dict[str, Ro
     return {
         "ranks": len(both),
         "bytes": sum(theirs_held - ours_held for ours_held, theirs_held in both),
-        # On the rank that decides the batch size with PyTorch's.
+        # The rank that limits the batch size with PyTorch's allocator.
         "deciding_rank": None if decider is None else decider["name"],
         "bytes_on_deciding_rank": None if ours is None or theirs is None else theirs - ours,
         "step_ratio": round(steps[0] / steps[1], 4) if steps[0] is not None and steps[1] else None,

@@ -15,7 +15,7 @@ MOST_SCORE = 3.5
 # The 75th percentile of the normal distribution, by which the MAD estimates its standard deviation.
 NORMAL = 0.6745
 LEAST_PART = 0.01
-# With fewer values there is no telling which are the usual ones.
+# With fewer values no value can be called usual.
 LEAST_VALUES = 5
 
 RULE = (
@@ -31,7 +31,7 @@ class Outlier:
     index: int
     value: float
     median: float
-    # The modified z-score; None where more than half of all values are equal, and nothing measures how far this one is.
+    # The modified z-score; None if more than half of all values are equal, so that the deviation is 0.
     score: float | None
 
 

@@ -6,7 +6,7 @@ import sys
 import time
 from types import TracebackType
 
-# Seconds between lines where there is no terminal.
+# Seconds between lines if there is no terminal.
 BETWEEN_LINES = 30.0
 
 

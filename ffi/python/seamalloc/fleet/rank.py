@@ -14,14 +14,14 @@ from .._outside import printable
 from .._program import PROGRAM, missing
 from .files import File, in_words
 
-# The command's exit code where a strategy does not run a rank: the others have figures all the same.
+# The command's exit code if a strategy does not run a rank: the others still have figures.
 OUT_OF_MEMORY = 3
-# The error of a snapshot of which `whatif` says only the layout.
+# The error of a snapshot for which `whatif` reports only the layout.
 NO_HISTORY = (
     "the snapshot holds no history of allocations, only the layout at one moment, of which `seamalloc whatif` says more; record one "
     "with torch.cuda.memory._record_memory_history"
 )
-# Characters of an error that are kept.
+# The most characters of an error that are kept.
 MOST_WORDS = 600
 
 Row = dict[str, Any]
@@ -33,9 +33,9 @@ class Settings:
 
     # Options of `seamalloc whatif`.
     options: tuple[str, ...] = ()
-    # Seconds that a file may take.
+    # The time limit for a file, in seconds.
     timeout: float | None = None
-    # Where copies of files that are not local are made.
+    # The folder for copies of files that are not local.
     folder: str | None = None
 
 
@@ -112,14 +112,14 @@ def _judge(url: str, path: str, settings: Settings, running: Running) -> Found:
     finally:
         running.forget(process)
     if process.returncode in (0, OUT_OF_MEMORY):
-        # A name may hold other ends of lines than this one, as JSON does.
+        # A name may have other line ends than this one, since JSON allows them.
         lines = tuple(json.loads(line) for line in out.split("\n") if line)
         if any(line.get("layout") for line in lines):
             return Found(url, error=NO_HISTORY)
         return Found(url, lines)
     if process.returncode < 0:
         return Found(url, error=_by_signal(-process.returncode))
-    # The file's name is known, and a copy's place says nothing to anybody.
+    # The file's name is shown, since the path of a copy has no meaning for users.
     shown = printable(path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     said = " ".join(said.split()).removeprefix("seamalloc: ").removeprefix(shown).lstrip(":, ").replace(shown, url)
     return Found(url, error=said[:MOST_WORDS] or f"the command failed with status {process.returncode}")

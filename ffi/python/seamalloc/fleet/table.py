@@ -12,9 +12,9 @@ from rich.table import Table
 from .._outside import printable
 from .words import BASELINES, EXPANDABLE, ours, signed, times, verdict
 
-# Characters in a line where nobody says how wide the paper is.
+# The width of a line, in characters, if the width of the output is not known.
 WIDTH = 160
-# Broken files that are named.
+# The most broken files that are named.
 MOST_BROKEN = 20
 GIB = 1 << 30
 

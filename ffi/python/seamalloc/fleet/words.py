@@ -88,7 +88,7 @@ def _saved(name: str, baseline: str, saved: dict[str, Any]) -> str:
     text = f"{name} holds {_compared(saved['bytes'])} than {baseline} on {_ranks_of(saved['ranks'])}"
     on_decider = saved["bytes_on_deciding_rank"]
     if on_decider is not None:
-        # A part of the sum has the sum's sign.
+        # A part of the sum has the same sign as the sum.
         is_part = (on_decider < 0) == (saved["bytes"] < 0)
         size = f"{in_units(abs(on_decider))} of it" if is_part else f"but {_compared(on_decider)}"
         text += f", {size} on {saved['deciding_rank']}, which decides with {baseline}"
