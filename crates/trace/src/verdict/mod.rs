@@ -4,6 +4,7 @@
 //! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their thresholds,
 //! `words.rs` the sentences, `measure.rs` and `look.rs` the figures of a trace, `shortage.rs` those of a job that nothing runs.
 
+mod amounts;
 mod figures;
 mod look;
 mod measure;

@@ -318,6 +318,29 @@ fn what_is_kept_from_the_job_is_told_with_its_size() {
     assert!(found.runs() && !Judgement::of(limited(DeviceFrom::Refusal)).runs());
 }
 
+/// Amounts that are asked for are no less than what is needed, and those that are left or saved no more than there is.
+#[test]
+fn whoever_gives_what_is_asked_for_gives_enough() {
+    let shortage = Shortage { needs: 8_194 * MIB, ..found() };
+    let found = Judgement::of(short(8_000, shortage.clone()));
+    assert!(found.reasons().contains("and needs 8.01 GiB with expandable segments"), "{}", found.reasons());
+    let limited = Figures { free_beyond_limit: Some(GIB), ..kept(DeviceFrom::Asked, 40_000) };
+    let found = Judgement::of(Figures { shortage: Some(Shortage { runs_on_device: true, ..shortage }), ..limited });
+    assert!(found.next_step().starts_with("Raise the limit to 8.01 GiB or more"), "{}", found.next_step());
+    let found = Judgement::of(job(40_000, [10_100; 3]));
+    // 29,900 MiB are 29.199.
+    assert_eq!(found.headline(), "Nothing to do: with native, 29.19 GiB of 39.06 GiB stay free.");
+    // What is left and what is saved are of one mind.
+    let found = Judgement::of(job(10_500, [10_400, 10_400, 10_300]));
+    let little = "Only 100.00 MiB of the device stay free; seamalloc would hold 100.00 MiB less, too little to act on.";
+    assert!(found.reasons().contains(little), "{}", found.reasons());
+    let mut figures = job(11_500, [11_400, 11_400, 10_400]);
+    figures.stitch.waits = 3;
+    let more = "seamalloc would hold 1000.00 MiB less, and wait for memory 3 times.";
+    let found = Judgement::of(figures);
+    assert!(found.reasons().contains(more), "{}", found.reasons());
+}
+
 #[test]
 fn a_setting_that_the_job_has_is_kept() {
     let step = |figures: &Figures| Judgement::of(figures.clone()).next_step();

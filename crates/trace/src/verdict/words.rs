@@ -2,6 +2,7 @@
 //!
 //! Owns: the words. The refusal of a running program (`seamalloc::out_of_memory`) uses the same ones for the same causes.
 
+use super::amounts::{needed, spare};
 use super::figures::{
     CONTEXT_BYTES, Choice, EXPANDABLE_SETTING, Figures, Judgement, Need, OWNERS, SEAMALLOC_COMMAND, Shortage, Verdict,
 };
@@ -28,16 +29,16 @@ pub(super) fn headline(found: &Judgement) -> String {
         }
         Verdict::TooMuchLive { .. } => format!("Too much is live: {live} of {room}. No allocator helps."),
         Verdict::Others { missing } if figures.is_little_elsewhere() => {
-            let (device, missing) = (bytes(figures.device.unwrap_or(0)), bytes(missing));
+            let (device, missing) = (bytes(figures.device.unwrap_or(0)), needed(missing));
             format!("Libraries and the CUDA context leave {room} of {device}; {missing} are missing.")
         }
         Verdict::Others { missing } => {
             let condition = if figures.device_from == Some(DeviceFrom::Noted) { "" } else { ", if this is its GPU" };
             let (others, device) = (bytes(figures.others().unwrap_or(0)), bytes(figures.device.unwrap_or(0)));
-            format!("Others hold the memory{condition}: {others} of {device}; {} are missing.", bytes(missing))
+            format!("Others hold the memory{condition}: {others} of {device}; {} are missing.", needed(missing))
         }
         Verdict::Limit { to } => {
-            format!("A limit is too low: at least {room} may be held under it, and {} are needed.", bytes(to))
+            format!("A limit is too low: at least {room} may be held under it, and {} are needed.", needed(to))
         }
         Verdict::PyTorchIsEnough { allocator, has_room } => enough(figures, allocator, has_room),
         Verdict::Streams { apart, is_saved } => {
@@ -51,11 +52,18 @@ pub(super) fn headline(found: &Judgement) -> String {
         Verdict::SeamallocHelps { saves: Some(saves), waits } => {
             let other = figures.best_of_pytorch().map_or("native", |(best, _)| name(best));
             match (saves, waits) {
-                (0, waits) => format!("seamalloc helps: it never waits for memory, {other} {}.", times(waits)),
-                (saves, 0) => format!("seamalloc helps: it holds {} less than {other}.", bytes(saves)),
+                (0, waits) if figures.stitch.waits == 0 => {
+                    format!("seamalloc helps: it never waits for memory, {other} {}.", times(waits))
+                }
+                (0, waits) => {
+                    let own = figures.stitch.waits;
+                    let [own, all] = [own, own.saturating_add(waits)].map(times);
+                    format!("seamalloc helps: it waits for memory {own}, {other} {all}.")
+                }
+                (saves, 0) => format!("seamalloc helps: it holds {} less than {other}.", spare(saves)),
                 (saves, _) => {
                     let waits = if figures.stitch.waits == 0 { "never waits for memory" } else { "waits less" };
-                    format!("seamalloc helps: it holds {} less than {other}, and {waits}.", bytes(saves))
+                    format!("seamalloc helps: it holds {} less than {other}, and {waits}.", spare(saves))
                 }
             }
         }
@@ -74,7 +82,7 @@ fn enough(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     match other.reserved {
         _ if allocator == first && has_room => {
             let capacity = figures.capacity.unwrap_or(0);
-            let (left, of) = (bytes(capacity.saturating_sub(held)), bytes(capacity));
+            let (left, of) = (spare(capacity.saturating_sub(held)), bytes(capacity));
             format!("Nothing to do: with {}, {left} of {of} stay free.", name(allocator))
         }
         _ if allocator == first && figures.is_least(allocator) => {
@@ -86,7 +94,7 @@ fn enough(figures: &Figures, allocator: Choice, has_room: bool) -> String {
             format!("{who} enough: {} waits for memory {}.", name(first), times(other.waits))
         }
         Some(more) => {
-            format!("{who} enough: they hold {} less than {}.", bytes(more.saturating_sub(held)), name(first))
+            format!("{who} enough: they hold {} less than {}.", spare(more.saturating_sub(held)), name(first))
         }
     }
 }
@@ -100,7 +108,7 @@ pub(super) fn reasons(found: &Judgement) -> String {
             let room = if figures.is_of_refusal() { "PyTorch could have when it ran out" } else { "the device has" };
             said.push(match by {
                 0 => format!("{}. The job {}.", demand(figures), needs(figures)),
-                by => format!("{}, {} more than {room}.", demand(figures), bytes(by)),
+                by => format!("{}, {} more than {room}.", demand(figures), needed(by)),
             });
             said.extend(figures.shortage.as_ref().map(|shortage| with_enough(figures, shortage)));
             said.extend(owners(figures));
@@ -228,7 +236,7 @@ fn with_enough(figures: &Figures, shortage: &Shortage) -> String {
     };
     let least = match shortage.needs {
         0 => String::new(),
-        needs => format!(", and needs {} with {}, rounding and holes included", bytes(needs), name(shortage.choice)),
+        needs => format!(", and needs {} with {}, rounding and holes included", needed(needs), name(shortage.choice)),
     };
     format!("{place} it holds {}{least}.", held.join(", "))
 }
@@ -237,17 +245,24 @@ fn with_enough(figures: &Figures, shortage: &Shortage) -> String {
 fn beyond(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     let reserved = figures.need(allocator).reserved.unwrap_or(0);
     let more = match figures.stitch.reserved {
-        Some(own) if own < reserved => format!("seamalloc would hold {} less", bytes(reserved - own)),
+        Some(own) if own < reserved => format!("seamalloc would hold {} less", spare(reserved - own)),
         Some(_) => "seamalloc would hold no less".to_owned(),
         None => "seamalloc would not run the job".to_owned(),
     };
     match figures.capacity {
         Some(capacity) if has_room => {
-            let (left, enough) = (bytes(capacity.saturating_sub(reserved)), bytes(near(capacity)));
+            let (left, enough) = (spare(capacity.saturating_sub(reserved)), needed(near(capacity)));
             format!("{left} of the device stay free, and {enough} ({NEAR_PERCENT}%) are enough; {more}.")
         }
         Some(capacity) => {
-            format!("Only {} of the device stay free, but {more}.", bytes(capacity.saturating_sub(reserved)))
+            let little = match saving(reserved, figures.stitch.reserved) {
+                Some(_) => format!(", and wait for memory {}", times(figures.stitch.waits)),
+                None if figures.stitch.reserved.is_some_and(|own| own < reserved) => {
+                    ", too little to act on".to_owned()
+                }
+                None => String::new(),
+            };
+            format!("Only {} of the device stay free; {more}{little}.", spare(capacity.saturating_sub(reserved)))
         }
         None => format!("{more}."),
     }
@@ -257,7 +272,7 @@ fn beyond(figures: &Figures, allocator: Choice, has_room: bool) -> String {
 fn room_left(figures: &Figures) -> Option<String> {
     let (best, reserved) = figures.best_of_pytorch()?;
     let capacity = figures.capacity?;
-    let (left, enough) = (bytes(capacity.saturating_sub(reserved)), bytes(near(capacity)));
+    let (left, enough) = (spare(capacity.saturating_sub(reserved)), needed(near(capacity)));
     Some(format!(
         "With {} {left} of the device stay free; {enough} ({NEAR_PERCENT}%) without waits for memory would be enough.",
         name(best)
@@ -291,7 +306,7 @@ pub(super) fn next_step(found: &Judgement) -> String {
         Verdict::TooMuchLive { by } => less(figures, by),
         Verdict::Limit { to } => {
             let choice = figures.shortage.as_ref().map_or(Choice::Native, |shortage| shortage.choice);
-            let to = bytes(to);
+            let to = needed(to);
             format!("Raise the limit to {to} or more (set_per_process_memory_fraction){}.", with(figures, choice))
         }
         Verdict::Others { .. } => others(figures),
@@ -336,7 +351,7 @@ fn others(figures: &Figures) -> String {
         }
         _ => format!(
             "Find the others with `nvidia-smi`, and end or limit them, until PyTorch can have {}{with}.",
-            bytes(shortage.needs)
+            needed(shortage.needs)
         ),
     }
 }
@@ -344,7 +359,7 @@ fn others(figures: &Figures) -> String {
 /// The next step where too much is live.
 fn less(figures: &Figures, by: u64) -> String {
     let Some(shortage) = &figures.shortage else {
-        return format!("Reduce the batch size, until {} less are live.", bytes(by.max(1)));
+        return format!("Reduce the batch size, until {} less are live.", needed(by.max(1)));
     };
     let with = with(figures, shortage.choice);
     let first = match (shortage.smaller, figures.persistent) {
@@ -356,7 +371,7 @@ fn less(figures: &Figures, by: u64) -> String {
             );
         }
         (None, _) => {
-            let less = bytes(shortage.needs.saturating_sub(figures.capacity.unwrap_or(0)));
+            let less = needed(shortage.needs.saturating_sub(figures.capacity.unwrap_or(0)));
             format!("Reduce the batch size, until {less} less are live{with}")
         }
     };
