@@ -16,6 +16,8 @@ pub const FEW_PERCENT: u64 = 3;
 pub const FEW_BYTES: u64 = 256 << 20;
 /// Streams are the reason where they keep at least one part in this many of the difference.
 pub const APART_PART: u64 = 2;
+/// Waits of seamalloc's are few beside those of another allocator that has so many times as many.
+pub const FEWER_PART: u64 = 10;
 
 /// The rules, in the order of the questions of `docs/why.md`: the first that is true is the verdict.
 const RULES: [fn(&Figures) -> Option<Verdict>; 6] =
@@ -50,15 +52,18 @@ fn pytorch_has_room(figures: &Figures) -> Option<Verdict> {
     figures.has_room(allocator).then_some(Verdict::PyTorchIsEnough { allocator, has_room: true })
 }
 
-/// 4. Streams keep apart at least half of what the job holds beyond seamalloc's need, or beyond what is live.
+/// 4. Streams keep apart at least half of what PyTorch's allocator holds notably beyond seamalloc's need, or else beyond what is live.
 fn streams(figures: &Figures) -> Option<Verdict> {
     let is_most = |apart: u64, of: u64| apart > 0 && apart.saturating_mul(APART_PART) >= of;
-    let (choice, own) = (figures.recommended()?, figures.stitch.reserved);
+    let (choice, live) = (figures.recommended()?, Some(figures.live));
     let (need, of) = match (choice, figures.best_of_pytorch()) {
-        (Choice::Seamalloc, Some((best, reserved))) => (figures.need(best), saving(reserved, own)?),
+        (Choice::Seamalloc, Some((best, reserved))) => {
+            let saved = saving(reserved, figures.stitch.reserved);
+            (figures.need(best), saved.or_else(|| saving(reserved, live))?)
+        }
         // Neither of PyTorch's runs it: the refusal tells.
         (Choice::Seamalloc, None) => (&figures.expandable, figures.expandable.idle),
-        _ => (figures.need(choice), saving(figures.need(choice).reserved?, Some(figures.live))?),
+        _ => (figures.need(choice), saving(figures.need(choice).reserved?, live)?),
     };
     let (apart, is_saved) = (need.apart(), choice == Choice::Seamalloc);
     is_most(apart, of).then_some(Verdict::Streams { apart, is_saved })
@@ -138,13 +143,13 @@ impl Figures {
         need.waits == 0 && left.zip(self.capacity).is_some_and(|(left, capacity)| left >= near(capacity))
     }
 
-    /// Returns whether `other` runs the job better: with fewer waits for memory (seamalloc: with none), or as many, holding notably
-    /// less.
+    /// Returns whether `other` runs the job better: with fewer waits for memory (seamalloc: with few beside them), or with no more,
+    /// holding notably less.
     fn beats(&self, other: Choice, choice: Choice) -> bool {
         let (other, need, is_ours) = (self.need(other), self.need(choice), other == Choice::Seamalloc);
         let (Some(own), Some(reserved)) = (other.reserved, need.reserved) else { return other.reserved.is_some() };
         match other.waits.cmp(&need.waits) {
-            Ordering::Less if !is_ours || other.waits == 0 => true,
+            Ordering::Less if !is_ours || other.waits <= need.waits / FEWER_PART => true,
             Ordering::Less | Ordering::Equal => saving(reserved, Some(own)).is_some(),
             Ordering::Greater => false,
         }

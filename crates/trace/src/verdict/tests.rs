@@ -122,6 +122,14 @@ fn an_allocator_that_waits_for_memory_is_not_enough() {
     assert_eq!(judge(&figures), Verdict::SeamallocHelps { saves: Some(0), waits: 3 });
     figures.stitch.waits = 1;
     assert_eq!(judge(&figures), enough(Choice::Expandable, false), "seamalloc waits too");
+    // Few waits beside many.
+    (figures.native.waits, figures.expandable.waits, figures.stitch.waits) = (1_243, 1_000, 9);
+    let found = Judgement::of(figures.clone());
+    assert_eq!(found.verdict, Verdict::SeamallocHelps { saves: Some(0), waits: 991 });
+    let headline = "seamalloc helps: it waits for memory 9 times, expandable segments 1000 times.";
+    assert_eq!(found.headline(), headline);
+    figures.stitch.waits = 101;
+    assert_eq!(judge(&figures), enough(Choice::Expandable, false));
 }
 
 /// Native holds less and waits; expandable segments hold more and do not. One that holds less than seamalloc is not compared.
@@ -145,6 +153,12 @@ fn streams_are_named_where_they_keep_apart_half_of_the_difference() {
     assert_eq!(judge(&figures).kind(), "seamalloc_helps");
     figures.native.pending = 100 * MIB;
     assert_eq!(judge(&figures), Verdict::Streams { apart: 1_900 * MIB, is_saved: true });
+    // seamalloc saves nothing notable, and does not wait: what is held beyond live memory counts, if it is notable.
+    let mut figures = job(11_500, [11_400, 11_400, 11_300]);
+    (figures.native.waits, figures.expandable.waits, figures.native.pending) = (9, 9, 700 * MIB);
+    assert_eq!(judge(&figures), Verdict::Streams { apart: 700 * MIB, is_saved: true });
+    figures.native.pending = 699 * MIB;
+    assert_eq!(judge(&figures).kind(), "seamalloc_helps");
     // No allocator saves what is freed and still used.
     let mut figures = job(11_500, [11_400, 11_400, 11_400]);
     figures.native.pending = 700 * MIB;

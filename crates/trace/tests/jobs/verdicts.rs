@@ -4,7 +4,7 @@
 use seamalloc::Config;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc_trace::replay::ReplayOptions;
-use seamalloc_trace::verdict::{Judgement, Verdict, figures_of};
+use seamalloc_trace::verdict::{Choice, Judgement, Verdict, figures_of};
 use seamalloc_trace::whatif::{DeviceFrom, device_of};
 use seamalloc_trace::{Trace, read_path};
 use std::path::Path;
@@ -52,6 +52,10 @@ fn real_programs_get_the_verdict_of_the_five_questions() {
         ("mid-job", None, "seamalloc_helps"),
         // Blocks that a second stream prepares: 4.2 of 0.8 with expandable segments.
         ("prefetch-2s", None, "streams"),
+        // It saves 0.2 of 1.13, and what streams keep apart is more than half of the 0.37 beyond live memory.
+        ("prefetch-2s", Some("sim:h200,capacity=1168MiB"), "streams"),
+        // Native waits 1,243 times and holds next to nothing beyond live memory.
+        ("prefetch-2s", Some("sim:h200,capacity=796MiB"), "seamalloc_helps"),
         // The message: 5.85 GiB allocated, 0.25 asked for, 6.00 allowed. The GPU had 72.51 GiB free: a limit kept them from it.
         ("oom-live", None, "limit"),
         ("oom-live", h100, "limit"),
@@ -201,6 +205,16 @@ fn what_is_saved_is_saved_over_the_better_of_pytorchs() {
     let native = found.figures.native.reserved.unwrap();
     assert_eq!(saves, native - found.figures.stitch.reserved.unwrap());
     assert!(native < found.figures.expandable.reserved.unwrap());
+}
+
+/// Where 9 waits are few beside 1,244, no smaller device takes less effort.
+#[test]
+fn few_waits_beside_many_keep_the_order_of_effort() {
+    let trace = snapshot("prefetch-2s");
+    let on = |mib: u64| verdict(&trace, Some(&format!("sim:h200,capacity={mib}MiB"))).figures.recommended();
+    for mib in [818, 806, 800, 796, 794, 792] {
+        assert_eq!(on(mib), Some(Choice::Seamalloc), "{mib}");
+    }
 }
 
 /// The allocator that is recommended takes more effort the smaller the device is, and is the tightest where it is unknown.
