@@ -53,9 +53,11 @@ pub struct Figures {
 /// Options of the replays, as text; empty if all are the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Those that PyTorch's allocators have too.
-    pub pytorch: String,
-    /// All of them.
+    /// Those that PyTorch's native allocator has too.
+    pub native: String,
+    /// Those of them that have an effect with expandable segments.
+    pub expandable: String,
+    /// Those that have an effect with `stitch`.
     pub seamalloc: String,
 }
 
@@ -64,7 +66,7 @@ pub struct Options {
 pub struct Shortage {
     /// Whether one of the three runs the job on the device, of which PyTorch could have less.
     pub runs_on_device: bool,
-    /// The allocator to take where memory is short, by what each holds where it is plenty.
+    /// The allocator with which the batch must be least smaller; where one runs the job on the device, the one to take there.
     pub choice: Choice,
     /// What native, expandable segments and `stitch` hold on that device, or else where memory is plenty.
     pub enough: [Option<u64>; 3],

@@ -279,14 +279,26 @@ fn where_no_allocator_runs_it_that_is_said_of_those_that_were_tried() {
 #[test]
 fn options_that_run_the_job_are_part_of_the_step() {
     let step = |figures: Figures| Judgement::of(figures).next_step();
-    let options =
-        Options { pytorch: "max_split_size_mb:128".into(), seamalloc: "max_split_size_mb:128,sharing:wait".into() };
+    let options = Options {
+        native: "max_split_size_mb:128".into(),
+        expandable: "max_split_size_mb:128".into(),
+        seamalloc: "max_split_size_mb:128,sharing:wait".into(),
+    };
     let with = |figures: Figures| Figures { options: options.clone(), ..figures };
     let ours = "SEAMALLOC_CONF=max_split_size_mb:128,sharing:wait python -m seamalloc run train.py.";
     assert_eq!(step(with(job(10_500, [None, None, Some(10_100)]))), format!("Run it with seamalloc: {ours}"));
     let set = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,max_split_size_mb:128.";
     assert_eq!(step(with(job(12_000, [None, Some(10_200), Some(10_100)]))), format!("Set {set}"));
     assert_eq!(step(with(job(20_000, [11_000; 3]))), "Set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128.");
+    // Chunks that are split ask for one thread, whoever names them.
+    let options = Options { seamalloc: "split:last_resort".into(), ..Options::default() };
+    let ours = "seamalloc: SEAMALLOC_CONF=split:last_resort python -m seamalloc run train.py";
+    let splits = Figures { options: options.clone(), ..job(10_500, [None, None, Some(10_100)]) };
+    assert_eq!(step(splits), format!("If one thread launches all work, run it with {ours}."));
+    let shortage = Shortage { choice: Choice::Seamalloc, spill: None, ..found() };
+    let less = step(Figures { options, ..short(10_100, shortage) });
+    let condition = format!("by at least 15%, and, if one thread launches all work, run it with {ours}; or");
+    assert!(less.contains(&condition), "{less}");
     let remedy = Some("split:last_resort".to_owned());
     let splits = with(short(10_000, Shortage { remedy, ..found() }));
     assert_eq!(

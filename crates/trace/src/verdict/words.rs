@@ -316,14 +316,13 @@ pub(super) fn next_step(found: &Judgement) -> String {
             "Free on the stream that used the memory last: TORCH_NCCL_AVOID_RECORD_STREAMS=1, no record_stream."
                 .to_owned()
         }
-        Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => match figures.remedy() {
-            Some(remedy) if remedy.contains("split:") => format!(
-                "If one thread launches all work, run it with seamalloc: {}.",
-                command(&joined(&figures.options.seamalloc, remedy))
-            ),
-            Some(remedy) => format!("Run it with seamalloc: {}.", command(&joined(&figures.options.seamalloc, remedy))),
-            None => format!("Run it with seamalloc: {}.", command(&figures.options.seamalloc)),
-        },
+        Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => {
+            let options = joined(&figures.options.seamalloc, figures.remedy().unwrap_or_default());
+            match splits(&options) {
+                true => format!("If one thread launches all work, run it with seamalloc: {}.", command(&options)),
+                false => format!("Run it with seamalloc: {}.", command(&options)),
+            }
+        }
     }
 }
 
@@ -331,7 +330,7 @@ pub(super) fn next_step(found: &Judgement) -> String {
 fn pytorch(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     match allocator {
         Choice::Native if figures.is_expandable_set => format!("Run it without {EXPANDABLE_SETTING}."),
-        Choice::Native if !figures.options.pytorch.is_empty() => format!("Set {SETTING}{}.", figures.options.pytorch),
+        Choice::Native if !figures.options.native.is_empty() => format!("Set {SETTING}{}.", figures.options.native),
         Choice::Native if has_room => "Keep PyTorch's allocator as it is.".to_owned(),
         Choice::Native => {
             "Keep PyTorch's allocator; a smaller batch leaves room where num_alloc_retries rises.".to_owned()
@@ -388,13 +387,17 @@ fn with(figures: &Figures, choice: Choice) -> String {
         Choice::Native => String::new(),
         Choice::Expandable if figures.is_expandable_set => String::new(),
         Choice::Expandable => format!(", and set {}", setting(figures)),
-        Choice::Seamalloc => format!(", and run it with seamalloc: {}", command(&figures.options.seamalloc)),
+        Choice::Seamalloc => {
+            let options = &figures.options.seamalloc;
+            let condition = if splits(options) { ", if one thread launches all work," } else { "" };
+            format!(", and{condition} run it with seamalloc: {}", command(options))
+        }
     }
 }
 
 /// The setting of expandable segments, with the options of the replays that PyTorch has too.
 fn setting(figures: &Figures) -> String {
-    joined(EXPANDABLE_SETTING, &figures.options.pytorch)
+    joined(EXPANDABLE_SETTING, &figures.options.expandable)
 }
 
 /// The command that runs a program with seamalloc and these options.
@@ -404,6 +407,11 @@ fn command(options: &str) -> String {
     } else {
         format!("SEAMALLOC_CONF={options} {SEAMALLOC_COMMAND}")
     }
+}
+
+/// Whether chunks are split with these options.
+fn splits(options: &str) -> bool {
+    options.split(',').any(|option| option.starts_with("split:"))
 }
 
 /// Options beside others.
