@@ -56,6 +56,8 @@ impl Judgement {
         let is_stated = matches!(self.figures.device_from, Some(DeviceFrom::Asked | DeviceFrom::Noted));
         match self.verdict {
             Verdict::TooMuchLive { .. } => false,
+            // A context and libraries do not end.
+            Verdict::Others { .. } if self.figures.is_little_elsewhere() => false,
             // The device has the memory that PyTorch could not have.
             Verdict::Others { .. } | Verdict::Limit { .. } => is_stated,
             Verdict::PyTorchIsEnough { .. } | Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => true,

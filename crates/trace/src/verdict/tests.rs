@@ -312,38 +312,6 @@ fn options_that_run_the_job_are_part_of_the_step() {
     );
 }
 
-#[test]
-fn what_is_kept_from_the_job_is_told_with_its_size() {
-    // 40,000 less 10,000 and the 512 of its own context.
-    let found = Judgement::of(kept(DeviceFrom::Noted, 40_000));
-    assert_eq!(found.headline(), "Others hold the memory: 28.80 GiB of 39.06 GiB; 400.00 MiB are missing.");
-    assert_eq!(
-        found.next_step(),
-        "Find the others with `nvidia-smi`, and end or limit them, until PyTorch can have 10.16 GiB, and set \
-         PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-    );
-    assert!(found.runs() && found.reasons().contains("takes about 512.00 MiB"), "{}", found.reasons());
-    // Whoever asks may ask about another device.
-    let found = Judgement::of(kept(DeviceFrom::Asked, 40_000));
-    assert!(found.headline().starts_with("Others hold the memory, if this is its GPU: "), "{}", found.headline());
-    // A context and libraries stay.
-    let found = Judgement::of(kept(DeviceFrom::Asked, 10_700));
-    assert_eq!(found.headline(), "Libraries and the CUDA context leave 9.77 GiB of 10.45 GiB; 400.00 MiB are missing.");
-    assert!(found.next_step().starts_with("Reduce the batch size by at least 15%, and set"), "{}", found.next_step());
-    let limited = |from| Figures { free_beyond_limit: Some(30_000 * MIB), ..kept(from, 40_000) };
-    let found = Judgement::of(limited(DeviceFrom::Asked));
-    assert_eq!(
-        found.headline(),
-        "A limit is too low: at least 9.77 GiB may be held under it, and 10.16 GiB are needed."
-    );
-    assert_eq!(
-        found.next_step(),
-        "Raise the limit to 10.16 GiB or more (set_per_process_memory_fraction), and set \
-         PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-    );
-    assert!(found.runs() && !Judgement::of(limited(DeviceFrom::Refusal)).runs());
-}
-
 /// Amounts that are asked for are no less than what is needed, and those that are left or saved no more than there is.
 #[test]
 fn whoever_gives_what_is_asked_for_gives_enough() {
@@ -365,6 +333,41 @@ fn whoever_gives_what_is_asked_for_gives_enough() {
     let more = "seamalloc would hold 1000.00 MiB less, and wait for memory 3 times.";
     let found = Judgement::of(figures);
     assert!(found.reasons().contains(more), "{}", found.reasons());
+}
+
+#[test]
+fn what_is_kept_from_the_job_is_told_with_its_size() {
+    // 40,000 less 10,000 and the 512 of its own context.
+    let found = Judgement::of(kept(DeviceFrom::Noted, 40_000));
+    assert_eq!(found.headline(), "Others hold the memory: 28.80 GiB of 39.06 GiB; 400.00 MiB are missing.");
+    assert_eq!(
+        found.next_step(),
+        "Find the others with `nvidia-smi`, and end or limit them, until PyTorch can have 10.16 GiB, and set \
+         PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    );
+    assert!(found.runs() && found.reasons().contains("takes about 512.00 MiB"), "{}", found.reasons());
+    // Whoever asks may ask about another device.
+    let found = Judgement::of(kept(DeviceFrom::Asked, 40_000));
+    assert!(found.headline().starts_with("Others hold the memory, if this is its GPU: "), "{}", found.headline());
+    // A context and libraries stay.
+    let found = Judgement::of(kept(DeviceFrom::Asked, 10_700));
+    assert_eq!(found.headline(), "Libraries and the CUDA context leave 9.77 GiB of 10.45 GiB; 400.00 MiB are missing.");
+    assert!(found.next_step().starts_with("Reduce the batch size by at least 15%, and set"), "{}", found.next_step());
+    let held =
+        "PyTorch could have 9.77 GiB of 10.45 GiB when it ran out: its CUDA context and libraries held 700.00 MiB.";
+    assert!(!found.runs() && found.reasons().ends_with(held), "{}", found.reasons());
+    let limited = |from| Figures { free_beyond_limit: Some(30_000 * MIB), ..kept(from, 40_000) };
+    let found = Judgement::of(limited(DeviceFrom::Asked));
+    assert_eq!(
+        found.headline(),
+        "A limit is too low: at least 9.77 GiB may be held under it, and 10.16 GiB are needed."
+    );
+    assert_eq!(
+        found.next_step(),
+        "Raise the limit to 10.16 GiB or more (set_per_process_memory_fraction), and set \
+         PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    );
+    assert!(found.runs() && !Judgement::of(limited(DeviceFrom::Refusal)).runs());
 }
 
 #[test]

@@ -127,11 +127,16 @@ pub(super) fn reasons(found: &Judgement) -> String {
             let best = figures.best_of_pytorch().map_or(Choice::Expandable, |(best, _)| best);
             let need = if is_saved { best } else { figures.recommended().unwrap_or(best) };
             said.push(format!("{}. The job {}.", demand(figures), needs(figures)));
-            let apart = kept_apart(figures.need(need));
+            let need = figures.need(need);
+            let apart = kept_apart(need);
+            // That is another moment than the one at which most is live.
+            let when = if need.reserved.is_some() { "most is held" } else { "memory runs out" };
             said.push(if is_saved {
-                format!("PyTorch's allocators keep {apart}; seamalloc passes it on behind waits on the GPU.")
+                format!(
+                    "When {when}, PyTorch's allocators keep {apart}; seamalloc passes it on behind waits on the GPU."
+                )
             } else {
-                format!("Of the memory held, {apart}.")
+                format!("When {when}, that includes {apart}.")
             });
         }
         Verdict::SeamallocHelps { .. } => {
@@ -174,6 +179,11 @@ fn recorded(found: &Judgement) -> Option<String> {
     Some(match (figures.free_beyond_limit, found.verdict) {
         (Some(free), _) => {
             format!("PyTorch held {had} when a limit refused the request, and its GPU had {} free.", bytes(free))
+        }
+        (None, Verdict::Others { .. }) if figures.is_little_elsewhere() => {
+            let rest = figures.device.unwrap_or(0).saturating_sub(figures.available.unwrap_or(0));
+            let (device, rest) = (bytes(figures.device.unwrap_or(0)), bytes(rest));
+            format!("PyTorch could have {had} of {device} when it ran out: its CUDA context and libraries held {rest}.")
         }
         (None, Verdict::Others { .. }) => {
             let [device, others] = [figures.device, figures.others()].map(|size| bytes(size.unwrap_or(0)));
@@ -456,7 +466,7 @@ impl Figures {
     }
 
     /// Returns whether others hold no more of the device than libraries and a CUDA context do, which do not end.
-    fn is_little_elsewhere(&self) -> bool {
+    pub(super) fn is_little_elsewhere(&self) -> bool {
         self.others().zip(self.device).is_some_and(|(others, device)| others < near(device))
     }
 }

@@ -126,6 +126,12 @@ fn the_memory_of_other_processes_is_named_where_the_device_is_known() {
     let found = verdict(&trace, Some("sim:h100"));
     let others = "Others hold the memory, if this is its GPU: 73.41 GiB of 79.18 GiB; 133.38 MiB are missing.";
     assert_eq!((found.headline().as_str(), found.runs()), (others, true));
+    // Of 5.37 GiB the rest is less than a context: nobody ends, and the next step is a smaller batch.
+    let found = verdict(&trace, Some("sim:h200,capacity=5500MiB"));
+    let held =
+        "PyTorch could have 5.27 GiB of 5.37 GiB when it ran out: its CUDA context and libraries held 107.38 MiB.";
+    assert!(!found.runs() && found.reasons().ends_with(held), "{}", found.text());
+    assert!(found.next_step().starts_with("Reduce the batch size by at least 3%"), "{}", found.next_step());
     trace.meta.insert("total_memory".to_owned(), 85_017_493_504_u64.into());
     let found = verdict(&trace, None);
     assert_eq!(found.verdict.kind(), "others", "{}", found.text());
