@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{bytes, grouped};
 use crate::source;
 use seamalloc_plan::{Problem, csv, read_csv};
-use seamalloc_trace::iteration::{Iteration, Kind, Likeness};
+use seamalloc_trace::iteration::{ALIGNMENT, Iteration, Kind, Likeness};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Requests outside of steps are told of from this part (1/n) of all on.
 const MANY_PART: u64 = 4;
 /// Memory that is freed and still in use is told from this part (1/n) of what is live on.
-const FEW_PART: u64 = 100;
+const FEW_PART: u64 = 1000;
 
 /// One problem, and where it comes from.
 pub(super) struct Input {
@@ -82,13 +82,16 @@ impl Input {
         }
         if persistent.count > 0 {
             text.push_str(&format!(
-                ". Persistent memory (weights, optimizer state) is not planned: {} blocks of {}. With it {} are live at most, and no plan comes to less",
+                ". What lives longer (weights, optimizer state, inputs that are prepared ahead) is not planned: {} blocks of {}. With it {} are live at most, \
+                 and no plan comes to less",
                 persistent.count,
                 bytes(persistent.bytes),
                 bytes(live)
             ));
         }
-        if live - live / FEW_PART > self.requested {
+        // Each block is rounded up in what is live.
+        let rounding = ALIGNMENT.saturating_mul((persistent.count + requests.count) as u64);
+        if live - live / FEW_PART > self.requested.saturating_add(rounding) {
             text.push_str(&format!(
                 ". A block is live until all streams that use it have passed (record_stream): of the {}, {} are freed and still in use; seamalloc can \
                  serve requests from them behind a wait on the GPU, and a plan does not",
