@@ -66,16 +66,18 @@ impl Room {
     const FREED: Self = Self { part: 0.005 };
     /// The least room of both kinds, in bytes.
     const LEAST: u64 = 128 << 20;
-    /// The limit for the end of a growth, as a fraction of the peak of live bytes: a request of any size may begin
-    /// within the room and end beyond it, up to this limit. With room for one message more than is live, two ranks that
-    /// send and receive in opposite orders have a buffer of an earlier round to wait for.
+    /// The limit for the end of a growth beyond the peak of live bytes, as a fraction of that peak and in bytes,
+    /// whichever is less: a request may begin within the room and end beyond it, up to this limit. With room for one
+    /// message more than is live, two ranks that send and receive in opposite orders have a buffer of an earlier round
+    /// to wait for.
     const MOST: f64 = 0.25;
+    const LARGEST: u64 = 512 << 20;
 
     /// Returns whether memory may grow by `more` bytes.
     fn is_left(&self, heap: &Heap, more: u64) -> bool {
         let (live, reserved) = (heap.counters().allocated_bytes.peak(), heap.reserved());
         let room = ((live as f64 * self.part) as u64).max(Self::LEAST);
-        let most = ((live as f64 * Self::MOST) as u64).max(room);
+        let most = ((live as f64 * Self::MOST) as u64).min(Self::LARGEST).max(room);
         reserved <= live.saturating_add(room) && reserved.saturating_add(more) <= live.saturating_add(most)
     }
 }

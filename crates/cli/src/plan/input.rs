@@ -1,21 +1,21 @@
-//! The input of `seamalloc plan`: a csv of buffers, or an iteration of a trace.
+//! What is planned: a csv of buffers, or an iteration of a trace.
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
 use crate::output::{bytes, grouped};
 use crate::source;
 use seamalloc_plan::{Problem, csv, read_csv};
-use seamalloc_trace::iteration::{Iteration, Kind, Likeness};
+use seamalloc_trace::iteration::{ALIGNMENT, Iteration, Kind, Likeness};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// Requests outside of steps are mentioned from this part (1/n) of all requests on.
+/// Requests outside of steps are told of from this part (1/n) of all on.
 const MANY_PART: u64 = 4;
-/// Memory that is freed and still in use is mentioned from this part (1/n) of the live bytes on.
-const FEW_PART: u64 = 100;
+/// Memory that is freed and still in use is told from this part (1/n) of what is live on.
+const FEW_PART: u64 = 1000;
 
-/// One problem, and its source.
+/// One problem, and where it comes from.
 pub(super) struct Input {
     pub(super) problem: Problem,
     /// The iteration, without its problem.
@@ -26,7 +26,7 @@ pub(super) struct Input {
     requests: u64,
 }
 
-/// Returns the buffers of a csv, or of an iteration of each trace of a file or a name.
+/// The buffers of a csv, or of an iteration of each trace of a file or a name.
 pub(super) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Input>, Failure> {
     if let Some(text) = buffers(path) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -44,7 +44,7 @@ pub(super) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Input>, Fa
     traces.into_iter().map(iteration).collect()
 }
 
-/// Returns the file, if it is a csv of buffers. A file that cannot be opened is left to the reader of traces.
+/// The file, if it is a csv of buffers. What cannot be opened is the business of those who read traces.
 fn buffers(path: &Path) -> Option<impl BufRead> {
     let mut text = BufReader::new(File::open(path).ok()?);
     let is_csv = csv::is_csv(text.fill_buf().ok()?);
@@ -52,7 +52,7 @@ fn buffers(path: &Path) -> Option<impl BufRead> {
 }
 
 impl Input {
-    /// Returns the planned part of the trace, in words.
+    /// What of the trace was planned.
     pub(super) fn in_words(&self) -> Option<String> {
         let iteration = self.iteration.as_ref()?;
         let mut text = format!("{}: {iteration}", self.problem.name());
@@ -82,13 +82,16 @@ impl Input {
         }
         if persistent.count > 0 {
             text.push_str(&format!(
-                ". Persistent memory (weights, optimizer state) is not planned: {} blocks of {}. With it {} are live at most, and no plan comes to less",
+                ". What lives longer (weights, optimizer state, inputs that are prepared ahead) is not planned: {} blocks of {}. With it {} are live at most, \
+                 and no plan comes to less",
                 persistent.count,
                 bytes(persistent.bytes),
                 bytes(live)
             ));
         }
-        if live - live / FEW_PART > self.requested {
+        // Each block is rounded up in what is live.
+        let rounding = ALIGNMENT.saturating_mul((persistent.count + requests.count) as u64);
+        if live - live / FEW_PART > self.requested.saturating_add(rounding) {
             text.push_str(&format!(
                 ". A block is live until all streams that use it have passed (record_stream): of the {}, {} are freed and still in use; seamalloc can \
                  serve requests from them behind a wait on the GPU, and a plan does not",
@@ -102,7 +105,7 @@ impl Input {
     }
 }
 
-/// Returns the kinds of steps in words, if there are several, or that they were not told apart.
+/// The kinds of steps, if there is more than one, or that they are not told apart.
 fn steps_of_kinds(iteration: &Iteration, all: u64) -> String {
     let kind = |kind: &Kind| format!("{} of {} requests, {} live at most", kind.times, kind.requests, bytes(kind.live));
     match iteration.kinds.as_slice() {

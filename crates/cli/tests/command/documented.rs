@@ -10,8 +10,8 @@ use super::length::is_long;
 use super::{Folder, run, seamalloc, snapshot, stdout};
 use documents::{command_lines, pages};
 use seamalloc_trace::verdict::{
-    APART_PART, CONTEXT_BYTES, Choice, EXPANDABLE_SETTING, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, SEAMALLOC_COMMAND,
-    Verdict,
+    APART_PART, CONTEXT_BYTES, Choice, EXPANDABLE_SETTING, FEW_BYTES, FEW_PERCENT, FEWER_PART, NEAR_PERCENT,
+    SEAMALLOC_COMMAND, Verdict,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -217,6 +217,7 @@ fn the_rules_of_a_verdict_are_those_of_the_page() {
         ("FEW_BYTES", format!("{} MiB", FEW_BYTES >> 20)),
         ("NEAR_PERCENT", NEAR_PERCENT.to_string()),
         ("APART_PART", APART_PART.to_string()),
+        ("FEWER_PART", FEWER_PART.to_string()),
         ("CONTEXT_BYTES", format!("{} MiB", CONTEXT_BYTES >> 20)),
     ];
     let rows = verdict_rows(&thresholds.each_ref().map(|(name, _)| *name));

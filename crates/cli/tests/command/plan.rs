@@ -87,7 +87,7 @@ fn an_iteration_of_a_trace_is_planned() {
         &[
             "opt1.3b-R: 8 iterations that are alike in part",
             "2,757 requests",
-            "Persistent memory (weights, optimizer state) is not planned",
+            "What lives longer (weights, optimizer state, inputs that are prepared ahead) is not planned",
             "With it 27.58 GiB are live at most",
             "they are not told apart",
         ],
@@ -106,6 +106,9 @@ fn an_iteration_of_a_trace_is_planned() {
     has(&out, &["1.72 GiB"]);
     let waits = stdout(&["plan", &snapshot("prefetch-2s.snapshot.pickle.gz"), "--method", "first-fit"], 0);
     has(&waits.replace("\n  ", " "), &["of the 3.84 GiB, 3.08 GiB are freed and still in use"]);
+    // 5.96 GiB are live as the program sees it, and 48 MiB wait for streams; the inputs of two steps are prepared ahead.
+    let ahead = stdout(&["plan", &snapshot("streams.snapshot.pickle.gz"), "--method", "first-fit"], 0);
+    has(&ahead.replace("\n  ", " "), &["of the 6.00 GiB, 48.19 MiB are freed and still in use"]);
     let trace = folder.file("trace.csv", b"a,1,512,0\na,2,100,0\nr,1\nf,1\n");
     let out = stdout(&["plan", &trace], 0);
     has(&out, &["trace: nothing repeats, so the whole trace is planned: 2 requests", "1.00 KiB"]);

@@ -1,4 +1,4 @@
-//! The values of a verdict: its figures, and its kinds.
+//! The values of a verdict: the figures that it follows from, and its kinds.
 
 use crate::whatif::DeviceFrom;
 
@@ -9,11 +9,11 @@ pub(super) const OWNERS: usize = 3;
 /// The command that runs a program with seamalloc.
 pub const SEAMALLOC_COMMAND: &str = "python -m seamalloc run train.py";
 
-/// The memory of the device that a CUDA context is assumed to hold; every process on the device has one. PyTorch's took
-/// 0.7 GiB on an H100 with cuBLAS and cuDNN loaded, of which the context itself is about half a GiB.
+/// The memory of the device that a CUDA context is taken to hold, which every process on it has. PyTorch's took 0.7 GiB on an H100 with
+/// cuBLAS and cuDNN loaded, of which the context itself is about half a GiB.
 pub const CONTEXT_BYTES: u64 = 512 << 20;
 
-/// The figures from which a verdict is derived. Sizes are bytes.
+/// The figures that a verdict follows from. Sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
     /// The memory that the job has: that of the device, or less if PyTorch could have less of it when a request was refused; `None` if
@@ -29,20 +29,20 @@ pub struct Figures {
     pub refused: u64,
     /// The part of `live` that no step frees: weights, optimizer state; `None` if it is unknown.
     pub persistent: Option<u64>,
-    /// The lines of the program with the most bytes at the peak, the largest first.
+    /// The lines of the program that hold most at the peak, the largest first.
     pub owners: Vec<Holder>,
-    /// PyTorch's native allocator on this memory; if none of the three runs the job on it, on the whole device.
+    /// PyTorch's native allocator on this memory, or where none of the three runs the job on it, on the device as it is named.
     pub native: Need,
     /// PyTorch's expandable segments.
     pub expandable: Need,
     /// seamalloc's `stitch`.
     pub stitch: Need,
-    /// The figures of a search, if none of the three runs the job.
+    /// The figures of a search, where none of the three runs the job.
     pub shortage: Option<Shortage>,
-    /// The memory that PyTorch could have when a request was refused while the job was recorded; if a limit refused it,
-    /// the memory held.
+    /// The memory that PyTorch could have when a request was refused while the job was recorded; where a limit refused it, what was
+    /// held.
     pub available: Option<u64>,
-    /// The free memory of the device at that moment, if a limit of PyTorch's refused the request.
+    /// The free memory of the device at that moment, where not the device but a limit of PyTorch's refused it.
     pub free_beyond_limit: Option<u64>,
     /// Whether the job was recorded with expandable segments.
     pub is_expandable_set: bool,
@@ -53,27 +53,29 @@ pub struct Figures {
 /// Options of the replays, as text; empty if all are the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The options that PyTorch's allocators have too.
-    pub pytorch: String,
-    /// All options.
+    /// Those that PyTorch's native allocator has too.
+    pub native: String,
+    /// Those of them that have an effect with expandable segments.
+    pub expandable: String,
+    /// Those that have an effect with `stitch`.
     pub seamalloc: String,
 }
 
-/// The figures of a search, if neither PyTorch's allocators nor `stitch` run the job on the memory that it has.
+/// The figures of a search, where none of PyTorch's allocators and `stitch` runs the job on the memory that it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// Whether one of the three runs the job on the whole device, of which PyTorch could have less.
+    /// Whether one of the three runs the job on the device, of which PyTorch could have less.
     pub runs_on_device: bool,
-    /// The allocator to choose if memory is short, by the memory that each holds on a large device.
+    /// The allocator with which the batch must be least smaller; where one runs the job on the device, the one to take there.
     pub choice: Choice,
-    /// The memory that native, expandable segments and `stitch` hold on the whole device, or else on a large one.
+    /// What native, expandable segments and `stitch` hold on that device, or else where memory is plenty.
     pub enough: [Option<u64>; 3],
-    /// The least memory on which `choice` runs the job, to 2 MiB; 0 if there is none.
+    /// The least memory on which that allocator runs the job, to 2 MiB; 0 if there is none.
     pub needs: u64,
-    /// Options with which seamalloc still runs the job.
+    /// Options with which seamalloc runs the job all the same.
     pub remedy: Option<String>,
-    /// The percentage by which all but persistent memory must shrink for `choice` to run the job; `None` if persistent
-    /// memory leaves no room.
+    /// The percentage by which all that is not persistent must be smaller, for `choice` to run the job; `None` if nothing that is not
+    /// persistent fits.
     pub smaller: Option<u64>,
     /// Options with which seamalloc runs the job by spilling.
     pub spill: Option<String>,
@@ -88,13 +90,13 @@ pub struct Holder {
     pub bytes: u64,
 }
 
-/// The memory and the waits of an allocator on the job. Sizes are bytes.
+/// How an allocator serves the job. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
     /// The most bytes that the allocator holds; `None` if it runs out of memory on the device.
     pub reserved: Option<u64>,
-    /// Bytes that were held and not in use at the moment of `reserved`, or when the allocator ran out of memory: free,
-    /// or freed and still used by other streams.
+    /// Bytes that were held and not in use at that moment, or when the allocator ran out of memory: free, or freed and
+    /// still used by other streams.
     pub idle: u64,
     /// The part of `idle` that the requesting stream could not take, because it was free on other streams.
     pub elsewhere: u64,
@@ -115,7 +117,7 @@ impl Need {
 /// An allocator that a verdict recommends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// PyTorch's native allocator, its default.
+    /// PyTorch's native one, its default.
     Native,
     /// PyTorch's expandable segments.
     Expandable,
@@ -126,17 +128,17 @@ pub enum Choice {
 /// The verdict on a job: the first of the five questions of `docs/why.md` that fits. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Question 1: more bytes are live than the device has, or so nearly as many that no allocator runs the job.
+    /// Question 1: more is live than the device has, or so nearly as much that no allocator runs the job.
     TooMuchLive {
         /// Bytes by which live memory exceeds the device; 0 if it is nearly as much as the device has.
         by: u64,
     },
-    /// Question 2: other processes or libraries hold the missing memory.
+    /// Question 2: other processes or libraries hold what is missing.
     Others {
         /// Bytes that must become free.
         missing: u64,
     },
-    /// Question 2: a limit keeps the missing memory from PyTorch, and the device has it.
+    /// Question 2: a limit keeps what is missing from PyTorch, and the device has it.
     Limit {
         /// The least limit under which the job runs.
         to: u64,
@@ -150,18 +152,16 @@ pub enum Verdict {
     },
     /// Question 4: memory that streams keep apart is the difference.
     Streams {
-        /// Bytes that streams keep apart.
+        /// Bytes that are kept apart.
         apart: u64,
-        /// Whether seamalloc saves these bytes. Memory that is freed and still in use serves no request under any
-        /// allocator.
+        /// Whether seamalloc saves it. Memory that is freed and still in use serves nobody under any allocator.
         is_saved: bool,
     },
-    /// Question 5: seamalloc runs the job and PyTorch's allocators do not, or seamalloc holds notably less, or does not
-    /// wait for memory.
+    /// Question 5: seamalloc runs the job where PyTorch's allocators do not, holds notably less, or does not wait for memory.
     SeamallocHelps {
-        /// Bytes that seamalloc holds less than the better of PyTorch's allocators; `None` if neither runs the job.
+        /// Bytes that it holds less than the one of PyTorch's that holds less; `None` if neither runs the job.
         saves: Option<u64>,
-        /// Waits of the CPU for memory with that allocator of PyTorch's, which seamalloc avoids.
+        /// Waits of the CPU for memory with that one of PyTorch's that seamalloc does without.
         waits: u64,
     },
 }
@@ -181,7 +181,7 @@ impl Verdict {
     }
 }
 
-/// A verdict with the figures from which it is derived.
+/// A verdict with the figures that it follows from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     /// The verdict.

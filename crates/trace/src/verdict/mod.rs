@@ -1,10 +1,10 @@
-//! The verdict on a job that is short of memory: which of the five questions of `docs/why.md` applies, by how much, and
+//! The verdict on a job that is short of memory: which of the five questions of `docs/why.md` is the job's, by how much, and
 //! one next step.
 //!
-//! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their
-//! thresholds, `words.rs` the sentences, `measure.rs` and `look.rs` the figures of a trace, `shortage.rs` those of a
-//! job that no allocator runs.
+//! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their thresholds,
+//! `words.rs` the sentences, `measure.rs` and `look.rs` the figures of a trace, `shortage.rs` those of a job that nothing runs.
 
+mod amounts;
 mod figures;
 mod look;
 mod measure;
@@ -20,7 +20,7 @@ pub use figures::{
 };
 pub(crate) use look::Look;
 pub use measure::{figures_of, judged};
-pub use rules::{APART_PART, FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, judge};
+pub use rules::{APART_PART, FEW_BYTES, FEW_PERCENT, FEWER_PART, NEAR_PERCENT, judge};
 
 use crate::whatif::DeviceFrom;
 use serde_json::{Value, json};
@@ -56,7 +56,9 @@ impl Judgement {
         let is_stated = matches!(self.figures.device_from, Some(DeviceFrom::Asked | DeviceFrom::Noted));
         match self.verdict {
             Verdict::TooMuchLive { .. } => false,
-            // The device has the memory that PyTorch could not use.
+            // A context and libraries do not end.
+            Verdict::Others { .. } if self.figures.is_little_elsewhere() => false,
+            // The device has the memory that PyTorch could not have.
             Verdict::Others { .. } | Verdict::Limit { .. } => is_stated,
             Verdict::PyTorchIsEnough { .. } | Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => true,
         }

@@ -5,17 +5,19 @@
 use super::figures::{CONTEXT_BYTES, Choice, Figures, Need, Shortage, Verdict};
 use std::cmp::Ordering;
 
-/// A job that leaves less than this part of the device free, in percent, is near its limit: the same part as in the
-/// refusals of a running program.
+/// A job with less of the device left than this part, in percent, is near its limit: the same part as in the refusals of a running
+/// program.
 pub use seamalloc::out_of_memory::NEAR_PERCENT;
 
-/// A difference below this part of the reserved memory, in percent, is too small to act on: a replay agrees with
-/// PyTorch's reserved memory within half a percent, and a batch size changes it by more.
+/// A difference below this part of what is held, in percent, is nothing to act on: a replay agrees with what PyTorch held
+/// within half a percent, and a batch size is changed by more.
 pub const FEW_PERCENT: u64 = 3;
-/// A difference below this many bytes is too small to act on as well: a CUDA context takes more.
+/// A difference below so many bytes is nothing to act on either: a CUDA context takes more.
 pub const FEW_BYTES: u64 = 256 << 20;
-/// Streams are the reason if they keep at least this part (1/n) of the difference apart.
+/// Streams are the reason where they keep at least one part in this many of the difference.
 pub const APART_PART: u64 = 2;
+/// Waits of seamalloc's are few beside those of another allocator that has so many times as many.
+pub const FEWER_PART: u64 = 10;
 
 /// The rules, in the order of the questions of `docs/why.md`: the first that is true is the verdict.
 const RULES: [fn(&Figures) -> Option<Verdict>; 6] =
@@ -27,15 +29,14 @@ pub fn judge(figures: &Figures) -> Verdict {
     RULES.iter().find_map(|rule| rule(figures)).unwrap_or(Verdict::TooMuchLive { by: 0 })
 }
 
-/// 1. No allocator runs the job, not even on all of the device.
+/// 1. No allocator runs the job, on all of the device neither.
 fn too_much_live(figures: &Figures) -> Option<Verdict> {
     let is_served = |shortage: &Shortage| shortage.runs_on_device || shortage.remedy.is_some();
     let is_short = figures.recommended().is_none() && !figures.shortage.as_ref().is_some_and(is_served);
     is_short.then(|| Verdict::TooMuchLive { by: figures.live.saturating_sub(figures.capacity.unwrap_or(u64::MAX)) })
 }
 
-/// 2. An allocator runs the job on the device, but none in the memory that PyTorch could have of it: a limit or other
-///    processes keep the rest.
+/// 2. An allocator runs the job on the device, and none in what PyTorch could have of it: a limit or others keep the rest.
 fn kept_from_it(figures: &Figures) -> Option<Verdict> {
     let shortage = figures.shortage.as_ref().filter(|shortage| shortage.runs_on_device)?;
     let missing = shortage.needs.saturating_sub(figures.capacity?);
@@ -51,16 +52,18 @@ fn pytorch_has_room(figures: &Figures) -> Option<Verdict> {
     figures.has_room(allocator).then_some(Verdict::PyTorchIsEnough { allocator, has_room: true })
 }
 
-/// 4. Streams keep apart at least half of the memory that the job holds beyond seamalloc's need, or beyond the live
-///    bytes.
+/// 4. Streams keep apart at least half of what PyTorch's allocator holds notably beyond seamalloc's need, or else beyond what is live.
 fn streams(figures: &Figures) -> Option<Verdict> {
     let is_most = |apart: u64, of: u64| apart > 0 && apart.saturating_mul(APART_PART) >= of;
-    let (choice, own) = (figures.recommended()?, figures.stitch.reserved);
+    let (choice, live) = (figures.recommended()?, Some(figures.live));
     let (need, of) = match (choice, figures.best_of_pytorch()) {
-        (Choice::Seamalloc, Some((best, reserved))) => (figures.need(best), saving(reserved, own)?),
-        // Neither of PyTorch's allocators runs it: the figures of the refusal count.
+        (Choice::Seamalloc, Some((best, reserved))) => {
+            let saved = saving(reserved, figures.stitch.reserved);
+            (figures.need(best), saved.or_else(|| saving(reserved, live))?)
+        }
+        // Neither of PyTorch's runs it: the refusal tells.
         (Choice::Seamalloc, None) => (&figures.expandable, figures.expandable.idle),
-        _ => (figures.need(choice), saving(figures.need(choice).reserved?, Some(figures.live))?),
+        _ => (figures.need(choice), saving(figures.need(choice).reserved?, live)?),
     };
     let (apart, is_saved) = (need.apart(), choice == Choice::Seamalloc);
     is_most(apart, of).then_some(Verdict::Streams { apart, is_saved })
@@ -97,13 +100,13 @@ pub(super) fn near(capacity: u64) -> u64 {
     percent(capacity, NEAR_PERCENT)
 }
 
-/// Returns `percent` percent of `bytes`, rounded down.
+/// Returns so many percent of `bytes`, rounded down.
 fn percent(bytes: u64, percent: u64) -> u64 {
     u64::try_from(u128::from(bytes) * u128::from(percent) / 100).unwrap_or(u64::MAX)
 }
 
 impl Figures {
-    /// Returns the three allocators by effort, the least first: the one that the job was recorded with.
+    /// Returns the three allocators, the one that takes least effort first: the one that the job was recorded with.
     pub(super) fn by_effort(&self) -> [Choice; 3] {
         match self.is_expandable_set {
             true => [Choice::Expandable, Choice::Native, Choice::Seamalloc],
@@ -120,8 +123,8 @@ impl Figures {
         }
     }
 
-    /// Returns the allocator to choose: the first, by effort, that leaves room on the device, or that none behind it
-    /// beats. A smaller device never gets an allocator of less effort. `None` if none of the three runs the job.
+    /// Returns the allocator to take: the first, by effort, that leaves room on the device, or that none behind it beats. On a smaller
+    /// device it is never one of less effort. `None` if none of the three runs the job.
     #[must_use]
     pub fn recommended(&self) -> Option<Choice> {
         let order = self.by_effort();
@@ -140,20 +143,20 @@ impl Figures {
         need.waits == 0 && left.zip(self.capacity).is_some_and(|(left, capacity)| left >= near(capacity))
     }
 
-    /// Returns whether `other` runs the job better: with fewer waits for memory (seamalloc: with none), or as many, holding notably
-    /// less.
+    /// Returns whether `other` runs the job better: with fewer waits for memory (seamalloc: with few beside them), or with no more,
+    /// holding notably less.
     fn beats(&self, other: Choice, choice: Choice) -> bool {
         let (other, need, is_ours) = (self.need(other), self.need(choice), other == Choice::Seamalloc);
         let (Some(own), Some(reserved)) = (other.reserved, need.reserved) else { return other.reserved.is_some() };
         match other.waits.cmp(&need.waits) {
-            Ordering::Less if !is_ours || other.waits == 0 => true,
+            Ordering::Less if !is_ours || other.waits <= need.waits / FEWER_PART => true,
             Ordering::Less | Ordering::Equal => saving(reserved, Some(own)).is_some(),
             Ordering::Greater => false,
         }
     }
 
-    /// Returns the allocator of PyTorch's that seamalloc is compared with, and the bytes that it holds: the one that
-    /// holds less of those that hold more than seamalloc; if none does, the one that holds less, or waits less.
+    /// Returns the allocator of PyTorch's that seamalloc is compared with, and what it holds: the one that holds less of those that
+    /// hold more than seamalloc; if none does, the one that holds less, or waits less.
     pub(super) fn best_of_pytorch(&self) -> Option<(Choice, u64)> {
         let own = self.stitch.reserved.unwrap_or(0);
         let both = [Choice::Native, Choice::Expandable].map(|choice| Some((choice, self.need(choice).reserved?)));
@@ -161,8 +164,8 @@ impl Figures {
         both.into_iter().flatten().min_by_key(better)
     }
 
-    /// Returns the bytes of the device that others held when a request was refused: without the memory that PyTorch
-    /// could have, and without the job's own CUDA context.
+    /// Returns the bytes of the device that others held when a request was refused: without what PyTorch could have, and without a
+    /// CUDA context of its own.
     pub(super) fn others(&self) -> Option<u64> {
         let known = self.device.zip(self.available).filter(|_| self.free_beyond_limit.is_none());
         known.map(|(device, available)| device.saturating_sub(available).saturating_sub(CONTEXT_BYTES))

@@ -1,5 +1,4 @@
-//! The figures of a job that neither PyTorch's allocators nor `stitch` run: the memory it needs, and the options with
-//! which it still runs.
+//! The figures of a job that neither PyTorch's allocators nor `stitch` run: what it needs, and with what it runs all the same.
 //!
 //! Owns: the searches, and which options of seamalloc are tried.
 
@@ -11,7 +10,9 @@ use seamalloc::{Config, Split, StrategyKind};
 
 /// Bytes of a GiB, in which memory to spill is offered.
 const GIB: u64 = 1 << 30;
-/// The most spilled memory that is tried, as a multiple of the least amount.
+/// Batches are as small as each other within this part, in percent.
+const SAME_PERCENT: u64 = 2;
+/// A job is tried with so many times the least amount of spilled memory at most.
 const MOST_SPILLED: u64 = 4;
 
 impl Choice {
@@ -35,21 +36,30 @@ impl Replays<'_> {
     /// Returns the options of the replays as a user sets them.
     pub(super) fn options_in_words(&self) -> Options {
         let all = self.options(StrategyKind::default()).config;
-        let defaults = Config::default();
-        let pytorch = Config {
+        let native = Config {
             large_segment_size: all.large_segment_size,
             max_split_size: all.max_split_size,
             max_non_split_rounding: all.max_non_split_rounding,
             roundup_power2_divisions: all.roundup_power2_divisions,
             garbage_collection_threshold: all.garbage_collection_threshold,
             memory_fraction: all.memory_fraction,
-            ..defaults
+            ..Config::default()
         };
-        Options { pytorch: pytorch.to_string(), seamalloc: Config { strategy_named: false, ..all }.to_string() }
+        // Options of native alone, and of PyTorch's allocators alone.
+        let Config { garbage_collection_threshold, max_split_size, max_non_split_rounding, .. } = Config::default();
+        let expandable = Config { garbage_collection_threshold, ..native.clone() };
+        let seamalloc = Config {
+            strategy_named: false,
+            garbage_collection_threshold,
+            max_split_size,
+            max_non_split_rounding,
+            ..all
+        };
+        Options { native: native.to_string(), expandable: expandable.to_string(), seamalloc: seamalloc.to_string() }
     }
 
-    /// Searches for ways to run the job, if none of the three allocators runs it on `figures.capacity`: the rest of the
-    /// device, other options, smaller steps.
+    /// Seeks with what the job runs, where none of the three allocators does on `figures.capacity`: the rest of the device, other
+    /// options, less that is live.
     pub(super) fn seek(&mut self, figures: &mut Figures) -> Result<(), ReplayError> {
         let Some(room) = figures.capacity else { return Ok(()) };
         let mut on_device = None;
@@ -57,7 +67,7 @@ impl Replays<'_> {
             let needs = if Some(device) == self.capacity() { self.three()? } else { self.on(device).three()? };
             if needs.iter().any(|need| need.reserved.is_some()) {
                 on_device = Some(needs);
-                // The device is as in a table of this device.
+                // As in a table of that device.
                 if Some(device) == self.capacity() {
                     [figures.native, figures.expandable, figures.stitch] = needs;
                 }
@@ -73,23 +83,32 @@ impl Replays<'_> {
         };
         let is_expandable_set = figures.is_expandable_set;
         let tight = Figures { native, expandable, stitch, is_expandable_set, ..Figures::default() };
-        let choice = tight.recommended().unwrap_or(Choice::Native);
+        let mut choice = tight.recommended().unwrap_or(Choice::Native);
         let within = self.on(capacity);
-        let needs = fit(self.job(), &within.options(choice.strategy()), &mut |_, _| {})?;
         let is_limited = runs_on_device && figures.free_beyond_limit.is_some();
         let remedy = if runs_on_device { None } else { self.remedy(&within)? };
         let mut smaller = None;
         if remedy.is_none() && !is_limited {
             let growing = Growing::of(self.job());
-            let found = growing.sought(None, &within.options(choice.strategy()), &mut |_, _| {})?;
-            smaller = found.largest_step.map(|part| 100_u64.saturating_sub((part * 100.0).round() as u64).max(1));
+            let mut each = Vec::new();
+            // What runs the job on the device is the one to take there.
+            for by in tight.by_effort().into_iter().filter(|by| !runs_on_device || *by == choice) {
+                let found = growing.sought(None, &within.options(by.strategy()), &mut |_, _| {})?;
+                let percent = |part: f64| 100_u64.saturating_sub((part * 100.0).round() as u64).max(1);
+                each.extend(found.largest_step.map(|part| (by, percent(part))));
+            }
+            let least = each.iter().map(|(_, percent)| *percent).min().unwrap_or(0);
+            if let Some((by, percent)) = each.into_iter().find(|(_, percent)| *percent <= least + SAME_PERCENT) {
+                (choice, smaller) = (by, Some(percent));
+            }
         }
+        let needs = fit(self.job(), &within.options(choice.strategy()), &mut |_, _| {})?;
         let spill = if remedy.is_some() || runs_on_device { None } else { spill(&within, figures.live, capacity)? };
         figures.shortage = Some(Shortage {
             runs_on_device,
             choice,
             enough: [native, expandable, stitch].map(|need| need.reserved),
-            // A search may find any of several limits.
+            // A search finds one of several limits, where there are several.
             needs: needs.map_or(0, |found| found.capacity.max(capacity.saturating_add(STEP))),
             remedy,
             smaller,
@@ -98,8 +117,8 @@ impl Replays<'_> {
         Ok(())
     }
 
-    /// Returns options with which seamalloc runs the job on a device that is too small without them: chunks that are
-    /// split, or the algorithm of another strategy, if it is known to run the job.
+    /// Returns options with which seamalloc runs the job on a device on which it does not without: chunks that are split, or the
+    /// algorithm of another strategy, if it is known to.
     fn remedy(&self, within: &Replays<'_>) -> Result<Option<String>, ReplayError> {
         let config = within.options(StrategyKind::Stitch).config;
         let splits = Config { split: Split::LastResort, ..config.clone() };

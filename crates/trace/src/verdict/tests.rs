@@ -10,8 +10,7 @@ fn need(reserved: impl Into<Option<u64>>) -> Need {
     Need { reserved: reserved.into().map(|mib: u64| mib * MIB), ..Need::default() }
 }
 
-/// Returns a job of 10,000 MiB live on a device of `capacity` MiB, with the memory that native, expandable segments and
-/// stitch hold, in MiB.
+/// A job of 10,000 MiB live on a device of so many MiB, with what native, expandable segments and stitch hold, in MiB.
 fn job<T: Into<Option<u64>>>(capacity: impl Into<Option<u64>>, [native, expandable, stitch]: [T; 3]) -> Figures {
     Figures {
         capacity: capacity.into().map(|mib: u64| mib * MIB),
@@ -27,12 +26,12 @@ fn enough(allocator: Choice, has_room: bool) -> Verdict {
     Verdict::PyTorchIsEnough { allocator, has_room }
 }
 
-/// Returns a job that none of the three runs on `capacity` MiB, with the result of a search.
+/// A job that none of the three runs on so many MiB, with what a search found.
 fn short(capacity: u64, shortage: Shortage) -> Figures {
     Figures { shortage: Some(shortage), ..job(capacity, [None::<u64>; 3]) }
 }
 
-/// Returns a search in which expandable segments need 10,400 MiB, and a batch that is 15% smaller runs.
+/// A search that found expandable segments to need 10,400 MiB, and a batch that is 15% smaller to run.
 fn found() -> Shortage {
     Shortage {
         runs_on_device: false,
@@ -60,9 +59,9 @@ fn the_first_question_that_fits_is_the_verdict() {
     assert_eq!(judge(&job(9_000, none)), Verdict::TooMuchLive { by: 1_000 * MIB });
     assert_eq!(judge(&job(10_000, none)), Verdict::TooMuchLive { by: 0 });
     assert_eq!(judge(&short(9_000, found())), Verdict::TooMuchLive { by: 1_000 * MIB });
-    // With spilling, a part of the live memory is elsewhere.
+    // What spills has a part of what is live elsewhere.
     assert_eq!(judge(&job(9_000, [None, None, Some(9_000)])), Verdict::SeamallocHelps { saves: None, waits: 0 });
-    // Splitting chunks serves requests that nothing else serves.
+    // Chunks that are split serve what nothing else does.
     let remedy = Some("split:last_resort".to_owned());
     let splits = short(10_000, Shortage { remedy, ..found() });
     assert_eq!(judge(&splits), Verdict::SeamallocHelps { saves: None, waits: 0 });
@@ -75,7 +74,7 @@ fn the_first_question_that_fits_is_the_verdict() {
     assert_eq!(judge(&job(20_000, [19_000, 19_000, 10_100])), enough(Native, true));
     assert_eq!(judge(&job(20_000, [19_001, 19_001, 10_100])).kind(), "seamalloc_helps");
     assert_eq!(judge(&job(20_000, [None, Some(18_900), Some(10_100)])), enough(Expandable, true));
-    // Without the device, the thresholds are 3% and 256 MiB.
+    // Without the device: 3% and 256 MiB.
     assert_eq!(judge(&job(None, [11_000, 10_671, 10_671])), enough(Native, false));
     // Native holds notably more than seamalloc, and expandable segments do not.
     assert_eq!(judge(&job(None, [11_000, 10_671, 10_400])), enough(Expandable, false));
@@ -85,7 +84,7 @@ fn the_first_question_that_fits_is_the_verdict() {
         Verdict::SeamallocHelps { saves: Some(370 * MIB), waits: 0 }
     );
     assert_eq!(judge(&job(None, [1_000, 900, 800])), enough(Native, false), "100 MiB are nothing");
-    // 5. Only seamalloc runs it, or it holds less and PyTorch's allocators have no room.
+    // 5. Only seamalloc runs it, or it holds less where PyTorch's have no room.
     assert_eq!(judge(&job(10_500, [None, None, Some(10_100)])), Verdict::SeamallocHelps { saves: None, waits: 0 });
     assert_eq!(
         judge(&job(11_000, [None, Some(10_900), Some(10_100)])),
@@ -103,7 +102,7 @@ fn a_smaller_device_never_takes_less_effort() {
         for expandable in sizes {
             for stitch in sizes {
                 let held = [native, expandable, stitch];
-                // A job that does not fit does not run.
+                // What does not fit does not run.
                 let on = |capacity: u64| job(capacity, held.map(|held| Some(held).filter(|held| *held <= capacity)));
                 let recommended = (10_000..20_000).rev().step_by(37).map_while(|capacity| on(capacity).recommended());
                 let efforts: Vec<_> = recommended.map(|choice| choice as u8).collect();
@@ -123,10 +122,17 @@ fn an_allocator_that_waits_for_memory_is_not_enough() {
     assert_eq!(judge(&figures), Verdict::SeamallocHelps { saves: Some(0), waits: 3 });
     figures.stitch.waits = 1;
     assert_eq!(judge(&figures), enough(Choice::Expandable, false), "seamalloc waits too");
+    // Few waits beside many.
+    (figures.native.waits, figures.expandable.waits, figures.stitch.waits) = (1_243, 1_000, 9);
+    let found = Judgement::of(figures.clone());
+    assert_eq!(found.verdict, Verdict::SeamallocHelps { saves: Some(0), waits: 991 });
+    let headline = "seamalloc helps: it waits for memory 9 times, expandable segments 1000 times.";
+    assert_eq!(found.headline(), headline);
+    figures.stitch.waits = 101;
+    assert_eq!(judge(&figures), enough(Choice::Expandable, false));
 }
 
-/// Native holds less and waits; expandable segments hold more and do not wait. An allocator that holds less than
-/// seamalloc is not compared.
+/// Native holds less and waits; expandable segments hold more and do not. One that holds less than seamalloc is not compared.
 #[test]
 fn what_is_saved_is_saved_over_the_one_that_holds_less() {
     let mut figures = job(11_000, [10_800, 10_900, 10_100]);
@@ -147,13 +153,19 @@ fn streams_are_named_where_they_keep_apart_half_of_the_difference() {
     assert_eq!(judge(&figures).kind(), "seamalloc_helps");
     figures.native.pending = 100 * MIB;
     assert_eq!(judge(&figures), Verdict::Streams { apart: 1_900 * MIB, is_saved: true });
-    // No allocator saves memory that is freed and still used.
+    // seamalloc saves nothing notable, and does not wait: what is held beyond live memory counts, if it is notable.
+    let mut figures = job(11_500, [11_400, 11_400, 11_300]);
+    (figures.native.waits, figures.expandable.waits, figures.native.pending) = (9, 9, 700 * MIB);
+    assert_eq!(judge(&figures), Verdict::Streams { apart: 700 * MIB, is_saved: true });
+    figures.native.pending = 699 * MIB;
+    assert_eq!(judge(&figures).kind(), "seamalloc_helps");
+    // No allocator saves what is freed and still used.
     let mut figures = job(11_500, [11_400, 11_400, 11_400]);
     figures.native.pending = 700 * MIB;
     assert_eq!(judge(&figures), Verdict::Streams { apart: 700 * MIB, is_saved: false });
     figures.capacity = Some(20 * GIB);
     assert_eq!(judge(&figures), enough(Choice::Native, true));
-    // Neither of PyTorch's allocators runs it: the figures of the refusal count.
+    // Neither of PyTorch's runs it: the refusal tells.
     let mut figures = job(10_500, [None, None, Some(10_300)]);
     (figures.expandable.idle, figures.expandable.elsewhere) = (400 * MIB, 300 * MIB);
     assert_eq!(judge(&figures), Verdict::Streams { apart: 300 * MIB, is_saved: true });
@@ -244,7 +256,7 @@ fn too_much_live_names_the_owners_and_how_much_less_would_do() {
          offload activations; or let seamalloc spill: SEAMALLOC_CONF=spill:host=2GiB python -m seamalloc run train.py."
     );
     assert!(!judged.runs());
-    // Not even the smallest batch fits beside the weights; or no memory is known to be weights.
+    // Not even the smallest batch fits beside the weights; or nothing is known to be weights.
     let shortage = Some(Shortage { smaller: None, ..found() });
     let found = Judgement::of(Figures { shortage, ..figures.clone() });
     assert!(found.next_step().starts_with("Shard or offload weights"), "{}", found.next_step());
@@ -267,14 +279,26 @@ fn where_no_allocator_runs_it_that_is_said_of_those_that_were_tried() {
 #[test]
 fn options_that_run_the_job_are_part_of_the_step() {
     let step = |figures: Figures| Judgement::of(figures).next_step();
-    let options =
-        Options { pytorch: "max_split_size_mb:128".into(), seamalloc: "max_split_size_mb:128,sharing:wait".into() };
+    let options = Options {
+        native: "max_split_size_mb:128".into(),
+        expandable: "max_split_size_mb:128".into(),
+        seamalloc: "max_split_size_mb:128,sharing:wait".into(),
+    };
     let with = |figures: Figures| Figures { options: options.clone(), ..figures };
     let ours = "SEAMALLOC_CONF=max_split_size_mb:128,sharing:wait python -m seamalloc run train.py.";
     assert_eq!(step(with(job(10_500, [None, None, Some(10_100)]))), format!("Run it with seamalloc: {ours}"));
     let set = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,max_split_size_mb:128.";
     assert_eq!(step(with(job(12_000, [None, Some(10_200), Some(10_100)]))), format!("Set {set}"));
     assert_eq!(step(with(job(20_000, [11_000; 3]))), "Set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128.");
+    // Chunks that are split ask for one thread, whoever names them.
+    let options = Options { seamalloc: "split:last_resort".into(), ..Options::default() };
+    let ours = "seamalloc: SEAMALLOC_CONF=split:last_resort python -m seamalloc run train.py";
+    let splits = Figures { options: options.clone(), ..job(10_500, [None, None, Some(10_100)]) };
+    assert_eq!(step(splits), format!("If one thread launches all work, run it with {ours}."));
+    let shortage = Shortage { choice: Choice::Seamalloc, spill: None, ..found() };
+    let less = step(Figures { options, ..short(10_100, shortage) });
+    let condition = format!("by at least 15%, and, if one thread launches all work, run it with {ours}; or");
+    assert!(less.contains(&condition), "{less}");
     let remedy = Some("split:last_resort".to_owned());
     let splits = with(short(10_000, Shortage { remedy, ..found() }));
     assert_eq!(
@@ -288,9 +312,32 @@ fn options_that_run_the_job_are_part_of_the_step() {
     );
 }
 
+/// Amounts that are asked for are no less than what is needed, and those that are left or saved no more than there is.
+#[test]
+fn whoever_gives_what_is_asked_for_gives_enough() {
+    let shortage = Shortage { needs: 8_194 * MIB, ..found() };
+    let found = Judgement::of(short(8_000, shortage.clone()));
+    assert!(found.reasons().contains("and needs 8.01 GiB with expandable segments"), "{}", found.reasons());
+    let limited = Figures { free_beyond_limit: Some(GIB), ..kept(DeviceFrom::Asked, 40_000) };
+    let found = Judgement::of(Figures { shortage: Some(Shortage { runs_on_device: true, ..shortage }), ..limited });
+    assert!(found.next_step().starts_with("Raise the limit to 8.01 GiB or more"), "{}", found.next_step());
+    let found = Judgement::of(job(40_000, [10_100; 3]));
+    // 29,900 MiB are 29.199.
+    assert_eq!(found.headline(), "Nothing to do: with native, 29.19 GiB of 39.06 GiB stay free.");
+    // What is left and what is saved are of one mind.
+    let found = Judgement::of(job(10_500, [10_400, 10_400, 10_300]));
+    let little = "Only 100.00 MiB of the device stay free; seamalloc would hold 100.00 MiB less, too little to act on.";
+    assert!(found.reasons().contains(little), "{}", found.reasons());
+    let mut figures = job(11_500, [11_400, 11_400, 10_400]);
+    figures.stitch.waits = 3;
+    let more = "seamalloc would hold 1000.00 MiB less, and wait for memory 3 times.";
+    let found = Judgement::of(figures);
+    assert!(found.reasons().contains(more), "{}", found.reasons());
+}
+
 #[test]
 fn what_is_kept_from_the_job_is_told_with_its_size() {
-    // The others hold 40,000 less 10,000 and the 512 of the job's own context.
+    // 40,000 less 10,000 and the 512 of its own context.
     let found = Judgement::of(kept(DeviceFrom::Noted, 40_000));
     assert_eq!(found.headline(), "Others hold the memory: 28.80 GiB of 39.06 GiB; 400.00 MiB are missing.");
     assert_eq!(
@@ -299,13 +346,16 @@ fn what_is_kept_from_the_job_is_told_with_its_size() {
          PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
     );
     assert!(found.runs() && found.reasons().contains("takes about 512.00 MiB"), "{}", found.reasons());
-    // A user may ask about another device.
+    // Whoever asks may ask about another device.
     let found = Judgement::of(kept(DeviceFrom::Asked, 40_000));
     assert!(found.headline().starts_with("Others hold the memory, if this is its GPU: "), "{}", found.headline());
     // A context and libraries stay.
     let found = Judgement::of(kept(DeviceFrom::Asked, 10_700));
     assert_eq!(found.headline(), "Libraries and the CUDA context leave 9.77 GiB of 10.45 GiB; 400.00 MiB are missing.");
     assert!(found.next_step().starts_with("Reduce the batch size by at least 15%, and set"), "{}", found.next_step());
+    let held =
+        "PyTorch could have 9.77 GiB of 10.45 GiB when it ran out: its CUDA context and libraries held 700.00 MiB.";
+    assert!(!found.runs() && found.reasons().ends_with(held), "{}", found.reasons());
     let limited = |from| Figures { free_beyond_limit: Some(30_000 * MIB), ..kept(from, 40_000) };
     let found = Judgement::of(limited(DeviceFrom::Asked));
     assert_eq!(

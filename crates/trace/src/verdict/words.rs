@@ -2,6 +2,7 @@
 //!
 //! Owns: the words. The refusal of a running program (`seamalloc::out_of_memory`) uses the same ones for the same causes.
 
+use super::amounts::{needed, spare};
 use super::figures::{
     CONTEXT_BYTES, Choice, EXPANDABLE_SETTING, Figures, Judgement, Need, OWNERS, SEAMALLOC_COMMAND, Shortage, Verdict,
 };
@@ -28,16 +29,16 @@ pub(super) fn headline(found: &Judgement) -> String {
         }
         Verdict::TooMuchLive { .. } => format!("Too much is live: {live} of {room}. No allocator helps."),
         Verdict::Others { missing } if figures.is_little_elsewhere() => {
-            let (device, missing) = (bytes(figures.device.unwrap_or(0)), bytes(missing));
+            let (device, missing) = (bytes(figures.device.unwrap_or(0)), needed(missing));
             format!("Libraries and the CUDA context leave {room} of {device}; {missing} are missing.")
         }
         Verdict::Others { missing } => {
             let condition = if figures.device_from == Some(DeviceFrom::Noted) { "" } else { ", if this is its GPU" };
             let (others, device) = (bytes(figures.others().unwrap_or(0)), bytes(figures.device.unwrap_or(0)));
-            format!("Others hold the memory{condition}: {others} of {device}; {} are missing.", bytes(missing))
+            format!("Others hold the memory{condition}: {others} of {device}; {} are missing.", needed(missing))
         }
         Verdict::Limit { to } => {
-            format!("A limit is too low: at least {room} may be held under it, and {} are needed.", bytes(to))
+            format!("A limit is too low: at least {room} may be held under it, and {} are needed.", needed(to))
         }
         Verdict::PyTorchIsEnough { allocator, has_room } => enough(figures, allocator, has_room),
         Verdict::Streams { apart, is_saved } => {
@@ -51,11 +52,18 @@ pub(super) fn headline(found: &Judgement) -> String {
         Verdict::SeamallocHelps { saves: Some(saves), waits } => {
             let other = figures.best_of_pytorch().map_or("native", |(best, _)| name(best));
             match (saves, waits) {
-                (0, waits) => format!("seamalloc helps: it never waits for memory, {other} {}.", times(waits)),
-                (saves, 0) => format!("seamalloc helps: it holds {} less than {other}.", bytes(saves)),
+                (0, waits) if figures.stitch.waits == 0 => {
+                    format!("seamalloc helps: it never waits for memory, {other} {}.", times(waits))
+                }
+                (0, waits) => {
+                    let own = figures.stitch.waits;
+                    let [own, all] = [own, own.saturating_add(waits)].map(times);
+                    format!("seamalloc helps: it waits for memory {own}, {other} {all}.")
+                }
+                (saves, 0) => format!("seamalloc helps: it holds {} less than {other}.", spare(saves)),
                 (saves, _) => {
                     let waits = if figures.stitch.waits == 0 { "never waits for memory" } else { "waits less" };
-                    format!("seamalloc helps: it holds {} less than {other}, and {waits}.", bytes(saves))
+                    format!("seamalloc helps: it holds {} less than {other}, and {waits}.", spare(saves))
                 }
             }
         }
@@ -74,7 +82,7 @@ fn enough(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     match other.reserved {
         _ if allocator == first && has_room => {
             let capacity = figures.capacity.unwrap_or(0);
-            let (left, of) = (bytes(capacity.saturating_sub(held)), bytes(capacity));
+            let (left, of) = (spare(capacity.saturating_sub(held)), bytes(capacity));
             format!("Nothing to do: with {}, {left} of {of} stay free.", name(allocator))
         }
         _ if allocator == first && figures.is_least(allocator) => {
@@ -86,7 +94,7 @@ fn enough(figures: &Figures, allocator: Choice, has_room: bool) -> String {
             format!("{who} enough: {} waits for memory {}.", name(first), times(other.waits))
         }
         Some(more) => {
-            format!("{who} enough: they hold {} less than {}.", bytes(more.saturating_sub(held)), name(first))
+            format!("{who} enough: they hold {} less than {}.", spare(more.saturating_sub(held)), name(first))
         }
     }
 }
@@ -100,7 +108,7 @@ pub(super) fn reasons(found: &Judgement) -> String {
             let room = if figures.is_of_refusal() { "PyTorch could have when it ran out" } else { "the device has" };
             said.push(match by {
                 0 => format!("{}. The job {}.", demand(figures), needs(figures)),
-                by => format!("{}, {} more than {room}.", demand(figures), bytes(by)),
+                by => format!("{}, {} more than {room}.", demand(figures), needed(by)),
             });
             said.extend(figures.shortage.as_ref().map(|shortage| with_enough(figures, shortage)));
             said.extend(owners(figures));
@@ -119,11 +127,16 @@ pub(super) fn reasons(found: &Judgement) -> String {
             let best = figures.best_of_pytorch().map_or(Choice::Expandable, |(best, _)| best);
             let need = if is_saved { best } else { figures.recommended().unwrap_or(best) };
             said.push(format!("{}. The job {}.", demand(figures), needs(figures)));
-            let apart = kept_apart(figures.need(need));
+            let need = figures.need(need);
+            let apart = kept_apart(need);
+            // That is another moment than the one at which most is live.
+            let when = if need.reserved.is_some() { "most is held" } else { "memory runs out" };
             said.push(if is_saved {
-                format!("PyTorch's allocators keep {apart}; seamalloc passes it on behind waits on the GPU.")
+                format!(
+                    "When {when}, PyTorch's allocators keep {apart}; seamalloc passes it on behind waits on the GPU."
+                )
             } else {
-                format!("Of the memory held, {apart}.")
+                format!("When {when}, that includes {apart}.")
             });
         }
         Verdict::SeamallocHelps { .. } => {
@@ -166,6 +179,11 @@ fn recorded(found: &Judgement) -> Option<String> {
     Some(match (figures.free_beyond_limit, found.verdict) {
         (Some(free), _) => {
             format!("PyTorch held {had} when a limit refused the request, and its GPU had {} free.", bytes(free))
+        }
+        (None, Verdict::Others { .. }) if figures.is_little_elsewhere() => {
+            let rest = figures.device.unwrap_or(0).saturating_sub(figures.available.unwrap_or(0));
+            let (device, rest) = (bytes(figures.device.unwrap_or(0)), bytes(rest));
+            format!("PyTorch could have {had} of {device} when it ran out: its CUDA context and libraries held {rest}.")
         }
         (None, Verdict::Others { .. }) => {
             let [device, others] = [figures.device, figures.others()].map(|size| bytes(size.unwrap_or(0)));
@@ -228,7 +246,7 @@ fn with_enough(figures: &Figures, shortage: &Shortage) -> String {
     };
     let least = match shortage.needs {
         0 => String::new(),
-        needs => format!(", and needs {} with {}, rounding and holes included", bytes(needs), name(shortage.choice)),
+        needs => format!(", and needs {} with {}, rounding and holes included", needed(needs), name(shortage.choice)),
     };
     format!("{place} it holds {}{least}.", held.join(", "))
 }
@@ -237,17 +255,24 @@ fn with_enough(figures: &Figures, shortage: &Shortage) -> String {
 fn beyond(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     let reserved = figures.need(allocator).reserved.unwrap_or(0);
     let more = match figures.stitch.reserved {
-        Some(own) if own < reserved => format!("seamalloc would hold {} less", bytes(reserved - own)),
+        Some(own) if own < reserved => format!("seamalloc would hold {} less", spare(reserved - own)),
         Some(_) => "seamalloc would hold no less".to_owned(),
         None => "seamalloc would not run the job".to_owned(),
     };
     match figures.capacity {
         Some(capacity) if has_room => {
-            let (left, enough) = (bytes(capacity.saturating_sub(reserved)), bytes(near(capacity)));
+            let (left, enough) = (spare(capacity.saturating_sub(reserved)), needed(near(capacity)));
             format!("{left} of the device stay free, and {enough} ({NEAR_PERCENT}%) are enough; {more}.")
         }
         Some(capacity) => {
-            format!("Only {} of the device stay free, but {more}.", bytes(capacity.saturating_sub(reserved)))
+            let little = match saving(reserved, figures.stitch.reserved) {
+                Some(_) => format!(", and wait for memory {}", times(figures.stitch.waits)),
+                None if figures.stitch.reserved.is_some_and(|own| own < reserved) => {
+                    ", too little to act on".to_owned()
+                }
+                None => String::new(),
+            };
+            format!("Only {} of the device stay free; {more}{little}.", spare(capacity.saturating_sub(reserved)))
         }
         None => format!("{more}."),
     }
@@ -257,7 +282,7 @@ fn beyond(figures: &Figures, allocator: Choice, has_room: bool) -> String {
 fn room_left(figures: &Figures) -> Option<String> {
     let (best, reserved) = figures.best_of_pytorch()?;
     let capacity = figures.capacity?;
-    let (left, enough) = (bytes(capacity.saturating_sub(reserved)), bytes(near(capacity)));
+    let (left, enough) = (spare(capacity.saturating_sub(reserved)), needed(near(capacity)));
     Some(format!(
         "With {} {left} of the device stay free; {enough} ({NEAR_PERCENT}%) without waits for memory would be enough.",
         name(best)
@@ -291,7 +316,7 @@ pub(super) fn next_step(found: &Judgement) -> String {
         Verdict::TooMuchLive { by } => less(figures, by),
         Verdict::Limit { to } => {
             let choice = figures.shortage.as_ref().map_or(Choice::Native, |shortage| shortage.choice);
-            let to = bytes(to);
+            let to = needed(to);
             format!("Raise the limit to {to} or more (set_per_process_memory_fraction){}.", with(figures, choice))
         }
         Verdict::Others { .. } => others(figures),
@@ -301,14 +326,13 @@ pub(super) fn next_step(found: &Judgement) -> String {
             "Free on the stream that used the memory last: TORCH_NCCL_AVOID_RECORD_STREAMS=1, no record_stream."
                 .to_owned()
         }
-        Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => match figures.remedy() {
-            Some(remedy) if remedy.contains("split:") => format!(
-                "If one thread launches all work, run it with seamalloc: {}.",
-                command(&joined(&figures.options.seamalloc, remedy))
-            ),
-            Some(remedy) => format!("Run it with seamalloc: {}.", command(&joined(&figures.options.seamalloc, remedy))),
-            None => format!("Run it with seamalloc: {}.", command(&figures.options.seamalloc)),
-        },
+        Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => {
+            let options = joined(&figures.options.seamalloc, figures.remedy().unwrap_or_default());
+            match splits(&options) {
+                true => format!("If one thread launches all work, run it with seamalloc: {}.", command(&options)),
+                false => format!("Run it with seamalloc: {}.", command(&options)),
+            }
+        }
     }
 }
 
@@ -316,7 +340,7 @@ pub(super) fn next_step(found: &Judgement) -> String {
 fn pytorch(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     match allocator {
         Choice::Native if figures.is_expandable_set => format!("Run it without {EXPANDABLE_SETTING}."),
-        Choice::Native if !figures.options.pytorch.is_empty() => format!("Set {SETTING}{}.", figures.options.pytorch),
+        Choice::Native if !figures.options.native.is_empty() => format!("Set {SETTING}{}.", figures.options.native),
         Choice::Native if has_room => "Keep PyTorch's allocator as it is.".to_owned(),
         Choice::Native => {
             "Keep PyTorch's allocator; a smaller batch leaves room where num_alloc_retries rises.".to_owned()
@@ -336,7 +360,7 @@ fn others(figures: &Figures) -> String {
         }
         _ => format!(
             "Find the others with `nvidia-smi`, and end or limit them, until PyTorch can have {}{with}.",
-            bytes(shortage.needs)
+            needed(shortage.needs)
         ),
     }
 }
@@ -344,7 +368,7 @@ fn others(figures: &Figures) -> String {
 /// The next step where too much is live.
 fn less(figures: &Figures, by: u64) -> String {
     let Some(shortage) = &figures.shortage else {
-        return format!("Reduce the batch size, until {} less are live.", bytes(by.max(1)));
+        return format!("Reduce the batch size, until {} less are live.", needed(by.max(1)));
     };
     let with = with(figures, shortage.choice);
     let first = match (shortage.smaller, figures.persistent) {
@@ -356,7 +380,7 @@ fn less(figures: &Figures, by: u64) -> String {
             );
         }
         (None, _) => {
-            let less = bytes(shortage.needs.saturating_sub(figures.capacity.unwrap_or(0)));
+            let less = needed(shortage.needs.saturating_sub(figures.capacity.unwrap_or(0)));
             format!("Reduce the batch size, until {less} less are live{with}")
         }
     };
@@ -373,13 +397,17 @@ fn with(figures: &Figures, choice: Choice) -> String {
         Choice::Native => String::new(),
         Choice::Expandable if figures.is_expandable_set => String::new(),
         Choice::Expandable => format!(", and set {}", setting(figures)),
-        Choice::Seamalloc => format!(", and run it with seamalloc: {}", command(&figures.options.seamalloc)),
+        Choice::Seamalloc => {
+            let options = &figures.options.seamalloc;
+            let condition = if splits(options) { ", if one thread launches all work," } else { "" };
+            format!(", and{condition} run it with seamalloc: {}", command(options))
+        }
     }
 }
 
 /// The setting of expandable segments, with the options of the replays that PyTorch has too.
 fn setting(figures: &Figures) -> String {
-    joined(EXPANDABLE_SETTING, &figures.options.pytorch)
+    joined(EXPANDABLE_SETTING, &figures.options.expandable)
 }
 
 /// The command that runs a program with seamalloc and these options.
@@ -389,6 +417,11 @@ fn command(options: &str) -> String {
     } else {
         format!("SEAMALLOC_CONF={options} {SEAMALLOC_COMMAND}")
     }
+}
+
+/// Whether chunks are split with these options.
+fn splits(options: &str) -> bool {
+    options.split(',').any(|option| option.starts_with("split:"))
 }
 
 /// Options beside others.
@@ -433,7 +466,7 @@ impl Figures {
     }
 
     /// Returns whether others hold no more of the device than libraries and a CUDA context do, which do not end.
-    fn is_little_elsewhere(&self) -> bool {
+    pub(super) fn is_little_elsewhere(&self) -> bool {
         self.others().zip(self.device).is_some_and(|(others, device)| others < near(device))
     }
 }

@@ -1,0 +1,48 @@
+//! Amounts in words, rounded to the side on which they stay true.
+
+use seamalloc::units::format_bytes;
+
+/// The factor from a unit to the next larger one.
+const UNIT: u64 = 1024;
+/// TiB, the largest unit, is this power of it.
+const TIB: u32 = 4;
+/// So many parts of a unit are shown: two digits.
+const SHOWN: u128 = 100;
+
+/// An amount that is needed, rounded up to the digits that are shown: whoever gives so much gives enough.
+pub(super) fn needed(bytes: u64) -> String {
+    shown(bytes, |part, unit| part.div_ceil(unit))
+}
+
+/// An amount that is free or saved, rounded down to the digits that are shown.
+pub(super) fn spare(bytes: u64) -> String {
+    shown(bytes, |part, unit| part / unit)
+}
+
+/// An amount in parts of its unit that `rounded` makes whole.
+fn shown(bytes: u64, rounded: fn(u128, u128) -> u128) -> String {
+    let unit = u128::from(UNIT.pow(bytes.max(1).ilog(UNIT).min(TIB)));
+    let parts = rounded(u128::from(bytes) * SHOWN, unit);
+    format_bytes(u64::try_from((parts * unit).div_ceil(SHOWN)).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_needed_is_rounded_up_and_what_is_spare_down() {
+        let mib = |mib: u64| mib << 20;
+        for (bytes, up, down) in [
+            (0, "0 B", "0 B"),
+            (1023, "1023 B", "1023 B"),
+            (mib(8192), "8.00 GiB", "8.00 GiB"),
+            (mib(8194), "8.01 GiB", "8.00 GiB"),
+            (mib(6298), "6.16 GiB", "6.15 GiB"),
+            (mib(1024) - 1, "1.00 GiB", "1023.99 MiB"),
+            (u64::MAX, "16777216.00 TiB", "16777215.99 TiB"),
+        ] {
+            assert_eq!((needed(bytes).as_str(), spare(bytes).as_str()), (up, down), "{bytes}");
+        }
+    }
+}
