@@ -26,10 +26,7 @@ use crate::report::guard::{Explanation, Finding, GuardStats, GuardedAllocation, 
 use crate::streams::StreamState;
 use quarantine::Quarantine;
 use records::Records;
-use stream_uses::StreamUses;
-
-/// The log target of guard mode, by which programs filter.
-const TARGET: &str = "seamalloc::guard";
+use stream_uses::{StreamUses, TARGET};
 
 /// The most findings that are kept, so that a mistake in each step does not fill the memory with reports.
 const FINDINGS_KEPT: usize = 1000;

@@ -12,6 +12,9 @@ use crate::streams::destroy_events;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
+/// The log target of guard mode, by which programs filter.
+pub(super) const TARGET: &str = "seamalloc::guard";
+
 /// The most uses of a stream with an event each that have not ended. Beyond it the last event serves further uses too,
 /// which then count as ended a little late.
 const OUTSTANDING: usize = 1 << 10;
@@ -67,7 +70,7 @@ impl StreamUses {
         let mut clock = known.clock.clone();
         clock.insert(stream, known.made);
         if self.events.len() >= EVENTS {
-            tracing::warn!(target: super::TARGET, "guard mode forgets which streams wait for which: the program has too many events");
+            tracing::warn!(target: TARGET, "guard mode forgets which streams wait for which: the program has too many events");
             self.events.clear();
         }
         self.events.insert(event, clock);
