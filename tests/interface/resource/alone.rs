@@ -2,10 +2,10 @@
 
 use super::fake::{AfterFree, Fake, broken};
 use super::{MAIN, MIB, SIDE, on};
-use seamalloc::{Error, StreamId};
 use seamalloc::resource::{
     Counter, FailureCallback, Limit, MemoryResource, RawBlock, ResourceError, Stacks, Statistics, Tracking,
 };
+use seamalloc::{Error, StreamId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
