@@ -54,7 +54,7 @@ impl Pools<'_> {
     /// whatever routes there are.
     ///
     /// # Errors
-    /// Those of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if the pool has no use;
+    /// The errors of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if the pool has no use;
     /// [`Error::Source`] if its own source failed.
     pub fn allocate(self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
         let guard = &mut self.0.core.lock();

@@ -6,6 +6,15 @@
 
 use super::options::Config;
 
+impl Config {
+    /// Returns the most bytes that `memory_limit` and `per_process_memory_fraction` let an allocator hold on a device
+    /// with `total` bytes; `None` without either.
+    #[must_use]
+    pub fn limit_on(&self, total: u64) -> Option<u64> {
+        Limits::new(self, total).lowest()
+    }
+}
+
 /// A limit on how much an allocator may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

@@ -54,6 +54,7 @@ impl Features {
             fallback: Fallback { instead_of, no_addresses: false },
         }
     }
+
     /// Returns whether a feature has work at every request.
     pub(crate) fn have_work(&self) -> bool {
         self.guard.is_some()

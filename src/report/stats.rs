@@ -197,7 +197,7 @@ macro_rules! statistics {
                 splits: SplitStats,
                 /// How memory was spilled.
                 spills: SpillStats,
-                /// What went back for the sake of others, with a headroom.
+                /// Memory that went back for the sake of others, with a headroom.
                 headroom: HeadroomStats,
             }
             looked_up {

@@ -145,8 +145,7 @@ impl Sample {
     pub fn of(number: u32, device: &str, allocator: &Allocator) -> Self {
         let config = allocator.config();
         let total = allocator.driver().properties().total_memory;
-        let by_fraction = config.memory_fraction.map(|part| (part * total as f64) as u64);
-        let limit = config.memory_limit.into_iter().chain(by_fraction).min().unwrap_or(0);
+        let limit = config.limit_on(total).unwrap_or(0);
         Self {
             allocator: number,
             device: device.to_owned(),

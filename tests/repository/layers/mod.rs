@@ -112,14 +112,14 @@ fn no_more_files_need_each_other_than_are_known() {
         let of = crate_in(&folder);
         let mut all = arrows_of(&folder, &of);
         let by_imports = circles(&all);
-        if !CIRCLES_OF_IMPORTS.contains(&known_name(&folder)) {
+        if !CIRCLES_OF_IMPORTS.contains(&folder.as_str()) {
             wrong.extend(by_imports.iter().map(|circle| say(circle)));
         } else if by_imports.is_empty() {
             wrong.push(format!("{folder} has no circle of imports: take it out of the list in known.rs"));
         }
         all.extend(calls(&of));
         for knot in knots(&all) {
-            knot.iter().for_each(|file| _ = left.remove(known_name(file)));
+            knot.iter().for_each(|file| _ = left.remove(file.as_str()));
             wrong.extend(new_in(&knot).into_iter().map(|file| {
                 let ways = circles(&all);
                 let way = ways.iter().find(|circle| circle.iter().any(|arrow| arrow.from == file));
@@ -133,15 +133,10 @@ fn no_more_files_need_each_other_than_are_known() {
 
 /// The files of a circle that are not known to be in it.
 fn new_in(knot: &BTreeSet<String>) -> Vec<String> {
-    let names: BTreeSet<&str> = knot.iter().map(|file| known_name(file)).collect();
+    let names: BTreeSet<&str> = knot.iter().map(String::as_str).collect();
     let known = KNOWN.iter().max_by_key(|files| files.iter().filter(|file| names.contains(**file)).count());
-    let is_known = |file: &String| known.is_some_and(|files| files.contains(&known_name(file)));
+    let is_known = |file: &String| known.is_some_and(|files| files.contains(&file.as_str()));
     knot.iter().filter(|file| !is_known(file)).cloned().collect()
-}
-
-/// The name of a file in the lists: that from the root, without the folder of the crates.
-fn known_name(file: &str) -> &str {
-    file.strip_prefix("crates/").unwrap_or(file)
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is planned: a csv of buffers, or an iteration of a trace.
+//! The input of a plan: a csv of buffers, or an iteration of a trace.
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
@@ -52,7 +52,7 @@ fn buffers(path: &Path) -> Option<impl BufRead> {
 }
 
 impl Input {
-    /// What of the trace was planned.
+    /// The part of the trace that was planned.
     pub(super) fn in_words(&self) -> Option<String> {
         let iteration = self.iteration.as_ref()?;
         let mut text = format!("{}: {iteration}", self.problem.name());

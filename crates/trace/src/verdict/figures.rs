@@ -53,11 +53,11 @@ pub struct Figures {
 /// Options of the replays, as text; empty if all are the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Those that PyTorch's native allocator has too.
+    /// Options that PyTorch's native allocator has too.
     pub native: String,
-    /// Those of them that have an effect with expandable segments.
+    /// Options of PyTorch that have an effect with expandable segments.
     pub expandable: String,
-    /// Those that have an effect with `stitch`.
+    /// Options that have an effect with `stitch`.
     pub seamalloc: String,
 }
 
@@ -68,7 +68,7 @@ pub struct Shortage {
     pub runs_on_device: bool,
     /// The allocator with which the batch must be least smaller; where one runs the job on the device, the one to take there.
     pub choice: Choice,
-    /// What native, expandable segments and `stitch` hold on that device, or else where memory is plenty.
+    /// Bytes that native, expandable segments and `stitch` hold on that device, or else where memory is plenty.
     pub enough: [Option<u64>; 3],
     /// The least memory on which that allocator runs the job, to 2 MiB; 0 if there is none.
     pub needs: u64,
@@ -123,6 +123,11 @@ pub enum Choice {
     Expandable,
     /// seamalloc's `stitch`.
     Seamalloc,
+}
+
+impl Choice {
+    /// Every allocator, PyTorch's default first.
+    pub(super) const ALL: [Self; 3] = [Self::Native, Self::Expandable, Self::Seamalloc];
 }
 
 /// The verdict on a job: the first of the five questions of `docs/why.md` that fits. Sizes are bytes.

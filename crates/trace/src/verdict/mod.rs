@@ -20,6 +20,7 @@ pub use figures::{
 };
 pub(crate) use look::Look;
 pub use measure::{figures_of, judged};
+pub(crate) use rules::near;
 pub use rules::{APART_PART, FEW_BYTES, FEW_PERCENT, FEWER_PART, NEAR_PERCENT, judge};
 
 use crate::whatif::DeviceFrom;

@@ -96,7 +96,7 @@ pub(super) fn saving(reserved: u64, own: Option<u64>) -> Option<u64> {
 }
 
 /// Returns the part of a device that is to stay free.
-pub(super) fn near(capacity: u64) -> u64 {
+pub(crate) fn near(capacity: u64) -> u64 {
     percent(capacity, NEAR_PERCENT)
 }
 
@@ -110,7 +110,7 @@ impl Figures {
     pub(super) fn by_effort(&self) -> [Choice; 3] {
         match self.is_expandable_set {
             true => [Choice::Expandable, Choice::Native, Choice::Seamalloc],
-            false => [Choice::Native, Choice::Expandable, Choice::Seamalloc],
+            false => Choice::ALL,
         }
     }
 

@@ -29,8 +29,8 @@ impl Choice {
 impl Replays<'_> {
     /// Returns the needs of native, expandable segments and `stitch`.
     pub(super) fn three(&mut self) -> Result<[Need; 3], ReplayError> {
-        let mut need = |choice: Choice| self.of(choice.strategy()).map(|replayed| replayed.need);
-        Ok([need(Choice::Native)?, need(Choice::Expandable)?, need(Choice::Seamalloc)?])
+        let [native, expandable, stitch] = Choice::ALL.map(Choice::strategy);
+        Ok([self.of(native)?.need, self.of(expandable)?.need, self.of(stitch)?.need])
     }
 
     /// Returns the options of the replays as a user sets them.

@@ -114,7 +114,7 @@ pub(super) fn reasons(found: &Judgement) -> String {
             said.extend(owners(figures));
         }
         Verdict::Others { .. } | Verdict::Limit { .. } => {
-            let all = [Choice::Native, Choice::Expandable, Choice::Seamalloc].map(name);
+            let all = Choice::ALL.map(name);
             let room = bytes(figures.capacity.unwrap_or(0));
             said.push(format!("{}. On {room} the job runs out of memory with {}.", demand(figures), listed(&all)));
             said.extend(figures.shortage.as_ref().map(|shortage| with_enough(figures, shortage)));
@@ -237,8 +237,7 @@ fn needs(figures: &Figures) -> String {
 
 /// The memory that the job holds where it has enough, and the least that the allocator to take needs.
 fn with_enough(figures: &Figures, shortage: &Shortage) -> String {
-    let order = [Choice::Native, Choice::Expandable, Choice::Seamalloc];
-    let held = order.into_iter().zip(shortage.enough);
+    let held = Choice::ALL.into_iter().zip(shortage.enough);
     let held: Vec<_> = held.filter_map(|(by, held)| Some(format!("{} with {}", bytes(held?), name(by)))).collect();
     let place = match figures.device.filter(|_| shortage.runs_on_device) {
         Some(device) => format!("On {}", bytes(device)),

@@ -7,7 +7,7 @@ use super::{DeviceFrom, Recorded};
 use crate::refused::RefusedRequest;
 use crate::replay::{ReplayError, ReplayOptions, Spilled, replay, watched_replay};
 use crate::trace::Trace;
-use crate::verdict::{Look, NEAR_PERCENT, Need};
+use crate::verdict::{Look, Need, near};
 use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
 use seamalloc::{Config, StrategyKind};
 use std::borrow::Cow;
@@ -46,8 +46,7 @@ impl<'t> Replays<'t> {
         let others = Recorded::of(trace).others().filter(|_| device_from == DeviceFrom::Noted);
         // A CUDA context and libraries stay, so that only the rest of the device counts. Other processes with more
         // memory may end.
-        let near = u128::from(device.capacity) * u128::from(NEAR_PERCENT) / 100;
-        let stays = others.filter(|others| u128::from(*others) < near);
+        let stays = others.filter(|others| *others < near(device.capacity));
         device.capacity = device.capacity.saturating_sub(stays.unwrap_or(0));
         let name = device.to_string();
         let job = RefusedRequest::job(trace);
@@ -92,18 +91,17 @@ impl<'t> Replays<'t> {
     /// The most memory that the options let an allocator have; `None` if they do not limit it.
     pub(crate) fn limit(&self) -> Option<u64> {
         let (config, all) = (&self.options.config, self.options.device.capacity);
-        let part = config.memory_fraction.map(|fraction| (all as f64 * fraction) as u64);
         let shared = (config.headroom > 0).then(|| all.saturating_sub(config.headroom));
-        part.into_iter().chain(config.memory_limit).chain(shared).min()
+        config.limit_on(all).into_iter().chain(shared).min()
     }
 
     /// The same job on a device with so much memory, all of it for the allocator.
-    pub(crate) fn on(&self, capacity: u64) -> Self {
+    pub(crate) fn on(&self, capacity: u64) -> Replays<'_> {
         let config = Config { memory_fraction: None, memory_limit: None, headroom: 0, ..self.options.config.clone() };
         let device = SimConfig { capacity, ..self.options.device.clone() };
-        Self {
+        Replays {
             trace: self.trace,
-            job: self.job.clone(),
+            job: Cow::Borrowed(&self.job),
             options: ReplayOptions { config, device, ..self.options.clone() },
             device: self.device.clone(),
             device_from: self.device_from,
@@ -112,7 +110,7 @@ impl<'t> Replays<'t> {
     }
 
     /// The same job on a device on which no strategy runs out of memory.
-    pub(crate) fn on_plenty(&self) -> Self {
+    pub(crate) fn on_plenty(&self) -> Replays<'_> {
         self.on(plenty_for(&self.job))
     }
 
