@@ -3,8 +3,8 @@
 //! Owns: the state that the lock guards, how a step that calls the driver is run and timed, and how a refusal becomes
 //! an error.
 
-use crate::backing::{AllocatorContext, PendingRollback, Spill};
-use crate::config::{self, Config, ConfigError, Limits, StrategyKind, StreamSharing};
+use crate::backing::{AllocatorContext, Exchanges, PendingRollback, Spill};
+use crate::config::{self, Config, ConfigError, Limits, Split, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{DeviceProperties, Driver, StreamId};
 use crate::error::{Error, Result};
@@ -144,7 +144,7 @@ impl Core {
     /// unmapped, mapping is tried once more: kernels may use the memory as soon as the operation is over.
     pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut AnyStrategy, &mut AllocatorContext<'_>) -> T) -> T {
         let before = self.driver.busy_ns();
-        let (exchanges, budget) = (self.may_exchange(), self.may_spill());
+        let (exchanges, budget) = (self.exchanges(), self.may_spill());
         let tables = (&mut self.heap, &mut self.streams, &mut self.rollback);
         let spill = budget.map(|budget| Spill { budget, policy: &*self.features.spill.policy });
         let rules = (&self.config, self.limits);
@@ -165,10 +165,15 @@ impl Core {
         result
     }
 
-    /// Returns whether physical memory may be exchanged under live addresses: an exchange does not wait for work of
-    /// other devices.
-    fn may_exchange(&self) -> bool {
-        self.config.splits() && self.nobody_else_looks()
+    /// Returns how physical memory may be exchanged under live addresses: an exchange does not wait for work of other
+    /// devices.
+    fn exchanges(&self) -> Exchanges {
+        match self.config.split {
+            _ if !self.config.splits() || !self.nobody_else_looks() => Exchanges::Never,
+            Split::Ungated => Exchanges::Ungated,
+            _ if self.driver.properties().stream_gates => Exchanges::Gated,
+            _ => Exchanges::Never,
+        }
     }
 
     /// Returns how much live memory may be spilled, if any.

@@ -8,6 +8,7 @@ mod chunks;
 mod context;
 mod driver_pool;
 mod exchange;
+mod gate;
 mod growing;
 mod guarded;
 mod home;
@@ -24,7 +25,7 @@ mod verbs;
 mod view;
 
 pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
-pub(crate) use context::{AllocatorContext, InTurn, Miss, MissResult, Served, Spill, StrategyContext};
+pub(crate) use context::{AllocatorContext, Exchanges, InTurn, Miss, MissResult, Served, Spill, StrategyContext};
 pub(crate) use driver_pool::DriverPool;
 pub(crate) use exchange::{Fate, Part, split_chunk};
 pub(crate) use growing::{map_part, release_addresses, reserve_addresses, settled_tail};

@@ -140,11 +140,11 @@ options! {
         "sharing": Sharing, only &[Stitch],
             typed "a name", default "wait", example "never",
             when "ranks communicate in different orders, or streams are to be compared with PyTorch's own: `never`";
-        /// Whether chunks that are partly in use are split.
-        split: Split = Split::Off;
-        "split": Choice(&Split::ALL, Split::name, "`off` or `last_resort`"), only &[Stitch],
-            typed "a name", default "off", example "last_resort",
-            when "the job nearly fits, and no thread launches work while another allocates: `last_resort`";
+        /// Whether chunks that are partly in use are split before a request is refused.
+        split: Split = Split::LastResort;
+        "split": Choice(&Split::ALL, Split::name, "`off`, `last_resort` or `ungated`"), only &[Stitch],
+            typed "a name", default "last_resort", example "off",
+            when "threads use memory on streams that the allocator does not know, or a network card or disk reaches it: `off`";
         /// How many bytes of the machine's memory may be taken, with the strategy `stitch`, so that live memory which does not fit
         /// the device lies there. Before a request is refused, chunks that were not used for long are then backed by the
         /// machine's memory, at their addresses and with their contents; kernels that use them take longer. `None`: none.
