@@ -15,7 +15,7 @@
 //! one for each thread (`thread_local_allocator.cc`), so that threads need no lock. An `Allocator`'s requests name no
 //! thread, but a stream, and memory may not pass from stream to stream unasked. So both strategies have one allocator
 //! for each stream here: a program whose threads have a stream each gets Paddle's `thread_local`, and a program with a
-//! single thread sees no difference between the two, as in Paddle. A [`Facade`](crate::resource::Facade) gives each
+//! single thread sees no difference between the two, as in Paddle. A `Facade` of `seamalloc-layers` gives each
 //! thread an allocator. A chunk is whole pages of 2 MiB; where the device has no room for it, it is as large as the
 //! request.
 

@@ -1,12 +1,12 @@
 //! Facades: which allocator serves what, when it is made, and where a block goes back to.
 
-use super::fake::AfterFree;
-use super::{MAIN, MIB, SIDE, gpu, on};
+use crate::fake::AfterFree;
+use crate::{MAIN, MIB, SIDE, gpu, on};
 use seamalloc::driver::{Call, Driver, StreamId};
-use seamalloc::resource::{
+use seamalloc::{Allocator, ConfigError, Error, StrategyKind};
+use seamalloc_layers::{
     Facade, Limit, MemoryResource, Outstanding, RawBlock, ResourceError, SharedResource, Spread, Stacks, Tracking,
 };
-use seamalloc::{Allocator, ConfigError, Error, StrategyKind};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::thread;
 

@@ -1,9 +1,9 @@
 //! The log: its lines, their order among threads, and who reads them.
 
-use super::fake::{AfterFree, Fake};
-use super::{MAIN, MIB, SIDE, on};
+use crate::fake::{AfterFree, Fake};
+use crate::{MAIN, MIB, SIDE, on};
 use seamalloc::driver::StreamId;
-use seamalloc::resource::{LOG_HEADER, Logging, MemoryResource};
+use seamalloc_layers::{LOG_HEADER, Logging, MemoryResource};
 use seamalloc_trace::{TraceEvent, read_rmm};
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -5,13 +5,13 @@
 //! outstanding blocks). RMM logs an unknown free and a wrong size, and passes them on; here they are errors, and the
 //! resource below is not asked.
 
-use super::contract::{Layer, MemoryResource};
-use super::error::{ResourceError, Result};
-use crate::fallible::{TryCollect, try_insert};
-use crate::ids::StreamId;
-use crate::owned::RawBlock;
+use crate::contract::{Layer, MemoryResource};
+use crate::error::{ResourceError, Result};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use seamalloc::RawBlock;
+use seamalloc::StreamId;
+use seamalloc_driver::fallible::{TryCollect, try_insert};
 use std::backtrace::Backtrace;
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl<R> Tracking<R> {
     /// Returns the live blocks, in the order of their addresses.
     ///
     /// # Errors
-    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    /// [`Error::HostMemory`](seamalloc::Error::HostMemory).
     pub fn outstanding(&self) -> Result<Vec<Outstanding>> {
         let table = self.table.lock();
         let live = table.live.values().filter(|entry| !entry.leaving);
@@ -104,7 +104,7 @@ impl<R> Tracking<R> {
     /// live.
     ///
     /// # Errors
-    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    /// [`Error::HostMemory`](seamalloc::Error::HostMemory).
     pub fn report(&self) -> Result<String> {
         let mut text = String::new();
         for of in self.outstanding()? {

@@ -1,6 +1,6 @@
 //! Layers over an allocator: small types that each change one operation of the resource below, and stack.
 //!
-//! A [`MemoryResource`] hands out blocks: an [`Allocator`](crate::Allocator), or a layer over another resource. Layers
+//! A [`MemoryResource`] hands out blocks: an [`Allocator`](seamalloc::Allocator), or a layer over another resource. Layers
 //! are generic over the resource below; behind an [`Arc`](std::sync::Arc) any resource is one too, as `Arc<dyn
 //! MemoryResource>`. Layers add no memory of their own, and after a call that failed each is as before.
 //!
@@ -17,7 +17,7 @@
 //!
 //! ```
 //! use seamalloc::driver::{StreamId, sim::{SimConfig, SimGpu}};
-//! use seamalloc::resource::{Limit, MemoryResource, Retry, Stacks, Statistics, Tracking};
+//! use seamalloc_layers::{Limit, MemoryResource, Retry, Stacks, Statistics, Tracking};
 //! use seamalloc::{Allocator, Config};
 //! use std::sync::Arc;
 //!
@@ -34,6 +34,8 @@
 //!
 //! docs/layers.md says in which order layers make sense.
 
+#![forbid(unsafe_code)]
+
 mod allocator;
 mod capture;
 mod contract;
@@ -47,7 +49,6 @@ mod retry;
 mod statistics;
 mod tracking;
 
-pub use crate::owned::RawBlock;
 pub use capture::Capture;
 pub use contract::{Layer, MemoryResource, PrivatePools};
 pub use error::{ResourceError, Result};
@@ -57,5 +58,11 @@ pub use limit::{LIMIT_ALIGNMENT, Limit};
 pub use logging::{LOG_HEADER, Logging};
 pub use places::{SharedResource, Spread};
 pub use retry::{GIVE_WAY, PADDLE_RETRY_TIME_MS, Retry, RetryFigures};
+pub use seamalloc::RawBlock;
 pub use statistics::{Counter, Counters, Statistics};
 pub use tracking::{Outstanding, Stacks, Tracking};
+
+/// The examples of the page about layers are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/layers.md")]
+struct LayersPage;

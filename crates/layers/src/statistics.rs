@@ -3,15 +3,15 @@
 //! Owns: the counters. They are those of RMM's `statistics_resource_adaptor` (`statistics_resource_adaptor_impl.hpp`
 //! lines 34 to 59: value, peak and total; a stack of counters, of which the innermost counts, so that a part of a
 //! program has peaks of its own). Paddle's `StatAllocator` (`stat_allocator.h`) is the same with one level. The figures
-//! of a whole allocator are [`Allocator::stats`](crate::Allocator::stats); this layer counts the blocks that pass
+//! of a whole allocator are [`Allocator::stats`](seamalloc::Allocator::stats); this layer counts the blocks that pass
 //! through one place.
 
-use super::contract::{Layer, MemoryResource};
-use super::error::{ResourceError, Result};
-use crate::fallible::TryPush;
-use crate::ids::StreamId;
-use crate::owned::RawBlock;
+use crate::contract::{Layer, MemoryResource};
+use crate::error::{ResourceError, Result};
 use parking_lot::Mutex;
+use seamalloc::RawBlock;
+use seamalloc::StreamId;
+use seamalloc_driver::fallible::TryPush;
 
 /// One figure. In counters that were pushed, the value is below 0 if more was freed than allocated since the push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl<R: MemoryResource> Statistics<R> {
     /// popped.
     ///
     /// # Errors
-    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    /// [`Error::HostMemory`](seamalloc::Error::HostMemory).
     pub fn push(&self) -> Result<Counters> {
         let levels = &mut *self.levels.lock();
         levels.outer.try_push(levels.innermost)?;

@@ -1,5 +1,7 @@
 //! Layers over an allocator: each by itself, random stacks of them against a model, threads that wait, graphs, and facades.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
 mod alone;
 mod capture;
 mod facade;

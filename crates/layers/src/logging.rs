@@ -12,11 +12,11 @@
 //! ```
 //! The time of day is UTC. Threads are numbered from 1. RMM's replay takes the default stream alone.
 
-use super::contract::{Layer, MemoryResource};
-use super::error::Result;
-use crate::ids::StreamId;
-use crate::owned::RawBlock;
+use crate::contract::{Layer, MemoryResource};
+use crate::error::Result;
 use parking_lot::{Mutex, MutexGuard};
+use seamalloc::RawBlock;
+use seamalloc::StreamId;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};

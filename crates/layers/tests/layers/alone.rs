@@ -1,11 +1,11 @@
 //! Each layer by itself, over the fake and over an allocator.
 
-use super::fake::{AfterFree, Fake, broken};
-use super::{MAIN, MIB, SIDE, on};
-use seamalloc::resource::{
+use crate::fake::{AfterFree, Fake, broken};
+use crate::{MAIN, MIB, SIDE, on};
+use seamalloc::{Error, StreamId};
+use seamalloc_layers::{
     Counter, FailureCallback, Limit, MemoryResource, RawBlock, ResourceError, Stacks, Statistics, Tracking,
 };
-use seamalloc::{Error, StreamId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

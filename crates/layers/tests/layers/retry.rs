@@ -1,10 +1,10 @@
 //! Requests that wait: woken by frees, in turns, up to a time.
 
-use super::fake::{Fake, broken};
-use super::{MAIN, MIB, SIDE, gpu, on};
+use crate::fake::{Fake, broken};
+use crate::{MAIN, MIB, SIDE, gpu, on};
 use seamalloc::driver::sim::CaptureMode;
-use seamalloc::resource::{FailureCallback, Limit, MemoryResource, RawBlock, ResourceError, Retry, RetryFigures};
 use seamalloc::{Allocator, Config, Error, Route};
+use seamalloc_layers::{FailureCallback, Limit, MemoryResource, RawBlock, ResourceError, Retry, RetryFigures};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -296,7 +296,7 @@ trait UpstreamAllocated {
 
 impl UpstreamAllocated for Retry<Limit<Arc<Allocator>>> {
     fn upstream_allocated(&self) -> u64 {
-        seamalloc::resource::Layer::upstream(self).allocated()
+        seamalloc_layers::Layer::upstream(self).allocated()
     }
 }
 
@@ -315,4 +315,24 @@ fn only_frees_wake() {
         assert!(waits.join().unwrap().is_err());
     });
     assert_eq!(memory.figures(), RetryFigures { waited: 1, served: 0, timed_out: 1, tries: 1 });
+}
+
+/// The layers of Paddle: stream safety in a retry. The retry waits for frees, and is served once the event has passed.
+#[test]
+fn a_retry_around_stream_safety_is_served_when_the_event_has_passed() {
+    let options = "strategy:paddle-auto-growth,FLAGS_use_stream_safe_cuda_allocator:True";
+    let (gpu, allocator) = on("sim:h200,capacity=100MiB", options);
+    let memory = Retry::new(allocator, LONG_MS);
+    let small = memory.allocate(2 * MIB, MAIN).unwrap();
+    let block = memory.allocate(90 * MIB, MAIN).unwrap();
+    let hold = gpu.hold(SIDE);
+    memory.record_stream(block, SIDE).unwrap();
+    memory.deallocate(block, MAIN).unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| memory.allocate(95 * MIB, MAIN));
+        until(|| memory.waiting() == 1);
+        assert!(gpu.finish_hold(hold), "the CPU does not wait for the event");
+        memory.deallocate(small, MAIN).unwrap();
+        assert!(waits.join().unwrap().is_ok());
+    });
 }

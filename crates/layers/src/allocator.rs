@@ -2,14 +2,14 @@
 //!
 //! Owns: which operation of the allocator implements each operation of the contract.
 
-use super::contract::{MemoryResource, PrivatePools};
-use super::error::Result;
-use crate::allocator::Allocator;
-use crate::driver::MemoryInfo;
-use crate::error::Error;
-use crate::heap::Route;
-use crate::ids::{PoolId, StreamId};
-use crate::owned::RawBlock;
+use crate::contract::{MemoryResource, PrivatePools};
+use crate::error::Result;
+use seamalloc::Allocator;
+use seamalloc::Error;
+use seamalloc::RawBlock;
+use seamalloc::Route;
+use seamalloc::driver::MemoryInfo;
+use seamalloc::{PoolId, StreamId};
 use std::fmt;
 
 impl MemoryResource for Allocator {

@@ -2,14 +2,14 @@
 //!
 //! The model knows only which blocks the program has, and by which rule each layer counts them.
 
-use super::fake::{Fake, broken, refused};
-use super::stack::{Kind, Made, Program, Shared, stack};
-use super::{MAIN, SIDE, gpu};
+use crate::fake::{Fake, broken, refused};
+use crate::stack::{Kind, Made, Program, Shared, stack};
+use crate::{MAIN, SIDE, gpu};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use seamalloc::driver::{Call, Status, StreamId};
-use seamalloc::resource::{RawBlock, ResourceError, Result};
 use seamalloc::{Allocator, Config};
+use seamalloc_layers::{RawBlock, ResourceError, Result};
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]

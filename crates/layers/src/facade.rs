@@ -4,16 +4,16 @@
 //! `AllocatorFacade` (`allocator_facade.cc`, commit 05a90fc) that makes for each stream `auto_growth` in `StreamSafe`
 //! in `Retry` in `Stat` (`InitCUDAAllocator`), with the choice of layers left to the program.
 
-use super::contract::PrivatePools;
-use super::error::{ResourceError, Result};
-use super::places::{Device, Places, SharedResource, Spread};
-use super::retry::Retry;
-use super::statistics::Statistics;
-use crate::allocator::Allocator;
-use crate::config::{Config, StrategyKind};
-use crate::driver::Driver;
-use crate::fallible::TryPush;
-use crate::ids::StreamId;
+use crate::contract::PrivatePools;
+use crate::error::{ResourceError, Result};
+use crate::places::{Device, Places, SharedResource, Spread};
+use crate::retry::Retry;
+use crate::statistics::Statistics;
+use seamalloc::Allocator;
+use seamalloc::StreamId;
+use seamalloc::driver::Driver;
+use seamalloc::{Config, StrategyKind};
+use seamalloc_driver::fallible::TryPush;
 use std::fmt;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub struct FacadeBuilder {
 ///
 /// ```
 /// use seamalloc::driver::{StreamId, sim::{SimConfig, SimGpu}};
-/// use seamalloc::resource::{Facade, MemoryResource, Spread};
+/// use seamalloc_layers::{Facade, MemoryResource, Spread};
 /// use std::sync::Arc;
 ///
 /// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB")?)?);
@@ -61,7 +61,7 @@ impl Facade {
     /// device, unless [`FacadeBuilder::spread`] says otherwise.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for an unknown name or option.
+    /// [`Error::Config`](seamalloc::Error::Config) for an unknown name or option.
     pub fn builder(strategy: &str, options: &str) -> Result<FacadeBuilder> {
         let strategy = strategy.parse::<StrategyKind>()?;
         let config = Config::parse(options)?.of_strategy(strategy).validated()?;
@@ -78,17 +78,17 @@ impl Facade {
     /// Returns the allocators that were made so far for a device; none for an unknown device.
     ///
     /// # Errors
-    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    /// [`Error::HostMemory`](seamalloc::Error::HostMemory).
     pub fn allocators(&self, device: usize) -> Result<Vec<Arc<Allocator>>> {
         self.places.get(device).map_or_else(|| Ok(Vec::new()), |places| places.allocators())
     }
 
     /// Forgets a stream of a device that the program is about to destroy
-    /// ([`Streams::forget`](crate::operations::Streams::forget)). With an allocator for each stream, that stream's
+    /// ([`Streams::forget`](seamalloc::operations::Streams::forget)). With an allocator for each stream, that stream's
     /// allocator ends too, unless it has live blocks.
     ///
     /// # Errors
-    /// Those of [`Streams::forget`](crate::operations::Streams::forget).
+    /// Those of [`Streams::forget`](seamalloc::operations::Streams::forget).
     pub fn forget_stream(&self, device: usize, stream: StreamId) -> Result<()> {
         self.places.get(device).map_or(Ok(()), |places| places.forget_stream(stream))
     }
@@ -141,7 +141,7 @@ impl FacadeBuilder {
     /// Makes the facade, over these devices. Makes no driver call and no allocator.
     ///
     /// # Errors
-    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    /// [`Error::HostMemory`](seamalloc::Error::HostMemory).
     pub fn open(self, devices: impl IntoIterator<Item = Arc<dyn Driver>>) -> Result<Facade> {
         let mut facade = Facade { places: Vec::new(), devices: Vec::new() };
         for driver in devices {

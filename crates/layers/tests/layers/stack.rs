@@ -1,7 +1,7 @@
 //! A stack of layers, and a model of it: what each layer counts of the blocks that the program has, and how it answers.
 
-use super::fake::refused;
-use seamalloc::resource::{
+use crate::fake::refused;
+use seamalloc_layers::{
     Counter, FailureCallback, LOG_HEADER, Limit, Logging, MemoryResource, RawBlock, ResourceError, Retry, Stacks,
     Statistics, Tracking,
 };

@@ -2,9 +2,9 @@
 //!
 //! Owns: [`ResourceError`].
 
-use crate::config::ConfigError;
-use crate::driver::DriverError;
-use crate::error::Error;
+use seamalloc::ConfigError;
+use seamalloc::Error;
+use seamalloc::driver::DriverError;
 use std::collections::TryReserveError;
 
 /// The result of a resource's operation.
@@ -17,7 +17,7 @@ pub enum ResourceError {
     /// The allocator below failed.
     #[error(transparent)]
     Allocator(#[from] Error),
-    /// A [`Limit`](super::Limit) does not allow the request. Free some memory and try again.
+    /// A [`Limit`](crate::Limit) does not allow the request. Free some memory and try again.
     #[error("{requested} bytes more than the {allocated} allocated would exceed the limit of {limit} bytes")]
     LimitExceeded {
         /// Bytes asked for, rounded up as the limit counts them.

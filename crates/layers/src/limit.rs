@@ -8,10 +8,10 @@
 //! The option `memory_limit` differs: it bounds the memory that an allocator holds of the device. This layer bounds the
 //! live requests of one part of a program, whatever serves them.
 
-use super::contract::{Layer, MemoryResource};
-use super::error::{ResourceError, Result};
-use crate::ids::StreamId;
-use crate::owned::RawBlock;
+use crate::contract::{Layer, MemoryResource};
+use crate::error::{ResourceError, Result};
+use seamalloc::RawBlock;
+use seamalloc::StreamId;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The default multiple to which sizes are rounded up, in bytes: that of the allocator's smallest blocks.

@@ -1,11 +1,11 @@
 //! Private pools of graphs: prepared, used in captures, removed; nothing is released meanwhile.
 
-use super::fake::Fake;
-use super::{MAIN, MIB, SIDE, on};
+use crate::fake::Fake;
+use crate::{MAIN, MIB, SIDE, on};
 use seamalloc::Error;
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::driver::{Driver, StreamId};
-use seamalloc::resource::{
+use seamalloc_layers::{
     Capture, Facade, Limit, MemoryResource, PrivatePools, RawBlock, ResourceError, Spread, Tracking,
 };
 use std::sync::Arc;
@@ -90,7 +90,7 @@ trait InPool {
 
 impl InPool for Capture<Arc<seamalloc::Allocator>> {
     fn upstream_allocate_in(&self, graph: u64, stream: StreamId) -> u64 {
-        let allocator = seamalloc::resource::Layer::upstream(self);
+        let allocator = seamalloc_layers::Layer::upstream(self);
         allocator.pools().allocate(self.pool(graph).unwrap(), MIB, stream).unwrap()
     }
 }

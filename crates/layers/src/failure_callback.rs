@@ -4,14 +4,14 @@
 //! (`failure_callback_resource_adaptor_impl.hpp` lines 59 to 73): as long as the callback returns `true`, the request
 //! is made again.
 //!
-//! [`MemoryLimits::on_pressure`](crate::operations::MemoryLimits::on_pressure) differs: it is asked within a request,
+//! [`MemoryLimits::on_pressure`](seamalloc::operations::MemoryLimits::on_pressure) differs: it is asked within a request,
 //! before the CPU waits for the GPU. This callback is asked after the resource below has refused, for any resource and
 //! any error.
 
-use super::contract::{Layer, MemoryResource};
-use super::error::{ResourceError, Result};
-use crate::ids::StreamId;
-use crate::owned::RawBlock;
+use crate::contract::{Layer, MemoryResource};
+use crate::error::{ResourceError, Result};
+use seamalloc::RawBlock;
+use seamalloc::StreamId;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

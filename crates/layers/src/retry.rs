@@ -18,17 +18,17 @@
 //! **Limitations.** Any try that is under way at a free may take the freed memory. Memory is not saved up for a large
 //! request: smaller requests that can be served pass it. Otherwise a thread that needs a little memory before it can
 //! free much would wait for the thread that waits for it. A request of a thread that is in a try already, as a
-//! [`FailureCallback`](super::FailureCallback) below may make it, does not wait.
+//! [`FailureCallback`](crate::FailureCallback) below may make it, does not wait.
 //!
 //! The allocator's own wait before a refusal (docs/decisions/0044-waiting-for-the-oldest.md, option `wait_ms`) is for
 //! memory that was freed and that the GPU still uses. It comes before this one.
 
-use super::contract::{Layer, MemoryResource};
-use super::error::{ResourceError, Result};
-use crate::fallible::TryPush;
-use crate::ids::StreamId;
-use crate::owned::RawBlock;
+use crate::contract::{Layer, MemoryResource};
+use crate::error::{ResourceError, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use seamalloc::RawBlock;
+use seamalloc::StreamId;
+use seamalloc_driver::fallible::TryPush;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};

@@ -11,13 +11,13 @@
 //! (docs/decisions/0020-private-pools-and-captures.md). Paddle asks which thread is capturing, and each pool is a
 //! facade of its own; here the program names the stream, and all pools share the device's memory.
 
-use super::contract::{Layer, PrivatePools};
-use super::error::{ResourceError, Result};
-use crate::fallible::try_insert;
-use crate::ids::{PoolId, StreamId};
-use crate::owned::RawBlock;
+use crate::contract::{Layer, PrivatePools};
+use crate::error::{ResourceError, Result};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use seamalloc::RawBlock;
+use seamalloc::{PoolId, StreamId};
+use seamalloc_driver::fallible::try_insert;
 
 #[derive(Debug)]
 struct Prepared {
@@ -31,7 +31,7 @@ struct Prepared {
 ///
 /// ```
 /// use seamalloc::driver::{StreamId, sim::{CaptureMode, SimConfig, SimGpu}};
-/// use seamalloc::resource::{Capture, MemoryResource};
+/// use seamalloc_layers::{Capture, MemoryResource};
 /// use seamalloc::{Allocator, Config};
 /// use std::sync::Arc;
 ///
@@ -68,7 +68,7 @@ impl<R: PrivatePools> Capture<R> {
     /// memory are prepared under one number. Returns the pool.
     ///
     /// # Errors
-    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    /// [`Error::HostMemory`](seamalloc::Error::HostMemory).
     pub fn prepare(&self, graph: u64) -> Result<PoolId> {
         let graphs = &mut *self.graphs.lock();
         if let Some(prepared) = graphs.get_mut(&graph) {

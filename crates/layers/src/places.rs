@@ -11,26 +11,26 @@
 //! - `ThreadLocalCUDAAllocatorPool` (`thread_local_allocator.h`, commit 3c0becf): an allocator a thread; a block keeps the
 //!   one it came from alive, and goes back to it, whichever thread frees it.
 
-use super::contract::{MemoryResource, PrivatePools};
-use super::error::{ResourceError, Result};
-use crate::allocator::Allocator;
-use crate::config::Config;
-use crate::driver::{Driver, MemoryInfo};
-use crate::fallible::{TryPush, try_insert};
-use crate::heap::Route;
-use crate::ids::{PoolId, StreamId};
-use crate::owned::RawBlock;
+use crate::contract::{MemoryResource, PrivatePools};
+use crate::error::{ResourceError, Result};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
+use seamalloc::Allocator;
+use seamalloc::Config;
+use seamalloc::RawBlock;
+use seamalloc::Route;
+use seamalloc::driver::{Driver, MemoryInfo};
+use seamalloc::{PoolId, StreamId};
+use seamalloc_driver::fallible::{TryPush, try_insert};
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 
-/// A resource that several owners share, as a [`Facade`](super::Facade) stacks them.
+/// A resource that several owners share, as a [`Facade`](crate::Facade) stacks them.
 pub type SharedResource = Arc<dyn PrivatePools>;
 
-/// How a [`Facade`](super::Facade) divides a device among allocators. Each has options, limits and statistics of its own.
+/// How a [`Facade`](crate::Facade) divides a device among allocators. Each has options, limits and statistics of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Spread {
@@ -242,8 +242,8 @@ impl Places {
     /// Applies a step to the allocators one by one; if it fails for one, undoes it for those before.
     fn for_each(
         state: &State,
-        run: impl Fn(&Allocator) -> crate::error::Result<()>,
-        undo: impl Fn(&Allocator) -> crate::error::Result<()>,
+        run: impl Fn(&Allocator) -> seamalloc::Result<()>,
+        undo: impl Fn(&Allocator) -> seamalloc::Result<()>,
     ) -> Result<()> {
         let all = distinct(state)?;
         for (at, served) in all.iter().enumerate() {
@@ -395,7 +395,7 @@ impl PrivatePools for Device {
     fn end_capture(&self, pool: PoolId) -> Result<()> {
         let state = &mut *self.0.state.write();
         let Some((_, stream)) = state.captures.iter().copied().find(|(of, _)| *of == pool) else {
-            return Err(crate::error::Error::PoolNotRouted { pool }.into());
+            return Err(seamalloc::Error::PoolNotRouted { pool }.into());
         };
         let begin = |of: &Allocator| of.pools().begin(pool, Route::stream(stream).capturing());
         Places::for_each(state, |of| of.pools().end(pool), begin)?;

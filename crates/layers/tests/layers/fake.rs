@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use seamalloc::PoolId;
 use seamalloc::driver::{Call, DriverError, MemoryInfo, Status, StreamId};
-use seamalloc::resource::{Layer, MemoryResource, PrivatePools, RawBlock, ResourceError, Result};
+use seamalloc_layers::{Layer, MemoryResource, PrivatePools, RawBlock, ResourceError, Result};
 use std::collections::BTreeMap;
 use std::fmt;
 

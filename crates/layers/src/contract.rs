@@ -8,21 +8,21 @@
 //! stream) with the additional operations of Paddle's facade (`phi::Allocator::Release`, `RecordStream`), and with
 //! errors as values.
 
-use super::error::Result;
-use crate::driver::MemoryInfo;
-use crate::ids::{PoolId, StreamId};
-use crate::owned::RawBlock;
+use crate::error::Result;
+use seamalloc::RawBlock;
+use seamalloc::driver::MemoryInfo;
+use seamalloc::{PoolId, StreamId};
 use std::fmt;
 use std::sync::Arc;
 
-/// A source of memory of one device: an [`Allocator`](crate::Allocator), or a layer over another resource.
+/// A source of memory of one device: an [`Allocator`](seamalloc::Allocator), or a layer over another resource.
 ///
 /// Any number of threads may call a resource at once. After a call that failed, the resource is as before.
 pub trait MemoryResource: Send + Sync {
     /// Allocates `size` bytes for work on `stream`. A request for 0 bytes gets [`RawBlock::empty`].
     ///
     /// # Errors
-    /// Too little memory ([`ResourceError::is_out_of_memory`](super::ResourceError::is_out_of_memory)), and any other
+    /// Too little memory ([`ResourceError::is_out_of_memory`](crate::ResourceError::is_out_of_memory)), and any other
     /// error that the resource's own documentation names.
     fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock>;
 
@@ -85,7 +85,7 @@ impl fmt::Debug for dyn PrivatePools {
 
 /// A resource with private pools: memory that serves only the requests of a graph's captures.
 ///
-/// [`Allocator`](crate::Allocator) describes private pools.
+/// [`Allocator`](seamalloc::Allocator) describes private pools.
 pub trait PrivatePools: MemoryResource {
     /// Adds a private pool with one use. Returns its id.
     ///
@@ -118,7 +118,7 @@ pub trait PrivatePools: MemoryResource {
 ///
 /// ```
 /// use seamalloc::driver::StreamId;
-/// use seamalloc::resource::{RawBlock, Layer, MemoryResource, Result};
+/// use seamalloc_layers::{RawBlock, Layer, MemoryResource, Result};
 /// use std::fmt;
 ///
 /// /// Rounds sizes up to whole pages.
