@@ -10,7 +10,8 @@
 //! ```
 //!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
-//!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's algorithm, for comparison.
+//!   `stitch` joins free memory wherever it lies; `caching` and `expandable` are PyTorch's two. With the feature
+//!   `baselines` there are the allocators of the literature, for comparison.
 //! - [`Block`], [`Growing`], [`Pool`], [`PoolRoute`], [`Stream`]: values that a program owns, and that end when they
 //!   are dropped.
 //! - [`HostPool`]: an allocator for page-locked host memory, which the CPU uses too.

@@ -69,6 +69,11 @@ impl fmt::Display for ConfigError {
                 listed(f, &mut StrategyKind::ALL.into_iter().map(StrategyKind::name))?;
                 nearest.map_or(Ok(()), |name| write!(f, "; did you mean `{name}`?"))
             }
+            Self::WithoutBaselines { strategy } => write!(
+                f,
+                "the strategy `{strategy}` is not in this build: the allocators of the literature are strategies with the feature \
+                 `baselines` of seamalloc, which is off here"
+            ),
             Self::Removed { what, name, instead } => write!(f, "the {what} `{name}` was removed; {instead}"),
             Self::BadValue { option, found, expected } => {
                 write!(f, "option `{option}` has the value `{found}`; expected {expected}")

@@ -28,14 +28,14 @@
 //!   for which the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did
 //!   grow.
 
-use super::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
-use super::estimates::{Assumption, Estimates};
 use crate::backing::{DriverPool, InTurn, Miss, MissResult, Served, StrategyContext};
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::config::{Config, Increase};
 use crate::error::Result;
 use crate::heap::{FitRules, Heap, Layout, Merging, Request};
 use crate::ids::BlockId;
+use crate::strategy::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
+use crate::strategy::estimates::{Assumption, Estimates};
 
 /// The step in bytes by which a pool grows and shrinks: seen on an H200, in every figure of PyTorch's backend.
 const STEP: u64 = 32 << 20;

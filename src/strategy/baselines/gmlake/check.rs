@@ -4,7 +4,7 @@ use super::pblock::CHUNK;
 use crate::heap::{Heap, Kind, State, View};
 
 /// Checks all pBlocks and sBlocks, for tests and the `paranoid` feature.
-pub(in crate::strategy) fn check(heap: &Heap) -> Result<(), String> {
+pub(crate) fn check(heap: &Heap) -> Result<(), String> {
     for (id, block) in heap.blocks().filter(|(_, block)| block.kind == Kind::Home) {
         if !block.address.is_multiple_of(CHUNK) || !block.size.is_multiple_of(CHUNK) {
             return Err(format!("pBlock {id:?} is not of whole chunks: {block:?}"));

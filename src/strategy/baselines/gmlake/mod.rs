@@ -44,5 +44,5 @@ mod pblock;
 mod sblock;
 mod states;
 
-pub(super) use check::check;
-pub(super) use states::GmLake;
+pub(crate) use check::check;
+pub(crate) use states::GmLake;

@@ -17,10 +17,10 @@ mod exact;
 mod slab;
 mod tiny;
 
-pub(super) use buddy::Buddy;
-pub(super) use exact::Exact;
-pub(super) use slab::Slab;
-pub(super) use tiny::Tiny;
+pub(crate) use buddy::Buddy;
+pub(crate) use exact::Exact;
+pub(crate) use slab::Slab;
+pub(crate) use tiny::Tiny;
 
 use crate::strategy::malloc_like::PAGE;
 

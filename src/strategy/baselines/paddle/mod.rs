@@ -21,6 +21,6 @@ mod auto_growth;
 mod naive_best_fit;
 mod vmm;
 
-pub(super) use auto_growth::AutoGrowth;
-pub(super) use naive_best_fit::NaiveBestFit;
-pub(super) use vmm::Vmm;
+pub(crate) use auto_growth::AutoGrowth;
+pub(crate) use naive_best_fit::NaiveBestFit;
+pub(crate) use vmm::Vmm;
