@@ -2,7 +2,7 @@
 //!
 //! Owns: which neighbours merge, and the moves of a free block from pool to pool.
 
-use super::block::{Block, Kind, State};
+use super::block::{Kind, State};
 use super::chunk_map::GRANULE;
 use super::layout::{Layout, Merging};
 use super::tables::Heap;
@@ -30,6 +30,7 @@ impl Heap {
     }
 
     /// Returns whether two neighbours of one size are the halves of one block.
+    #[cfg(feature = "baselines")]
     pub(super) fn are_buddies(&self, before: BlockId, id: BlockId) -> bool {
         let (before, block) = (&self.blocks[before], &self.blocks[id]);
         let start = self.segment(before.segment).map_or(0, |segment| segment.span.start);
@@ -38,11 +39,12 @@ impl Heap {
 
     /// Merges a block with its buddy, the merged block with its own buddy, and so on. Returns the same values as
     /// [`Heap::merge_free`].
+    #[cfg(feature = "baselines")]
     #[cold]
     pub(super) fn merge_buddies(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
         let (mut merged, mut bytes) = (0, 0);
         loop {
-            let Block { prev, next, .. } = self.blocks[id];
+            let (prev, next) = (self.blocks[id].prev, self.blocks[id].next);
             let (first, other) = match () {
                 () if self.joins(prev, id) => (prev, prev),
                 () if self.joins(id, next) => (id, next),
@@ -69,6 +71,7 @@ impl Heap {
     #[cold]
     pub(super) fn merge_by_layout(&mut self, id: BlockId) -> (BlockId, u64, u64) {
         match self.rules.layout.merging {
+            #[cfg(feature = "baselines")]
             Merging::Buddies => self.merge_buddies(id),
             Merging::Neighbours | Merging::Never => self.merge_where(id, Self::joins),
         }
@@ -105,6 +108,7 @@ impl Heap {
             && match self.merging_in(self.blocks[id].pool) {
                 Merging::Neighbours => true,
                 Merging::Never => false,
+                #[cfg(feature = "baselines")]
                 Merging::Buddies => self.are_buddies(before, id),
             }
     }

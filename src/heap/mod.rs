@@ -15,6 +15,7 @@
 //! | links, merging | blocks beside each other, and which of them merge |
 //! | pool_bytes, driver_pool | the bytes of the driver's stream-ordered pool, inside and outside of blocks |
 //! | layout, placing | how memory is divided, for strategies that differ from PyTorch |
+//! | baselines | what only the allocators of the literature do to blocks |
 //! | stitched | blocks that are handed out through views |
 //! | growing | parts of a view that grows for one allocation |
 //! | sleep, saved | chunks of private pools that sleep, and their saved contents |
@@ -28,12 +29,15 @@
 //!
 //! Calls between methods of [`Heap`] form no cycle among files.
 
+#[cfg(feature = "baselines")]
+mod baselines;
 mod block;
 mod bulk_copy;
 mod check;
 mod checkpoint;
 mod chunk_map;
 mod counters;
+#[cfg(feature = "baselines")]
 mod driver_pool;
 mod exchange;
 mod fingerprint;
@@ -87,7 +91,9 @@ pub(crate) use flight_log::Kept;
 pub(crate) use growing::Tail;
 pub(crate) use guarded::GuardedMemory;
 pub(crate) use host_bytes::map_bytes;
-pub(crate) use layout::{Layout, Merging, Placement};
+#[cfg(feature = "baselines")]
+pub(crate) use layout::Merging;
+pub(crate) use layout::{Layout, Placement};
 pub(crate) use physical::{Physical, PhysicalSpan};
 pub(crate) use private_pools::PrivatePool;
 pub(crate) use request::{FitRules, Request};

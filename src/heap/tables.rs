@@ -136,6 +136,7 @@ impl Heap {
     }
 
     /// Returns every block with its id, in no particular order.
+    #[cfg(feature = "baselines")]
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (BlockId, &Block)> {
         self.blocks.iter()
     }
