@@ -158,6 +158,10 @@ impl Core {
             tracing::error!(%error, "live memory is missing at its addresses until the next request");
         }
         self.has_pre_work |= !self.rollback.is_whole();
+        if self.heap.has_split() && !self.rules.fit.is_by_granule() {
+            self.rules.fit = self.rules.fit.by_granule();
+            self.features.own_memory = OwnMemory::new(&self.config, &self.rules);
+        }
         let spent = self.driver.busy_ns().saturating_sub(before);
         self.heap.counters_mut().stalls.add(spent);
         if spent > 0 {

@@ -44,6 +44,16 @@ impl FitRules {
     /// Only a block of the request's very size serves it: one that is a byte larger is refused.
     #[cfg(feature = "baselines")]
     pub(crate) const EXACT: Self = Self { max_split_size: 0, max_non_split_rounding: 1, ..Self::BEST };
+
+    /// Returns these rules with blocks placed so that whole granules stay free.
+    pub(crate) const fn by_granule(self) -> Self {
+        Self { placement: Placement::ByGranule, ..self }
+    }
+
+    /// Returns whether blocks are placed so that whole granules stay free.
+    pub(crate) fn is_by_granule(&self) -> bool {
+        self.placement == Placement::ByGranule
+    }
 }
 
 /// A request on its way to a block.

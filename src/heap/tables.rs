@@ -118,6 +118,16 @@ impl Heap {
         self.counters.reserved_bytes.current()
     }
 
+    /// Returns whether any chunk was ever split. From then on requests are placed by granules.
+    pub(crate) fn has_split(&self) -> bool {
+        self.counters.splits.chunks > 0
+    }
+
+    /// Returns the bytes held that no live allocation has: free ones, and those that wait for streams.
+    pub(crate) fn not_allocated(&self) -> u64 {
+        self.reserved().saturating_sub(self.counters.allocated_bytes.current())
+    }
+
     /// Returns about how many bytes of host memory the tables take. Tables count whole, although untouched parts take
     /// no memory. The flight recorder, whose size is an option, is not counted.
     pub(crate) fn host_bytes(&self) -> usize {

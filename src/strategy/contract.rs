@@ -245,7 +245,7 @@ pub(crate) trait StreamOrdered {
 mod tests {
     use super::super::first_fit::FirstFit;
     use super::*;
-    use crate::backing::{AllocatorContext, PendingRollback};
+    use crate::backing::{AllocatorContext, Exchanges, PendingRollback};
     use crate::config::Limits;
     use crate::driver::sim::{SimConfig, SimGpu};
     use crate::heap::HeapRules;
@@ -273,7 +273,7 @@ mod tests {
         let limits = Limits::new(&config, 16 * MIB);
         let mut serve = |heap: &mut Heap, mib: u64| {
             let tables = (heap, &mut streams, &mut rollback);
-            let mut context = AllocatorContext::new(tables, &gpu, (&config, limits), false, None);
+            let mut context = AllocatorContext::new(tables, &gpu, (&config, limits), Exchanges::Never, None);
             let (size, pool) = (mib * MIB, PoolIndex::DEFAULT);
             let request = Request { size, requested: size, pool, class: Class::Large, extends: ViewId::NONE };
             let id = FirstFit.serve(&mut context, &request, Means::All).map_err(|_| mib)?;

@@ -2,9 +2,9 @@
 
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::driver::{
-    Call, CallStats, Contents, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported, Handle,
-    HostBuffer, IpcMemory, MemoryInfo, MemoryPool, MemoryPools, PageLocked, PeerAccess, PlainMemory, PoolAttribute,
-    ProcessSharing, Status, StreamCapture, StreamGate, GateCopy, StreamId, Streams, VirtualMemory,
+    Call, CallStats, Contents, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported,
+    GateCopy, Handle, HostBuffer, IpcMemory, MemoryInfo, MemoryPool, MemoryPools, PageLocked, PeerAccess, PlainMemory,
+    PoolAttribute, ProcessSharing, Status, StreamCapture, StreamGate, StreamId, Streams, VirtualMemory,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -126,7 +126,7 @@ fn offloaded_activations_take_little_more_than_they_have() {
 
 #[test]
 fn options_that_look_at_contents_are_refused() {
-    for (options, name) in [("split:last_resort", "split"), ("guard:on", "guard")] {
+    for (options, name) in [("split:ungated", "split"), ("guard:on", "guard")] {
         let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
         let refused = HostPool::new(gpu, OWN, Config::parse(options).unwrap()).err().unwrap();
         assert!(refused.to_string().starts_with(&format!("option `{name}` has the value ")), "{refused}");
@@ -136,7 +136,7 @@ fn options_that_look_at_contents_are_refused() {
 #[test]
 fn options_are_checked_without_a_device() {
     assert_eq!(HostPool::check(&Config::default()), Ok(()));
-    for (options, name) in [("split:last_resort", "split"), ("guard:on", "guard"), ("spill:host=1GiB", "spill")] {
+    for (options, name) in [("split:ungated", "split"), ("guard:on", "guard"), ("spill:host=1GiB", "spill")] {
         let refused = HostPool::check(&Config::parse(options).unwrap()).unwrap_err();
         assert!(refused.to_string().starts_with(&format!("option `{name}` has the value ")), "{refused}");
     }

@@ -4,31 +4,27 @@
 
 use super::choose;
 use crate::backing::StrategyContext;
-use crate::config::Config;
 use crate::error::Result;
-use crate::heap::{FitRules, Placement, Request};
+use crate::heap::{FitRules, Request};
 use crate::ids::BlockId;
 
-/// The rules by which requests find their blocks, without and with chunks that are split.
-const FIT: FitRules = FitRules { takes_idle: true, ..FitRules::BEST };
-const FIT_BY_GRANULE: FitRules = FitRules { placement: Placement::ByGranule, ..FIT };
+/// The rules by which requests find their blocks. Once chunks are split, whole granules are worth something wherever they lie,
+/// and blocks are placed so that they stay free.
+pub(super) const FIT: FitRules = FitRules { takes_idle: true, ..FitRules::BEST };
+const FIT_BY_GRANULE: FitRules = FIT.by_granule();
 
-/// Returns the rules by which requests find their blocks.
-pub(super) fn fit_rules(config: &Config) -> &'static FitRules {
-    // Whole granules in coarse chunks are worth nothing unless chunks are split.
-    if config.splits() { &FIT_BY_GRANULE } else { &FIT }
-}
-
+/// The same for a private pool with chunks of its own, which takes no idle memory.
 const APART: FitRules = FitRules { takes_idle: false, ..FIT };
-const APART_BY_GRANULE: FitRules = FitRules { takes_idle: false, ..FIT_BY_GRANULE };
+const APART_BY_GRANULE: FitRules = APART.by_granule();
 
-/// Returns the rules by which this request finds a block: in a private pool with chunks of its own it takes no idle
-/// memory.
+/// Returns the rules by which this request finds a block.
 pub(super) fn fit_rules_of(context: &StrategyContext<'_>, request: &Request) -> &'static FitRules {
-    if context.heap().takes_idle(request.pool) {
-        return fit_rules(context.config);
+    match (context.heap().takes_idle(request.pool), context.heap().has_split()) {
+        (true, false) => &FIT,
+        (true, true) => &FIT_BY_GRANULE,
+        (false, false) => &APART,
+        (false, true) => &APART_BY_GRANULE,
     }
-    if context.config.splits() { &APART_BY_GRANULE } else { &APART }
 }
 
 /// Takes a block of one range at home that the stream may use at once.
@@ -43,5 +39,5 @@ pub(super) fn at_home(context: &mut StrategyContext<'_>, request: &Request) -> R
 pub(super) fn run_at_home(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
     let Request { size, pool, .. } = *request;
     let Some(first) = choose::run_at_home(context.heap(), size, pool)? else { return Ok(None) };
-    context.take_run(first, request, fit_rules(context.config).placement).map(Some)
+    context.take_run(first, request, fit_rules_of(context, request).placement).map(Some)
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Stitch`], the order of its steps, and what is undone when one fails.
 
-use super::at_home::{at_home, fit_rules, fit_rules_of, run_at_home};
+use super::at_home::{FIT, at_home, fit_rules_of, run_at_home};
 use super::choose;
 use super::grow::{Growth, HOME_MULTIPLE, grow_slab, release_added};
 use super::others;
@@ -65,7 +65,7 @@ impl Strategy for Stitch {
             passes_memory_on: true,
             waits_for_oldest: true,
             abilities: Abilities::MAPPED,
-            ..Rules::streams_apart(*fit_rules(config), FreeUsedBy::Epoch)
+            ..Rules::streams_apart(FIT, FreeUsedBy::Epoch)
         }
     }
 
@@ -284,6 +284,8 @@ impl Stitch {
     /// Refuses a growth that would leave too little room for splitting chunks, as long as splits may gain as much.
     fn keep_split_reserve(&self, context: &StrategyContext<'_>, bytes: u64) -> MissResult<()> {
         let reserve = self.split_reserve(context);
+        // Without as much free memory no split gains it, and the driver need not be asked for its room.
+        let reserve = if context.heap().not_allocated() >= bytes { reserve } else { 0 };
         let reserved = reserve > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(reserve));
         if reserved && splittable(context.heap())? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
     }

@@ -33,7 +33,7 @@ fn what_is_misspelt_is_said() {
         ("pinned:x", "", "pinned:x"),
         // An option is looked at first.
         ("gpu:0", "memory_limits:1GiB", "memory_limit"),
-        ("pinned:0", "split:last_resort", "split"),
+        ("pinned:0", "split:ungated", "split"),
     ] {
         let error = Allocator::open(device, options).err().unwrap();
         assert!(error.to_string().contains(said), "{device} {options}: {error}");

@@ -181,8 +181,7 @@ fn a_threshold_without_a_fraction_is_told_of() {
 /// no effect at all are told of in the same words, and so is a value that has become another.
 #[test]
 fn the_device_and_pytorch_can_be_the_reason() {
-    let without =
-        log::warnings(|| drop(Allocator::open("sim:h200,vmm=no", "split:last_resort,spill:host=1GiB").unwrap()));
+    let without = log::warnings(|| drop(Allocator::open("sim:h200,vmm=no", "split:ungated,spill:host=1GiB").unwrap()));
     for option in ["split", "spill"] {
         let text =
             format!("the option `{option}` has no effect: the strategy `caching` does not heed it, but `stitch`");

@@ -19,7 +19,8 @@ fn a_request_of_133_mb_is_served_while_31_gb_are_free_in_pieces() {
     for (options, block, refused) in [
         ("strategy:stitch", EXACT, None),
         ("strategy:stitch,chunk_size_mb:2", ODD, None),
-        ("strategy:stitch", ODD, Some(Cause::PartsOfChunks)),
+        ("strategy:stitch", ODD, None),
+        ("strategy:stitch,split:off", ODD, Some(Cause::PartsOfChunks)),
         ("strategy:gmlake", ODD, None),
         ("strategy:caching", ODD, None),
         ("strategy:expandable", EXACT, Some(Cause::OneRange)),
