@@ -3,7 +3,6 @@
 //! Owns: which streams a gate must hold before memory changes under live addresses: every stream that a request, a free or
 //! `record_stream` has named, and those that the program has announced, until they are forgotten.
 
-use super::Streams;
 use super::context::{StreamContext, is_destroyed};
 use crate::ids::StreamId;
 use rustc_hash::FxHashSet;
@@ -40,18 +39,16 @@ impl KnownStreams {
     pub(crate) fn forget(&mut self, stream: StreamId) {
         self.streams.remove(&stream);
     }
-}
 
-impl Streams {
     /// Returns the streams that a gate must hold, or `None` if not all are known, or if one may be destroyed at any time.
-    pub(crate) fn to_hold(&mut self, on: &StreamContext<'_>) -> Option<Vec<StreamId>> {
-        if self.known.incomplete || on.heap.has_borrowed() {
+    pub(crate) fn held_streams(&mut self, on: &StreamContext<'_>) -> Option<Vec<StreamId>> {
+        if self.incomplete || on.heap.has_borrowed() {
             return None;
         }
-        self.known.streams.retain(|stream| *stream == StreamId::DEFAULT || !is_destroyed(on.driver, *stream));
+        self.streams.retain(|stream| *stream == StreamId::DEFAULT || !is_destroyed(on.driver, *stream));
         let mut streams = Vec::new();
-        streams.try_reserve_exact(self.known.streams.len()).ok()?;
-        streams.extend(self.known.streams.iter().copied());
+        streams.try_reserve_exact(self.streams.len()).ok()?;
+        streams.extend(self.streams.iter().copied());
         // The same order each time, whatever the table's.
         streams.sort_unstable();
         Some(streams)

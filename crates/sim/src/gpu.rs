@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::config::{SimConfig, SimConfigError};
 use super::contents::Writer;
@@ -250,6 +250,15 @@ impl SimGpu {
     #[must_use]
     pub fn leaks(&self) -> Leaks {
         self.state.lock().leaks()
+    }
+
+    /// Returns the state, once no other thread has closed the gate.
+    fn past_the_gate(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        while state.gate.is_closed_by_another() {
+            self.opened.wait(&mut state);
+        }
+        state
     }
 
     /// Refuses calls of virtual memory, if the device has none.

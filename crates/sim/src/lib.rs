@@ -4,7 +4,7 @@
 //! ```text
 //! gpu.rs               SimGpu: its use by programs, and how a call is checked, charged and counted
 //! calls.rs             the driver's traits: which part serves which call
-//! gate.rs              the same for streams that stand at a gate
+//! stream_gate.rs       the same for streams that stand at a gate  gate.rs    what no thread may do meanwhile
 //! process_sharing.rs   the same for memory that processes share
 //! state.rs             all mutable state, behind one lock; failures that were asked for
 //! streams.rs           the clock, streams and events            completion.rs      when work completes
@@ -47,6 +47,7 @@ mod pool_calls;
 mod process_sharing;
 mod shared_memory;
 mod state;
+mod stream_gate;
 mod streams;
 #[cfg(test)]
 mod tests;

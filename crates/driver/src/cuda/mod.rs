@@ -3,7 +3,7 @@
 //! ```text
 //! calls.rs            the driver's traits: which entry point serves which call
 //! streams.rs          which streams are accepted, and streams made for programs that have none
-//! gate.rs             streams that stand at a gate, by a kernel each (gate.ptx)
+//! stream_gate.rs      streams that stand at a gate           gate.rs     by a kernel each (gate.ptx)
 //! contents.rs         the bytes in memory: fills, and copies to the CPU
 //! peer_access.rs      other devices' access to its memory       access.rs   the peers, and the ranges with access
 //! reopening.rs        their access to what is mapped already
@@ -50,6 +50,7 @@ mod process_sharing;
 mod query;
 mod registration;
 mod reopening;
+mod stream_gate;
 mod streams;
 #[cfg(test)]
 mod tests;
