@@ -2,10 +2,10 @@
 //!
 //! Owns: split and merge of free blocks, and the moves of a free block from pool to pool.
 
-use super::block::{Block, Freeing, Kind, State};
-use super::chunk_map::GRANULE;
-use super::counters::Counter;
-use super::flight::Entry;
+use super::blocks::block::{Block, Freeing, Kind, State};
+use super::home::chunk_map::GRANULE;
+use super::journal::counters::Counter;
+use super::journal::flight::Entry;
 use super::tables::Heap;
 use crate::error::Result;
 use crate::ids::{BlockId, Class, PoolIndex};

@@ -1,8 +1,8 @@
 //! The steps from a free block to a live one.
 
-use super::block::{Block, Kind, State};
-use super::flight::Entry;
-use super::request::{FitRules, Request};
+use super::blocks::block::{Block, Kind, State};
+use super::blocks::request::{FitRules, Request};
+use super::journal::flight::Entry;
 use super::tables::Heap;
 use crate::config::Advice;
 use crate::error::{Error, Result};

@@ -1,7 +1,7 @@
 //! Measures fragmentation: a walk over all free ranges, for [`Fragmentation`]. The walk changes nothing.
 
-use super::chunk_map::GRANULE;
-use super::pool::Pool;
+use super::home::chunk_map::GRANULE;
+use super::pools::pool::Pool;
 use super::tables::Heap;
 use crate::config::StreamSharing;
 use crate::error::Result;

@@ -1,15 +1,15 @@
 //! The creation of a heap, without memory.
 
-use super::block::BlockTable;
-use super::counters::Counters;
-use super::flight::FlightRecorder;
-use super::observers::Observers;
-use super::pool::Pools;
-use super::pool_bytes::DriverPoolBytes;
-use super::private_pools::PrivatePools;
-use super::spilling::Spilling;
+use super::blocks::block::BlockTable;
+use super::home::pool_bytes::DriverPoolBytes;
+use super::home::spilling::Spilling;
+use super::home::views::Views;
+use super::journal::counters::Counters;
+use super::journal::flight::FlightRecorder;
+use super::journal::observers::Observers;
+use super::pools::pool::Pools;
+use super::pools::private_pools::PrivatePools;
 use super::tables::{FEW_STREAMS, Heap, HeapRules};
-use super::views::Views;
 use crate::error::Result;
 use crate::ids::{BlockId, PoolIndex, StreamId};
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -1,6 +1,6 @@
 //! The return of a block's bytes to the free index.
 
-use super::block::{Block, Kind, State};
+use super::blocks::block::{Block, Kind, State};
 use super::tables::Heap;
 use crate::ids::BlockId;
 

@@ -1,7 +1,7 @@
 //! The heap as a snapshot shows it. `notify.rs` reports the heap's changes.
 
-use super::block::{Block, Kind, State};
-use super::segment::{Backing, Segment};
+use super::blocks::block::{Block, Kind, State};
+use super::home::segment::{Backing, Segment};
 use super::tables::Heap;
 use crate::error::Result;
 use crate::fallible::{Grown, TryPush};

@@ -2,21 +2,21 @@
 //!
 //! Owns: the fields of [`Heap`]. The other files of this folder write them.
 
-use super::block::{Block, BlockTable, Slots};
-use super::chunk_map::{Chunk, ChunkMap};
-use super::counters::Counters;
+use super::blocks::block::{Block, BlockTable, Slots};
+use super::blocks::free_index::FreeIndex;
+use super::blocks::layout::Layout;
 use super::fingerprint::Fingerprint;
-use super::flight::FlightRecorder;
-use super::free_index::FreeIndex;
+use super::home::chunk_map::{Chunk, ChunkMap};
+use super::home::pool_bytes::DriverPoolBytes;
+use super::home::segment::Segment;
+use super::home::spilling::Spilling;
+use super::home::views::Views;
 use super::host_bytes::map_bytes;
-use super::layout::Layout;
-use super::observers::Observers;
-use super::pool::{Pool, Pools};
-use super::pool_bytes::DriverPoolBytes;
-use super::private_pools::PrivatePools;
-use super::segment::Segment;
-use super::spilling::Spilling;
-use super::views::Views;
+use super::journal::counters::Counters;
+use super::journal::flight::FlightRecorder;
+use super::journal::observers::Observers;
+use super::pools::pool::{Pool, Pools};
+use super::pools::private_pools::PrivatePools;
 use crate::error::Result;
 use crate::fallible::Grown;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, SegmentId, StreamId};

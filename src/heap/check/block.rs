@@ -1,10 +1,10 @@
 //! The rules of one block.
 
-use super::super::block::{Block, Kind, State};
-use super::super::segment::Segment;
-use super::super::tables::Heap;
 use super::found::Checked;
 use crate::config::rounding::MIN_BLOCK;
+use crate::heap::blocks::block::{Block, Kind, State};
+use crate::heap::home::segment::Segment;
+use crate::heap::tables::Heap;
 use crate::ids::BlockId;
 
 impl Heap {

@@ -11,10 +11,10 @@ mod spill;
 #[cfg(test)]
 mod tests;
 
-use super::block::{Block, Freeing, Kind, State};
-use super::segment::{Backing, Segment};
 use super::tables::Heap;
-use super::view::Extent;
+use crate::heap::blocks::block::{Block, Freeing, Kind, State};
+use crate::heap::home::segment::{Backing, Segment};
+use crate::heap::home::view::Extent;
 use crate::ids::{BlockId, ChunkId, Class};
 pub(super) use found::Checked;
 use found::Found;

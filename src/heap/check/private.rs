@@ -1,8 +1,8 @@
 //! The rules of private pools.
 
-use super::super::block::{Kind, State};
-use super::super::tables::{Heap, PrivatePair};
 use super::found::{Checked, Found};
+use crate::heap::blocks::block::{Kind, State};
+use crate::heap::tables::{Heap, PrivatePair};
 
 impl Heap {
     /// Each pair of a private pool belongs to that pool and one stream.

@@ -1,7 +1,7 @@
 //! The rules of memory that is spilled.
 
-use super::super::tables::Heap;
 use super::found::{Checked, Found};
+use crate::heap::tables::Heap;
 
 impl Heap {
     /// Spilled memory is counted apart from the held memory of the device. No chunk is spilled that sleeps or whose

@@ -1,0 +1,16 @@
+//! The bytes of the driver's pool of stream-ordered memory, inside and outside of blocks.
+//!
+//! Owns: [`DriverPoolBytes`]. `driver_pool.rs` writes it.
+
+use crate::heap::sorted::SortedSet;
+
+/// The bytes of the driver's pool.
+#[derive(Debug, Default)]
+pub(in crate::heap) struct DriverPoolBytes {
+    /// Addresses and sizes of the blocks, in the order of addresses.
+    pub(super) spans: SortedSet<(u64, u64)>,
+    /// The bytes in blocks.
+    pub(in crate::heap) blocks: u64,
+    /// The bytes in no block: free memory, and bytes lost to rounding.
+    pub(in crate::heap) idle: u64,
+}

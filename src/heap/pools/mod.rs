@@ -1,0 +1,22 @@
+//! Pools: which free memory a request may take, by its stream and by the private pool that it is made for.
+//!
+//! Owns: the pools of every stream, their epochs, and the private pools with their uses and routes.
+//!
+//! | file | owns |
+//! |---|---|
+//! | pool | one pool, and the table of all |
+//! | stream_pools | how a stream gets its pools, and what happens to them when it ends |
+//! | owners | the owners of pools: every stream, or a private pool |
+//! | private, private_pools, route | private pools, and the choice of requests for them |
+//! | segment_source, own_segments | private pools with segments of their own |
+//! | checkpoint | blocks of a private pool at the addresses that they had |
+
+pub(super) mod checkpoint;
+pub(super) mod own_segments;
+pub(super) mod owners;
+pub(super) mod pool;
+pub(super) mod private;
+pub(super) mod private_pools;
+pub(super) mod route;
+pub(super) mod segment_source;
+pub(super) mod stream_pools;

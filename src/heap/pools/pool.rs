@@ -1,0 +1,113 @@
+//! A pool: the free blocks that requests of one stream and one class may take.
+//!
+//! Owns: [`Pool`], and the table of all pools. A pool does not know what its blocks are used for.
+
+use crate::fallible::Grown;
+use crate::heap::GRANULE;
+use crate::heap::blocks::free_index::FreeIndex;
+use crate::heap::sorted::SortedSet;
+use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+use std::ops::{Index, IndexMut};
+
+/// The free blocks that requests of one stream and one class may take.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) stream: StreamId,
+    /// Whether the pool is part of a private pool, or is vacant.
+    pub(crate) private: bool,
+    /// Whether the pool is part of a private pool with chunks of its own.
+    pub(crate) apart: bool,
+    pub(crate) class: Class,
+    pub(crate) free: FreeIndex,
+    /// Unmapped blocks by address.
+    pub(crate) unmapped: SortedSet<(u64, BlockId)>,
+    /// The open epoch of the pool's stream. `freed_at` of free blocks at home is such an epoch.
+    pub(crate) epoch: u64,
+    /// Whether anything was freed in the open epoch.
+    pub(crate) freed_in_epoch: bool,
+    /// Bytes that the program freed on the pool's stream since an epoch was last ended for its length.
+    pub(crate) freed_bytes: u64,
+    /// The first epoch that the GPU has not passed yet.
+    pub(crate) passed: u64,
+    /// For a private pool: whether some of its free memory was used outside of the present capture, so that only this
+    /// stream may take it.
+    pub(crate) in_stream_order: bool,
+    /// Whether memory of the pair was freed while another stream was the current one, without an event on that stream:
+    /// until the CPU has waited for the device, only the pool's stream may take the memory.
+    pub(crate) used_by_others: bool,
+    /// Whether the pool's stream has ended and all work of the stream is done.
+    pub(crate) ended: bool,
+    /// A number that tells the stream from other streams with the same handle, if the driver gives one.
+    pub(crate) number: Option<u64>,
+}
+
+impl Pool {
+    pub(in crate::heap) fn new(stream: StreamId, private: bool, class: Class) -> Grown<Self> {
+        Ok(Self {
+            stream,
+            private,
+            apart: false,
+            class,
+            // Of small memory, only whole slabs serve views.
+            free: FreeIndex::new(if class == Class::Small { GRANULE } else { 0 })?,
+            unmapped: SortedSet::default(),
+            epoch: 1,
+            freed_in_epoch: false,
+            freed_bytes: 0,
+            passed: 0,
+            in_stream_order: false,
+            used_by_others: false,
+            ended: false,
+            number: None,
+        })
+    }
+}
+
+/// Every pool, in pairs of a large one and a small one.
+#[derive(Debug, Default)]
+pub(in crate::heap) struct Pools(Vec<Pool>);
+
+impl Pools {
+    /// Returns the number of pools.
+    pub(in crate::heap) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Makes room for one more pair.
+    pub(super) fn reserve_pair(&mut self) -> Grown<()> {
+        self.0.try_reserve(2)
+    }
+
+    /// Adds a pair, for which there is room. Returns its large pool.
+    pub(super) fn push_pair(&mut self, pair: [Pool; 2]) -> PoolIndex {
+        let large = PoolIndex::of_slot(self.0.len());
+        self.0.extend(pair);
+        large
+    }
+
+    /// Returns every pool with its index.
+    pub(in crate::heap) fn iter(&self) -> impl DoubleEndedIterator<Item = (PoolIndex, &Pool)> {
+        self.0.iter().enumerate().map(|(slot, pool)| (PoolIndex::of_slot(slot), pool))
+    }
+
+    /// Returns the large pool of each pair.
+    pub(in crate::heap) fn large(&self) -> impl DoubleEndedIterator<Item = PoolIndex> + use<> {
+        PoolIndex::large_of(self.0.len())
+    }
+}
+
+impl Index<PoolIndex> for Pools {
+    type Output = Pool;
+
+    #[inline]
+    fn index(&self, pool: PoolIndex) -> &Pool {
+        &self.0[pool.slot()]
+    }
+}
+
+impl IndexMut<PoolIndex> for Pools {
+    #[inline]
+    fn index_mut(&mut self, pool: PoolIndex) -> &mut Pool {
+        &mut self.0[pool.slot()]
+    }
+}

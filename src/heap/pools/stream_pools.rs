@@ -1,0 +1,244 @@
+//! The pools of each stream.
+//!
+//! Owns: how a stream gets its pools, and their epochs. A program may create streams without end, so a stream that
+//! holds nothing leaves its pools to others. Pools of a stream that has ended stay until the program names its handle
+//! again; until then the handle is never passed to the driver.
+
+use super::pool::Pool;
+use crate::error::Result;
+use crate::fallible::{filled, try_insert};
+use crate::heap::blocks::block::{Freeing, State};
+use crate::heap::tables::{FEW_STREAMS, Heap};
+use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+use crate::span::Span;
+
+impl Heap {
+    /// Returns the large pools of streams: all but those of idle memory and of private pools.
+    pub(crate) fn stream_pools(&self) -> impl Iterator<Item = PoolIndex> + '_ {
+        self.pairs().filter(|pool| self.is_of_stream(*pool))
+    }
+
+    /// Returns the large pool of every pair: of streams, of idle memory, of private pools, and vacant ones. The
+    /// iterator does not borrow the heap.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = PoolIndex> + use<> {
+        self.pools.large()
+    }
+
+    /// Returns the large pools of the streams that make requests: the default stream's pool only after its first miss,
+    /// and no pools of streams that have ended.
+    pub(crate) fn asking_pools(&self) -> impl Iterator<Item = PoolIndex> + '_ {
+        let asks = |pool: &PoolIndex| *pool != PoolIndex::DEFAULT || self.default_stream_asks;
+        self.stream_pools().filter(move |pool| asks(pool) && !self.pools[*pool].ended)
+    }
+
+    /// Notes a miss of a pool.
+    pub(crate) fn note_miss(&mut self, pool: PoolIndex) {
+        self.default_stream_asks |= pool.large() == PoolIndex::DEFAULT;
+    }
+
+    /// Returns whether any stream was named besides the default stream. Other handles of the default stream count.
+    #[inline]
+    pub(crate) fn knows_streams(&self) -> bool {
+        self.pool_of.len() > 1
+    }
+
+    /// Returns whether a pool belongs to a stream.
+    pub(crate) fn is_of_stream(&self, pool: PoolIndex) -> bool {
+        pool.large() != self.idle && !self.is_private(pool)
+    }
+
+    /// Returns the pool that serves rounded `size` bytes on `stream`, or `None` for a stream that is not registered.
+    #[inline]
+    pub(crate) fn pool_for(&mut self, stream: StreamId, size: u64) -> Option<(PoolIndex, Class)> {
+        let class = self.rules.layout.class_of(size);
+        if self.last_pool.0 != stream {
+            self.last_pool = (stream, self.known_pool(stream)?);
+        }
+        Some((self.last_pool.1.of(class), class))
+    }
+
+    /// Returns the large pool of a stream that is registered and has not ended.
+    fn known_pool(&self, stream: StreamId) -> Option<PoolIndex> {
+        self.pool_of.get(&stream).copied().filter(|pool| !self.pools[*pool].ended)
+    }
+
+    /// Registers a stream, whose handle may be that of a stream that has ended.
+    pub(crate) fn register_stream(&mut self, stream: StreamId, number: Option<u64>) -> Result<()> {
+        let large = self.stream_pool(stream)?;
+        let pool = &mut self.pools[large];
+        (pool.ended, pool.number) = (false, number);
+        Ok(())
+    }
+
+    /// Notes that the stream is borrowed: its owner may destroy it without telling the allocator.
+    pub(crate) fn set_borrowed(&mut self, stream: StreamId) -> Result<()> {
+        self.borrowed.try_reserve(1)?;
+        self.borrowed.insert(stream);
+        Ok(())
+    }
+
+    /// Returns whether the stream is borrowed: its owner may destroy it without telling the allocator.
+    pub(crate) fn is_borrowed(&self, stream: StreamId) -> bool {
+        self.borrowed.contains(&stream)
+    }
+
+    /// Returns whether any stream is borrowed.
+    #[inline]
+    pub(crate) fn has_borrowed(&self) -> bool {
+        !self.borrowed.is_empty()
+    }
+
+    /// Registers another handle of the default stream, whose pools never pass to another stream.
+    pub(crate) fn alias_default(&mut self, alias: StreamId) -> Result<()> {
+        try_insert(&mut self.pool_of, alias, PoolIndex::DEFAULT)?;
+        Ok(())
+    }
+
+    /// Returns the large pools of this handle, those of private pools included.
+    pub(crate) fn pools_of(&self, stream: StreamId) -> impl Iterator<Item = PoolIndex> + '_ {
+        let private = self.private_pairs.iter().filter(move |pair| pair.stream == stream).map(|pair| pair.large);
+        self.pool_of.get(&stream).copied().into_iter().chain(private)
+    }
+
+    /// Returns whether a live block belongs to no stream, because its own has ended. A new stream with the same handle may have the
+    /// pool by now.
+    #[inline]
+    pub(crate) fn has_no_stream(&self, id: BlockId) -> bool {
+        let block = &self.blocks[id];
+        // The bitwise or makes one branch, since frees under a stream run this code.
+        self.pools[block.pool.large()].ended | (block.freeing == Freeing::OfNoStream)
+    }
+
+    /// Notes that memory of a large pool is freed while another stream is the current one, without an event on that
+    /// stream.
+    pub(crate) fn set_used_by_others(&mut self, large: PoolIndex) {
+        self.pools[large].used_by_others = true;
+        let owner = self.owner_of(large);
+        self.private.set_used_by_others(owner);
+    }
+
+    /// Notes that the stream has ended and all its work is done. Walks all blocks, since the stream's live blocks
+    /// belong to no stream from then on.
+    pub(crate) fn end_stream(&mut self, stream: StreamId) {
+        self.borrowed.remove(&stream);
+        let private = self.private_pairs.iter().filter(|pair| pair.stream == stream).map(|pair| pair.large);
+        for large in self.pool_of.get(&stream).copied().into_iter().chain(private) {
+            let pool = &mut self.pools[large];
+            (pool.ended, pool.number, pool.in_stream_order, pool.used_by_others) = (true, None, false, false);
+        }
+        let left = self.blocks.iter_mut().filter(|block| block.state == State::Allocated);
+        for block in left.filter(|block| self.pools[block.pool.large()].ended) {
+            block.freeing = Freeing::OfNoStream;
+        }
+        if self.last_pool.0 == stream {
+            self.last_pool = (StreamId::DEFAULT, PoolIndex::DEFAULT);
+        }
+    }
+
+    /// Notes that the handle of a pool's stream belongs to another stream.
+    pub(crate) fn renumber_stream(&mut self, large: PoolIndex, number: Option<u64>) {
+        self.pools[large].number = number;
+    }
+
+    /// Counts bytes that the program freed on the stream of a pool. Returns the count since the last reset.
+    #[inline]
+    pub(crate) fn count_freed(&mut self, pool: PoolIndex, size: u64) -> u64 {
+        let freed = &mut self.pools[pool.large()].freed_bytes;
+        *freed += size;
+        *freed
+    }
+
+    /// Resets the count of bytes freed on a stream.
+    pub(crate) fn reset_freed(&mut self, large: PoolIndex) {
+        self.pools[large].freed_bytes = 0;
+    }
+
+    /// Ends the open epoch of a stream, and begins the next.
+    pub(crate) fn end_epoch(&mut self, large: PoolIndex) {
+        let pool = &mut self.pools[large];
+        pool.epoch += 1;
+        pool.freed_in_epoch = false;
+    }
+
+    /// Notes that the GPU has passed all epochs of a stream before this one.
+    pub(crate) fn set_passed(&mut self, large: PoolIndex, epoch: u64) {
+        self.pools[large].passed = epoch;
+    }
+
+    /// Returns the large pool of a stream, and adds one if it has none.
+    pub(super) fn stream_pool(&mut self, stream: StreamId) -> Result<PoolIndex> {
+        match self.pool_of.get(&stream) {
+            Some(pool) => Ok(*pool),
+            None => self.add_pools(stream),
+        }
+    }
+
+    pub(in crate::heap) fn add_pools(&mut self, stream: StreamId) -> Result<PoolIndex> {
+        self.pool_of.try_reserve(1)?;
+        if self.vacant_pools.is_empty() && self.pools.len() >= self.vacate_from {
+            self.vacate_pools()?;
+            // The limit doubles, so that the time for the walk is constant for each stream.
+            self.vacate_from = (2 * (self.pools.len() - 2 * self.vacant_pools.len())).max(2 * FEW_STREAMS);
+        }
+        let first = self.add_pair(stream, false)?;
+        self.pool_of.insert(stream, first);
+        Ok(first)
+    }
+
+    pub(super) fn add_pair(&mut self, stream: StreamId, private: bool) -> Result<PoolIndex> {
+        let [large, small] = Class::ALL.map(|class| Pool::new(stream, private, class));
+        let pair = [large?, small?];
+        let Some(large) = self.vacant_pools.pop() else {
+            self.pools.reserve_pair()?;
+            // Room for every pair, so that none needs memory to become vacant.
+            self.vacant_pools.try_reserve(self.pools.len() / 2 + 1)?;
+            return Ok(self.pools.push_pair(pair));
+        };
+        self.note_pool_was(large);
+        for (index, pool) in [large, large.small()].into_iter().zip(pair) {
+            // Epoch numbers continue, because events of the former stream may still be queried.
+            let slot = &mut self.pools[index];
+            *slot = Pool { epoch: slot.epoch, passed: slot.passed, ..pool };
+        }
+        Ok(large)
+    }
+
+    /// Vacates the pools of streams that have neither memory nor a view that they may still use. The default stream
+    /// keeps its pools, and so does the stream that was looked up last, which is cached.
+    fn vacate_pools(&mut self) -> Result<()> {
+        let mut kept = filled(false, self.pools.len() / 2)?;
+        let mut keep = |pool: PoolIndex| kept[pool.stream()] = true;
+        keep(PoolIndex::DEFAULT);
+        keep(self.last_pool.1);
+        self.blocks.iter().for_each(|(_, block)| keep(block.pool));
+        for (_, view) in self.views.iter() {
+            let used = view.last_uses.iter().filter(|(pool, epoch)| *epoch >= self.pools[*pool].passed);
+            used.for_each(|(pool, _)| keep(*pool));
+        }
+        self.views.forget_uses(|pool| !kept[pool.stream()]);
+        for large in self.pairs() {
+            if self.is_of_stream(large) && !kept[large.stream()] {
+                self.pool_of.remove(&self.pools[large].stream);
+                [large, large.small()].into_iter().for_each(|pool| self.pools[pool].private = true);
+                self.vacant_pools.push(large);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a part of another pool's free block to a pool whose stream waits for it on the GPU. From then on, that
+    /// stream must pass the part before other streams may have it.
+    pub(crate) fn pass_on(&mut self, id: BlockId, part: Span, to: PoolIndex) -> Result<()> {
+        let id = if self.blocks[id].span() == part {
+            id
+        } else {
+            let id = self.carve(id, part)?;
+            self.insert_free(id);
+            id
+        };
+        self.pools[to].freed_in_epoch = true;
+        self.blocks[id].freed_at = self.pools[to].epoch;
+        self.hand_over(id, to);
+        Ok(())
+    }
+}
