@@ -29,7 +29,7 @@ impl Heap {
         }
         let streams = self.stream_pools().map(|pool| StreamMemory {
             stream: self.pools[pool].stream,
-            largest: self.largest_in(pool).max(self.largest_in(self.idle)),
+            largest: self.largest_in(pool).max(self.largest_in(self.pools.idle())),
             reachable: servable(pool),
         });
         let view_mappings = self.views.mappings() as u64;
@@ -59,7 +59,7 @@ impl Heap {
     }
 
     fn pool_memory(&self, index: PoolIndex, pool: &Pool, sharing: StreamSharing) -> Grown<PoolMemory> {
-        let is_idle = index.large() == self.idle;
+        let is_idle = index.large() == self.pools.idle();
         // Free memory is not stranded if no other stream makes requests.
         let wanted = self.is_private(index) || self.asking_pools().any(|other| other != index.large());
         let small = index.is_small();
@@ -88,7 +88,7 @@ impl Heap {
 
     /// Returns the owner of a pool's free memory: a stream, a private pool, or everyone.
     pub(crate) fn memory_owner(&self, pool: PoolIndex) -> Owner {
-        if pool.large() == self.idle {
+        if pool.large() == self.pools.idle() {
             Owner::Everyone
         } else if self.is_private(pool) {
             Owner::Pool(self.owner_of(pool))

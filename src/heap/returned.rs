@@ -28,7 +28,7 @@ impl Heap {
             stream.freed_in_epoch = true;
             stream.epoch
         } else {
-            self.searches[pool.class() as usize]
+            self.pools.clock(pool.class())
         };
         self.insert_free(id);
     }
@@ -40,7 +40,7 @@ impl Heap {
             return;
         }
         for beside in [prev, next] {
-            let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.idle;
+            let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.pools.idle();
             // A private pool does not take memory beyond its requests, because it keeps all memory that it gets.
             if idle && !self.is_private(pool) {
                 self.hand_over(beside, pool);

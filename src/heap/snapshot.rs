@@ -26,7 +26,7 @@ impl Heap {
         // The viewer joins mapped ranges of one stream only. Memory at home moves between streams all the time, and
         // does so even with live blocks when a private pool ends.
         let is_shared = kind == Kind::Home && self.rules.home_is_shared;
-        let stream = if is_shared || pool.large() == self.idle { StreamId::DEFAULT } else { of.stream };
+        let stream = if is_shared || pool.large() == self.pools.idle() { StreamId::DEFAULT } else { of.stream };
         let owner = self.owner_of(pool);
         let serves = if owner == PoolId::NONE { StreamId::DEFAULT } else { of.stream };
         Shown { class: of.class, stream, pool: owner, serves }

@@ -15,16 +15,14 @@ use super::host_bytes::map_bytes;
 use super::journal::counters::Counters;
 use super::journal::flight::FlightRecorder;
 use super::journal::observers::Observers;
-use super::pools::pool::{Pool, Pools};
+use super::pools::pool::Pool;
 use super::pools::private_pools::PrivatePools;
+use super::pools::table::Pools;
 use crate::error::Result;
 use crate::fallible::Grown;
-use crate::ids::{BlockId, Class, PoolId, PoolIndex, SegmentId, StreamId};
+use crate::ids::{BlockId, Class, PoolIndex, SegmentId};
 use crate::span::Span;
-use rustc_hash::{FxHashMap, FxHashSet};
-
-/// Up to this many streams, pools are never vacated. The pools of one stream take 10 KB.
-pub(super) const FEW_STREAMS: usize = 16;
+use rustc_hash::FxHashMap;
 
 /// Settings that do not change while a heap lives.
 #[derive(Clone, Copy, Debug)]
@@ -43,14 +41,6 @@ pub(crate) struct HeapRules {
     pub(crate) ages: bool,
 }
 
-/// The pair of pools that serves one stream of a private pool.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PrivatePair {
-    pub(super) owner: PoolId,
-    pub(super) stream: StreamId,
-    pub(super) large: PoolIndex,
-}
-
 /// All memory that an allocator holds.
 pub(crate) struct Heap {
     pub(super) rules: HeapRules,
@@ -62,36 +52,15 @@ pub(crate) struct Heap {
     pub(super) counters: Counters,
     pub(super) observers: Observers,
     pub(super) flight: FlightRecorder,
-    /// How often the pools of a class were searched, for any stream: the clock for the age of free blocks.
-    pub(super) searches: [u64; 2],
     /// Live allocations by address.
     pub(super) addresses: FxHashMap<u64, BlockId>,
     /// The first of a list, linked through `right`, of live allocations that are not in `addresses`, because the host
     /// had no memory to put them back there. Almost always the list is empty.
     pub(super) unlisted: BlockId,
-    /// The large pool of each stream.
-    pub(super) pool_of: FxHashMap<StreamId, PoolIndex>,
-    /// The stream that was looked up last and its large pool: most programs use one stream.
-    pub(super) last_pool: (StreamId, PoolIndex),
-    /// Whether any request of the default stream, which always has pools, has missed.
-    pub(super) default_stream_asks: bool,
-    /// Borrowed streams: their owners may destroy them without telling the allocator, so a stream's handle is passed to
-    /// the driver only within a call of the program that names the stream.
-    pub(super) borrowed: FxHashSet<StreamId>,
     /// Home, for a strategy that has one.
     pub(super) home: Option<ChunkMap>,
     /// The views over chunks at home.
     pub(super) views: Views,
-    /// The large pool of idle ranges, which every stream has passed and may take.
-    pub(super) idle: PoolIndex,
-    /// The private pools, with their uses and routes.
-    pub(super) private: PrivatePools,
-    /// The pairs of private pools. Of several pairs of one stream, the last one serves it.
-    pub(super) private_pairs: Vec<PrivatePair>,
-    /// Large pools of vacant pairs.
-    pub(super) vacant_pools: Vec<PoolIndex>,
-    /// With this many pools, pools are vacated before a pair is added.
-    pub(super) vacate_from: usize,
     /// Guarded blocks that were freed, and whose memory is to be unmapped.
     pub(super) retired: Vec<BlockId>,
     /// Bytes held that are part of no block, because a failed growth could not be undone yet. By [`Class`].
@@ -148,7 +117,7 @@ impl Heap {
 
     /// Returns the large pool of memory that every stream has passed.
     pub(crate) fn idle(&self) -> PoolIndex {
-        self.idle
+        self.pools.idle()
     }
 
     /// Returns home, or `None` before the first chunk.
@@ -170,11 +139,11 @@ impl Heap {
     }
 
     pub(crate) fn private(&self) -> &PrivatePools {
-        &self.private
+        self.pools.private()
     }
 
     pub(crate) fn private_mut(&mut self) -> &mut PrivatePools {
-        &mut self.private
+        self.pools.private_mut()
     }
 
     pub(crate) fn segment(&self, id: SegmentId) -> Option<&Segment> {
@@ -215,14 +184,14 @@ impl Heap {
     /// lies.
     pub(crate) fn fingerprint(&self, pool: PoolIndex) -> Fingerprint {
         let chunks = self.home.as_ref().map(ChunkMap::fingerprint).unwrap_or_default();
-        [pool, pool.small(), self.idle, self.idle.small()]
+        [pool, pool.small(), self.pools.idle(), self.pools.idle().small()]
             .into_iter()
             .fold(chunks.with(pool.slot() as u64), |all, pool| all.and(self.pools[pool].free.fingerprint()))
     }
 
     /// Returns how often the pools of a class were searched so far.
     pub(crate) fn clock(&self, class: Class) -> u64 {
-        self.searches[class as usize]
+        self.pools.clock(class)
     }
 
     /// Returns the block at home that covers an address, or [`BlockId::NONE`].

@@ -10,11 +10,11 @@ impl Heap {
     /// Takes the block that serves the request best out of the free index. Returns [`BlockId::NONE`] if there is none.
     pub(crate) fn fit(&mut self, request: &Request, rules: &FitRules) -> BlockId {
         if rules.count_ages {
-            self.searches[request.class as usize] += 1;
+            self.pools.count_search(request.class);
         }
         let mut found = self.fit_in(request.pool, request, rules);
         if found.is_none() && rules.takes_idle && request.class == Class::Large {
-            found = self.fit_in(self.idle, request, rules);
+            found = self.fit_in(self.pools.idle(), request, rules);
         }
         if rules.placement == Placement::Front || found.is_none() {
             return found;

@@ -2,15 +2,16 @@
 
 use super::found::{Checked, Found};
 use crate::heap::blocks::block::{Kind, State};
-use crate::heap::tables::{Heap, PrivatePair};
+use crate::heap::pools::table::PrivatePair;
+use crate::heap::tables::Heap;
 
 impl Heap {
     /// Each pair of a private pool belongs to that pool and one stream.
     pub(super) fn pairs_of_private_pools_are_their_own(&self) -> Checked {
-        for PrivatePair { owner, stream, large } in &self.private_pairs {
+        for PrivatePair { owner, stream, large } in self.pools.pairs() {
             let pool = &self.pools[*large];
             let own = pool.private && pool.stream == *stream && self.owner_of(*large) == *owner;
-            if !own || self.private.get(*owner).is_none() {
+            if !own || self.pools.private().get(*owner).is_none() {
                 return Err(format!("a pair of private pool {owner} is not its own: {large:?}"));
             }
         }
@@ -19,7 +20,7 @@ impl Heap {
 
     /// No block belongs to a vacant pool.
     pub(super) fn vacant_pools_are_empty(&self) -> Checked {
-        for large in &self.vacant_pools {
+        for large in self.pools.vacant() {
             if self.blocks.iter().any(|(_, block)| block.pool.large() == *large) {
                 return Err(format!("a block is part of vacant pool {large:?}"));
             }
@@ -37,7 +38,7 @@ impl Heap {
             if live && block.kind == Kind::View && !pinned() {
                 return Err(format!("the view of {id:?} {block:?} is not pinned"));
             }
-            if self.private.segments(owner).is_some() && block.kind != Kind::Malloc {
+            if self.pools.private().segments(owner).is_some() && block.kind != Kind::Malloc {
                 return Err(format!("{id:?} {block:?} of private pool {owner} is in no segment of its own"));
             }
             if block.state == State::Allocated && !block.has_uses() {
@@ -55,7 +56,7 @@ impl Heap {
                 bytes[class as usize] += size;
             }
             let owners = self.blocks_over(chunk.span()).map(|id| self.owner_of(self.blocks[id].pool));
-            if let Some(owner) = owners.into_iter().find(|owner| self.private.asleep(*owner).is_none()) {
+            if let Some(owner) = owners.into_iter().find(|owner| self.pools.private().asleep(*owner).is_none()) {
                 return Err(format!("chunk {id:?} sleeps, and a part of it belongs to {owner}, which does not"));
             }
         }
@@ -70,7 +71,8 @@ impl Heap {
 
     /// A view is pinned only by private pools that exist.
     pub(super) fn pins_are_of_private_pools(&self) -> Checked {
-        let stray = self.views.iter().flat_map(|(_, view)| &view.pins).find(|pin| self.private.get(**pin).is_none());
+        let stray =
+            self.views.iter().flat_map(|(_, view)| &view.pins).find(|pin| self.pools.private().get(**pin).is_none());
         stray.map_or(Ok(()), |pin| Err(format!("a view is pinned by private pool {pin}, which is no more")))
     }
 }

@@ -186,14 +186,14 @@ const OF_PRIVATE_POOLS: &[Break] = &[
     (
         "a pair as if it were public",
         |h| {
-            let large = h.private_pairs[0].large;
+            let large = h.pools.pairs()[0].large;
             h.pools[large].private = false
         },
         "is not its own",
     ),
-    ("a pair of another stream", |h| h.private_pairs[0].stream = StreamId(1234), "is not its own"),
-    ("a pair of nobody", |h| h.private_pairs[0].owner = NOBODY, "is not its own"),
-    ("a vacant pool with blocks", |h| h.vacant_pools.push(PoolIndex::DEFAULT), "part of vacant pool"),
+    ("a pair of another stream", |h| h.pools.pair_mut().stream = StreamId(1234), "is not its own"),
+    ("a pair of nobody", |h| h.pools.pair_mut().owner = NOBODY, "is not its own"),
+    ("a vacant pool with blocks", |h| h.pools.vacate(PoolIndex::DEFAULT), "part of vacant pool"),
     ("a view without its pin", |h| h.views.unpin(STITCHED), "is not pinned"),
     (
         "a pin of nobody",

@@ -117,7 +117,7 @@ impl Heap {
 
     /// Returns whether a graph that was captured with the block's private pool may still be launched.
     fn may_be_launched(&self, id: BlockId) -> bool {
-        self.private.get(self.owner_of(self.blocks[id].pool)).is_some_and(|pool| pool.captured)
+        self.pools.private().get(self.owner_of(self.blocks[id].pool)).is_some_and(|pool| pool.captured)
     }
 
     /// Takes a freed guarded block that a private pool has kept, for the block of a checkpoint that lay there.

@@ -29,7 +29,7 @@ impl Heap {
     /// Returns the physical memory of a live block, with no more handles than the block touches.
     pub(crate) fn physical(&self, id: BlockId) -> Result<PhysicalSpan> {
         let block = &self.blocks[id];
-        self.private.must_be_awake(self.owner_of(block.pool))?;
+        self.pools.private().must_be_awake(self.owner_of(block.pool))?;
         let (start, end) = (block.address, block.end());
         match block.kind {
             Kind::Home => {

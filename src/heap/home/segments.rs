@@ -34,7 +34,7 @@ impl Heap {
 
     /// Makes room for home, with this many bytes of addresses. Returns its tables, and the slot for its block.
     pub(crate) fn reserve_home(&mut self, size: u64) -> Result<(ChunkMap, Slots)> {
-        Ok((ChunkMap::of_size(size)?, self.reserve_segment(self.idle)?))
+        Ok((ChunkMap::of_size(size)?, self.reserve_segment(self.pools.idle())?))
     }
 
     /// Makes room to map, or to unmap, this many parts of a block's segment. Returns the slots for the blocks: each
@@ -88,15 +88,16 @@ impl Heap {
 
     /// Adds the reservation of home, in which nothing is mapped.
     pub(crate) fn add_home(&mut self, span: Span, tables: ChunkMap, slots: &mut Slots) {
-        let id = self.add_segment(self.idle, span, Backing::Home, slots);
-        self.pools[self.idle].unmapped.insert((span.start, id));
+        let idle = self.pools.idle();
+        let id = self.add_segment(idle, span, Backing::Home, slots);
+        self.pools[idle].unmapped.insert((span.start, id));
         self.home = Some(tables.placed(span, self.blocks[id].segment, id));
     }
 
     /// Makes room for one more range of home. Returns the slot for its block.
     pub(crate) fn reserve_home_range(&mut self) -> Result<Slots> {
         self.home.as_mut().map_or(Ok(()), ChunkMap::reserve_range)?;
-        self.reserve_segment(self.idle)
+        self.reserve_segment(self.pools.idle())
     }
 
     /// Adds a range of home, in which nothing is mapped.
@@ -105,8 +106,9 @@ impl Heap {
     /// There is no home. Nothing has changed.
     pub(crate) fn add_home_range(&mut self, reserved: Span, tables: WiderTables, slots: &mut Slots) -> Result<()> {
         let span = self.home.as_ref().map(|home| home.apart(reserved)).ok_or(WITHOUT_HOME)?;
-        let id = self.add_segment(self.idle, span, Backing::Home, slots);
-        self.pools[self.idle].unmapped.insert((span.start, id));
+        let idle = self.pools.idle();
+        let id = self.add_segment(idle, span, Backing::Home, slots);
+        self.pools[idle].unmapped.insert((span.start, id));
         let range = HomeRange { reserved, segment: self.blocks[id].segment };
         if let Some(home) = &mut self.home {
             home.add_range(range, span.start, id, tables);

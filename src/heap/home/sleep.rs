@@ -150,7 +150,7 @@ impl Heap {
             }
         }
         self.counters.sleeps += 1;
-        self.private.set_asleep(owner, Some(saved));
+        self.pools.private_mut().set_asleep(owner, Some(saved));
     }
 
     /// Notes that the chunks of a private pool have memory again, by these handles.
@@ -163,7 +163,7 @@ impl Heap {
             }
         }
         self.counters.wakes += 1;
-        self.private.set_asleep(owner, None);
+        self.pools.private_mut().set_asleep(owner, None);
     }
 
     fn notify_sleep(&mut self, action: Action, chunk: &Chunk) {
@@ -190,13 +190,13 @@ impl Heap {
             sleeps: self.counters.sleeps,
             wakes: self.counters.wakes,
             asleep_bytes: self.asleep.iter().sum(),
-            page_locked_bytes: self.private.stock().bytes(),
+            page_locked_bytes: self.pools.private().stock().bytes(),
         }
     }
 
     /// Returns the bytes of chunks of a private pool that sleep.
     pub(crate) fn bytes_asleep(&self, owner: PoolId) -> u64 {
-        if self.private.asleep(owner).is_none() {
+        if self.pools.private().asleep(owner).is_none() {
             return 0;
         }
         let of_owner = |chunk: &Chunk| self.is_owned_by(self.blocks[self.covering(chunk.address)].pool, owner);
@@ -210,7 +210,7 @@ impl Heap {
     /// # Errors
     /// The host has no memory for a list. The pool still sleeps, with fewer chunks.
     pub(crate) fn forget_asleep(&mut self, owner: PoolId) -> Result<bool> {
-        if self.private.asleep(owner).is_none() {
+        if self.pools.private().asleep(owner).is_none() {
             return Ok(true);
         }
         let live = |block: &Block| matches!(block.state, State::Allocated | State::Pending | State::Piece);
@@ -240,7 +240,7 @@ impl Heap {
                 }
             }
         }
-        self.private.set_asleep(owner, None);
+        self.pools.private_mut().set_asleep(owner, None);
         Ok(true)
     }
 

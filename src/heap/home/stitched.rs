@@ -30,14 +30,15 @@ impl Heap {
             && (block.pool == pool
                 || (block.size == GRANULE && block.pool == pool.small())
                 || (self.takes_idle(pool)
-                    && (block.pool == self.idle || (block.size == GRANULE && block.pool == self.idle.small()))))
+                    && (block.pool == self.pools.idle()
+                        || (block.size == GRANULE && block.pool == self.pools.idle().small()))))
     }
 
     /// Returns whether a large pool may take the whole block: free memory of its own, or idle memory.
     #[inline]
     pub(crate) fn is_large_and_open(&self, id: BlockId, pool: PoolIndex) -> bool {
         let block = &self.blocks[id];
-        block.state == State::Free && (block.pool == pool || block.pool == self.idle)
+        block.state == State::Free && (block.pool == pool || block.pool == self.pools.idle())
     }
 
     /// Returns how many bytes from the chunk's start lie in blocks for which `open` holds.
@@ -242,7 +243,7 @@ impl Heap {
             if !self.is_open(free, pool) || part == 0 {
                 return Err(Error::Internal("a piece of a view is not free"));
             }
-            if self.blocks[free].pool == self.idle.small() && part < self.blocks[free].size {
+            if self.blocks[free].pool == self.pools.idle().small() && part < self.blocks[free].size {
                 // The whole idle slab moves, because a rest left behind could never merge with it again.
                 self.hand_over(free, pool.small());
             }
@@ -312,7 +313,7 @@ impl Heap {
             classes[pool.class() as usize] = true;
             let large = pool.large();
             // Memory with epoch 0 was never used.
-            let passed = large == self.idle || freed_at == 0 || freed_at < self.pools[large].passed;
+            let passed = large == self.pools.idle() || freed_at == 0 || freed_at < self.pools[large].passed;
             // Memory of a private pool stays where it is.
             if state != State::Free || !passed || self.is_private(pool) {
                 return None;
@@ -339,7 +340,9 @@ impl Heap {
     /// The host has no memory for a list of blocks. Memory that became idle before the error stays idle.
     pub(crate) fn make_passed_idle(&mut self, large: PoolIndex, epoch: u64) -> Result<()> {
         // Of small memory, only whole slabs become idle.
-        for (pool, idle, min_size) in [(large, self.idle, 0), (large.small(), self.idle.small(), GRANULE)] {
+        for (pool, idle, min_size) in
+            [(large, self.pools.idle(), 0), (large.small(), self.pools.idle().small(), GRANULE)]
+        {
             let mut passed = Vec::new();
             self.visit_free(pool, min_size, |id| {
                 let is_passed = self.blocks[id].kind == Kind::Home && self.blocks[id].freed_at < epoch;
@@ -359,7 +362,7 @@ impl Heap {
         let start = self.blocks[first].address;
         let mut id = first;
         loop {
-            if self.blocks[id].pool == self.idle {
+            if self.blocks[id].pool == self.pools.idle() {
                 let missing = size.saturating_sub(self.blocks[id].address - start);
                 let part = self.part_of(id, missing.next_multiple_of(MIN_BLOCK))?;
                 // Every stream has passed this memory.
@@ -382,7 +385,7 @@ impl Heap {
             let end = self.blocks[id].end().clamp(at, span.end());
             let part = self.carve(id, Span::between(at, end))?;
             self.insert_free(part);
-            self.hand_over(part, self.idle.of(pool.class()));
+            self.hand_over(part, self.pools.idle().of(pool.class()));
             at = end;
         }
         self.block_around(span).ok_or(Error::Internal("free memory is not of one kind"))

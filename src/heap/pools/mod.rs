@@ -4,7 +4,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | pool | one pool, and the table of all |
+//! | pool, table | one pool, and the table of all |
 //! | stream_pools | how a stream gets its pools, and what happens to them when it ends |
 //! | owners | the owners of pools: every stream, or a private pool |
 //! | private, private_pools, route | private pools, and the choice of requests for them |
@@ -20,3 +20,4 @@ pub(super) mod private_pools;
 pub(super) mod route;
 pub(super) mod segment_source;
 pub(super) mod stream_pools;
+pub(super) mod table;

@@ -28,7 +28,7 @@ impl Heap {
 
     /// Returns whether a private pool with segments of its own has ended, and can give memory back or be forgotten.
     pub(crate) fn is_reclaimable(&self, owner: PoolId) -> Result<bool> {
-        Ok(self.private.segments(owner).is_none()
+        Ok(self.pools.private.segments(owner).is_none()
             || self.holds_nothing(owner)
             || !self.whole_segments_of(owner)?.is_empty())
     }
@@ -38,10 +38,10 @@ impl Heap {
         if !self.holds_nothing(owner) {
             return;
         }
-        for pair in self.private_pairs.extract_if(.., |pair| pair.owner == owner) {
+        for pair in self.pools.pairs.extract_if(.., |pair| pair.owner == owner) {
             self.views.move_uses(pair.large, None);
-            self.vacant_pools.push(pair.large);
+            self.pools.vacant.push(pair.large);
         }
-        self.private.remove(owner);
+        self.pools.private.remove(owner);
     }
 }

@@ -1,23 +1,20 @@
 //! The owners of pools: every stream, or a private pool.
 
+use super::table::PrivatePair;
 use crate::error::Result;
 use crate::fallible::TryCollect;
-use crate::heap::tables::{Heap, PrivatePair};
+use crate::heap::tables::Heap;
 use crate::ids::{Class, PoolId, PoolIndex, StreamId};
 
 impl Heap {
     /// Returns whether a pool is part of a private pool, or vacant.
     pub(crate) fn is_private(&self, pool: PoolIndex) -> bool {
-        self.pools[pool].private
+        self.pools.is_private(pool)
     }
 
     /// Returns the private pool that a pool is part of; [`PoolId::NONE`] if the pool is public.
     pub(crate) fn owner_of(&self, pool: PoolIndex) -> PoolId {
-        if !self.is_private(pool) {
-            return PoolId::NONE;
-        }
-        let found = self.private_pairs.iter().find(|pair| pair.large == pool.large());
-        found.map_or(PoolId::NONE, |pair| pair.owner)
+        self.pools.owner_of(pool)
     }
 
     /// Returns the pools of a class whose memory serves everyone.
@@ -33,7 +30,7 @@ impl Heap {
 
     /// Returns the large pools of a private pool; of several for one stream, the last one serves it.
     pub(super) fn pairs_of(&self, owner: PoolId) -> impl Iterator<Item = PoolIndex> + '_ {
-        self.private_pairs.iter().filter(move |pair| pair.owner == owner).map(|pair| pair.large)
+        self.pools.pairs.iter().filter(move |pair| pair.owner == owner).map(|pair| pair.large)
     }
 
     /// Returns whether a pool is part of a private pool.
@@ -44,17 +41,17 @@ impl Heap {
     /// Returns the large pool of a private pool that served a stream last, if one did.
     pub(crate) fn private_pair(&self, owner: PoolId, stream: StreamId) -> Option<PoolIndex> {
         let of_stream = |pair: &&PrivatePair| pair.owner == owner && pair.stream == stream;
-        self.private_pairs.iter().rev().find(of_stream).map(|pair| pair.large)
+        self.pools.pairs.iter().rev().find(of_stream).map(|pair| pair.large)
     }
 
     /// Returns whether a pool is part of a private pool with segments of its own.
     pub(crate) fn is_segmented(&self, pool: PoolIndex) -> bool {
-        self.is_private(pool) && self.private.segments(self.owner_of(pool)).is_some()
+        self.is_private(pool) && self.pools.private.segments(self.owner_of(pool)).is_some()
     }
 
     /// Returns whether a pool is part of a private pool with a source of its own.
     pub(crate) fn has_source(&self, pool: PoolIndex) -> bool {
-        self.is_private(pool) && self.private.segments(self.owner_of(pool)).is_some_and(|own| own.have_source())
+        self.is_private(pool) && self.pools.private.segments(self.owner_of(pool)).is_some_and(|own| own.have_source())
     }
 
     /// Returns whether a private pool has pools of blocks, though maybe no blocks.
@@ -74,11 +71,11 @@ impl Heap {
 
     /// Returns whether a pool is part of a private pool that sleeps, so that its free blocks have no memory.
     pub(crate) fn is_asleep(&self, pool: PoolIndex) -> bool {
-        self.pools[pool].apart && self.private.asleep(self.owner_of(pool)).is_some()
+        self.pools[pool].apart && self.pools.private.asleep(self.owner_of(pool)).is_some()
     }
 
     /// Returns whether a released private pool sleeps.
     pub(crate) fn has_released_asleep(&self) -> bool {
-        self.private.sleeps_released()
+        self.pools.private.sleeps_released()
     }
 }

@@ -1,13 +1,12 @@
 //! A pool: the free blocks that requests of one stream and one class may take.
 //!
-//! Owns: [`Pool`], and the table of all pools. A pool does not know what its blocks are used for.
+//! Owns: [`Pool`]. A pool does not know what its blocks are used for.
 
 use crate::fallible::Grown;
 use crate::heap::GRANULE;
 use crate::heap::blocks::free_index::FreeIndex;
 use crate::heap::sorted::SortedSet;
-use crate::ids::{BlockId, Class, PoolIndex, StreamId};
-use std::ops::{Index, IndexMut};
+use crate::ids::{BlockId, Class, StreamId};
 
 /// The free blocks that requests of one stream and one class may take.
 #[derive(Debug)]
@@ -60,54 +59,5 @@ impl Pool {
             ended: false,
             number: None,
         })
-    }
-}
-
-/// Every pool, in pairs of a large one and a small one.
-#[derive(Debug, Default)]
-pub(in crate::heap) struct Pools(Vec<Pool>);
-
-impl Pools {
-    /// Returns the number of pools.
-    pub(in crate::heap) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Makes room for one more pair.
-    pub(super) fn reserve_pair(&mut self) -> Grown<()> {
-        self.0.try_reserve(2)
-    }
-
-    /// Adds a pair, for which there is room. Returns its large pool.
-    pub(super) fn push_pair(&mut self, pair: [Pool; 2]) -> PoolIndex {
-        let large = PoolIndex::of_slot(self.0.len());
-        self.0.extend(pair);
-        large
-    }
-
-    /// Returns every pool with its index.
-    pub(in crate::heap) fn iter(&self) -> impl DoubleEndedIterator<Item = (PoolIndex, &Pool)> {
-        self.0.iter().enumerate().map(|(slot, pool)| (PoolIndex::of_slot(slot), pool))
-    }
-
-    /// Returns the large pool of each pair.
-    pub(in crate::heap) fn large(&self) -> impl DoubleEndedIterator<Item = PoolIndex> + use<> {
-        PoolIndex::large_of(self.0.len())
-    }
-}
-
-impl Index<PoolIndex> for Pools {
-    type Output = Pool;
-
-    #[inline]
-    fn index(&self, pool: PoolIndex) -> &Pool {
-        &self.0[pool.slot()]
-    }
-}
-
-impl IndexMut<PoolIndex> for Pools {
-    #[inline]
-    fn index_mut(&mut self, pool: PoolIndex) -> &mut Pool {
-        &mut self.0[pool.slot()]
     }
 }

@@ -9,11 +9,12 @@
 //! pair holds such memory, the pair is set aside and a new one is begun; [`Heap::join_pairs`] joins them once the
 //! stream has passed.
 
+use super::table::PrivatePair;
 use crate::error::Result;
 use crate::fallible::TryCollect;
 use crate::heap::blocks::block::{Block, Freeing, Kind, State};
 use crate::heap::blocks::layout::Layout;
-use crate::heap::tables::{Heap, PrivatePair};
+use crate::heap::tables::Heap;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, StreamId};
 use crate::report::pool::PoolStats;
 
@@ -34,8 +35,8 @@ impl Heap {
         size: u64,
         captured: bool,
     ) -> Result<(PoolIndex, Class)> {
-        let class =
-            if self.private.segments(owner).is_some() { Layout::PYTORCH } else { self.rules.layout }.class_of(size);
+        let class = if self.pools.private.segments(owner).is_some() { Layout::PYTORCH } else { self.rules.layout }
+            .class_of(size);
         let large = match last.filter(|large| !(captured && self.pools[*large].in_stream_order)) {
             Some(large) => {
                 self.pools[large].ended = false;
@@ -43,10 +44,10 @@ impl Heap {
             }
             None => {
                 let number = last.and_then(|large| self.pools[large].number);
-                self.private_pairs.try_reserve(1)?;
+                self.pools.pairs.try_reserve(1)?;
                 let large = self.add_private_pair(owner, stream)?;
                 self.pools[large].number = number;
-                self.private_pairs.push(PrivatePair { owner, stream, large });
+                self.pools.pairs.push(PrivatePair { owner, stream, large });
                 large
             }
         };
@@ -61,7 +62,7 @@ impl Heap {
 
     /// Notes a block that a private pool has just handed out, in a capture or not.
     pub(crate) fn handed_out_privately(&mut self, id: BlockId, owner: PoolId, captured: bool) {
-        let capture = self.private.get(owner).map_or(0, |pool| pool.capture);
+        let capture = self.pools.private.get(owner).map_or(0, |pool| pool.capture);
         // Checkpoints are restored even after their stream has ended.
         let ended = self.pools[self.blocks[id].pool.large()].ended;
         let block = &mut self.blocks[id];
@@ -71,7 +72,7 @@ impl Heap {
             self.views.pin(block.view(), owner);
         }
         if captured {
-            self.private.set_captured(owner);
+            self.pools.private.set_captured(owner);
         }
     }
 
@@ -81,7 +82,7 @@ impl Heap {
     pub(crate) fn freed_privately(&mut self, id: BlockId) {
         let block = self.blocks[id];
         let large = block.pool.large();
-        let capture = self.private.get(self.owner_of(large)).map_or(0, |pool| pool.capture);
+        let capture = self.pools.private.get(self.owner_of(large)).map_or(0, |pool| pool.capture);
         let pool = &self.pools[large];
         // The work of a stream that has ended is done, so its memory has no stream order.
         if !pool.private || self.has_no_stream(id) || (block.capture != 0 && capture != 0) {
@@ -103,7 +104,7 @@ impl Heap {
     /// Adds a pair of pools for a private pool.
     fn add_private_pair(&mut self, owner: PoolId, stream: StreamId) -> Result<PoolIndex> {
         let large = self.add_pair(stream, true)?;
-        let apart = self.private.is_apart(owner);
+        let apart = self.pools.private.is_apart(owner);
         [large, large.small()].into_iter().for_each(|pool| self.pools[pool].apart = apart);
         Ok(large)
     }
@@ -111,20 +112,20 @@ impl Heap {
     /// Returns a pair for memory of the same stream that is free in stream order only; `None` if there is none, and the host
     /// has no memory for one.
     fn pair_beside(&mut self, large: PoolIndex) -> Option<PoolIndex> {
-        let at = self.private_pairs.iter().position(|pair| pair.large == large)?;
-        let PrivatePair { owner, stream, .. } = self.private_pairs[at];
+        let at = self.pools.pairs.iter().position(|pair| pair.large == large)?;
+        let PrivatePair { owner, stream, .. } = self.pools.pairs[at];
         let is_beside = |pair: &&PrivatePair| {
             pair.owner == owner && pair.stream == stream && self.pools[pair.large].in_stream_order
         };
-        if let Some(pair) = self.private_pairs[..at].iter().find(is_beside) {
+        if let Some(pair) = self.pools.pairs[..at].iter().find(is_beside) {
             return Some(pair.large);
         }
-        self.private_pairs.try_reserve(1).ok()?;
+        self.pools.pairs.try_reserve(1).ok()?;
         let aside = self.add_private_pair(owner, stream).ok()?;
         self.pools[aside].number = self.pools[large].number;
         self.pools[aside].in_stream_order = true;
         // The new pair goes before the pair that serves the stream, which is the stream's last.
-        self.private_pairs.insert(at, PrivatePair { owner, stream, large: aside });
+        self.pools.pairs.insert(at, PrivatePair { owner, stream, large: aside });
         Some(aside)
     }
 
@@ -142,7 +143,7 @@ impl Heap {
     /// Returns the streams of a private pool that have memory free in stream order only.
     pub(crate) fn streams_to_pass(&self, owner: PoolId) -> Result<Vec<StreamId>> {
         let open = |pair: &&PrivatePair| pair.owner == owner && self.pools[pair.large].in_stream_order;
-        let mut streams = self.private_pairs.iter().filter(open).map(|pair| pair.stream).try_to_vec()?;
+        let mut streams = self.pools.pairs.iter().filter(open).map(|pair| pair.stream).try_to_vec()?;
         streams.sort_unstable();
         streams.dedup();
         Ok(streams)
@@ -155,15 +156,15 @@ impl Heap {
     /// The host has no memory for a list of the pool's blocks. Pairs that were joined stay joined.
     pub(crate) fn join_pairs(&mut self, owner: PoolId, stream: StreamId) -> Result<()> {
         let of_stream = |pair: &&PrivatePair| pair.owner == owner && pair.stream == stream;
-        while let Some(newest) = self.private_pairs.iter().rfind(of_stream).map(|pair| pair.large) {
-            let oldest = self.private_pairs.iter().find(of_stream).map_or(newest, |pair| pair.large);
+        while let Some(newest) = self.pools.pairs.iter().rfind(of_stream).map(|pair| pair.large) {
+            let oldest = self.pools.pairs.iter().find(of_stream).map_or(newest, |pair| pair.large);
             if oldest == newest {
                 self.pools[newest].in_stream_order = false;
                 break;
             }
             let blocks = self.blocks_to_move(oldest, newest)?;
             self.move_pair(oldest, newest, blocks, false);
-            self.private_pairs.retain(|pair| pair.large != oldest);
+            self.pools.pairs.retain(|pair| pair.large != oldest);
         }
         Ok(())
     }
@@ -178,11 +179,11 @@ impl Heap {
         let is_over = |heap: &Self, pair: &PrivatePair| {
             pair.owner == owner && heap.pools[pair.large].ended && !serves(heap, pair)
         };
-        while let Some(pair) = self.private_pairs.iter().copied().find(|pair| is_over(self, pair)) {
+        while let Some(pair) = self.pools.pairs.iter().copied().find(|pair| is_over(self, pair)) {
             let Some(to) = self.private_pair(owner, pair.stream) else { return Ok(()) };
             let blocks = self.blocks_to_move(pair.large, to)?;
             self.move_pair(pair.large, to, blocks, true);
-            self.private_pairs.retain(|other| other.large != pair.large);
+            self.pools.pairs.retain(|other| other.large != pair.large);
         }
         Ok(())
     }
@@ -197,10 +198,10 @@ impl Heap {
         if !self.forget_asleep(owner)? {
             return Ok(());
         }
-        while let Some(at) = self.private_pairs.iter().position(|pair| pair.owner == owner) {
-            let PrivatePair { stream, large, .. } = self.private_pairs[at];
+        while let Some(at) = self.pools.pairs.iter().position(|pair| pair.owner == owner) {
+            let PrivatePair { stream, large, .. } = self.pools.pairs[at];
             let ended = self.pools[large].ended;
-            let known = self.pool_of.get(&stream).copied();
+            let known = self.pools.of_stream.get(&stream).copied();
             let to = self.stream_pool(stream)?;
             // Leftover memory does not revive a stream that has ended.
             let had_ended = known.is_none_or(|known| self.pools[known].ended);
@@ -211,11 +212,11 @@ impl Heap {
             }
             let blocks = self.blocks_to_move(large, to)?;
             // The pair is removed before its blocks move, so that observers are not told of the moves.
-            self.private_pairs.remove(at);
+            self.pools.pairs.remove(at);
             self.move_pair(large, to, blocks, passed || ended);
         }
         self.views.unpin(owner);
-        self.private.remove(owner);
+        self.pools.private.remove(owner);
         Ok(())
     }
 
@@ -275,12 +276,12 @@ impl Heap {
             self.pools[to].used_by_others |= self.pools[from].used_by_others;
         }
         self.pools[to].in_stream_order |= self.pools[from].in_stream_order;
-        self.vacant_pools.push(from);
+        self.pools.vacant.push(from);
     }
 
     /// Returns the statistics of a private pool. Walks all blocks.
     pub(crate) fn private_stats(&self, owner: PoolId) -> Result<PoolStats> {
-        let mut stats = self.private.stats(owner)?;
+        let mut stats = self.pools.private.stats(owner)?;
         for (_, block) in self.blocks.iter().filter(|(_, block)| self.is_owned_by(block.pool, owner)) {
             let stitched = block.kind == Kind::View;
             // The bytes of a stitched block are those of its pieces.

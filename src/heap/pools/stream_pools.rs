@@ -5,12 +5,16 @@
 //! again; until then the handle is never passed to the driver.
 
 use super::pool::Pool;
+use super::table::{FEW_STREAMS, Pools};
 use crate::error::Result;
 use crate::fallible::{filled, try_insert};
 use crate::heap::blocks::block::{Freeing, State};
-use crate::heap::tables::{FEW_STREAMS, Heap};
+use crate::heap::tables::Heap;
 use crate::ids::{BlockId, Class, PoolIndex, StreamId};
 use crate::span::Span;
+
+/// The stream id of idle memory, which belongs to no stream.
+const IDLE: StreamId = StreamId(u64::MAX);
 
 impl Heap {
     /// Returns the large pools of streams: all but those of idle memory and of private pools.
@@ -27,39 +31,39 @@ impl Heap {
     /// Returns the large pools of the streams that make requests: the default stream's pool only after its first miss,
     /// and no pools of streams that have ended.
     pub(crate) fn asking_pools(&self) -> impl Iterator<Item = PoolIndex> + '_ {
-        let asks = |pool: &PoolIndex| *pool != PoolIndex::DEFAULT || self.default_stream_asks;
+        let asks = |pool: &PoolIndex| *pool != PoolIndex::DEFAULT || self.pools.default_stream_asks;
         self.stream_pools().filter(move |pool| asks(pool) && !self.pools[*pool].ended)
     }
 
     /// Notes a miss of a pool.
     pub(crate) fn note_miss(&mut self, pool: PoolIndex) {
-        self.default_stream_asks |= pool.large() == PoolIndex::DEFAULT;
+        self.pools.default_stream_asks |= pool.large() == PoolIndex::DEFAULT;
     }
 
     /// Returns whether any stream was named besides the default stream. Other handles of the default stream count.
     #[inline]
     pub(crate) fn knows_streams(&self) -> bool {
-        self.pool_of.len() > 1
+        self.pools.of_stream.len() > 1
     }
 
     /// Returns whether a pool belongs to a stream.
     pub(crate) fn is_of_stream(&self, pool: PoolIndex) -> bool {
-        pool.large() != self.idle && !self.is_private(pool)
+        pool.large() != self.pools.idle && !self.is_private(pool)
     }
 
     /// Returns the pool that serves rounded `size` bytes on `stream`, or `None` for a stream that is not registered.
     #[inline]
     pub(crate) fn pool_for(&mut self, stream: StreamId, size: u64) -> Option<(PoolIndex, Class)> {
         let class = self.rules.layout.class_of(size);
-        if self.last_pool.0 != stream {
-            self.last_pool = (stream, self.known_pool(stream)?);
+        if self.pools.last.0 != stream {
+            self.pools.last = (stream, self.known_pool(stream)?);
         }
-        Some((self.last_pool.1.of(class), class))
+        Some((self.pools.last.1.of(class), class))
     }
 
     /// Returns the large pool of a stream that is registered and has not ended.
     fn known_pool(&self, stream: StreamId) -> Option<PoolIndex> {
-        self.pool_of.get(&stream).copied().filter(|pool| !self.pools[*pool].ended)
+        self.pools.of_stream.get(&stream).copied().filter(|pool| !self.pools[*pool].ended)
     }
 
     /// Registers a stream, whose handle may be that of a stream that has ended.
@@ -72,32 +76,32 @@ impl Heap {
 
     /// Notes that the stream is borrowed: its owner may destroy it without telling the allocator.
     pub(crate) fn set_borrowed(&mut self, stream: StreamId) -> Result<()> {
-        self.borrowed.try_reserve(1)?;
-        self.borrowed.insert(stream);
+        self.pools.borrowed.try_reserve(1)?;
+        self.pools.borrowed.insert(stream);
         Ok(())
     }
 
     /// Returns whether the stream is borrowed: its owner may destroy it without telling the allocator.
     pub(crate) fn is_borrowed(&self, stream: StreamId) -> bool {
-        self.borrowed.contains(&stream)
+        self.pools.borrowed.contains(&stream)
     }
 
     /// Returns whether any stream is borrowed.
     #[inline]
     pub(crate) fn has_borrowed(&self) -> bool {
-        !self.borrowed.is_empty()
+        !self.pools.borrowed.is_empty()
     }
 
     /// Registers another handle of the default stream, whose pools never pass to another stream.
     pub(crate) fn alias_default(&mut self, alias: StreamId) -> Result<()> {
-        try_insert(&mut self.pool_of, alias, PoolIndex::DEFAULT)?;
+        try_insert(&mut self.pools.of_stream, alias, PoolIndex::DEFAULT)?;
         Ok(())
     }
 
     /// Returns the large pools of this handle, those of private pools included.
     pub(crate) fn pools_of(&self, stream: StreamId) -> impl Iterator<Item = PoolIndex> + '_ {
-        let private = self.private_pairs.iter().filter(move |pair| pair.stream == stream).map(|pair| pair.large);
-        self.pool_of.get(&stream).copied().into_iter().chain(private)
+        let private = self.pools.pairs.iter().filter(move |pair| pair.stream == stream).map(|pair| pair.large);
+        self.pools.of_stream.get(&stream).copied().into_iter().chain(private)
     }
 
     /// Returns whether a live block belongs to no stream, because its own has ended. A new stream with the same handle may have the
@@ -114,24 +118,25 @@ impl Heap {
     pub(crate) fn set_used_by_others(&mut self, large: PoolIndex) {
         self.pools[large].used_by_others = true;
         let owner = self.owner_of(large);
-        self.private.set_used_by_others(owner);
+        self.pools.private.set_used_by_others(owner);
     }
 
     /// Notes that the stream has ended and all its work is done. Walks all blocks, since the stream's live blocks
     /// belong to no stream from then on.
     pub(crate) fn end_stream(&mut self, stream: StreamId) {
-        self.borrowed.remove(&stream);
-        let private = self.private_pairs.iter().filter(|pair| pair.stream == stream).map(|pair| pair.large);
-        for large in self.pool_of.get(&stream).copied().into_iter().chain(private) {
-            let pool = &mut self.pools[large];
+        self.pools.borrowed.remove(&stream);
+        let Pools { table, of_stream, pairs, .. } = &mut self.pools;
+        let private = pairs.iter().filter(|pair| pair.stream == stream).map(|pair| pair.large);
+        for large in of_stream.get(&stream).copied().into_iter().chain(private) {
+            let pool = &mut table[large.slot()];
             (pool.ended, pool.number, pool.in_stream_order, pool.used_by_others) = (true, None, false, false);
         }
         let left = self.blocks.iter_mut().filter(|block| block.state == State::Allocated);
         for block in left.filter(|block| self.pools[block.pool.large()].ended) {
             block.freeing = Freeing::OfNoStream;
         }
-        if self.last_pool.0 == stream {
-            self.last_pool = (StreamId::DEFAULT, PoolIndex::DEFAULT);
+        if self.pools.last.0 == stream {
+            self.pools.last = (StreamId::DEFAULT, PoolIndex::DEFAULT);
         }
     }
 
@@ -165,33 +170,42 @@ impl Heap {
         self.pools[large].passed = epoch;
     }
 
+    /// Adds the pools that every heap has: those of the default stream, and those of idle memory.
+    pub(in crate::heap) fn add_first_pools(&mut self) -> Result<()> {
+        self.add_pools(StreamId::DEFAULT)?;
+        self.pools.idle = self.add_pools(IDLE)?;
+        // `IDLE` is no stream of a program, so no request may find this pool.
+        self.pools.of_stream.remove(&IDLE);
+        Ok(())
+    }
+
     /// Returns the large pool of a stream, and adds one if it has none.
     pub(super) fn stream_pool(&mut self, stream: StreamId) -> Result<PoolIndex> {
-        match self.pool_of.get(&stream) {
+        match self.pools.of_stream.get(&stream) {
             Some(pool) => Ok(*pool),
             None => self.add_pools(stream),
         }
     }
 
     pub(in crate::heap) fn add_pools(&mut self, stream: StreamId) -> Result<PoolIndex> {
-        self.pool_of.try_reserve(1)?;
-        if self.vacant_pools.is_empty() && self.pools.len() >= self.vacate_from {
+        self.pools.of_stream.try_reserve(1)?;
+        if self.pools.vacant.is_empty() && self.pools.len() >= self.pools.vacate_from {
             self.vacate_pools()?;
             // The limit doubles, so that the time for the walk is constant for each stream.
-            self.vacate_from = (2 * (self.pools.len() - 2 * self.vacant_pools.len())).max(2 * FEW_STREAMS);
+            self.pools.vacate_from = (2 * (self.pools.len() - 2 * self.pools.vacant.len())).max(2 * FEW_STREAMS);
         }
         let first = self.add_pair(stream, false)?;
-        self.pool_of.insert(stream, first);
+        self.pools.of_stream.insert(stream, first);
         Ok(first)
     }
 
     pub(super) fn add_pair(&mut self, stream: StreamId, private: bool) -> Result<PoolIndex> {
         let [large, small] = Class::ALL.map(|class| Pool::new(stream, private, class));
         let pair = [large?, small?];
-        let Some(large) = self.vacant_pools.pop() else {
+        let Some(large) = self.pools.vacant.pop() else {
             self.pools.reserve_pair()?;
             // Room for every pair, so that none needs memory to become vacant.
-            self.vacant_pools.try_reserve(self.pools.len() / 2 + 1)?;
+            self.pools.vacant.try_reserve(self.pools.len() / 2 + 1)?;
             return Ok(self.pools.push_pair(pair));
         };
         self.note_pool_was(large);
@@ -209,7 +223,7 @@ impl Heap {
         let mut kept = filled(false, self.pools.len() / 2)?;
         let mut keep = |pool: PoolIndex| kept[pool.stream()] = true;
         keep(PoolIndex::DEFAULT);
-        keep(self.last_pool.1);
+        keep(self.pools.last.1);
         self.blocks.iter().for_each(|(_, block)| keep(block.pool));
         for (_, view) in self.views.iter() {
             let used = view.last_uses.iter().filter(|(pool, epoch)| *epoch >= self.pools[*pool].passed);
@@ -218,9 +232,10 @@ impl Heap {
         self.views.forget_uses(|pool| !kept[pool.stream()]);
         for large in self.pairs() {
             if self.is_of_stream(large) && !kept[large.stream()] {
-                self.pool_of.remove(&self.pools[large].stream);
+                let stream = self.pools[large].stream;
+                self.pools.of_stream.remove(&stream);
                 [large, large.small()].into_iter().for_each(|pool| self.pools[pool].private = true);
-                self.vacant_pools.push(large);
+                self.pools.vacant.push(large);
             }
         }
         Ok(())
