@@ -104,7 +104,7 @@ impl Core {
                 Err(Error::HostMemory) => None,
                 pending => pending.inspect_err(|_| self.heap.keep_live(id))?,
             };
-            self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
+            self.heap.journal_mut().stalled(self.driver.busy_ns().saturating_sub(before));
             if let Some(mut pending) = pending {
                 if self.config.paddle_stream_safe() {
                     self.timed(|_, context| {

@@ -21,7 +21,7 @@ impl Core {
                 continue;
             }
             self.timed(|_, context| {
-                context.heap_mut().counters_mut().num_sync_all_streams += 1;
+                context.heap_mut().journal_mut().synchronized();
                 match borrowed {
                     true => context.driver().synchronize()?,
                     false => context.allowed_in_captures(|| context.driver().stream_synchronize(stream))?,

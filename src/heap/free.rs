@@ -4,59 +4,38 @@
 
 use super::blocks::block::{Block, Freeing, Kind, State};
 use super::home::chunk_map::GRANULE;
-use super::journal::counters::Counter;
-use super::journal::flight::Entry;
+use super::notify::allocation_of;
 use super::tables::Heap;
 use crate::error::Result;
 use crate::ids::{BlockId, Class, PoolIndex};
-use crate::report::observer::Action;
 use crate::span::Span;
 
 impl Heap {
     /// Notes that the program frees an allocation that was taken out of the address table. The block is no longer
     /// allocated, but still active.
     pub(crate) fn free_requested(&mut self, id: BlockId) {
-        self.count_requested(id);
-        let Block { address, requested, pool, .. } = self.blocks[id];
-        self.notify(Action::FreeRequested, Span::new(address, requested), pool);
+        self.journal.free_requested(allocation_of(&self.blocks[id]), &self.pools);
     }
 
     /// Frees an allocation that was taken out of the address table, and with which every stream has finished.
     #[inline(always)]
     pub(crate) fn free_at_once(&mut self, id: BlockId) {
-        self.count_requested(id);
-        let Block { address, requested, pool, .. } = self.blocks[id];
-        self.tell(Entry::freed(address, requested, pool));
+        self.journal.freed(allocation_of(&self.blocks[id]), &self.pools);
         self.complete(id);
-    }
-
-    #[inline(always)]
-    fn count_requested(&mut self, id: BlockId) {
-        let Block { size, pool, .. } = self.blocks[id];
-        let class = pool.class();
-        self.counters.allocation.sub(class, 1);
-        self.counters.allocated_bytes.sub(class, size);
-        if size >= self.rules.oversize_from {
-            self.counters.oversize_allocations.sub(Class::Large, 1);
-        }
     }
 
     /// Frees a block that every stream has finished with: it merges with its free neighbours and can be handed out
     /// again.
     pub(crate) fn free_completed(&mut self, id: BlockId) {
         self.passed_spilled(id);
-        let Block { address, requested, pool, .. } = self.blocks[id];
-        self.notify(Action::FreeCompleted, Span::new(address, requested), pool);
+        self.journal.free_completed(allocation_of(&self.blocks[id]), &self.pools);
         self.complete(id);
     }
 
     #[inline(never)]
     fn complete(&mut self, id: BlockId) {
-        let Block { size, requested, pool, kind, .. } = self.blocks[id];
+        let Block { pool, kind, .. } = self.blocks[id];
         let class = pool.class();
-        self.counters.active.sub(class, 1);
-        self.counters.active_bytes.sub(class, size);
-        self.counters.requested_bytes.sub(class, requested);
         match kind {
             Kind::Malloc => {
                 let (id, merged, merged_bytes) = self.free_bytes(id);
@@ -67,8 +46,7 @@ impl Heap {
                     self.gives_back |= self.blocks[id].size >= self.rules.layout.gives_back_from;
                     (0, 0)
                 };
-                net(&mut self.counters.inactive_split, class, added, merged);
-                net(&mut self.counters.inactive_split_bytes, class, added_bytes, merged_bytes);
+                self.journal.inactive_split_merged(class, (added, added_bytes), (merged, merged_bytes));
             }
             Kind::Expandable => {
                 self.free_bytes(id);
@@ -123,8 +101,7 @@ impl Heap {
 
     /// Frees a pending block for a pool whose stream waits on the GPU for all work that uses the block.
     pub(crate) fn free_early(&mut self, id: BlockId, to: PoolIndex) {
-        let Block { address, requested, pool, .. } = self.blocks[id];
-        self.notify(Action::FreeCompleted, Span::new(address, requested), pool);
+        self.journal.free_completed(allocation_of(&self.blocks[id]), &self.pools);
         self.assign(id, to);
         self.complete(id);
     }
@@ -140,13 +117,5 @@ impl Heap {
     /// Notes that no more steps are left to free a block.
     pub(crate) fn clear_uses(&mut self, id: BlockId) {
         self.blocks[id].freeing = Freeing::AtOnce;
-    }
-}
-
-fn net(counter: &mut Counter, class: Class, added: u64, removed: u64) {
-    if added >= removed {
-        counter.add(class, added - removed);
-    } else {
-        counter.sub(class, removed - added);
     }
 }

@@ -2,12 +2,12 @@
 
 use super::blocks::block::{Block, Kind, State};
 use super::blocks::request::{FitRules, Request};
-use super::journal::flight::Entry;
+use super::journal::allocations::Allocation;
 use super::tables::Heap;
 use crate::config::Advice;
 use crate::error::{Error, Result};
 use crate::fallible::try_insert;
-use crate::ids::{BlockId, Class};
+use crate::ids::BlockId;
 use crate::span::Span;
 
 impl Heap {
@@ -47,14 +47,12 @@ impl Heap {
                 self.insert_freed(rest_id)
             }
             if counted && was_split {
-                self.counters.inactive_split_bytes.sub(class, taken);
+                self.journal.inactive_split_removed(class, 0, taken);
             } else if counted {
-                self.counters.inactive_split_bytes.add(class, rest);
-                self.counters.inactive_split.add(class, 1);
+                self.journal.inactive_split_added(class, 1, rest);
             }
         } else if was_split && counted {
-            self.counters.inactive_split_bytes.sub(class, size);
-            self.counters.inactive_split.sub(class, 1);
+            self.journal.inactive_split_removed(class, 1, size);
         }
         let before = block.pool;
         let block = &mut self.blocks[id];
@@ -62,21 +60,14 @@ impl Heap {
         block.pool = request.pool;
         block.requested = request.requested;
         if self.rules.ages {
-            (block.freed_at, block.advice) = (self.counters.operations(), Advice::Normal);
+            (block.freed_at, block.advice) = (self.journal.counters().operations(), Advice::Normal);
         }
         self.addresses.insert(address, id);
-        self.counters.allocation.add(class, 1);
-        self.counters.allocated_bytes.add(class, taken);
-        self.counters.active.add(class, 1);
-        self.counters.active_bytes.add(class, taken);
-        self.counters.requested_bytes.add(class, request.requested);
-        if taken >= self.rules.oversize_from {
-            self.counters.oversize_allocations.add(Class::Large, 1);
-        }
         if before != request.pool {
             self.notify_moved(id, before);
         }
-        self.tell(Entry::alloc(address, request.requested, request.pool));
+        let Request { requested, pool, .. } = *request;
+        self.journal.allocated(Allocation { address, requested, size: taken, pool }, &self.pools);
         Ok(address)
     }
 
@@ -97,8 +88,7 @@ impl Heap {
             // The block counted as inactive, and so did the neighbours that it merged with.
             let (size, class) = (self.blocks[id].size, pool.class());
             let (now, now_bytes) = if self.blocks[id].is_split() { (1, size) } else { (0, 0) };
-            self.counters.inactive_split.sub(class, merged + 1 - now);
-            self.counters.inactive_split_bytes.sub(class, merged_bytes + was_size - now_bytes);
+            self.journal.inactive_split_removed(class, merged + 1 - now, merged_bytes + was_size - now_bytes);
         }
         if kind == Kind::Home && pool.is_small() {
             self.return_slab(id);

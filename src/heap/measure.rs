@@ -22,7 +22,7 @@ impl Heap {
     /// # Errors
     /// The host has no memory for the lists.
     pub(crate) fn measure(&self, sharing: StreamSharing, servable: impl Fn(PoolIndex) -> u64) -> Result<Fragmentation> {
-        let allocated = self.counters.allocated_bytes.current();
+        let allocated = self.journal.counters().allocated_bytes.current();
         let mut pools: Vec<PoolMemory> = Vec::new();
         for (index, pool) in self.with_free_memory() {
             pools.try_push(self.pool_memory(index, pool, sharing)?)?;
@@ -36,8 +36,8 @@ impl Heap {
         let mut out = Fragmentation {
             reserved: self.reserved(),
             allocated,
-            pending: self.counters.active_bytes.current().saturating_sub(allocated),
-            requested: self.counters.requested_bytes.current(),
+            pending: self.journal.counters().active_bytes.current().saturating_sub(allocated),
+            requested: self.journal.counters().requested_bytes.current(),
             free: pools.iter().map(|pool| pool.free).sum::<u64>() + self.driver_pool.idle,
             asleep: self.live_asleep(),
             spilled: self.spilling.bytes.iter().sum(),
@@ -46,7 +46,7 @@ impl Heap {
             pools,
             views: self.views.iter().count() as u64,
             view_mappings,
-            home_mappings: self.counters.mappings.saturating_sub(view_mappings),
+            home_mappings: self.journal.counters().mappings.saturating_sub(view_mappings),
             ..Fragmentation::default()
         };
         self.measure_chunks(&mut out)?;

@@ -32,6 +32,7 @@ mod host_bytes;
 mod journal;
 mod measure;
 mod new;
+mod notify;
 mod pools;
 mod returned;
 mod snapshot;

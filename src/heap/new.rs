@@ -4,9 +4,7 @@ use super::blocks::block::BlockTable;
 use super::home::pool_bytes::DriverPoolBytes;
 use super::home::spilling::Spilling;
 use super::home::views::Views;
-use super::journal::counters::Counters;
-use super::journal::flight::FlightRecorder;
-use super::journal::observers::Observers;
+use super::journal::Journal;
 use super::pools::table::Pools;
 use super::tables::{Heap, HeapRules};
 use crate::error::Result;
@@ -21,9 +19,7 @@ impl Heap {
             pools: Pools::default(),
             segments: Vec::new(),
             vacant_from: 0,
-            counters: Counters::default(),
-            observers: Observers::default(),
-            flight: FlightRecorder::new(rules.flight)?,
+            journal: Journal::new(rules.flight, rules.oversize_from)?,
             addresses: FxHashMap::default(),
             unlisted: BlockId::NONE,
             home: None,

@@ -12,9 +12,8 @@ use super::home::segment::Segment;
 use super::home::spilling::Spilling;
 use super::home::views::Views;
 use super::host_bytes::map_bytes;
+use super::journal::Journal;
 use super::journal::counters::Counters;
-use super::journal::flight::FlightRecorder;
-use super::journal::observers::Observers;
 use super::pools::pool::Pool;
 use super::pools::private_pools::PrivatePools;
 use super::pools::table::Pools;
@@ -49,9 +48,7 @@ pub(crate) struct Heap {
     pub(super) segments: Vec<Option<Segment>>,
     /// No slot before this one is vacant.
     pub(super) vacant_from: usize,
-    pub(super) counters: Counters,
-    pub(super) observers: Observers,
-    pub(super) flight: FlightRecorder,
+    pub(super) journal: Journal,
     /// Live allocations by address.
     pub(super) addresses: FxHashMap<u64, BlockId>,
     /// The first of a list, linked through `right`, of live allocations that are not in `addresses`, because the host
@@ -78,13 +75,14 @@ pub(crate) struct Heap {
 impl Heap {
     /// Sets the rules of another strategy. No memory is held by the earlier rules, and the flight recorder stays.
     pub(crate) fn set_rules(&mut self, rules: HeapRules) {
+        self.journal.set_oversize_from(rules.oversize_from);
         self.rules = rules;
     }
 
     /// Returns the bytes held from the driver.
     #[inline]
     pub(crate) fn reserved(&self) -> u64 {
-        self.counters.reserved_bytes.current()
+        self.journal.counters().reserved_bytes.current()
     }
 
     /// Returns about how many bytes of host memory the tables take. Tables count whole, although untouched parts take
@@ -130,12 +128,7 @@ impl Heap {
     }
 
     pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// Returns the counters, to count events that change no table, and to reset them.
-    pub(crate) fn counters_mut(&mut self) -> &mut Counters {
-        &mut self.counters
+        self.journal.counters()
     }
 
     pub(crate) fn private(&self) -> &PrivatePools {

@@ -130,7 +130,7 @@ impl SpillStats {
 /// The table of the statistics, given to a macro that makes something of it: here the struct, in `heap/journal/counters.rs` the counters behind
 /// them.
 ///
-/// To add a statistic, add it here where it belongs, and count it by `heap.counters.NAME`. The JSON of the C library has it then, and a row
+/// To add a statistic, add it here where it belongs, and count it in a verb of `heap/journal/`. The JSON of the C library has it then, and a row
 /// in `ffi/src/figures.rs` adds it to the struct for C.
 macro_rules! statistics {
     ($then:ident) => {

@@ -165,7 +165,7 @@ impl Heap {
     fn counters_count_what_is_there(&self, found: &Found) -> Checked {
         let [live, live_bytes, pending] =
             [found.live, found.live_bytes, found.pending_bytes].map(|by_class| by_class.iter().sum::<u64>());
-        let counted = &self.counters;
+        let counted = self.journal.counters();
         let figures = [
             ("allocations", live, counted.allocation.current()),
             ("addresses", live, (self.addresses.len() + self.unlisted().count()) as u64),

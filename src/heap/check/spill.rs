@@ -19,7 +19,7 @@ impl Heap {
         if bytes != self.spilling.bytes {
             return Err(format!("{bytes:?} bytes are spilled, {:?} counted", self.spilling.bytes));
         }
-        let (all, counted) = (self.spilled(), self.counters.spilled_bytes.current());
+        let (all, counted) = (self.spilled(), self.journal.counters().spilled_bytes.current());
         if all != counted {
             return Err(format!("{all} bytes of the machine's memory, {counted} counted"));
         }

@@ -264,8 +264,12 @@ const OF_SUMS: &[Break] = &[
         },
         "blocks seen of",
     ),
-    ("an allocation too many", |h| h.counters.allocation.add(Class::Large, 1), "allocations: "),
-    ("a byte too many", |h| h.counters.reserved_bytes.add(Class::Small, MIN_BLOCK), "small reserved bytes: "),
+    ("an allocation too many", |h| h.journal.counters_mut().allocation.add(Class::Large, 1), "allocations: "),
+    (
+        "a byte too many",
+        |h| h.journal.counters_mut().reserved_bytes.add(Class::Small, MIN_BLOCK),
+        "small reserved bytes: ",
+    ),
 ];
 
 #[test]

@@ -33,7 +33,7 @@ impl Heap {
     /// segments if all of them are such allocations.
     pub(crate) fn check_pooled(&self, span: Span) -> DriverResult<()> {
         let spans = &self.driver_pool.spans;
-        if spans.len() as u64 != self.counters.segment.current() {
+        if spans.len() as u64 != self.journal.counters().segment.current() {
             return self.check_answer(Call::PoolMalloc, span, MIN_BLOCK);
         }
         let end = span.start.checked_add(span.size).filter(|_| span.start != 0 && span.start.is_multiple_of(MIN_BLOCK));
@@ -68,7 +68,6 @@ impl Heap {
 
     fn set_idle(&mut self, idle: u64) {
         let before = std::mem::replace(&mut self.driver_pool.idle, idle);
-        self.counters.reserved_bytes.add(Class::Large, idle.saturating_sub(before));
-        self.counters.reserved_bytes.sub(Class::Large, before.saturating_sub(idle));
+        self.journal.held(Class::Large, before, idle);
     }
 }

@@ -92,7 +92,8 @@ impl Heap {
         let chunks = new.iter().filter(|(_, number)| *number != ChunkId::NONE).count() as u64;
         self.views.splice(id, &new, |of| Some(home.chunk(of)?.size));
         let maps = u64::from(!bare) * chunks + self.views.mappings() as u64;
-        self.counters.mappings = self.counters.mappings + maps - mapped;
+        self.journal.mappings_added(maps);
+        self.journal.mappings_removed(mapped);
         for (span, number) in new {
             let span = Span::new(old.address + span.start, span.size);
             if let Some(chunk) = self.home.as_ref().and_then(|home| home.chunk(number)) {

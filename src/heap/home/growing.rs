@@ -13,8 +13,9 @@ use super::view::{Extent, NewView, View};
 use crate::error::{Error, Result};
 use crate::fallible::TryPush;
 use crate::heap::blocks::block::{Block, Freeing, Kind, Slots};
+use crate::heap::notify::allocation_of;
 use crate::heap::tables::Heap;
-use crate::ids::{BlockId, ChunkId, Class, PoolId, PoolIndex, ViewId};
+use crate::ids::{BlockId, ChunkId, PoolId, PoolIndex, ViewId};
 use crate::report::observer::Action;
 use crate::span::Span;
 
@@ -37,7 +38,7 @@ impl Heap {
 
     /// Adds a view that grows, whose addresses were reserved.
     pub(crate) fn add_growing(&mut self, reservation: Span, new: NewView) -> ViewId {
-        self.counters.views_built += 1;
+        self.journal.view_built(0);
         self.views.add_growing(reservation, new)
     }
 
@@ -148,7 +149,7 @@ impl Heap {
     pub(crate) fn cut_tail(&mut self, id: ViewId, chunks: usize, size: u64) {
         let before = self.views.mappings();
         self.views.truncate(id, chunks, size);
-        self.counters.mappings -= (before - self.views.mappings()) as u64;
+        self.journal.mappings_removed((before - self.views.mappings()) as u64);
     }
 
     /// Makes room to map these chunks behind those of a view, and to hand them out with `kept` ones as a part of a pool.
@@ -174,7 +175,7 @@ impl Heap {
     /// Notes that chunks of so many bytes were mapped behind those of a view.
     pub(crate) fn map_behind(&mut self, id: ViewId, chunks: &[ChunkId], bytes: u64) {
         self.views.append(id, chunks.iter().copied(), bytes);
-        self.counters.mappings += chunks.len() as u64;
+        self.journal.mappings_added(chunks.len() as u64);
     }
 
     /// Makes two live blocks of a part, the second of which begins `at` bytes behind the first: the end of a chunk.
@@ -197,7 +198,7 @@ impl Heap {
         (self.blocks[id].size, self.blocks[id].requested) = (at, at);
         self.addresses.insert(span.start, second);
         self.views.used(view);
-        self.count_split_part(&whole, at);
+        self.journal.allocation_split(allocation_of(&whole), at);
         if let Some(Extent { bytes, parts }) = self.views.get(view).and_then(|view| view.growing) {
             self.views.set_growing(view, Some(Extent { bytes, parts: parts + 1 }));
         }
@@ -210,17 +211,6 @@ impl Heap {
             self.notify(Action::Alloc, span, pool);
         }
         Ok(second)
-    }
-
-    /// Counts two allocations instead of one.
-    fn count_split_part(&mut self, whole: &Block, at: u64) {
-        let class = whole.pool.class();
-        self.counters.allocation.add(class, 1);
-        self.counters.active.add(class, 1);
-        let oversize = |size: u64| u64::from(size >= self.rules.oversize_from);
-        let (before, after) = (oversize(whole.size), oversize(at) + oversize(whole.size - at));
-        self.counters.oversize_allocations.add(Class::Large, after.saturating_sub(before));
-        self.counters.oversize_allocations.sub(Class::Large, before.saturating_sub(after));
     }
 
     /// Returns the piece of a stitched block before an offset and the piece that begins there; `None` if one is

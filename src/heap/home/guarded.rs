@@ -15,7 +15,6 @@ use crate::heap::blocks::block::{Block, Kind, Slots, State};
 use crate::heap::blocks::request::Request;
 use crate::heap::tables::Heap;
 use crate::ids::{BlockId, Handle, PoolId, PoolIndex};
-use crate::report::observer::Action;
 use crate::report::pool::PoolBlock;
 use crate::span::Span;
 
@@ -48,10 +47,9 @@ impl Heap {
     ) -> BlockId {
         let GuardedMemory { handle, mapped, reservation } = memory;
         let head = self.add_segment(request.pool, mapped, Backing::Guarded { handle, reservation }, slots);
-        self.counters.reserved_bytes.add(request.class, mapped.size);
-        self.counters.num_device_alloc += 1;
-        self.counters.mappings += 1;
-        self.notify_range(Action::SegmentMap, Kind::Guarded, mapped, request.pool);
+        self.journal.mappings_added(1);
+        let range = self.range(Kind::Guarded, mapped, request.pool);
+        self.journal.memory_mapped(range, &self.pools);
         let slack = mapped.size - request.size;
         if slack == 0 {
             return head;
@@ -89,10 +87,9 @@ impl Heap {
             self.blocks.remove(id);
         }
         self.remove_segment(head, segment);
-        self.counters.reserved_bytes.sub(pool.class(), mapped.size);
-        self.counters.num_device_free += 1;
-        self.counters.mappings -= 1;
-        self.notify_range(Action::SegmentUnmap, Kind::Guarded, mapped, pool);
+        self.journal.mappings_removed(1);
+        let range = self.range(Kind::Guarded, mapped, pool);
+        self.journal.memory_unmapped(range, &self.pools);
     }
 
     /// Notes that a guarded block is free for all streams: its memory can be unmapped once its own stream has passed.

@@ -89,8 +89,7 @@ impl Heap {
         let class = block.pool.class();
         // `block` is the block before the cut. A block that was a whole segment did not count.
         let (more, bytes) = if block.is_split() { (cuts, 0) } else { (cuts + 1, block.size) };
-        self.counters.inactive_split.add(class, more);
-        self.counters.inactive_split_bytes.add(class, bytes);
+        self.journal.inactive_split_added(class, more, bytes);
     }
 
     /// Returns the smallest block of a pool that has at least `size` bytes and was never handed out, since its segment came
@@ -212,8 +211,7 @@ impl Heap {
             blocks += 1;
         }
         self.blocks[head].requested = 0;
-        self.counters.inactive_split.sub(class, blocks);
-        self.counters.inactive_split_bytes.sub(class, self.blocks[head].size);
+        self.journal.inactive_split_removed(class, blocks, self.blocks[head].size);
         self.insert_free(head);
     }
 

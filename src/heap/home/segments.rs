@@ -6,8 +6,9 @@ use crate::driver::{Call, DriverError, DriverResult, Status};
 use crate::error::{Error, Result};
 use crate::fallible::text;
 use crate::heap::blocks::block::{Block, Kind, Slots, State};
+use crate::heap::journal::tell::Range;
 use crate::heap::tables::Heap;
-use crate::ids::{Account, BlockId, ChunkId, Class, Handle, PoolIndex, SegmentId};
+use crate::ids::{Account, BlockId, ChunkId, Handle, PoolIndex, SegmentId};
 use crate::report::observer::Action;
 use crate::span::Span;
 
@@ -62,14 +63,7 @@ impl Heap {
     /// Adds a segment that the driver gave by `malloc`. Returns its one block, which is not in the free index yet.
     pub(crate) fn add_malloc_segment(&mut self, pool: PoolIndex, span: Span, slots: &mut Slots) -> BlockId {
         let id = self.add_segment(pool, span, Backing::Malloc, slots);
-        let class = pool.class();
-        self.counters.segment.add(class, 1);
-        self.counters.reserved_bytes.add(class, span.size);
-        self.counters.num_device_alloc += 1;
-        if span.size >= self.rules.oversize_from {
-            self.counters.oversize_segments.add(Class::Large, 1);
-        }
-        self.notify(Action::SegmentAlloc, span, pool);
+        self.journal.segment_added(span, pool, &self.pools);
         id
     }
 
@@ -150,15 +144,9 @@ impl Heap {
     /// Removes a `malloc` segment that was given back to the driver. Its release was reported before.
     pub(crate) fn remove_malloc_segment(&mut self, id: BlockId) {
         let Block { size, pool, segment, .. } = self.blocks[id];
-        let class = pool.class();
         self.take_free(id);
         self.remove_segment(id, segment);
-        self.counters.segment.sub(class, 1);
-        self.counters.reserved_bytes.sub(class, size);
-        self.counters.num_device_free += 1;
-        if size >= self.rules.oversize_from {
-            self.counters.oversize_segments.sub(Class::Large, 1);
-        }
+        self.journal.segment_removed(size, pool.class());
     }
 
     /// Removes an expandable segment in which nothing is mapped, and whose addresses were given back.
@@ -208,31 +196,28 @@ impl Heap {
         self.blocks[new].state = State::Free;
         let (new, ..) = self.merge_free(new);
         self.insert_free(new);
-        self.counters.reserved_bytes.add(pool.class(), span.size);
-        self.counters.num_device_alloc += 1;
-        self.notify_range(Action::SegmentMap, self.blocks[new].kind, span, pool);
+        let range = self.range(self.blocks[new].kind, span, pool);
+        self.journal.memory_mapped(range, &self.pools);
         new
     }
 
     /// Notes that a part of a free block lost its memory. The parts before and behind it stay free. Two slots were
     /// reserved for them.
     pub(crate) fn unmapped(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
-        let pool = self.blocks[id].pool;
-        self.lose_memory(id, span, slots);
-        self.counters.reserved_bytes.sub(pool.class(), span.size);
-        self.counters.num_device_free += 1;
+        let range = self.lose_memory(id, span, slots);
+        self.journal.memory_unmapped(range, &self.pools);
     }
 
     /// Notes that a part of a free block lost memory that is not counted as held, as [`Self::unmapped`] does for held
     /// memory.
-    pub(super) fn lose_memory(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
+    pub(super) fn lose_memory(&mut self, id: BlockId, span: Span, slots: &mut Slots) -> Range {
         let Block { pool, segment, .. } = self.blocks[id];
         self.take_free(id);
         let gone = self.cut(id, span, slots, Self::insert_free);
         self.blocks[gone].state = State::Unmapped;
         self.blocks[gone].pool = self.segment(segment).map_or(pool, |segment| segment.pool);
         let gone = self.merge_unmapped(gone);
-        self.notify_range(Action::SegmentUnmap, self.blocks[gone].kind, span, pool);
+        self.range(self.blocks[gone].kind, span, pool)
     }
 
     fn merge_unmapped(&mut self, mut id: BlockId) -> BlockId {
@@ -269,7 +254,7 @@ impl Heap {
             units.resize(end, None);
         }
         units[first..end].iter_mut().zip(handles).for_each(|(slot, handle)| *slot = handle);
-        self.counters.mappings += (end - first) as u64;
+        self.journal.mappings_added((end - first) as u64);
         Ok(())
     }
 
@@ -303,7 +288,7 @@ impl Heap {
     pub(crate) fn chunk_mapped(&mut self, chunk: Chunk) {
         if let Some(home) = &mut self.home {
             home.mapped(chunk);
-            self.counters.mappings += 1;
+            self.journal.mappings_added(1);
         }
     }
 
@@ -313,7 +298,7 @@ impl Heap {
         let Some(home) = &mut self.home else { return };
         let mut at = span.start;
         while let Some((id, chunk)) = home.chunk_at(at).filter(|_| at < span.end()) {
-            self.counters.mappings -= u64::from(!home.is_bare(chunk.address, 1));
+            self.journal.mappings_removed(u64::from(!home.is_bare(chunk.address, 1)));
             home.remove_chunk(id);
             at = chunk.end();
         }
@@ -323,7 +308,7 @@ impl Heap {
     /// Notes that units of an expandable segment, which lie in a free block, were unmapped. Two slots were reserved for
     /// the parts of the block.
     pub(crate) fn unmapped_units(&mut self, block: BlockId, span: Span, count: u64, slots: &mut Slots) {
-        self.counters.mappings -= count;
+        self.journal.mappings_removed(count);
         self.unmapped(block, span, slots);
     }
 
@@ -332,8 +317,7 @@ impl Heap {
         let Account::Device(class) = account.into() else { return self.pending_on_host(now, before) };
         self.pending_rollback[class as usize] += now;
         self.pending_rollback[class as usize] -= before;
-        self.counters.reserved_bytes.add(class, now.saturating_sub(before));
-        self.counters.reserved_bytes.sub(class, before.saturating_sub(now));
+        self.journal.held(class, before, now);
     }
 
     /// Returns an error for addresses that no driver gives out, or that belong to a segment already. The caller does

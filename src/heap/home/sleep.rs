@@ -149,7 +149,7 @@ impl Heap {
                 home.set_handle(*id, None);
             }
         }
-        self.counters.sleeps += 1;
+        self.journal.fell_asleep();
         self.pools.private_mut().set_asleep(owner, Some(saved));
     }
 
@@ -162,7 +162,7 @@ impl Heap {
                 home.set_handle(*id, Some(handle));
             }
         }
-        self.counters.wakes += 1;
+        self.journal.woke_up();
         self.pools.private_mut().set_asleep(owner, None);
     }
 
@@ -175,10 +175,10 @@ impl Heap {
     fn count_asleep(&mut self, chunk: &Chunk, asleep: bool) {
         for (class, size) in self.bytes_by_class(chunk) {
             if asleep {
-                self.counters.reserved_bytes.sub(class, size);
+                self.journal.held(class, size, 0);
                 self.asleep[class as usize] += size;
             } else {
-                self.counters.reserved_bytes.add(class, size);
+                self.journal.held(class, 0, size);
                 self.asleep[class as usize] -= size;
             }
         }
@@ -187,8 +187,8 @@ impl Heap {
     /// Returns the figures of tags that sleep.
     pub(crate) fn sleep_stats(&self) -> SleepStats {
         SleepStats {
-            sleeps: self.counters.sleeps,
-            wakes: self.counters.wakes,
+            sleeps: self.journal.counters().sleeps,
+            wakes: self.journal.counters().wakes,
             asleep_bytes: self.asleep.iter().sum(),
             page_locked_bytes: self.pools.private().stock().bytes(),
         }
@@ -231,12 +231,13 @@ impl Heap {
                 self.asleep[class as usize] -= size;
             }
             if let Some(home) = &mut self.home {
-                self.counters.mappings -= u64::from(!home.is_bare(chunk.address, 1));
+                self.journal.mappings_removed(u64::from(!home.is_bare(chunk.address, 1)));
                 home.remove_chunk(id);
             }
             for id in blocks {
                 if let Some(part) = self.blocks[id].span().intersection(&chunk.span()) {
-                    self.lose_memory(id, part, &mut slots);
+                    let range = self.lose_memory(id, part, &mut slots);
+                    self.journal.tell_range(Action::SegmentUnmap, range, &self.pools);
                 }
             }
         }

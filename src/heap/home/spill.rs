@@ -31,7 +31,7 @@ impl Heap {
     /// Notes that the program uses a live block.
     pub(crate) fn used_now(&mut self, id: BlockId) {
         if self.rules.ages {
-            self.blocks[id].freed_at = self.counters.operations();
+            self.blocks[id].freed_at = self.journal.counters().operations();
         }
     }
 
@@ -75,7 +75,7 @@ impl Heap {
         if chunk.fixed || chunk.slab || chunk.spilled {
             return None;
         }
-        let now = self.counters.operations();
+        let now = self.journal.counters().operations();
         let mut found = SpillCandidate { size: chunk.size, live: 0, largest: 0, age: u64::MAX, advice: Advice::Cold };
         for id in self.blocks_over(chunk.span()) {
             let block = &self.blocks[id];
@@ -181,19 +181,19 @@ impl Heap {
         if spilling.returned {
             spilling.doublings = (spilling.doublings + 1).min(MAX_DOUBLINGS);
         }
-        (spilling.returned, spilling.quiet_since) = (false, self.counters.allocated_bytes.ever());
+        (spilling.returned, spilling.quiet_since) = (false, self.journal.counters().allocated_bytes.ever());
     }
 
     /// Notes that memory came back without a request for it.
     pub(crate) fn has_returned(&mut self) {
-        (self.spilling.returned, self.spilling.quiet_since) = (true, self.counters.allocated_bytes.ever());
+        (self.spilling.returned, self.spilling.quiet_since) = (true, self.journal.counters().allocated_bytes.ever());
     }
 
     /// Returns whether no memory was spilled for so long that spilled memory may come back by itself, for a device with
     /// `total` bytes. If memory that came back was spilled again, the next return takes twice as long, so that memory
     /// does not go to and fro.
     pub(crate) fn may_return(&self, total: u64) -> bool {
-        let allocated = self.counters.allocated_bytes.ever().wrapping_sub(self.spilling.quiet_since);
+        let allocated = self.journal.counters().allocated_bytes.ever().wrapping_sub(self.spilling.quiet_since);
         allocated >= total.saturating_mul(QUIET << self.spilling.doublings)
     }
 }

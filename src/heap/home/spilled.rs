@@ -30,8 +30,7 @@ impl Heap {
     /// Notes the bytes of the machine's memory that failed calls hold outside of all chunks: `now` instead of `before`.
     pub(super) fn pending_on_host(&mut self, now: u64, before: u64) {
         self.spilling.unsettled = self.spilling.unsettled + now - before;
-        self.counters.spilled_bytes.add(Class::Large, now.saturating_sub(before));
-        self.counters.spilled_bytes.sub(Class::Large, before.saturating_sub(now));
+        self.journal.held_on_host(before, now);
     }
 
     /// Counts the bytes of a chunk as spilled instead of held, or the other way round. The new memory was counted
@@ -39,12 +38,11 @@ impl Heap {
     pub(super) fn count_spilled(&mut self, chunk: &Chunk, spilled: bool) {
         for (class, size) in self.bytes_by_class(chunk) {
             if spilled {
-                self.counters.reserved_bytes.sub(class, size);
                 self.spilling.bytes[class as usize] += size;
-                self.counters.spilled_bytes.add_again(Class::Large, size);
+                self.journal.spilled(class, size);
             } else {
-                self.counters.reserved_bytes.add_again(class, size);
-                self.no_more_spilled(class, size);
+                self.spilling.bytes[class as usize] -= size;
+                self.journal.returned(class, size);
             }
         }
     }
@@ -52,7 +50,7 @@ impl Heap {
     /// Stops counting bytes as spilled.
     pub(super) fn no_more_spilled(&mut self, class: Class, size: u64) {
         self.spilling.bytes[class as usize] -= size;
-        self.counters.spilled_bytes.sub(Class::Large, size);
+        self.journal.dropped_spilled(size);
     }
 
     /// Returns the spans of home in which a block lies: its own, or those of its pieces. Other blocks have none.
@@ -119,7 +117,7 @@ impl Heap {
         if !self.spilling.waits_for_own.remove(&id) {
             return;
         }
-        let now = self.counters.operations();
+        let now = self.journal.counters().operations();
         if self.spilling.passed_at != now {
             self.spilling.passed.clear();
             self.spilling.passed_at = now;
@@ -134,6 +132,6 @@ impl Heap {
 
     /// Returns whether blocks have become free in this operation whose memory goes back to the machine.
     pub(crate) fn has_passed_spilled(&self) -> bool {
-        self.spilling.passed_at == self.counters.operations()
+        self.spilling.passed_at == self.journal.counters().operations()
     }
 }

@@ -117,8 +117,7 @@ impl Heap {
     pub(crate) fn add_view(&mut self, span: Span, new: NewView, plan: Option<PlanHash>) -> ViewId {
         let mappings = self.views.mappings();
         let view = self.views.add(span.start, span.size, new);
-        self.counters.views_built += 1;
-        self.counters.mappings += (self.views.mappings() - mappings) as u64;
+        self.journal.view_built((self.views.mappings() - mappings) as u64);
         if let Some(plan) = plan {
             self.views.remember(plan, view);
         }
@@ -134,7 +133,7 @@ impl Heap {
         plan: Option<PlanHash>,
     ) -> Result<BlockId> {
         let id = self.take_window(window, size, pool)?;
-        self.counters.views_reused += 1;
+        self.journal.view_reused();
         if let Some(plan) = plan {
             self.views.remember(plan, window.view);
         }
@@ -145,19 +144,19 @@ impl Heap {
     /// requests.
     pub(crate) fn cut_view(&mut self, view: ViewId, index: usize, hole: Span) {
         self.views.cut(view, index, hole);
-        self.counters.mappings -= 1;
+        self.journal.mappings_removed(1);
     }
 
     /// Notes that all chunks of a view were unmapped. Its addresses are not given back yet.
     pub(crate) fn unmapped_view(&mut self, view: ViewId, mappings: usize) {
         self.views.forget_chunks(view);
-        self.counters.mappings -= mappings as u64;
+        self.journal.mappings_removed(mappings as u64);
     }
 
     /// Removes a view whose addresses were given back.
     pub(crate) fn remove_view(&mut self, view: ViewId) {
         self.views.remove(view);
-        self.counters.views_dropped += 1;
+        self.journal.view_dropped();
     }
 
     /// Takes `size` free bytes of a view, and cuts their pieces out of home. Returns a block of that size.
@@ -420,8 +419,7 @@ impl Heap {
             bytes[from as usize] -= size;
             bytes[to as usize] += size;
         } else {
-            self.counters.reserved_bytes.sub(from, size);
-            self.counters.reserved_bytes.add(to, size);
+            self.journal.reclassified(size, from, to);
         }
     }
 

@@ -70,7 +70,7 @@ impl Entry {
 
     /// An allocation.
     #[inline(always)]
-    pub(in crate::heap) const fn alloc(address: u64, requested: u64, pool: PoolIndex) -> Self {
+    pub(super) const fn alloc(address: u64, requested: u64, pool: PoolIndex) -> Self {
         Self::new(ALLOC, address, requested, pool)
     }
 

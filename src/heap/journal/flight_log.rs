@@ -3,9 +3,10 @@
 //! Owns: how entries become events again, with their streams and approximate times.
 
 use super::flight::{Entry, Mark};
+use super::tell::pool_of;
+use super::{Journal, PoolNames};
 use crate::error::Result;
 use crate::fallible::{TryPush, with_room};
-use crate::heap::tables::Heap;
 use crate::ids::{PoolIndex, StreamId};
 use crate::report::flight::TimedEvent;
 use crate::report::observer::Event;
@@ -19,7 +20,7 @@ pub(crate) struct Kept {
     pub(crate) capacity: u64,
 }
 
-impl Heap {
+impl Journal {
     /// Notes the time, after an operation that called the driver.
     pub(crate) fn note_time(&mut self) {
         if self.flight.is_on() {
@@ -27,16 +28,16 @@ impl Heap {
         }
     }
 
-    /// Notes that a pool is about to pass from its stream to another one.
-    pub(in crate::heap) fn note_pool_was(&mut self, large: PoolIndex) {
-        self.flight.mark(Entry::pool_was(large, self.pools[large].stream));
+    /// Notes that a pool is about to pass from this stream to another one.
+    pub(in crate::heap) fn note_pool_was(&mut self, large: PoolIndex, stream: StreamId) {
+        self.flight.mark(Entry::pool_was(large, stream));
     }
 
     /// Returns the operations that are kept.
     ///
     /// # Errors
     /// The host has no memory for the list.
-    pub(crate) fn flight(&self) -> Result<Kept> {
+    pub(in crate::heap) fn kept(&self, names: &impl PoolNames) -> Result<Kept> {
         let (operations, kept) = self.flight.counts();
         let mut events = with_room(2 * kept as usize)?;
         // For pools that changed their stream: the stream at the time of the entry being read. Later entries are read
@@ -51,10 +52,10 @@ impl Heap {
                     None => had.try_push((large, stream))?,
                 },
                 None => {
-                    let (span, pool) = (entry.span(), self.pool_of_entry(entry));
+                    let (span, pool) = (entry.span(), pool_of(entry, names));
                     let known = had.iter().find(|(large, _)| *large == pool.large());
-                    let stream = known.map_or(self.pools[pool].stream, |(_, stream)| *stream);
-                    let pool = self.owner_of(pool);
+                    let (stream, pool) = names.name(pool);
+                    let stream = known.map_or(stream, |(_, stream)| *stream);
                     for action in entry.actions().iter().rev() {
                         let event = Event { action: *action, address: span.start, size: span.size, stream, pool };
                         events.push(TimedEvent { event, time_us: 0 });

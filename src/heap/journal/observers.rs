@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// All observers. The first is set without an allocation of host memory; the others are added.
 #[derive(Default)]
-pub(in crate::heap) struct Observers {
+pub(super) struct Observers {
     first: Option<Box<dyn Observer>>,
     others: Vec<(ObserverId, Box<dyn Observer>)>,
     last_id: u64,

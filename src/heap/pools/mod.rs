@@ -7,6 +7,7 @@
 //! | pool, table | one pool, and the table of all |
 //! | stream_pools | how a stream gets its pools, and what happens to them when it ends |
 //! | owners | the owners of pools: every stream, or a private pool |
+//! | shown | pools as snapshots and events show them |
 //! | private, private_pools, route | private pools, and the choice of requests for them |
 //! | segment_source, own_segments | private pools with segments of their own |
 //! | checkpoint | blocks of a private pool at the addresses that they had |
@@ -19,5 +20,6 @@ pub(super) mod private;
 pub(super) mod private_pools;
 pub(super) mod route;
 pub(super) mod segment_source;
+pub(super) mod shown;
 pub(super) mod stream_pools;
 pub(super) mod table;

@@ -187,7 +187,7 @@ impl Heap {
         }
     }
 
-    pub(in crate::heap) fn add_pools(&mut self, stream: StreamId) -> Result<PoolIndex> {
+    pub(super) fn add_pools(&mut self, stream: StreamId) -> Result<PoolIndex> {
         self.pools.of_stream.try_reserve(1)?;
         if self.pools.vacant.is_empty() && self.pools.len() >= self.pools.vacate_from {
             self.vacate_pools()?;
@@ -208,7 +208,7 @@ impl Heap {
             self.pools.vacant.try_reserve(self.pools.len() / 2 + 1)?;
             return Ok(self.pools.push_pair(pair));
         };
-        self.note_pool_was(large);
+        self.journal.note_pool_was(large, self.pools[large].stream);
         for (index, pool) in [large, large.small()].into_iter().zip(pair) {
             // Epoch numbers continue, because events of the former stream may still be queried.
             let slot = &mut self.pools[index];
