@@ -115,7 +115,7 @@ impl DriverPool {
 
     /// Gives back the free blocks of one pool, as [`Self::release_free`] does for all public pools.
     pub(crate) fn release_free_of(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex) -> Result<()> {
-        if context.heap.pool(pool).free.len() == 0 {
+        if !context.heap.has_free(pool) {
             return Ok(());
         }
         for id in context.heap.free_blocks(pool)? {

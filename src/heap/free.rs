@@ -3,7 +3,7 @@
 //! Owns: split and merge of free blocks, and the moves of a free block from pool to pool.
 
 use super::blocks::block::{Block, Freeing, Kind, State};
-use super::home::chunk_map::GRANULE;
+use super::blocks::starts::GRANULE;
 use super::notify::allocation_of;
 use super::tables::Heap;
 use crate::error::Result;

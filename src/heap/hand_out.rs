@@ -5,8 +5,7 @@ use super::blocks::request::{FitRules, Request};
 use super::journal::allocations::Allocation;
 use super::tables::Heap;
 use crate::config::Advice;
-use crate::error::{Error, Result};
-use crate::fallible::try_insert;
+use crate::error::Result;
 use crate::ids::BlockId;
 use crate::span::Span;
 
@@ -17,9 +16,9 @@ impl Heap {
     /// # Errors
     /// The host has no memory to note the allocation. The block is free again.
     pub(crate) fn hand_out(&mut self, id: BlockId, request: &Request, rules: &FitRules) -> Result<u64> {
-        if let Err(error) = self.addresses.try_reserve(1) {
+        if let Err(error) = self.blocks.reserve_live(1) {
             self.put_back(id);
-            return Err(error.into());
+            return Err(error);
         }
         let block = self.blocks[id];
         let Block { address, size, .. } = block;
@@ -33,7 +32,7 @@ impl Heap {
             taken = request.size;
             self.blocks[id].size = taken;
             let part = block.part(Span::new(address + taken, rest), State::Free);
-            let rest_id = match self.insert_after(id, part) {
+            let rest_id = match self.blocks.insert_after(id, part) {
                 Ok(rest_id) => rest_id,
                 Err(error) => {
                     self.blocks[id].size = size;
@@ -42,7 +41,7 @@ impl Heap {
                 }
             };
             if block.kind == Kind::Home {
-                self.insert_free(rest_id)
+                self.blocks.insert_free(rest_id)
             } else {
                 self.insert_freed(rest_id)
             }
@@ -62,7 +61,7 @@ impl Heap {
         if self.rules.ages {
             (block.freed_at, block.advice) = (self.journal.counters().operations(), Advice::Normal);
         }
-        self.addresses.insert(address, id);
+        self.blocks.add_live(address, id);
         if before != request.pool {
             self.notify_moved(id, before);
         }
@@ -83,7 +82,7 @@ impl Heap {
         self.blocks[id].state = State::Free;
         let (was_split, was_size) = (self.blocks[id].is_split(), self.blocks[id].size);
         let (id, merged, merged_bytes) = self.merge_free(id);
-        self.insert_free(id);
+        self.blocks.insert_free(id);
         if kind == Kind::Malloc && was_split {
             // The block counted as inactive, and so did the neighbours that it merged with.
             let (size, class) = (self.blocks[id].size, pool.class());
@@ -94,62 +93,6 @@ impl Heap {
             self.return_slab(id);
         }
     }
-
-    /// Returns the live allocation that starts at `address`.
-    pub(crate) fn live(&self, address: u64) -> Result<BlockId> {
-        match self.addresses.get(&address) {
-            Some(id) => Ok(*id),
-            None => self.unlisted().find(|id| self.blocks[*id].address == address).ok_or_else(|| not_live(address)),
-        }
-    }
-
-    /// Returns the live allocations that are not in the address table.
-    pub(super) fn unlisted(&self) -> impl Iterator<Item = BlockId> + '_ {
-        std::iter::successors(self.unlisted.some(), |id| self.blocks[*id].right.some())
-    }
-
-    /// Takes a live allocation out of the address table, on the way to freeing it.
-    #[inline]
-    pub(crate) fn take_live(&mut self, address: u64) -> Result<BlockId> {
-        match self.addresses.remove(&address) {
-            Some(id) => Ok(id),
-            None => self.take_unlisted(address),
-        }
-    }
-
-    #[cold]
-    fn take_unlisted(&mut self, address: u64) -> Result<BlockId> {
-        let id = self.unlisted().find(|id| self.blocks[*id].address == address).ok_or_else(|| not_live(address))?;
-        let next = self.blocks[id].right;
-        let before = self.unlisted().find(|before| self.blocks[*before].right == id);
-        match before {
-            Some(before) => self.blocks[before].right = next,
-            None => self.unlisted = next,
-        }
-        self.blocks[id].right = BlockId::NONE;
-        Ok(id)
-    }
-
-    /// Undoes [`Self::take_live`]: the allocation stays live. The table may have to grow for the entry, since it may
-    /// still count the removed entry as present.
-    pub(crate) fn keep_live(&mut self, id: BlockId) {
-        let address = self.blocks[id].address;
-        if try_insert(&mut self.addresses, address, id).is_err() {
-            self.unlist(id);
-        }
-    }
-
-    pub(super) fn unlist(&mut self, id: BlockId) {
-        self.blocks[id].right = self.unlisted;
-        self.unlisted = id;
-    }
-}
-
-/// Returns the error for an address without a live allocation. A function of its own keeps this code out of the path of
-/// successful frees.
-#[cold]
-fn not_live(address: u64) -> Error {
-    Error::InvalidAddress { address }
 }
 
 #[cfg(test)]
@@ -159,8 +102,7 @@ mod tests {
     use crate::config::Config;
     use crate::config::rounding::MIN_BLOCK;
     use crate::driver::sim::{SimConfig, SimGpu};
-    use crate::heap::{HeapRules, Layout};
-    use crate::ids::{PoolIndex, SegmentId, StreamId};
+    use crate::ids::StreamId;
     use std::sync::Arc;
 
     fn on(options: &str) -> Allocator {
@@ -197,33 +139,5 @@ mod tests {
             put_back(heap, address);
             assert!(heap.best_fit(pool, 12 << 20).is_some());
         });
-    }
-
-    #[test]
-    fn live_blocks_outside_of_the_table_are_found_and_freed_in_any_order() {
-        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]] {
-            let rules = HeapRules {
-                oversize_from: u64::MAX,
-                adopts_idle: false,
-                home_is_shared: false,
-                layout: Layout::PYTORCH,
-                flight: 0,
-                ages: false,
-            };
-            let mut heap = Heap::new(rules).unwrap();
-            let addresses = [512, 1024, 1536];
-            for address in addresses {
-                let span = Span::new(address, 512);
-                let block = Block::new(span, PoolIndex::DEFAULT, SegmentId(0), Kind::Malloc, State::Allocated);
-                let id = heap.blocks.insert(block).unwrap();
-                heap.unlist(id);
-            }
-            for (nth, at) in order.into_iter().enumerate() {
-                let id = heap.take_live(addresses[at]).unwrap();
-                assert_eq!((heap.block(id).address, heap.unlisted().count()), (addresses[at], 2 - nth));
-                assert_eq!(heap.live(addresses[at]), Err(not_live(addresses[at])));
-                assert!(order[nth + 1..].iter().all(|left| heap.live(addresses[*left]).is_ok()));
-            }
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! Measures fragmentation: a walk over all free ranges, for [`Fragmentation`]. The walk changes nothing.
 
-use super::home::chunk_map::GRANULE;
-use super::pools::pool::Pool;
+use super::blocks::starts::GRANULE;
 use super::tables::Heap;
 use crate::config::StreamSharing;
 use crate::error::Result;
@@ -24,8 +23,8 @@ impl Heap {
     pub(crate) fn measure(&self, sharing: StreamSharing, servable: impl Fn(PoolIndex) -> u64) -> Result<Fragmentation> {
         let allocated = self.journal.counters().allocated_bytes.current();
         let mut pools: Vec<PoolMemory> = Vec::new();
-        for (index, pool) in self.with_free_memory() {
-            pools.try_push(self.pool_memory(index, pool, sharing)?)?;
+        for pool in self.with_free_memory() {
+            pools.try_push(self.pool_memory(pool, sharing)?)?;
         }
         let streams = self.stream_pools().map(|pool| StreamMemory {
             stream: self.pools[pool].stream,
@@ -54,11 +53,12 @@ impl Heap {
     }
 
     /// Returns the pools with free memory, except those of private pools that sleep.
-    fn with_free_memory(&self) -> impl Iterator<Item = (PoolIndex, &Pool)> {
-        self.pools.iter().filter(|(index, pool)| pool.free.len() > 0 && !self.is_asleep(*index))
+    fn with_free_memory(&self) -> impl Iterator<Item = PoolIndex> + '_ {
+        let indexes = self.pools.iter().map(|(index, _)| index);
+        indexes.filter(|index| self.has_free(*index) && !self.is_asleep(*index))
     }
 
-    fn pool_memory(&self, index: PoolIndex, pool: &Pool, sharing: StreamSharing) -> Grown<PoolMemory> {
+    fn pool_memory(&self, index: PoolIndex, sharing: StreamSharing) -> Grown<PoolMemory> {
         let is_idle = index.large() == self.pools.idle();
         // Free memory is not stranded if no other stream makes requests.
         let wanted = self.is_private(index) || self.asking_pools().any(|other| other != index.large());
@@ -67,11 +67,11 @@ impl Heap {
             owner: self.memory_owner(index),
             small,
             free: 0,
-            ranges: pool.free.len() as u64,
+            ranges: self.blocks.free_count(index) as u64,
             largest: self.largest_in(index),
             stranded: 0,
         };
-        pool.free.visit_from(&self.blocks, 0, |id| {
+        self.blocks.visit_free(index, 0, |id| {
             let size = self.blocks[id].size;
             memory.free += size;
             let shared = match sharing {
@@ -101,9 +101,9 @@ impl Heap {
     fn measure_chunks(&self, out: &mut Fragmentation) -> Grown<()> {
         let Some(home) = &self.home else { return Ok(()) };
         out.chunks = home.chunks().filter(|(_, chunk)| !chunk.asleep).count() as u64;
-        let mut free: Vec<Span> = with_room(self.pools.iter().map(|(_, pool)| pool.free.len()).sum())?;
-        for (_, pool) in self.with_free_memory() {
-            pool.free.visit_from(&self.blocks, 0, |id| free.try_push(self.blocks[id].span()))?;
+        let mut free: Vec<Span> = with_room(self.pools.iter().map(|(pool, _)| self.blocks.free_count(pool)).sum())?;
+        for pool in self.with_free_memory() {
+            self.blocks.visit_free(pool, 0, |id| free.try_push(self.blocks[id].span()))?;
         }
         free.sort_unstable();
         // Neighbours of two pools are one span here.

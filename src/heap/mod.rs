@@ -15,7 +15,7 @@
 //! | file beside them | owns |
 //! |---|---|
 //! | tables, new | [`Heap`] itself, and reading it |
-//! | hand_out, free, returned | the hot path, with `blocks/fit.rs` |
+//! | fit, hand_out, free, returned, merging | the hot path: from a free block to a live one, and back |
 //! | snapshot, measure | the heap as snapshots and reports show it |
 //! | check | the rules that always hold |
 //! | fingerprint, sorted, host_bytes | whether a table has the same contents as before; lists, and the bytes of maps |
@@ -25,12 +25,14 @@
 mod blocks;
 mod check;
 mod fingerprint;
+mod fit;
 mod free;
 mod hand_out;
 mod home;
 mod host_bytes;
 mod journal;
 mod measure;
+mod merging;
 mod new;
 mod notify;
 mod pools;
@@ -42,7 +44,8 @@ mod tables;
 pub(crate) use blocks::block::{Block, Kind, Slots, State};
 pub(crate) use blocks::layout::{Layout, Merging, Placement};
 pub(crate) use blocks::request::{FitRules, Request};
-pub(crate) use home::chunk_map::{Chunk, ChunkMap, GRANULE, MAX_HOME};
+pub(crate) use blocks::starts::GRANULE;
+pub(crate) use home::chunk_map::{Chunk, ChunkMap, MAX_HOME};
 pub(crate) use home::growing::Tail;
 pub(crate) use home::guarded::GuardedMemory;
 pub(crate) use home::physical::{Physical, PhysicalSpan};

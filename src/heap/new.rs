@@ -1,6 +1,6 @@
 //! The creation of a heap, without memory.
 
-use super::blocks::block::BlockTable;
+use super::blocks::table::Blocks;
 use super::home::pool_bytes::DriverPoolBytes;
 use super::home::spilling::Spilling;
 use super::home::views::Views;
@@ -8,20 +8,16 @@ use super::journal::Journal;
 use super::pools::table::Pools;
 use super::tables::{Heap, HeapRules};
 use crate::error::Result;
-use crate::ids::BlockId;
-use rustc_hash::FxHashMap;
 
 impl Heap {
     pub(crate) fn new(rules: HeapRules) -> Result<Self> {
         let mut heap = Self {
             rules,
-            blocks: BlockTable::new()?,
+            blocks: Blocks::new()?,
             pools: Pools::default(),
             segments: Vec::new(),
             vacant_from: 0,
             journal: Journal::new(rules.flight, rules.oversize_from)?,
-            addresses: FxHashMap::default(),
-            unlisted: BlockId::NONE,
             home: None,
             views: Views::default(),
             retired: Vec::new(),

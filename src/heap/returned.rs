@@ -21,16 +21,16 @@ impl Heap {
     /// Puts a block that has just become free into the index of its pool.
     #[inline]
     pub(super) fn insert_freed(&mut self, id: BlockId) {
-        let Block { pool, kind, .. } = self.blocks[id];
-        self.blocks[id].freed_at = if kind == Kind::Home {
+        let block = &mut self.blocks[id];
+        block.freed_at = if block.kind == Kind::Home {
             // Both pools of a stream share the epochs of the large one.
-            let stream = &mut self.pools[pool.large()];
+            let stream = &mut self.pools[block.pool.large()];
             stream.freed_in_epoch = true;
             stream.epoch
         } else {
-            self.pools.clock(pool.class())
+            self.pools.clock(block.pool.class())
         };
-        self.insert_free(id);
+        self.blocks.insert_free(id);
     }
 
     /// Moves idle ranges beside a block that is about to become free into its pool, so that they merge with it.

@@ -2,16 +2,15 @@
 //!
 //! Owns: the fields of [`Heap`]. The other files of this folder write them.
 
-use super::blocks::block::{Block, BlockTable, Slots};
-use super::blocks::free_index::FreeIndex;
+use super::blocks::block::Block;
 use super::blocks::layout::Layout;
+use super::blocks::table::Blocks;
 use super::fingerprint::Fingerprint;
 use super::home::chunk_map::{Chunk, ChunkMap};
 use super::home::pool_bytes::DriverPoolBytes;
 use super::home::segment::Segment;
 use super::home::spilling::Spilling;
 use super::home::views::Views;
-use super::host_bytes::map_bytes;
 use super::journal::Journal;
 use super::journal::counters::Counters;
 use super::pools::pool::Pool;
@@ -21,7 +20,6 @@ use crate::error::Result;
 use crate::fallible::Grown;
 use crate::ids::{BlockId, Class, PoolIndex, SegmentId};
 use crate::span::Span;
-use rustc_hash::FxHashMap;
 
 /// Settings that do not change while a heap lives.
 #[derive(Clone, Copy, Debug)]
@@ -43,17 +41,12 @@ pub(crate) struct HeapRules {
 /// All memory that an allocator holds.
 pub(crate) struct Heap {
     pub(super) rules: HeapRules,
-    pub(super) blocks: BlockTable,
+    pub(super) blocks: Blocks,
     pub(super) pools: Pools,
     pub(super) segments: Vec<Option<Segment>>,
     /// No slot before this one is vacant.
     pub(super) vacant_from: usize,
     pub(super) journal: Journal,
-    /// Live allocations by address.
-    pub(super) addresses: FxHashMap<u64, BlockId>,
-    /// The first of a list, linked through `right`, of live allocations that are not in `addresses`, because the host
-    /// had no memory to put them back there. Almost always the list is empty.
-    pub(super) unlisted: BlockId,
     /// Home, for a strategy that has one.
     pub(super) home: Option<ChunkMap>,
     /// The views over chunks at home.
@@ -89,8 +82,7 @@ impl Heap {
     /// no memory. The flight recorder, whose size is an option, is not counted.
     pub(crate) fn host_bytes(&self) -> usize {
         self.blocks.host_bytes()
-            + map_bytes(&self.addresses)
-            + self.pools.len() * (size_of::<Pool>() + FreeIndex::HOST_BYTES)
+            + self.pools.len() * size_of::<Pool>()
             + self.segments.capacity() * size_of::<Option<Segment>>()
             + self.home.as_ref().map_or(0, ChunkMap::host_bytes)
             + self.views.host_bytes()
@@ -150,17 +142,17 @@ impl Heap {
     /// Returns the smallest free block of a pool with at least `size` bytes, the lowest of equals, or
     /// [`BlockId::NONE`].
     pub(crate) fn best_fit(&self, pool: PoolIndex, size: u64) -> BlockId {
-        self.pools[pool].free.best_fit(&self.blocks, size)
+        self.blocks.best_fit(pool, size)
     }
 
     /// Returns the largest free block of a pool, or [`BlockId::NONE`].
     pub(crate) fn largest_free(&self, pool: PoolIndex) -> BlockId {
-        self.pools[pool].free.largest(&self.blocks)
+        self.blocks.largest_free(pool)
     }
 
     /// Returns the free blocks of a pool in the order of size and address.
     pub(crate) fn free_blocks(&self, pool: PoolIndex) -> Result<Vec<BlockId>> {
-        Ok(self.pools[pool].free.in_order(&self.blocks)?)
+        self.blocks.free_blocks(pool)
     }
 
     /// Visits the free blocks of a pool with at least `min_size` bytes, in the order of size and address.
@@ -170,7 +162,43 @@ impl Heap {
         min_size: u64,
         visit: impl FnMut(BlockId) -> Grown<()>,
     ) -> Result<()> {
-        Ok(self.pools[pool].free.visit_from(&self.blocks, min_size, visit)?)
+        Ok(self.blocks.visit_free(pool, min_size, visit)?)
+    }
+
+    /// Returns whether a pool has free blocks.
+    pub(crate) fn has_free(&self, pool: PoolIndex) -> bool {
+        self.blocks.free_count(pool) > 0
+    }
+
+    /// Puts a block that was already free into the index of its pool.
+    pub(crate) fn insert_free(&mut self, id: BlockId) {
+        self.blocks.insert_free(id);
+    }
+
+    /// Takes a free block out of the index of its pool.
+    pub(crate) fn take_free(&mut self, id: BlockId) {
+        self.blocks.take_free(id);
+    }
+
+    /// Cuts a span out of a free block; the rest stays in the index. Returns the block of the span, which is in no index.
+    pub(crate) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
+        self.blocks.carve(id, span)
+    }
+
+    /// Returns the live block that begins at an address.
+    pub(crate) fn live(&self, address: u64) -> Result<BlockId> {
+        self.blocks.live(address)
+    }
+
+    /// Takes the live block that begins at an address out of the table of live allocations.
+    #[inline]
+    pub(crate) fn take_live(&mut self, address: u64) -> Result<BlockId> {
+        self.blocks.take_live(address)
+    }
+
+    /// Puts back a live block that was taken out with [`Self::take_live`].
+    pub(crate) fn keep_live(&mut self, id: BlockId) {
+        self.blocks.keep_live(id);
     }
 
     /// Returns the fingerprint of the free memory that a request of this large pool may take, and of the chunks in which it
@@ -179,7 +207,7 @@ impl Heap {
         let chunks = self.home.as_ref().map(ChunkMap::fingerprint).unwrap_or_default();
         [pool, pool.small(), self.pools.idle(), self.pools.idle().small()]
             .into_iter()
-            .fold(chunks.with(pool.slot() as u64), |all, pool| all.and(self.pools[pool].free.fingerprint()))
+            .fold(chunks.with(pool.slot() as u64), |all, pool| all.and(self.blocks.fingerprint(pool)))
     }
 
     /// Returns how often the pools of a class were searched so far.
@@ -189,34 +217,22 @@ impl Heap {
 
     /// Returns the block at home that covers an address, or [`BlockId::NONE`].
     pub(crate) fn covering(&self, address: u64) -> BlockId {
-        self.home.as_ref().map_or(BlockId::NONE, |home| home.covering(&self.blocks, address))
-    }
-
-    /// Reserves slots for the blocks that a change will add, before the driver is called for it.
-    ///
-    /// # Errors
-    /// The table of blocks is full, or the host has no memory for more. Nothing has changed.
-    pub(crate) fn reserve_slots(&mut self, count: usize) -> Result<Slots> {
-        self.blocks.reserve(count)
+        self.blocks.covering(address)
     }
 
     /// Makes room for one more live allocation, so that [`Self::hand_out`] can note it.
     pub(crate) fn reserve_live(&mut self) -> Result<()> {
-        Ok(self.addresses.try_reserve(1)?)
+        self.blocks.reserve_live(1)
     }
 
     /// Returns the blocks that have a byte in a span of home.
     pub(crate) fn blocks_over(&self, span: Span) -> impl Iterator<Item = BlockId> + use<'_> {
-        let next = |id: &BlockId| Some(self.blocks[*id].next);
-        let inside = move |id: &BlockId| id.is_some() && self.blocks[*id].address < span.end();
-        std::iter::successors(Some(self.covering(span.start)), next).take_while(inside)
+        self.blocks.over(span)
     }
 
     /// Returns the block that holds all bytes of a span of home, if there is one.
     pub(crate) fn block_around(&self, span: Span) -> Option<BlockId> {
-        let id = self.covering(span.start);
-        let block = &self.blocks[id];
-        (block.address <= span.start && block.end() >= span.end()).then_some(id)
+        self.blocks.around(span)
     }
 
     /// Returns the bytes of the blocks over a chunk, by the class that they are counted for.

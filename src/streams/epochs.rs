@@ -402,6 +402,6 @@ pub(super) fn grow_to<T>(list: &mut Vec<T>, len: usize, empty: fn() -> T) -> Gro
 
 /// Returns the large pools of streams that have free memory, in large blocks or small.
 pub(super) fn with_memory<'a>(context: &'a StreamContext<'_>) -> impl Iterator<Item = PoolIndex> + use<'a> {
-    let free = |pool: PoolIndex| context.heap.pool(pool).free.len();
-    context.heap.stream_pools().filter(move |large| free(*large) + free(large.small()) > 0)
+    let heap = &*context.heap;
+    heap.stream_pools().filter(move |large| heap.has_free(*large) || heap.has_free(large.small()))
 }

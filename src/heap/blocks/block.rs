@@ -276,8 +276,11 @@ impl BlockTable {
     }
 
     /// Clears the sentinel, into which links to a missing neighbour were written.
+    #[inline]
     fn clear_sentinel(&mut self) {
-        self[BlockId::NONE] = VACANT;
+        let sentinel = &mut self[BlockId::NONE];
+        debug_assert!(sentinel.state == State::Vacant && sentinel.size == 0, "the sentinel was used as a block");
+        (sentinel.prev, sentinel.next) = (BlockId::NONE, BlockId::NONE);
     }
 
     /// Returns every block with its id, in no particular order.

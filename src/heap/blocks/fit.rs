@@ -1,45 +1,32 @@
 //! The search for a free block that serves a request.
 
 use super::block::{BlockTable, State};
-use super::layout::Placement;
 use super::request::{FitRules, Request};
-use crate::heap::tables::Heap;
-use crate::ids::{BlockId, Class, PoolIndex};
+use super::table::Blocks;
+use crate::ids::{BlockId, PoolIndex};
 
-impl Heap {
-    /// Takes the block that serves the request best out of the free index. Returns [`BlockId::NONE`] if there is none.
-    pub(crate) fn fit(&mut self, request: &Request, rules: &FitRules) -> BlockId {
-        if rules.count_ages {
-            self.pools.count_search(request.class);
-        }
-        let mut found = self.fit_in(request.pool, request, rules);
-        if found.is_none() && rules.takes_idle && request.class == Class::Large {
-            found = self.fit_in(self.pools.idle(), request, rules);
-        }
-        if rules.placement == Placement::Front || found.is_none() {
-            return found;
-        }
-        self.place(found, request, rules.placement)
-    }
-
-    fn fit_in(&mut self, pool: PoolIndex, request: &Request, rules: &FitRules) -> BlockId {
-        let pool = &mut self.pools[pool];
-        let mut found = pool.free.best_fit(&self.blocks, request.size);
+impl Blocks {
+    /// Takes the block of a pool that serves a request best out of the free index. Returns [`BlockId::NONE`] if there
+    /// is none.
+    pub(in crate::heap) fn take_fit(&mut self, pool: PoolIndex, request: &Request, rules: &FitRules) -> BlockId {
+        let Self { table, free, .. } = self;
+        let free = &mut free[pool.slot()];
+        let mut found = free.best_fit(table, request.size);
         if found.is_none() {
             return found;
         }
         if rules.growing_edge {
             // Only a block at a growing edge can serve more than its size, so only after such a block can the next one
             // be better.
-            while room(&self.blocks, found) > self.blocks[found].size {
-                let next = pool.free.successor(&self.blocks, found);
-                if next.is_none() || room(&self.blocks, next) >= room(&self.blocks, found) {
+            while room(table, found) > table[found].size {
+                let next = free.successor(table, found);
+                if next.is_none() || room(table, next) >= room(table, found) {
                     break;
                 }
                 found = next;
             }
         }
-        let size = self.blocks[found].size;
+        let size = table[found].size;
         let refused = if request.size < rules.max_split_size {
             size >= rules.max_split_size
         } else {
@@ -48,7 +35,7 @@ impl Heap {
         if refused {
             return BlockId::NONE;
         }
-        pool.free.remove(&mut self.blocks, found);
+        free.remove(table, found);
         found
     }
 }

@@ -1,68 +1,69 @@
 //! Neighbouring blocks: splits, merges, and the entries of free blocks in the index of their pool.
 
 use super::block::{Block, Kind, Slots, State};
+use super::table::Blocks;
 use crate::error::Result;
-use crate::heap::tables::Heap;
 use crate::ids::BlockId;
 use crate::span::Span;
 
-impl Heap {
+impl Blocks {
     /// Puts a block that was already free into the index of its pool.
-    pub(crate) fn insert_free(&mut self, id: BlockId) {
-        self.blocks[id].state = State::Free;
-        let pool = self.blocks[id].pool;
-        self.pools[pool].free.insert(&mut self.blocks, id);
+    pub(in crate::heap) fn insert_free(&mut self, id: BlockId) {
+        let block = &mut self.table[id];
+        block.state = State::Free;
+        let pool = block.pool;
+        self.free[pool.slot()].insert(&mut self.table, id);
     }
 
     /// Takes a free block out of the index of its pool.
-    pub(crate) fn take_free(&mut self, id: BlockId) {
-        let pool = self.blocks[id].pool;
-        self.pools[pool].free.remove(&mut self.blocks, id);
+    pub(in crate::heap) fn take_free(&mut self, id: BlockId) {
+        let pool = self.table[id].pool;
+        self.free[pool.slot()].remove(&mut self.table, id);
     }
 
     /// Merges the next block into this one.
     pub(in crate::heap) fn absorb_next(&mut self, id: BlockId) {
-        let next = self.blocks[id].next;
-        if let (Kind::Home, Some(home)) = (self.blocks[id].kind, &mut self.home) {
-            let after = self.blocks[next].next;
-            home.ends(next, self.blocks[next].address, after, self.blocks[after].address);
+        let next = self.table[id].next;
+        if self.table[id].kind == Kind::Home {
+            let after = self.table[next].next;
+            self.starts.ends(next, self.table[next].address, after, self.table[after].address);
         }
-        self.blocks[id].freed_at = self.blocks[id].freed_at.max(self.blocks[next].freed_at);
-        self.blocks[id].size += self.blocks[next].size;
-        self.blocks.unlink(next);
-        self.blocks.remove(next);
+        self.table[id].freed_at = self.table[id].freed_at.max(self.table[next].freed_at);
+        self.table[id].size += self.table[next].size;
+        self.table.unlink(next);
+        self.table.remove(next);
     }
 
     /// Adds a block right behind `id`.
     #[inline]
     pub(in crate::heap) fn insert_after(&mut self, id: BlockId, block: Block) -> Result<BlockId> {
-        let new = self.blocks.insert(block)?;
+        let new = self.table.insert(block)?;
         self.link_after(id, new);
         Ok(new)
     }
 
     #[inline]
     pub(in crate::heap) fn link_after(&mut self, id: BlockId, new: BlockId) {
-        self.blocks.link_after(id, new);
-        let Block { address, kind, .. } = self.blocks[new];
-        if let (Kind::Home, Some(home)) = (kind, &mut self.home) {
-            home.begins(new, address, id, self.blocks[id].address);
+        self.table.link_after(id, new);
+        let Block { address, kind, .. } = self.table[new];
+        if kind == Kind::Home {
+            self.starts.begins(new, address, id, self.table[id].address);
         }
     }
 
     /// Splits a free block if it has more than `size` bytes. Returns the free block of its first `size` bytes.
-    pub(crate) fn part_of(&mut self, id: BlockId, size: u64) -> Result<BlockId> {
-        if self.blocks[id].size <= size {
+    pub(in crate::heap) fn part_of(&mut self, id: BlockId, size: u64) -> Result<BlockId> {
+        if self.table[id].size <= size {
             return Ok(id);
         }
-        let part = self.carve(id, Span::new(self.blocks[id].address, size))?;
+        let part = self.carve(id, Span::new(self.table[id].address, size))?;
         self.insert_free(part);
         Ok(part)
     }
 
     /// Cuts a span out of a free block; the rest stays in the index. Returns the block of the span, which is in no index.
-    pub(crate) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
-        let mut slots = self.reserve_slots(2)?;
+    pub(in crate::heap) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
+        let mut slots = self.reserve(2)?;
         self.take_free(id);
         Ok(self.cut(id, span, &mut slots, Self::insert_free))
     }
@@ -74,21 +75,21 @@ impl Heap {
         id: BlockId,
         span: Span,
         slots: &mut Slots,
-        rest: impl Fn(&mut Self, BlockId),
+        mut rest: impl FnMut(&mut Self, BlockId),
     ) -> BlockId {
-        let whole = self.blocks[id];
+        let whole = self.table[id];
         let before = span.start - whole.address;
         let behind = whole.end() - span.end();
         let mut middle = id;
         if before > 0 {
-            self.blocks[id].size = before;
+            self.table[id].size = before;
             let part = whole.part(Span::new(span.start, whole.size - before), whole.state);
-            middle = self.blocks.insert_reserved(slots, part);
+            middle = self.table.insert_reserved(slots, part);
             self.link_after(id, middle);
         }
         if behind > 0 {
-            self.blocks[middle].size = span.size;
-            let last = self.blocks.insert_reserved(slots, whole.part(Span::new(span.end(), behind), whole.state));
+            self.table[middle].size = span.size;
+            let last = self.table.insert_reserved(slots, whole.part(Span::new(span.end(), behind), whole.state));
             self.link_after(middle, last);
             rest(self, last);
         }

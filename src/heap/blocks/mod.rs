@@ -6,14 +6,21 @@
 //! |---|---|
 //! | block | the table: slots addressed by small numbers, with links instead of pointers |
 //! | free_index | the free blocks of one pool, by size |
-//! | links, merging | blocks beside each other, and which of them merge |
+//! | live, starts | live blocks by address; the blocks at home by the addresses that they cover |
+//! | table | all blocks, with these indexes |
+//! | links, merging | blocks beside each other, splits and merges |
+//! | search | free blocks by size, blocks at home by address |
 //! | request, fit | a request, and the search for a free block that serves it |
 //! | layout | how memory is divided, for strategies that differ from PyTorch |
 
 pub(super) mod block;
-pub(super) mod fit;
+mod fit;
 pub(super) mod free_index;
 pub(super) mod layout;
-pub(super) mod links;
-pub(super) mod merging;
+mod links;
+mod live;
+mod merging;
 pub(super) mod request;
+mod search;
+pub(super) mod starts;
+pub(super) mod table;

@@ -53,7 +53,7 @@ impl Heap {
 
     /// Returns whether the free index of the block's pool finds it by its size.
     fn is_indexed(&self, id: BlockId) -> bool {
-        self.pools[self.blocks[id].pool].free.holds(&self.blocks, id)
+        self.blocks.is_indexed(id)
     }
 
     /// Home finds a block by its first byte and by its last byte.

@@ -152,7 +152,7 @@ impl Heap {
 
     /// Every block is in a segment or a view, and every free block is in an index.
     fn no_block_is_lost(&self, found: &Found) -> Checked {
-        let free: usize = self.pools.iter().map(|(_, pool)| pool.free.len()).sum();
+        let free: usize = self.pools.iter().map(|(pool, _)| self.blocks.free_count(pool)).sum();
         let free_blocks = self.blocks.iter().filter(|(_, block)| block.state == State::Free).count();
         let (seen, all) = (found.blocks, self.blocks.len());
         if seen != all || free != free_blocks {
@@ -168,7 +168,7 @@ impl Heap {
         let counted = self.journal.counters();
         let figures = [
             ("allocations", live, counted.allocation.current()),
-            ("addresses", live, (self.addresses.len() + self.unlisted().count()) as u64),
+            ("addresses", live, self.blocks.live_count() as u64),
             ("allocated bytes", live_bytes, counted.allocated_bytes.current()),
             ("active bytes", live_bytes + pending, counted.active_bytes.current()),
             ("large reserved bytes", found.held[0], counted.reserved_bytes.of(Class::Large)),

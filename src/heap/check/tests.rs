@@ -123,7 +123,7 @@ const OF_BLOCKS: &[Break] = &[
         "a live one in no table",
         |h| {
             let id = at_home(h);
-            h.addresses.remove(&h.blocks[id].address);
+            h.take_live(h.blocks[id].address).unwrap();
         },
         "not in the address table",
     ),
@@ -132,7 +132,7 @@ const OF_BLOCKS: &[Break] = &[
         |h| {
             let id = at_home(h);
             let (address, other) = (h.blocks[id].address, h.blocks[id].next);
-            h.home.as_mut().unwrap().begins(other, address + GRANULE, BlockId::NONE, 0);
+            h.blocks.misplace(other, address + GRANULE);
         },
         "home does not find",
     ),
@@ -159,7 +159,7 @@ const OF_STITCHED_BLOCKS: &[Break] = &[
         "one in no table",
         |h| {
             let id = stitched(h, PoolId::NONE);
-            h.addresses.remove(&h.blocks[id].address);
+            h.take_live(h.blocks[id].address).unwrap();
         },
         "neither live nor pending",
     ),
@@ -292,8 +292,7 @@ fn a_live_block_that_is_listed_apart_breaks_no_rule() {
     let allocator = program();
     allocator.with_heap(|heap| {
         let id = at_home(heap);
-        heap.addresses.remove(&heap.blocks[id].address);
-        heap.unlist(id);
-        assert_eq!((heap.unlisted().count(), heap.check()), (1, Ok(())));
+        heap.blocks.list_apart(heap.blocks[id].address);
+        assert_eq!((heap.live(heap.block(id).address), heap.check()), (Ok(id), Ok(())));
     });
 }

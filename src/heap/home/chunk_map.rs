@@ -1,27 +1,17 @@
 //! Home: the addresses at which every chunk of physical memory has its permanent place.
 //!
-//! Owns: where the chunks are, which of them are mapped there, and which block covers an address. All three are looked
-//! up in constant time, in tables with one entry for each granule of 2 MiB; a split or merge updates one entry of each.
-//! A chunk that only views have used so far has its place at home, but is not mapped there: it is bare.
+//! Owns: where the chunks are, and which of them are mapped there. Both are looked up in constant time, in tables with one
+//! entry for each granule of 2 MiB; `blocks/starts.rs` has a third table, of the blocks. A chunk that only views have used so far has its place at home, but is not mapped there: it is bare.
 //!
 //! Home is one range of addresses, or several where the driver gives no range that is large enough. The tables go from the
 //! first range to the last one, so that a lookup is the same for one range and for many. No two ranges touch: no block, and no
 //! run of mappings, goes from one into another.
-//!
-//! ```text
-//! granule    |0     |1     |2     |3     |
-//! blocks     |aa bbbbbbbbbbbb cccccccc dd|
-//! first      |a     |-     |c     |d     |   the first block that begins in the granule; - none
-//! ```
 
 use crate::fallible::{Grown, with_room, zeros};
-use crate::heap::blocks::block::BlockTable;
+use crate::heap::blocks::starts::{GRANULE, Starts};
 use crate::heap::fingerprint::Fingerprint;
-use crate::ids::{BlockId, ChunkId, Handle, SegmentId};
+use crate::ids::{ChunkId, Handle, SegmentId};
 use crate::span::Span;
-
-/// The size of a granule in bytes: the granularity of the driver's virtual-memory calls on every GPU so far.
-pub(crate) const GRANULE: u64 = 2 << 20;
 
 /// The most addresses of home, in bytes (64 TiB): no driver was seen to reserve more at once.
 pub(crate) const MAX_HOME: u64 = 64 << 40;
@@ -67,8 +57,7 @@ pub(crate) struct HomeRange {
 #[derive(Debug)]
 pub(crate) struct WiderTables {
     span: Span,
-    first: Vec<u32>,
-    begun: Vec<u64>,
+    starts: Starts,
     chunk_of: Vec<u32>,
     bare: Vec<u64>,
 }
@@ -80,10 +69,6 @@ pub(crate) struct ChunkMap {
     pub(crate) span: Span,
     /// The ranges of home, in the order in which they were reserved.
     ranges: Vec<HomeRange>,
-    /// The first block that begins in each granule; 0 is none.
-    first: Vec<u32>,
-    /// One bit a granule: whether a block begins in the granule.
-    begun: Vec<u64>,
     /// The chunk that holds each granule, plus one; 0 is none.
     chunk_of: Vec<u32>,
     chunks: Vec<Option<Chunk>>,
@@ -104,8 +89,6 @@ impl ChunkMap {
         Ok(Self {
             span: Span::new(0, size),
             ranges: with_room(1)?,
-            first: zeros(granules)?,
-            begun: zeros(granules.div_ceil(64))?,
             chunk_of: zeros(granules)?,
             chunks: Vec::new(),
             vacant: Vec::new(),
@@ -117,10 +100,9 @@ impl ChunkMap {
     }
 
     /// Sets the addresses of home.
-    pub(crate) fn placed(mut self, span: Span, segment: SegmentId, head: BlockId) -> Self {
+    pub(crate) fn placed(mut self, span: Span, segment: SegmentId) -> Self {
         (self.span, self.slabs_from) = (span, span.end());
         self.ranges.push(HomeRange { reserved: span, segment });
-        self.begins(head, span.start, BlockId::NONE, 0);
         self
     }
 
@@ -150,7 +132,7 @@ impl ChunkMap {
 
     /// Makes the tables of a home that has one more range. Returns `None` if they would have to be larger than those of any
     /// home.
-    pub(crate) fn wider(&self, range: Span) -> Grown<Option<WiderTables>> {
+    pub(crate) fn wider(&self, starts: &Starts, range: Span) -> Grown<Option<WiderTables>> {
         // The start moves by whole words of bits, so that no word has to be shifted.
         let below = self.span.start.saturating_sub(range.start).next_multiple_of(64 * GRANULE);
         let end = self.span.end().max(range.end());
@@ -161,34 +143,30 @@ impl ChunkMap {
         let (granules, moved) = ((span.size / GRANULE) as usize, (below / GRANULE) as usize);
         let mut out = WiderTables {
             span,
-            first: zeros(granules)?,
-            begun: zeros(granules.div_ceil(64))?,
+            starts: starts.wider(span, self.ranges.iter().map(|range| range.reserved))?,
             chunk_of: zeros(granules)?,
             bare: zeros(granules.div_ceil(64))?,
         };
         // Only entries of ranges are copied: entries between them take no host memory.
         for HomeRange { reserved, .. } in &self.ranges {
             let (from, to) = (self.granule(reserved.start), self.granule(reserved.end()));
-            out.first[from + moved..to + moved].copy_from_slice(&self.first[from..to]);
             out.chunk_of[from + moved..to + moved].copy_from_slice(&self.chunk_of[from..to]);
             let (from, to, moved) = (from / 64, to.div_ceil(64), moved / 64);
-            out.begun[from + moved..to + moved].copy_from_slice(&self.begun[from..to]);
             out.bare[from + moved..to + moved].copy_from_slice(&self.bare[from..to]);
         }
         Ok(Some(out))
     }
 
-    /// Adds a range, for which there is room, with the block that its segment begins with.
-    pub(crate) fn add_range(&mut self, range: HomeRange, start: u64, head: BlockId, tables: WiderTables) {
-        let WiderTables { span, first, begun, chunk_of, bare } = tables;
-        (self.span, self.first, self.begun, self.chunk_of, self.bare) = (span, first, begun, chunk_of, bare);
+    /// Adds a range, for which there is room. Returns the table of blocks at home that has it.
+    pub(crate) fn add_range(&mut self, range: HomeRange, tables: WiderTables) -> Starts {
+        let WiderTables { span, starts, chunk_of, bare } = tables;
+        (self.span, self.chunk_of, self.bare) = (span, chunk_of, bare);
         self.ranges.push(range);
-        self.begins(head, start, BlockId::NONE, 0);
+        starts
     }
 
-    /// Removes a range without chunks, whose block is `head`. Returns whether home has another range left.
-    pub(crate) fn remove_range(&mut self, segment: SegmentId, head: BlockId, start: u64) -> bool {
-        self.ends(head, start, BlockId::NONE, 0);
+    /// Removes a range without chunks. Returns whether home has another range left.
+    pub(crate) fn remove_range(&mut self, segment: SegmentId) -> bool {
         self.ranges.retain(|range| range.segment != segment);
         !self.ranges.is_empty()
     }
@@ -202,7 +180,7 @@ impl ChunkMap {
 
     /// Returns the bytes of host memory in the tables.
     pub(crate) fn host_bytes(&self) -> usize {
-        self.first.capacity() * 8 + self.begun.capacity() * 16 + self.chunks.capacity() * size_of::<Option<Chunk>>()
+        self.chunk_of.capacity() * 4 + self.bare.capacity() * 8 + self.chunks.capacity() * size_of::<Option<Chunk>>()
     }
 
     fn granule(&self, address: u64) -> usize {
@@ -212,58 +190,6 @@ impl ChunkMap {
     /// Returns whether the address is one of home.
     pub(crate) fn holds(&self, address: u64) -> bool {
         self.ranges.iter().any(|range| range.reserved.contains(address))
-    }
-
-    /// Notes a block that begins at `address`. The block before it begins at `before_address`.
-    pub(crate) fn begins(&mut self, id: BlockId, address: u64, before: BlockId, before_address: u64) {
-        let granule = self.granule(address);
-        if before.is_some() && self.granule(before_address) == granule {
-            return;
-        }
-        if let Some(first) = self.first.get_mut(granule) {
-            *first = id.0;
-            self.begun[granule / 64] |= 1 << (granule % 64);
-        }
-    }
-
-    /// Notes that the block at `address` was merged into the block before it. `next` begins behind the merged block.
-    pub(crate) fn ends(&mut self, id: BlockId, address: u64, next: BlockId, next_address: u64) {
-        let granule = self.granule(address);
-        if self.first.get(granule) != Some(&id.0) {
-            return;
-        }
-        if next.is_some() && self.granule(next_address) == granule {
-            self.first[granule] = next.0;
-        } else {
-            self.first[granule] = 0;
-            self.begun[granule / 64] &= !(1 << (granule % 64));
-        }
-    }
-
-    /// Returns the block that covers `address`.
-    pub(crate) fn covering(&self, blocks: &BlockTable, address: u64) -> BlockId {
-        let granule = self.granule(address);
-        let mut id = BlockId(self.first.get(granule).copied().unwrap_or(0));
-        if id.is_none() || blocks[id].address > address {
-            id = self.last_before(granule);
-        }
-        while id.is_some() && blocks[id].end() <= address {
-            id = blocks[id].next;
-        }
-        id
-    }
-
-    /// Returns a block that begins in the nearest earlier granule in which any block begins.
-    fn last_before(&self, granule: usize) -> BlockId {
-        let mut word = granule / 64;
-        let Some(&bits) = self.begun.get(word) else { return BlockId::NONE };
-        let mut bits = bits & ((1u64 << (granule % 64)) - 1);
-        while bits == 0 {
-            let Some(before) = word.checked_sub(1) else { return BlockId::NONE };
-            word = before;
-            bits = self.begun[word];
-        }
-        BlockId(self.first[word * 64 + 63 - bits.leading_zeros() as usize])
     }
 
     /// Returns the chunk that holds `address`.
@@ -385,7 +311,7 @@ mod tests {
     /// Makes a home of 1 GiB with chunks of these many granules, one behind the other.
     fn home(granules: &[u64]) -> (ChunkMap, Vec<(ChunkId, Chunk)>) {
         const START: u64 = 7 << 30;
-        let mut home = ChunkMap::of_size(1 << 30).unwrap().placed(Span::new(START, 1 << 30), SegmentId(0), BlockId(1));
+        let mut home = ChunkMap::of_size(1 << 30).unwrap().placed(Span::new(START, 1 << 30), SegmentId(0));
         let mut address = START;
         let mut chunks = Vec::new();
         for (handle, granules) in (0..).map(Handle).zip(granules) {
@@ -439,15 +365,16 @@ mod tests {
         const GIB: u64 = 1 << 30;
         for start in [GIB, 7 * GIB - GRANULE - GIB / 2, 8 * GIB, 500 * GIB] {
             let (mut home, chunks) = home(&[1, 70, 60, 3]);
+            let mut starts = Starts::of_size(home.span.size).unwrap().placed(home.span.start);
             home.mapped(chunks[1].1);
             let reserved = Span::new(start, GIB / 2);
             let inside = home.apart(reserved);
             let cut = if start == 8 * GIB { GRANULE } else { 0 };
             assert_eq!((inside.start, inside.end()), (start + cut, reserved.end()), "ranges do not touch");
-            let tables = home.wider(reserved).unwrap().unwrap();
+            let tables = home.wider(&starts, reserved).unwrap().unwrap();
             home.reserve_range().unwrap();
             let segment = SegmentId(1);
-            home.add_range(HomeRange { reserved, segment }, inside.start, BlockId(9), tables);
+            starts = home.add_range(HomeRange { reserved, segment }, tables);
             let (_, first) = chunks[0];
             let added = Chunk { address: inside.start, size: 5 * GRANULE, handle: Handle(77), ..first };
             let id = home.add_chunk(added);
@@ -460,15 +387,13 @@ mod tests {
                     assert!(home.holds(at) && home.is_bare(at, 1) == (chunk.address != chunks[1].1.address));
                 }
             }
-            assert_eq!(home.first[home.granule(inside.start)], 9);
             assert_eq!((home.addresses(), home.ranges().len()), (GIB + GIB / 2, 2));
             assert!(!home.holds(reserved.end()) && !home.is_bare(reserved.end(), GRANULE));
             home.remove_chunk(id);
-            assert!(home.remove_range(segment, BlockId(9), inside.start) && !home.holds(inside.start));
-            assert_eq!(home.first[home.granule(inside.start)], 0);
+            assert!(home.remove_range(segment) && !home.holds(inside.start));
         }
         let (home, _) = home(&[1]);
-        assert!(home.wider(Span::new(2 * MAX_HOME, GIB)).unwrap().is_none(), "tables have a bound");
+        assert!(home.wider(&Starts::default(), Span::new(2 * MAX_HOME, GIB)).unwrap().is_none(), "tables have a bound");
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl Heap {
         self.views.reserve_chunks(id, chunks.len())?;
         self.views.reserve_use(id, pool.large())?;
         let parts = 2 + self.blocks_of(chunks) + self.blocks_of(kept);
-        self.reserve_slots(1 + 2 * parts).map(drop)
+        self.blocks.reserve(1 + 2 * parts).map(drop)
     }
 
     fn blocks_of(&self, chunks: &[ChunkId]) -> usize {
@@ -187,8 +187,8 @@ impl Heap {
         let whole = self.blocks[id];
         let (view, pool) = (whole.view(), whole.pool);
         self.views.reserve_use(view, pool.large())?;
-        self.addresses.try_reserve(1)?;
-        let mut slots = self.reserve_slots(3)?;
+        self.blocks.reserve_live(1)?;
+        let mut slots = self.blocks.reserve(3)?;
         let pieces = self.pieces_from(id, at, &mut slots);
         let (before, rest) = pieces.ok_or(Error::Internal("a part is split where it has no bytes"))?;
         self.blocks[before].right = BlockId::NONE;
@@ -196,7 +196,7 @@ impl Heap {
         let second = Block { address: span.start, size: span.size, requested: span.size, left: rest, ..whole };
         let second = self.blocks.insert_reserved(&mut slots, second);
         (self.blocks[id].size, self.blocks[id].requested) = (at, at);
-        self.addresses.insert(span.start, second);
+        self.blocks.add_live(span.start, second);
         self.views.used(view);
         self.journal.allocation_split(allocation_of(&whole), at);
         if let Some(Extent { bytes, parts }) = self.views.get(view).and_then(|view| view.growing) {
@@ -222,7 +222,7 @@ impl Heap {
             if offset + size > at {
                 let first = Span::new(address, at - offset);
                 // The rest is a piece too, and enters no index.
-                self.cut(piece, first, slots, |_, _| {});
+                self.blocks.cut(piece, first, slots, |_, _| {});
                 let rest = self.blocks[piece].next;
                 self.blocks[rest].right = right;
                 return Some((piece, rest));

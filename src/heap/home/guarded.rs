@@ -34,7 +34,7 @@ impl Heap {
         self.retired.try_reserve(1)?;
         // The two slots reserved below include the slot of the segment.
         drop(self.reserve_segment(pool)?);
-        self.reserve_slots(2)
+        self.blocks.reserve(2)
     }
 
     /// Adds memory for one block of a request's size, which ends where the memory ends. Returns the block, which is in no

@@ -3,7 +3,6 @@
 //! Owns: what [`Merging`] and [`Placement`] do to blocks, and the parts of segments that were never used. Private pools with
 //! segments of their own keep PyTorch's layout.
 
-use super::chunk_map::GRANULE;
 use super::segment::Backing;
 use crate::config::rounding::ROUNDUP_INTERVALS;
 use crate::error::Result;
@@ -11,6 +10,7 @@ use crate::fallible::TryPush;
 use crate::heap::blocks::block::{Block, Kind, State};
 use crate::heap::blocks::layout::{Merging, Placement};
 use crate::heap::blocks::request::Request;
+use crate::heap::blocks::starts::GRANULE;
 use crate::heap::tables::Heap;
 use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
@@ -37,12 +37,12 @@ impl Heap {
         }
         let behind = block.part(Span::new(block.address + front, block.size - front), block.state);
         self.blocks[id].size = front;
-        let Ok(behind) = self.insert_after(id, behind) else {
+        let Ok(behind) = self.blocks.insert_after(id, behind) else {
             // The host has no memory to note the front: the request is placed at the front instead.
             self.blocks[id].size = block.size;
             return id;
         };
-        self.insert_free(id);
+        self.blocks.insert_free(id);
         behind
     }
 
@@ -54,11 +54,11 @@ impl Heap {
         }
         let part = block.part(Span::new(block.address + front, size), block.state);
         self.blocks[id].size = front;
-        let Ok(back) = self.insert_after(id, part) else {
+        let Ok(back) = self.blocks.insert_after(id, part) else {
             self.blocks[id].size = block.size;
             return id;
         };
-        self.insert_free(id);
+        self.blocks.insert_free(id);
         self.count_cut(&block, 1);
         back
     }
@@ -69,12 +69,13 @@ impl Heap {
         while self.blocks[id].size / 2 >= size {
             let half = self.blocks[id].size / 2;
             self.blocks[id].size = half;
-            let Ok(buddy) = self.insert_after(id, block.part(Span::new(block.address + half, half), block.state))
+            let Ok(buddy) =
+                self.blocks.insert_after(id, block.part(Span::new(block.address + half, half), block.state))
             else {
                 self.blocks[id].size = 2 * half;
                 break;
             };
-            self.insert_free(buddy);
+            self.blocks.insert_free(buddy);
             cuts += 1;
         }
         self.count_cut(&block, cuts);
@@ -124,7 +125,7 @@ impl Heap {
             if !self.blocks[found].is_split() && self.blocks[found].requested == 0 {
                 return Some(found);
             }
-            id = self.pools[pool].free.successor(&self.blocks, found).some();
+            id = self.blocks.next_free(found).some();
         }
         None
     }
@@ -157,18 +158,18 @@ impl Heap {
             let Block { address, size: all, .. } = self.blocks[last];
             let rest = block.part(Span::new(address + size, all - size), State::Free);
             self.blocks[last].size = size;
-            let Ok(rest) = self.insert_after(last, rest) else {
+            let Ok(rest) = self.blocks.insert_after(last, rest) else {
                 self.blocks[last].size = all;
                 break;
             };
             if last != id {
-                self.insert_free(last);
+                self.blocks.insert_free(last);
             }
             last = rest;
             cuts += 1;
         }
         if last != id {
-            self.insert_free(last);
+            self.blocks.insert_free(last);
         }
         self.count_cut(&block, cuts);
         id
@@ -204,15 +205,15 @@ impl Heap {
     fn join(&mut self, head: BlockId) {
         let class = self.blocks[head].pool.class();
         let mut blocks = 1;
-        self.take_free(head);
+        self.blocks.take_free(head);
         while let Some(next) = self.blocks[head].next.some() {
-            self.take_free(next);
-            self.absorb_next(head);
+            self.blocks.take_free(next);
+            self.blocks.absorb_next(head);
             blocks += 1;
         }
         self.blocks[head].requested = 0;
         self.journal.inactive_split_removed(class, blocks, self.blocks[head].size);
-        self.insert_free(head);
+        self.blocks.insert_free(head);
     }
 
     /// Returns whether a segment has become free that is to be given back to the driver.

@@ -6,6 +6,8 @@ use crate::driver::{Call, DriverError, DriverResult, Status};
 use crate::error::{Error, Result};
 use crate::fallible::text;
 use crate::heap::blocks::block::{Block, Kind, Slots, State};
+use crate::heap::blocks::starts::Starts;
+use crate::heap::blocks::table::Blocks;
 use crate::heap::journal::tell::Range;
 use crate::heap::tables::Heap;
 use crate::ids::{Account, BlockId, ChunkId, Handle, PoolIndex, SegmentId};
@@ -25,17 +27,24 @@ pub(crate) struct NewMemory {
     pub(crate) pool: PoolIndex,
 }
 
+/// Tables of a home that has no addresses yet.
+pub(crate) struct NewHome {
+    chunks: ChunkMap,
+    starts: Starts,
+}
+
 impl Heap {
     /// Makes room for one more segment of a pool. Returns the slot for its block.
     pub(crate) fn reserve_segment(&mut self, pool: PoolIndex) -> Result<Slots> {
         self.segments.try_reserve(1)?;
         self.pools[pool].unmapped.reserve(1)?;
-        self.reserve_slots(1)
+        self.blocks.reserve(1)
     }
 
     /// Makes room for home, with this many bytes of addresses. Returns its tables, and the slot for its block.
-    pub(crate) fn reserve_home(&mut self, size: u64) -> Result<(ChunkMap, Slots)> {
-        Ok((ChunkMap::of_size(size)?, self.reserve_segment(self.pools.idle())?))
+    pub(crate) fn reserve_home(&mut self, size: u64) -> Result<(NewHome, Slots)> {
+        let tables = NewHome { chunks: ChunkMap::of_size(size)?, starts: Starts::of_size(size)? };
+        Ok((tables, self.reserve_segment(self.pools.idle())?))
     }
 
     /// Makes room to map, or to unmap, this many parts of a block's segment. Returns the slots for the blocks: each
@@ -44,7 +53,7 @@ impl Heap {
         let Block { segment, pool, .. } = self.blocks[block];
         let pool = self.segment(segment).map_or(pool, |segment| segment.pool);
         self.pools[pool].unmapped.reserve(parts)?;
-        self.reserve_slots(2 * parts)
+        self.blocks.reserve(2 * parts)
     }
 
     /// Makes room for the handles of units up to the end of a span of an expandable segment.
@@ -81,11 +90,19 @@ impl Heap {
     }
 
     /// Adds the reservation of home, in which nothing is mapped.
-    pub(crate) fn add_home(&mut self, span: Span, tables: ChunkMap, slots: &mut Slots) {
+    pub(crate) fn add_home(&mut self, span: Span, tables: NewHome, slots: &mut Slots) {
         let idle = self.pools.idle();
         let id = self.add_segment(idle, span, Backing::Home, slots);
         self.pools[idle].unmapped.insert((span.start, id));
-        self.home = Some(tables.placed(span, self.blocks[id].segment, id));
+        self.home = Some(tables.chunks.placed(span, self.blocks[id].segment));
+        self.blocks.set_starts(tables.starts.placed(span.start));
+        self.blocks.begin_range(id);
+    }
+
+    /// Makes the tables of a home that has one more range. Returns `None` without a home, or if the tables would have to
+    /// be larger than those of any home.
+    pub(crate) fn wider_home(&self, reserved: Span) -> Result<Option<WiderTables>> {
+        Ok(self.home.as_ref().map_or(Ok(None), |home| home.wider(self.blocks.starts(), reserved))?)
     }
 
     /// Makes room for one more range of home. Returns the slot for its block.
@@ -105,7 +122,8 @@ impl Heap {
         self.pools[idle].unmapped.insert((span.start, id));
         let range = HomeRange { reserved, segment: self.blocks[id].segment };
         if let Some(home) = &mut self.home {
-            home.add_range(range, span.start, id, tables);
+            self.blocks.set_starts(home.add_range(range, tables));
+            self.blocks.begin_range(id);
         }
         Ok(())
     }
@@ -144,7 +162,7 @@ impl Heap {
     /// Removes a `malloc` segment that was given back to the driver. Its release was reported before.
     pub(crate) fn remove_malloc_segment(&mut self, id: BlockId) {
         let Block { size, pool, segment, .. } = self.blocks[id];
-        self.take_free(id);
+        self.blocks.take_free(id);
         self.remove_segment(id, segment);
         self.journal.segment_removed(size, pool.class());
     }
@@ -159,10 +177,11 @@ impl Heap {
     /// Removes a range of home, whose addresses were given back. Home is removed with its last range.
     pub(crate) fn remove_home_range(&mut self, segment: SegmentId) {
         let head = self.head_of(segment);
-        let start = self.blocks[head].address;
-        let is_left = self.home.as_mut().is_some_and(|home| home.remove_range(segment, head, start));
+        self.blocks.end_range(head);
+        let is_left = self.home.as_mut().is_some_and(|home| home.remove_range(segment));
         if !is_left {
             self.home = None;
+            self.blocks.set_starts(Starts::default());
         }
         self.remove_expandable_segment(head);
     }
@@ -186,16 +205,17 @@ impl Heap {
         let NewMemory { room, span, pool } = memory;
         let gone = self.blocks[room];
         self.pools[gone.pool].unmapped.remove(&(gone.address, room));
-        let new = self.cut(room, span, slots, |heap, rest| {
-            let Block { address, pool, .. } = heap.blocks[rest];
-            heap.pools[pool].unmapped.insert((address, rest));
+        let pools = &mut self.pools;
+        let new = self.blocks.cut(room, span, slots, |blocks, rest| {
+            let Block { address, pool, .. } = blocks[rest];
+            pools[pool].unmapped.insert((address, rest));
         });
         // Memory that was never used is idle from the start.
         self.blocks[new].freed_at = 0;
         self.blocks[new].pool = pool;
         self.blocks[new].state = State::Free;
         let (new, ..) = self.merge_free(new);
-        self.insert_free(new);
+        self.blocks.insert_free(new);
         let range = self.range(self.blocks[new].kind, span, pool);
         self.journal.memory_mapped(range, &self.pools);
         new
@@ -212,8 +232,8 @@ impl Heap {
     /// memory.
     pub(super) fn lose_memory(&mut self, id: BlockId, span: Span, slots: &mut Slots) -> Range {
         let Block { pool, segment, .. } = self.blocks[id];
-        self.take_free(id);
-        let gone = self.cut(id, span, slots, Self::insert_free);
+        self.blocks.take_free(id);
+        let gone = self.blocks.cut(id, span, slots, Blocks::insert_free);
         self.blocks[gone].state = State::Unmapped;
         self.blocks[gone].pool = self.segment(segment).map_or(pool, |segment| segment.pool);
         let gone = self.merge_unmapped(gone);
@@ -225,10 +245,10 @@ impl Heap {
         let unmapped = &mut self.pools[pool].unmapped;
         if self.blocks[next].state == State::Unmapped {
             unmapped.remove(&(self.blocks[next].address, next));
-            self.absorb_next(id);
+            self.blocks.absorb_next(id);
         }
         if self.blocks[prev].state == State::Unmapped {
-            self.absorb_next(prev);
+            self.blocks.absorb_next(prev);
             id = prev;
         }
         self.pools[pool].unmapped.insert((self.blocks[id].address, id));

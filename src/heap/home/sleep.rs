@@ -65,9 +65,9 @@ impl Heap {
         if self.asleep == [0; 2] {
             return 0;
         }
-        let free = |(index, pool): (PoolIndex, &Pool)| {
+        let free = |(index, _): (PoolIndex, &Pool)| {
             let mut bytes = 0;
-            let visited = pool.free.visit_from(&self.blocks, 0, |id| {
+            let visited = self.blocks.visit_free(index, 0, |id| {
                 bytes += self.blocks[id].size;
                 Ok(())
             });

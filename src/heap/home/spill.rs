@@ -9,11 +9,12 @@
 //! ```
 //! So a freed block leaves parts without other live blocks, and their memory goes back to the machine.
 
-use super::chunk_map::{Chunk, GRANULE};
+use super::chunk_map::Chunk;
 use super::spilling::{MAX_DOUBLINGS, QUIET};
 use crate::config::{Advice, SpillCandidate};
 use crate::fallible::{Grown, TryPush};
 use crate::heap::blocks::block::{Freeing, Kind, State};
+use crate::heap::blocks::starts::GRANULE;
 use crate::heap::tables::Heap;
 use crate::ids::{BlockId, ChunkId};
 use crate::span::Span;

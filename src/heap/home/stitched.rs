@@ -3,12 +3,13 @@
 //! Owns: the accounting of stitched blocks, and of the slabs that small blocks share. The bytes of a stitched block are
 //! counted at home, in pieces; the view only maps them.
 
-use super::chunk_map::{Chunk, GRANULE};
+use super::chunk_map::Chunk;
 use super::view::{NewView, PlanHash, View, hole_at};
 use crate::config::rounding::MIN_BLOCK;
 use crate::error::{Error, Result};
 use crate::fallible::TryPush;
 use crate::heap::blocks::block::{Block, Kind, State};
+use crate::heap::blocks::starts::GRANULE;
 use crate::heap::tables::Heap;
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex, ViewId};
 use crate::report::observer::Action;
@@ -169,7 +170,7 @@ impl Heap {
         let view = self.views.get(window.view).ok_or(BROKEN)?;
         let (address, count) = (view.address + window.offset, view.chunks.len());
         let parts = self.parts_of(&view.chunks, &view.holes, window.offset, size);
-        let mut slot = self.reserve_slots(1 + 2 * parts)?;
+        let mut slot = self.blocks.reserve(1 + 2 * parts)?;
         let block = Block::in_view(Span::new(address, size), pool, window.view);
         let id = self.blocks.insert_reserved(&mut slot, block);
         let mut last = BlockId::NONE;
@@ -206,7 +207,7 @@ impl Heap {
     /// was created for the request, the request does not fail, since that memory could not be given back.
     pub(crate) fn reserve_window(&mut self, chunks: &[ChunkId], offset: u64, size: u64) -> Result<()> {
         let parts = self.parts_of(chunks, &[], offset, size);
-        self.reserve_slots(1 + 2 * parts).map(drop)
+        self.blocks.reserve(1 + 2 * parts).map(drop)
     }
 
     /// Returns the most parts that these bytes of a view consist of: one for each chunk, and for each block in it.
@@ -247,7 +248,7 @@ impl Heap {
                 self.hand_over(free, pool.small());
             }
             let part = Span::new(from, part);
-            let piece = self.carve(free, part)?;
+            let piece = self.blocks.carve(free, part)?;
             self.notify_range(Action::SegmentLeft, Kind::Home, part, self.blocks[piece].pool);
             self.blocks[piece].state = State::Piece;
             self.blocks[piece].pool = pool;
@@ -363,7 +364,7 @@ impl Heap {
         loop {
             if self.blocks[id].pool == self.pools.idle() {
                 let missing = size.saturating_sub(self.blocks[id].address - start);
-                let part = self.part_of(id, missing.next_multiple_of(MIN_BLOCK))?;
+                let part = self.blocks.part_of(id, missing.next_multiple_of(MIN_BLOCK))?;
                 // Every stream has passed this memory.
                 self.blocks[part].freed_at = 0;
                 id = self.hand_over(part, pool);
@@ -382,8 +383,8 @@ impl Heap {
             let id = self.covering(at);
             let Block { pool, .. } = self.blocks[id];
             let end = self.blocks[id].end().clamp(at, span.end());
-            let part = self.carve(id, Span::between(at, end))?;
-            self.insert_free(part);
+            let part = self.blocks.carve(id, Span::between(at, end))?;
+            self.blocks.insert_free(part);
             self.hand_over(part, self.pools.idle().of(pool.class()));
             at = end;
         }
@@ -425,7 +426,7 @@ impl Heap {
 
     /// Takes a free slab out of the index for another pool of small blocks.
     pub(crate) fn take_slab(&mut self, id: BlockId, pool: PoolIndex) {
-        self.take_free(id);
+        self.blocks.take_free(id);
         self.assign(id, pool);
     }
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::fallible::TryCollect;
 use crate::heap::blocks::block::{Block, State};
 use crate::heap::blocks::request::Request;
-use crate::heap::home::chunk_map::GRANULE;
+use crate::heap::blocks::starts::GRANULE;
 use crate::heap::home::stitched::Window;
 use crate::heap::tables::Heap;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, ViewId};
@@ -30,8 +30,8 @@ impl Heap {
     pub(crate) fn reserve_restored(&mut self, blocks: usize) -> Result<()> {
         /// A slab is cut out of large memory, a block out of the slab, each with a rest on either side.
         const SLOTS_PER_BLOCK: usize = 5;
-        self.addresses.try_reserve(blocks)?;
-        self.reserve_slots(SLOTS_PER_BLOCK.saturating_mul(blocks)).map(drop)
+        self.blocks.reserve_live(blocks)?;
+        self.blocks.reserve(SLOTS_PER_BLOCK.saturating_mul(blocks)).map(drop)
     }
 
     /// Takes the free bytes where a block of a private pool lay, so that [`Heap::hand_out`] can hand them out whole.
@@ -74,13 +74,13 @@ impl Heap {
                 if self.free_at(owner, start, GRANULE) != Some(free) {
                     return Ok(None);
                 }
-                free = self.carve(free, Span::new(start, GRANULE))?;
+                free = self.blocks.carve(free, Span::new(start, GRANULE))?;
                 self.make_slab(free, large.small());
-                self.insert_free(free);
+                self.blocks.insert_free(free);
             }
             _ => {}
         }
-        self.carve(free, Span::new(block.address, block.size)).map(Some)
+        self.blocks.carve(free, Span::new(block.address, block.size)).map(Some)
     }
 
     /// Returns the free block of a private pool that holds these bytes.

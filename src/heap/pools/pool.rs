@@ -2,9 +2,6 @@
 //!
 //! Owns: [`Pool`]. A pool does not know what its blocks are used for.
 
-use crate::fallible::Grown;
-use crate::heap::GRANULE;
-use crate::heap::blocks::free_index::FreeIndex;
 use crate::heap::sorted::SortedSet;
 use crate::ids::{BlockId, Class, StreamId};
 
@@ -17,7 +14,6 @@ pub(crate) struct Pool {
     /// Whether the pool is part of a private pool with chunks of its own.
     pub(crate) apart: bool,
     pub(crate) class: Class,
-    pub(crate) free: FreeIndex,
     /// Unmapped blocks by address.
     pub(crate) unmapped: SortedSet<(u64, BlockId)>,
     /// The open epoch of the pool's stream. `freed_at` of free blocks at home is such an epoch.
@@ -41,14 +37,12 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(in crate::heap) fn new(stream: StreamId, private: bool, class: Class) -> Grown<Self> {
-        Ok(Self {
+    pub(in crate::heap) fn new(stream: StreamId, private: bool, class: Class) -> Self {
+        Self {
             stream,
             private,
             apart: false,
             class,
-            // Of small memory, only whole slabs serve views.
-            free: FreeIndex::new(if class == Class::Small { GRANULE } else { 0 })?,
             unmapped: SortedSet::default(),
             epoch: 1,
             freed_in_epoch: false,
@@ -58,6 +52,6 @@ impl Pool {
             used_by_others: false,
             ended: false,
             number: None,
-        })
+        }
     }
 }

@@ -200,12 +200,13 @@ impl Heap {
     }
 
     pub(super) fn add_pair(&mut self, stream: StreamId, private: bool) -> Result<PoolIndex> {
-        let [large, small] = Class::ALL.map(|class| Pool::new(stream, private, class));
-        let pair = [large?, small?];
+        let pair = Class::ALL.map(|class| Pool::new(stream, private, class));
         let Some(large) = self.pools.vacant.pop() else {
+            let free = self.blocks.reserve_pair()?;
             self.pools.reserve_pair()?;
             // Room for every pair, so that none needs memory to become vacant.
             self.pools.vacant.try_reserve(self.pools.len() / 2 + 1)?;
+            self.blocks.push_pair(free);
             return Ok(self.pools.push_pair(pair));
         };
         self.journal.note_pool_was(large, self.pools[large].stream);
@@ -247,8 +248,8 @@ impl Heap {
         let id = if self.blocks[id].span() == part {
             id
         } else {
-            let id = self.carve(id, part)?;
-            self.insert_free(id);
+            let id = self.blocks.carve(id, part)?;
+            self.blocks.insert_free(id);
             id
         };
         self.pools[to].freed_in_epoch = true;
