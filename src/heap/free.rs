@@ -43,7 +43,8 @@ impl Heap {
                 let (added, added_bytes) = if self.blocks[id].is_split() {
                     (1, self.blocks[id].size)
                 } else {
-                    self.gives_back |= self.blocks[id].size >= self.rules.layout.gives_back_from;
+                    let due = self.blocks[id].size >= self.rules.layout.gives_back_from;
+                    self.home.set_release_due(due);
                     (0, 0)
                 };
                 self.journal.inactive_split_merged(class, (added, added_bytes), (merged, merged_bytes));
@@ -86,7 +87,7 @@ impl Heap {
     /// Returns whether another stream may have a pending block. A part of a slab stays with the slab's stream:
     /// otherwise free parts of the slab would be in two pools and never merge.
     pub(crate) fn may_change_stream(&self, id: BlockId) -> bool {
-        let in_slab = |span: Span| self.home.as_ref().is_some_and(|home| home.is_slab(span.start));
+        let in_slab = |span: Span| self.home.map().is_some_and(|home| home.is_slab(span.start));
         self.home_spans(id).all(|span| span.size.is_multiple_of(GRANULE) || !in_slab(span))
     }
 
@@ -94,7 +95,7 @@ impl Heap {
     pub(crate) fn reserve_early(&mut self, id: BlockId, to: PoolIndex) -> Result<()> {
         let block = self.blocks[id];
         if block.kind == Kind::View {
-            self.views.reserve_use(block.view(), to.large())?;
+            self.home.views_mut().reserve_use(block.view(), to.large())?;
         }
         Ok(())
     }

@@ -31,19 +31,19 @@ impl Heap {
             largest: self.largest_in(pool).max(self.largest_in(self.pools.idle())),
             reachable: servable(pool),
         });
-        let view_mappings = self.views.mappings() as u64;
+        let view_mappings = self.home.views().mappings() as u64;
         let mut out = Fragmentation {
             reserved: self.reserved(),
             allocated,
             pending: self.journal.counters().active_bytes.current().saturating_sub(allocated),
             requested: self.journal.counters().requested_bytes.current(),
-            free: pools.iter().map(|pool| pool.free).sum::<u64>() + self.driver_pool.idle,
+            free: pools.iter().map(|pool| pool.free).sum::<u64>() + self.home.idle_in_driver_pool(),
             asleep: self.live_asleep(),
-            spilled: self.spilling.bytes.iter().sum(),
-            unsettled: self.pending_rollback.iter().sum(),
+            spilled: self.home.spilling().bytes.iter().sum(),
+            unsettled: self.home.pending_rollback().iter().sum(),
             streams: streams.try_to_vec()?,
             pools,
-            views: self.views.iter().count() as u64,
+            views: self.home.views().iter().count() as u64,
             view_mappings,
             home_mappings: self.journal.counters().mappings.saturating_sub(view_mappings),
             ..Fragmentation::default()
@@ -99,7 +99,7 @@ impl Heap {
 
     /// Adds the figures of chunks that are partly free, whichever stream may have the free part.
     fn measure_chunks(&self, out: &mut Fragmentation) -> Grown<()> {
-        let Some(home) = &self.home else { return Ok(()) };
+        let Some(home) = self.home.map() else { return Ok(()) };
         out.chunks = home.chunks().filter(|(_, chunk)| !chunk.asleep).count() as u64;
         let mut free: Vec<Span> = with_room(self.pools.iter().map(|(pool, _)| self.blocks.free_count(pool)).sum())?;
         for pool in self.with_free_memory() {

@@ -15,7 +15,7 @@ impl Heap {
     /// segments, as the statistics count them.
     pub(crate) fn segment_infos(&self) -> Result<Vec<SegmentInfo>> {
         let mut out = Vec::new();
-        for segment in self.segments.iter().flatten() {
+        for (_, segment) in self.home.segments() {
             self.add_segment_infos(segment, &mut out)?;
         }
         // A stitched block is a segment of its own, and its pieces are part of no other: every byte is shown once.

@@ -7,9 +7,8 @@ use super::blocks::layout::Layout;
 use super::blocks::table::Blocks;
 use super::fingerprint::Fingerprint;
 use super::home::chunk_map::{Chunk, ChunkMap};
-use super::home::pool_bytes::DriverPoolBytes;
 use super::home::segment::Segment;
-use super::home::spilling::Spilling;
+use super::home::table::Home;
 use super::home::views::Views;
 use super::journal::Journal;
 use super::journal::counters::Counters;
@@ -43,26 +42,8 @@ pub(crate) struct Heap {
     pub(super) rules: HeapRules,
     pub(super) blocks: Blocks,
     pub(super) pools: Pools,
-    pub(super) segments: Vec<Option<Segment>>,
-    /// No slot before this one is vacant.
-    pub(super) vacant_from: usize,
+    pub(super) home: Home,
     pub(super) journal: Journal,
-    /// Home, for a strategy that has one.
-    pub(super) home: Option<ChunkMap>,
-    /// The views over chunks at home.
-    pub(super) views: Views,
-    /// Guarded blocks that were freed, and whose memory is to be unmapped.
-    pub(super) retired: Vec<BlockId>,
-    /// Bytes held that are part of no block, because a failed growth could not be undone yet. By [`Class`].
-    pub(super) pending_rollback: [u64; 2],
-    /// Bytes of blocks in chunks that sleep, which are not held. By [`Class`].
-    pub(super) asleep: [u64; 2],
-    /// The state of spilled chunks, which are not held of the device either.
-    pub(super) spilling: Spilling,
-    /// Whether a segment has become free that is to go back to the driver ([`Layout::gives_back_from`]).
-    pub(super) gives_back: bool,
-    /// The bytes of the driver's pool, for a strategy that has one.
-    pub(super) driver_pool: DriverPoolBytes,
 }
 
 impl Heap {
@@ -81,11 +62,7 @@ impl Heap {
     /// Returns about how many bytes of host memory the tables take. Tables count whole, although untouched parts take
     /// no memory. The flight recorder, whose size is an option, is not counted.
     pub(crate) fn host_bytes(&self) -> usize {
-        self.blocks.host_bytes()
-            + self.pools.len() * size_of::<Pool>()
-            + self.segments.capacity() * size_of::<Option<Segment>>()
-            + self.home.as_ref().map_or(0, ChunkMap::host_bytes)
-            + self.views.host_bytes()
+        self.blocks.host_bytes() + self.pools.len() * size_of::<Pool>() + self.home.host_bytes()
     }
 
     /// Returns the block with this id, or the vacant sentinel.
@@ -112,11 +89,11 @@ impl Heap {
 
     /// Returns home, or `None` before the first chunk.
     pub(crate) fn home(&self) -> Option<&ChunkMap> {
-        self.home.as_ref()
+        self.home.map()
     }
 
     pub(crate) fn views(&self) -> &Views {
-        &self.views
+        self.home.views()
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -132,11 +109,7 @@ impl Heap {
     }
 
     pub(crate) fn segment(&self, id: SegmentId) -> Option<&Segment> {
-        self.segments.get(id.0 as usize).and_then(Option::as_ref)
-    }
-
-    pub(super) fn segment_mut(&mut self, id: SegmentId) -> Option<&mut Segment> {
-        self.segments.get_mut(id.0 as usize).and_then(Option::as_mut)
+        self.home.segment(id)
     }
 
     /// Returns the smallest free block of a pool with at least `size` bytes, the lowest of equals, or
@@ -204,7 +177,7 @@ impl Heap {
     /// Returns the fingerprint of the free memory that a request of this large pool may take, and of the chunks in which it
     /// lies.
     pub(crate) fn fingerprint(&self, pool: PoolIndex) -> Fingerprint {
-        let chunks = self.home.as_ref().map(ChunkMap::fingerprint).unwrap_or_default();
+        let chunks = self.home.map().map(ChunkMap::fingerprint).unwrap_or_default();
         [pool, pool.small(), self.pools.idle(), self.pools.idle().small()]
             .into_iter()
             .fold(chunks.with(pool.slot() as u64), |all, pool| all.and(self.blocks.fingerprint(pool)))

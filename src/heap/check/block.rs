@@ -60,7 +60,8 @@ impl Heap {
     fn is_found_at_home(&self, id: BlockId) -> Option<&'static str> {
         let block = &self.blocks[id];
         let found = |address| self.covering(address) == id;
-        let lost = self.home.is_some() && block.kind == Kind::Home && !(found(block.address) && found(block.end() - 1));
+        let lost =
+            self.home.map().is_some() && block.kind == Kind::Home && !(found(block.address) && found(block.end() - 1));
         lost.then_some("home does not find a block by its address")
     }
 

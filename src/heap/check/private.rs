@@ -34,7 +34,7 @@ impl Heap {
         for (id, block) in self.blocks.iter().filter(|(_, block)| self.is_private(block.pool)) {
             let owner = self.owner_of(block.pool);
             let live = matches!(block.state, State::Allocated | State::Pending);
-            let pinned = || self.views.get(block.view()).is_some_and(|view| view.pins.contains(&owner));
+            let pinned = || self.home.views().get(block.view()).is_some_and(|view| view.pins.contains(&owner));
             if live && block.kind == Kind::View && !pinned() {
                 return Err(format!("the view of {id:?} {block:?} is not pinned"));
             }
@@ -51,7 +51,8 @@ impl Heap {
     /// The sleeping chunks are those of sleeping private pools, each of one pool alone, and their bytes are not held.
     pub(super) fn what_sleeps_is_not_held(&self, found: &mut Found) -> Checked {
         let mut bytes = [0; 2];
-        for (id, chunk) in self.home.iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.asleep) {
+        for (id, chunk) in self.home.map().into_iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.asleep)
+        {
             for (class, size) in self.bytes_by_class(&chunk) {
                 bytes[class as usize] += size;
             }
@@ -60,8 +61,8 @@ impl Heap {
                 return Err(format!("chunk {id:?} sleeps, and a part of it belongs to {owner}, which does not"));
             }
         }
-        if bytes != self.asleep {
-            return Err(format!("{bytes:?} bytes sleep, {:?} counted", self.asleep));
+        if bytes != self.home.asleep() {
+            return Err(format!("{bytes:?} bytes sleep, {:?} counted", self.home.asleep()));
         }
         for (held, asleep) in found.held.iter_mut().zip(bytes) {
             *held -= asleep;
@@ -71,8 +72,12 @@ impl Heap {
 
     /// A view is pinned only by private pools that exist.
     pub(super) fn pins_are_of_private_pools(&self) -> Checked {
-        let stray =
-            self.views.iter().flat_map(|(_, view)| &view.pins).find(|pin| self.pools.private().get(**pin).is_none());
+        let stray = self
+            .home
+            .views()
+            .iter()
+            .flat_map(|(_, view)| &view.pins)
+            .find(|pin| self.pools.private().get(**pin).is_none());
         stray.map_or(Ok(()), |pin| Err(format!("a view is pinned by private pool {pin}, which is no more")))
     }
 }

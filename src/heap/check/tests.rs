@@ -68,7 +68,7 @@ fn view_of(heap: &Heap, owner: PoolId) -> ViewId {
 }
 
 fn home_end(heap: &Heap) -> u64 {
-    heap.home.as_ref().unwrap().span.end()
+    heap.home.map().unwrap().span.end()
 }
 
 /// A change to a table: its name, the change, and the text of the check.
@@ -167,16 +167,16 @@ const OF_STITCHED_BLOCKS: &[Break] = &[
         "a user too many",
         |h| {
             let view = view_of(h, PoolId::NONE);
-            h.views.used(view)
+            h.home.views_mut().used(view)
         },
         "users",
     ),
     (
         "a view with a chunk twice",
         |h| {
-            let chunk = h.views.get(view_of(h, PoolId::NONE)).unwrap().chunks[0];
-            h.views.reserve_splice(chunk, 1).unwrap();
-            h.views.splice(chunk, &[(Span::default(), chunk); 2], |_| Some(0))
+            let chunk = h.home.views().get(view_of(h, PoolId::NONE)).unwrap().chunks[0];
+            h.home.views_mut().reserve_splice(chunk, 1).unwrap();
+            h.home.views_mut().splice(chunk, &[(Span::default(), chunk); 2], |_| Some(0))
         },
         "twice",
     ),
@@ -194,13 +194,13 @@ const OF_PRIVATE_POOLS: &[Break] = &[
     ("a pair of another stream", |h| h.pools.pair_mut().stream = StreamId(1234), "is not its own"),
     ("a pair of nobody", |h| h.pools.pair_mut().owner = NOBODY, "is not its own"),
     ("a vacant pool with blocks", |h| h.pools.vacate(PoolIndex::DEFAULT), "part of vacant pool"),
-    ("a view without its pin", |h| h.views.unpin(STITCHED), "is not pinned"),
+    ("a view without its pin", |h| h.home.views_mut().unpin(STITCHED), "is not pinned"),
     (
         "a pin of nobody",
         |h| {
             let view = view_of(h, PoolId::NONE);
-            h.views.reserve_pin(view).unwrap();
-            h.views.pin(view, NOBODY)
+            h.home.views_mut().reserve_pin(view).unwrap();
+            h.home.views_mut().pin(view, NOBODY)
         },
         "which is no more",
     ),
@@ -233,18 +233,18 @@ const OF_SUMS: &[Break] = &[
     (
         "a chunk that sleeps and belongs to nobody who does",
         |h| {
-            let home = h.home.as_mut().unwrap();
+            let home = h.home.map_mut();
             let (id, _) = home.chunks().next().unwrap();
             home.set_handle(id, None);
         },
         "which does not",
     ),
-    ("bytes that sleep in no chunk", |h| h.asleep[0] += GRANULE, "bytes sleep"),
+    ("bytes that sleep in no chunk", |h| h.home.count_asleep(GRANULE), "bytes sleep"),
     (
         "a chunk with no blocks",
         |h| {
             let address = home_end(h) - GRANULE;
-            h.home.as_mut().unwrap().add_chunk(Chunk {
+            h.home.map_mut().add_chunk(Chunk {
                 address,
                 size: GRANULE,
                 handle: Handle(1),

@@ -15,24 +15,24 @@ impl Heap {
     /// holds are unknown until [`Self::set_pool_held`].
     pub(crate) fn add_pooled_segment(&mut self, pool: PoolIndex, span: Span, slots: &mut Slots) -> BlockId {
         // The idle bytes are reduced first, so that no peak counts the bytes twice.
-        let before = self.driver_pool.idle;
+        let before = self.home.driver_pool.idle;
         self.set_idle(before.saturating_sub(span.size));
         let id = self.add_malloc_segment(pool, span, slots);
-        self.driver_pool.blocks += span.size;
-        self.driver_pool.spans.insert((span.start, span.size));
+        self.home.driver_pool.blocks += span.size;
+        self.home.driver_pool.spans.insert((span.start, span.size));
         id
     }
 
     /// Makes room for one more allocation of the pool. Returns the slot for its block.
     pub(crate) fn reserve_pooled(&mut self, pool: PoolIndex) -> Result<Slots> {
-        self.driver_pool.spans.reserve(1)?;
+        self.home.driver_pool.spans.reserve(1)?;
         self.reserve_segment(pool)
     }
 
     /// Checks the addresses of an allocation of the pool as [`Heap::check_answer`] does, without a walk over all
     /// segments if all of them are such allocations.
     pub(crate) fn check_pooled(&self, span: Span) -> DriverResult<()> {
-        let spans = &self.driver_pool.spans;
+        let spans = &self.home.driver_pool.spans;
         if spans.len() as u64 != self.journal.counters().segment.current() {
             return self.check_answer(Call::PoolMalloc, span, MIN_BLOCK);
         }
@@ -46,28 +46,28 @@ impl Heap {
     pub(crate) fn remove_pooled_segment(&mut self, id: BlockId) {
         let Span { start, size } = self.blocks[id].span();
         self.remove_malloc_segment(id);
-        self.driver_pool.spans.remove(&(start, size));
-        self.driver_pool.blocks = self.driver_pool.blocks.saturating_sub(size);
-        self.set_idle(self.driver_pool.idle + size);
+        self.home.driver_pool.spans.remove(&(start, size));
+        self.home.driver_pool.blocks = self.home.driver_pool.blocks.saturating_sub(size);
+        self.set_idle(self.home.driver_pool.idle + size);
     }
 
     /// Notes the total bytes that the pool holds.
     pub(crate) fn set_pool_held(&mut self, held: u64) {
-        self.set_idle(held.saturating_sub(self.driver_pool.blocks));
+        self.set_idle(held.saturating_sub(self.home.driver_pool.blocks));
     }
 
     /// Returns the total bytes that the pool holds, as last read.
     pub(crate) fn pool_held(&self) -> u64 {
-        self.driver_pool.blocks + self.driver_pool.idle
+        self.home.driver_pool.blocks + self.home.driver_pool.idle
     }
 
     /// Returns how many bytes of the pool are in blocks.
     pub(crate) fn pool_used(&self) -> u64 {
-        self.driver_pool.blocks
+        self.home.driver_pool.blocks
     }
 
     fn set_idle(&mut self, idle: u64) {
-        let before = std::mem::replace(&mut self.driver_pool.idle, idle);
+        let before = std::mem::replace(&mut self.home.driver_pool.idle, idle);
         self.journal.held(Class::Large, before, idle);
     }
 }

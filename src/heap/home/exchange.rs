@@ -25,13 +25,13 @@ impl Heap {
     /// Returns the addresses at which a chunk is mapped: its place at home, unless it is bare, and its places in views.
     pub(crate) fn places_of(&self, id: ChunkId) -> Grown<Vec<u64>> {
         let mut places = Vec::new();
-        let Some((home, chunk)) = self.home.as_ref().and_then(|home| Some((home, home.chunk(id)?))) else {
+        let Some((home, chunk)) = self.home.map.as_ref().and_then(|home| Some((home, home.chunk(id)?))) else {
             return Ok(places);
         };
         if !home.is_bare(chunk.address, 1) {
             places.try_push(chunk.address)?;
         }
-        for (_, view) in self.views.iter() {
+        for (_, view) in self.home.views.iter() {
             if let Some(index) = view.chunks.iter().position(|of| *of == id) {
                 places.try_push(view.address + view.offset_of(index, |of| Some(home.chunk(of)?.size)))?;
             }
@@ -47,8 +47,8 @@ impl Heap {
         count: usize,
         lost: impl ExactSizeIterator<Item = Span>,
     ) -> Result<ExchangeRoom> {
-        let chunk = self.home.as_ref().and_then(|home| home.chunk(id)).ok_or(GONE)?;
-        self.views.reserve_splice(id, count)?;
+        let chunk = self.home.map.as_ref().and_then(|home| home.chunk(id)).ok_or(GONE)?;
+        self.home.views.reserve_splice(id, count)?;
         self.reserve_chunks(count)?;
         let slots = self.reserve_parts(self.covering(chunk.address), lost.len())?;
         for span in lost {
@@ -71,10 +71,10 @@ impl Heap {
         room: ExchangeRoom,
     ) -> Result<()> {
         let ExchangeRoom { mut new, mut slots } = room;
-        let home = self.home.as_mut().ok_or(GONE)?;
+        let home = self.home.map.as_mut().ok_or(GONE)?;
         let old = home.chunk(id).ok_or(GONE)?;
         let bare = home.is_bare(old.address, 1);
-        let mapped = u64::from(!bare) + self.views.mappings() as u64;
+        let mapped = u64::from(!bare) + self.home.views.mappings() as u64;
         home.remove_chunk(id);
         let mut offset = 0;
         for (size, handle) in parts {
@@ -90,13 +90,13 @@ impl Heap {
             offset += size;
         }
         let chunks = new.iter().filter(|(_, number)| *number != ChunkId::NONE).count() as u64;
-        self.views.splice(id, &new, |of| Some(home.chunk(of)?.size));
-        let maps = u64::from(!bare) * chunks + self.views.mappings() as u64;
+        self.home.views.splice(id, &new, |of| Some(home.chunk(of)?.size));
+        let maps = u64::from(!bare) * chunks + self.home.views.mappings() as u64;
         self.journal.mappings_added(maps);
         self.journal.mappings_removed(mapped);
         for (span, number) in new {
             let span = Span::new(old.address + span.start, span.size);
-            if let Some(chunk) = self.home.as_ref().and_then(|home| home.chunk(number)) {
+            if let Some(chunk) = self.home.map.as_ref().and_then(|home| home.chunk(number)) {
                 if spilled != old.spilled {
                     let action = if spilled { Action::Spilled } else { Action::Returned };
                     self.notify_range(action, Kind::Home, span, self.blocks[self.covering(span.start)].pool);
@@ -126,7 +126,7 @@ impl Heap {
             let span = self.blocks[piece].span();
             // A block at home is its only piece.
             piece = if piece == id { BlockId::NONE } else { self.blocks[piece].right };
-            let Some(home) = &mut self.home else { break };
+            let Some(home) = &mut self.home.map else { break };
             let mut at = span.start;
             while let Some((chunk, found)) = home.chunk_at(at).filter(|_| at < span.end()) {
                 home.fix(chunk);

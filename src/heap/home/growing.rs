@@ -33,13 +33,13 @@ pub(crate) struct Tail {
 impl Heap {
     /// Makes room for a view that grows, before its addresses are reserved.
     pub(crate) fn reserve_growing(&mut self) -> Result<NewView> {
-        Ok(self.views.prepare(Vec::new())?)
+        Ok(self.home.views.prepare(Vec::new())?)
     }
 
     /// Adds a view that grows, whose addresses were reserved.
     pub(crate) fn add_growing(&mut self, reservation: Span, new: NewView) -> ViewId {
         self.journal.view_built(0);
-        self.views.add_growing(reservation, new)
+        self.home.views.add_growing(reservation, new)
     }
 
     /// Returns an unused view that grew for an earlier allocation, with `capacity` to twice `capacity` bytes of
@@ -54,13 +54,13 @@ impl Heap {
             PoolId::NONE => view.pins.is_empty(),
             owner => view.pins == [owner],
         };
-        let fitting = self.views.iter().filter(|(_, view)| fits(view) && of_owner(view));
+        let fitting = self.home.views.iter().filter(|(_, view)| fits(view) && of_owner(view));
         fitting.min_by_key(|(id, view)| (view.addresses, *id)).map(|(id, _)| id)
     }
 
     /// Begins or ends the growth of a view of which nothing is handed out.
     pub(crate) fn set_growing(&mut self, view: ViewId, grows: bool) {
-        self.views.set_growing(view, grows.then(Extent::default));
+        self.home.views.set_growing(view, grows.then(Extent::default));
     }
 
     /// Returns the view of a block that is a part of a growing allocation.
@@ -69,7 +69,7 @@ impl Heap {
         if block.kind != Kind::View {
             return None;
         }
-        self.views.get(block.view()).filter(|view| view.growing.is_some())
+        self.home.views.get(block.view()).filter(|view| view.growing.is_some())
     }
 
     /// Notes that a live block is the next part.
@@ -91,12 +91,12 @@ impl Heap {
         } else {
             Extent { bytes: bytes.saturating_sub(size), parts: parts.saturating_sub(1) }
         };
-        self.views.set_growing(view, Some(extent));
+        self.home.views.set_growing(view, Some(extent));
     }
 
     /// Returns whether freed parts of a view wait for streams, so that nothing else can lie there.
     pub(crate) fn has_pending_parts(&self, id: ViewId) -> bool {
-        let view = self.views.get(id);
+        let view = self.home.views.get(id);
         view.is_some_and(|view| view.users > view.growing.map_or(0, |extent| extent.parts))
     }
 
@@ -104,7 +104,7 @@ impl Heap {
     /// are kept in place, up to the first that is not free for the pool.
     pub(crate) fn tail(&self, id: ViewId, size: u64, pool: PoolIndex) -> Result<Tail> {
         const BROKEN: Error = Error::Internal("a view that grows is gone");
-        let (home, view) = self.home.as_ref().zip(self.views.get(id)).ok_or(BROKEN)?;
+        let (home, view) = self.home.map.as_ref().zip(self.home.views.get(id)).ok_or(BROKEN)?;
         let Extent { bytes: end, .. } = view.growing.ok_or(BROKEN)?;
         let mut tail = Tail::default();
         let mut at = 0;
@@ -126,7 +126,7 @@ impl Heap {
     /// Returns the mapped spans behind the first `before` chunks of a view, the last one first, each with the number of
     /// chunks before it. The spans are offsets in the view.
     pub(crate) fn mapped_behind(&self, id: ViewId, before: usize) -> Result<Vec<(usize, Span)>> {
-        let Some((home, view)) = self.home.as_ref().zip(self.views.get(id)) else { return Ok(Vec::new()) };
+        let Some((home, view)) = self.home.map.as_ref().zip(self.home.views.get(id)) else { return Ok(Vec::new()) };
         let mut runs: Vec<(usize, Span)> = Vec::new();
         let (mut at, mut joins) = (0, false);
         for (index, of) in view.chunks.iter().enumerate() {
@@ -147,9 +147,9 @@ impl Heap {
 
     /// Notes that nothing is mapped any more behind the first `chunks` of a view, which have `size` bytes.
     pub(crate) fn cut_tail(&mut self, id: ViewId, chunks: usize, size: u64) {
-        let before = self.views.mappings();
-        self.views.truncate(id, chunks, size);
-        self.journal.mappings_removed((before - self.views.mappings()) as u64);
+        let before = self.home.views.mappings();
+        self.home.views.truncate(id, chunks, size);
+        self.journal.mappings_removed((before - self.home.views.mappings()) as u64);
     }
 
     /// Makes room to map these chunks behind those of a view, and to hand them out with `kept` ones as a part of a pool.
@@ -160,21 +160,21 @@ impl Heap {
         kept: &[ChunkId],
         pool: PoolIndex,
     ) -> Result<()> {
-        self.views.reserve_chunks(id, chunks.len())?;
-        self.views.reserve_use(id, pool.large())?;
+        self.home.views.reserve_chunks(id, chunks.len())?;
+        self.home.views.reserve_use(id, pool.large())?;
         let parts = 2 + self.blocks_of(chunks) + self.blocks_of(kept);
         self.blocks.reserve(1 + 2 * parts).map(drop)
     }
 
     fn blocks_of(&self, chunks: &[ChunkId]) -> usize {
-        let home = self.home.iter();
+        let home = self.home.map.iter();
         let chunks = home.flat_map(|home| chunks.iter().filter_map(|chunk| home.chunk(*chunk)));
         chunks.map(|chunk| 1 + self.blocks_over(chunk.span()).count()).sum()
     }
 
     /// Notes that chunks of so many bytes were mapped behind those of a view.
     pub(crate) fn map_behind(&mut self, id: ViewId, chunks: &[ChunkId], bytes: u64) {
-        self.views.append(id, chunks.iter().copied(), bytes);
+        self.home.views.append(id, chunks.iter().copied(), bytes);
         self.journal.mappings_added(chunks.len() as u64);
     }
 
@@ -186,7 +186,7 @@ impl Heap {
     pub(crate) fn split_part(&mut self, id: BlockId, at: u64) -> Result<BlockId> {
         let whole = self.blocks[id];
         let (view, pool) = (whole.view(), whole.pool);
-        self.views.reserve_use(view, pool.large())?;
+        self.home.views.reserve_use(view, pool.large())?;
         self.blocks.reserve_live(1)?;
         let mut slots = self.blocks.reserve(3)?;
         let pieces = self.pieces_from(id, at, &mut slots);
@@ -197,10 +197,10 @@ impl Heap {
         let second = self.blocks.insert_reserved(&mut slots, second);
         (self.blocks[id].size, self.blocks[id].requested) = (at, at);
         self.blocks.add_live(span.start, second);
-        self.views.used(view);
+        self.home.views.used(view);
         self.journal.allocation_split(allocation_of(&whole), at);
-        if let Some(Extent { bytes, parts }) = self.views.get(view).and_then(|view| view.growing) {
-            self.views.set_growing(view, Some(Extent { bytes, parts: parts + 1 }));
+        if let Some(Extent { bytes, parts }) = self.home.views.get(view).and_then(|view| view.growing) {
+            self.home.views.set_growing(view, Some(Extent { bytes, parts: parts + 1 }));
         }
         let all = Span::new(whole.address, whole.requested);
         self.notify(Action::FreeRequested, all, pool);
@@ -236,7 +236,7 @@ impl Heap {
     /// Returns the offset in a view of the first end of a chunk at or behind `size` bytes, or `None` if the view is
     /// shorter.
     pub(crate) fn chunk_end(&self, id: ViewId, size: u64) -> Option<u64> {
-        let (home, view) = self.home.as_ref().zip(self.views.get(id))?;
+        let (home, view) = self.home.map.as_ref().zip(self.home.views.get(id))?;
         let mut at = 0;
         for of in &view.chunks {
             if at >= size {

@@ -31,7 +31,7 @@ pub(crate) struct GuardedMemory {
 impl Heap {
     /// Makes room for a guarded block and its slack.
     pub(crate) fn reserve_guarded(&mut self, pool: PoolIndex) -> Result<Slots> {
-        self.retired.try_reserve(1)?;
+        self.home.retired.try_reserve(1)?;
         // The two slots reserved below include the slot of the segment.
         drop(self.reserve_segment(pool)?);
         self.blocks.reserve(2)
@@ -95,21 +95,21 @@ impl Heap {
     /// Notes that a guarded block is free for all streams: its memory can be unmapped once its own stream has passed.
     pub(in crate::heap) fn retire(&mut self, id: BlockId) {
         self.blocks[id].state = State::Retired;
-        self.retired.push(id);
+        self.home.retired.push(id);
     }
 
     /// Takes the freed guarded blocks whose memory is to be unmapped. Blocks that a graph of an existing private pool
     /// may use stay until the pool ends.
     pub(crate) fn take_retired(&mut self) -> Vec<BlockId> {
-        let all = std::mem::take(&mut self.retired);
+        let all = std::mem::take(&mut self.home.retired);
         let (held, taken) = all.into_iter().partition(|id| self.may_be_launched(*id));
-        self.retired = held;
+        self.home.retired = held;
         taken
     }
 
     /// Puts freed guarded blocks back, to be taken later.
     pub(crate) fn put_retired(&mut self, ids: impl IntoIterator<Item = BlockId>) {
-        self.retired.extend(ids);
+        self.home.retired.extend(ids);
     }
 
     /// Returns whether a graph that was captured with the block's private pool may still be launched.
@@ -123,7 +123,7 @@ impl Heap {
             let Block { address, size, pool, .. } = self.blocks[*id];
             (address, size, self.owner_of(pool)) == (block.address, block.size, owner)
         };
-        let at = self.retired.iter().position(same)?;
-        Some(self.retired.swap_remove(at))
+        let at = self.home.retired.iter().position(same)?;
+        Some(self.home.retired.swap_remove(at))
     }
 }

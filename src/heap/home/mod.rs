@@ -4,7 +4,8 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | chunk_map | the chunks, and which block covers an address |
+//! | table | the tables of all that follows |
+//! | chunk_map | the chunks, and which of them are mapped at their places |
 //! | view, views | ranges in which chunks are mapped one behind the other |
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | stitched | blocks that are handed out through views: their pieces and slabs |
@@ -35,5 +36,6 @@ pub(super) mod spill;
 pub(super) mod spilled;
 pub(super) mod spilling;
 pub(super) mod stitched;
+pub(super) mod table;
 pub(super) mod view;
 pub(super) mod views;

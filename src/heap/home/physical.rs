@@ -33,14 +33,14 @@ impl Heap {
         let (start, end) = (block.address, block.end());
         match block.kind {
             Kind::Home => {
-                let home = self.home.as_ref().ok_or(GONE)?;
+                let home = self.home.map.as_ref().ok_or(GONE)?;
                 let first = home.chunk_at(start).ok_or(GONE)?.1.address;
                 let chunks = std::iter::successors(home.chunk_at(start), |(_, chunk)| home.chunk_at(chunk.end()));
                 let chunks = chunks.map(|(_, chunk)| (Some(chunk.handle), chunk.size));
                 touched(first, chunks, start, end)
             }
             Kind::View => {
-                let (view, home) = self.views.get(block.view()).zip(self.home.as_ref()).ok_or(GONE)?;
+                let (view, home) = self.home.views.get(block.view()).zip(self.home.map.as_ref()).ok_or(GONE)?;
                 let mut at = view.address;
                 let mapped = view.chunks.iter().map_while(|id| {
                     let chunk = home.chunk(*id).map(|chunk| (Some(chunk.handle), chunk.size));

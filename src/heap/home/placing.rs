@@ -114,7 +114,7 @@ impl Heap {
 
     /// Returns whether a pool has any segments.
     pub(crate) fn has_segments(&self, pool: PoolIndex) -> bool {
-        self.segments.iter().flatten().any(|segment| segment.pool == pool)
+        self.home.segments.iter().flatten().any(|segment| segment.pool == pool)
     }
 
     /// Returns a free block of a pool that is a whole segment of this size, of which nothing was handed out since it was
@@ -184,7 +184,7 @@ impl Heap {
             return Ok(());
         }
         let mut heads = Vec::new();
-        for segment in self.segments.iter().flatten() {
+        for segment in self.home.segments.iter().flatten() {
             let joins = matches!(segment.backing, Backing::Malloc) && self.merging_in(segment.pool) == Merging::Never;
             if joins && self.blocks[segment.head].next.is_some() && self.is_all_free(segment.head) {
                 heads.try_push(segment.head)?;
@@ -219,12 +219,12 @@ impl Heap {
     /// Returns whether a segment has become free that is to be given back to the driver.
     #[inline]
     pub(crate) fn gives_back(&self) -> bool {
-        self.gives_back
+        self.home.release_due
     }
 
     /// Forgets that a segment to be given back has become free.
     pub(crate) fn forget_given_back(&mut self) {
-        self.gives_back = false;
+        self.home.release_due = false;
     }
 }
 

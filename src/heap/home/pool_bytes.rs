@@ -6,7 +6,7 @@ use crate::heap::sorted::SortedSet;
 
 /// The bytes of the driver's pool.
 #[derive(Debug, Default)]
-pub(in crate::heap) struct DriverPoolBytes {
+pub(super) struct DriverPoolBytes {
     /// Addresses and sizes of the blocks, in the order of addresses.
     pub(super) spans: SortedSet<(u64, u64)>,
     /// The bytes in blocks.

@@ -36,7 +36,7 @@ pub(crate) struct NewHome {
 impl Heap {
     /// Makes room for one more segment of a pool. Returns the slot for its block.
     pub(crate) fn reserve_segment(&mut self, pool: PoolIndex) -> Result<Slots> {
-        self.segments.try_reserve(1)?;
+        self.home.segments.try_reserve(1)?;
         self.pools[pool].unmapped.reserve(1)?;
         self.blocks.reserve(1)
     }
@@ -58,7 +58,7 @@ impl Heap {
 
     /// Makes room for the handles of units up to the end of a span of an expandable segment.
     pub(crate) fn reserve_units(&mut self, block: BlockId, span: Span) -> Result<()> {
-        let segment = self.segment_mut(self.blocks[block].segment).ok_or(NOT_EXPANDABLE)?;
+        let segment = self.home.segment_mut(self.blocks[block].segment).ok_or(NOT_EXPANDABLE)?;
         let Backing::Expandable { unit, units } = &mut segment.backing else { return Err(NOT_EXPANDABLE) };
         let end = (span.end() - segment.span.start) / *unit;
         Ok(units.try_reserve((end as usize).saturating_sub(units.len()))?)
@@ -66,7 +66,7 @@ impl Heap {
 
     /// Makes room for `count` more chunks.
     pub(crate) fn reserve_chunks(&mut self, count: usize) -> Result<()> {
-        Ok(self.home.as_mut().map_or(Ok(()), |home| home.reserve(count))?)
+        Ok(self.home.map.as_mut().map_or(Ok(()), |home| home.reserve(count))?)
     }
 
     /// Adds a segment that the driver gave by `malloc`. Returns its one block, which is not in the free index yet.
@@ -94,7 +94,7 @@ impl Heap {
         let idle = self.pools.idle();
         let id = self.add_segment(idle, span, Backing::Home, slots);
         self.pools[idle].unmapped.insert((span.start, id));
-        self.home = Some(tables.chunks.placed(span, self.blocks[id].segment));
+        self.home.map = Some(tables.chunks.placed(span, self.blocks[id].segment));
         self.blocks.set_starts(tables.starts.placed(span.start));
         self.blocks.begin_range(id);
     }
@@ -102,12 +102,12 @@ impl Heap {
     /// Makes the tables of a home that has one more range. Returns `None` without a home, or if the tables would have to
     /// be larger than those of any home.
     pub(crate) fn wider_home(&self, reserved: Span) -> Result<Option<WiderTables>> {
-        Ok(self.home.as_ref().map_or(Ok(None), |home| home.wider(self.blocks.starts(), reserved))?)
+        Ok(self.home.map.as_ref().map_or(Ok(None), |home| home.wider(self.blocks.starts(), reserved))?)
     }
 
     /// Makes room for one more range of home. Returns the slot for its block.
     pub(crate) fn reserve_home_range(&mut self) -> Result<Slots> {
-        self.home.as_mut().map_or(Ok(()), ChunkMap::reserve_range)?;
+        self.home.map.as_mut().map_or(Ok(()), ChunkMap::reserve_range)?;
         self.reserve_segment(self.pools.idle())
     }
 
@@ -116,12 +116,12 @@ impl Heap {
     /// # Errors
     /// There is no home. Nothing has changed.
     pub(crate) fn add_home_range(&mut self, reserved: Span, tables: WiderTables, slots: &mut Slots) -> Result<()> {
-        let span = self.home.as_ref().map(|home| home.apart(reserved)).ok_or(WITHOUT_HOME)?;
+        let span = self.home.map.as_ref().map(|home| home.apart(reserved)).ok_or(WITHOUT_HOME)?;
         let idle = self.pools.idle();
         let id = self.add_segment(idle, span, Backing::Home, slots);
         self.pools[idle].unmapped.insert((span.start, id));
         let range = HomeRange { reserved, segment: self.blocks[id].segment };
-        if let Some(home) = &mut self.home {
+        if let Some(home) = &mut self.home.map {
             self.blocks.set_starts(home.add_range(range, tables));
             self.blocks.begin_range(id);
         }
@@ -135,15 +135,16 @@ impl Heap {
             Backing::Home => (Kind::Home, State::Unmapped),
             Backing::Guarded { .. } => (Kind::Guarded, State::Retired),
         };
-        let later = self.segments.get(self.vacant_from..).unwrap_or_default();
-        let slot = later.iter().position(Option::is_none).map_or(self.segments.len(), |at| self.vacant_from + at);
-        self.vacant_from = slot + 1;
+        let later = self.home.segments.get(self.home.vacant_from..).unwrap_or_default();
+        let slot =
+            later.iter().position(Option::is_none).map_or(self.home.segments.len(), |at| self.home.vacant_from + at);
+        self.home.vacant_from = slot + 1;
         let block = Block::new(span, pool, SegmentId(slot as u32), kind, state);
         let head = self.blocks.insert_reserved(slots, block);
         let segment = Some(Segment { span, pool, backing, head });
-        match self.segments.get_mut(slot) {
+        match self.home.segments.get_mut(slot) {
             Some(vacant) => *vacant = segment,
-            None => self.segments.push(segment),
+            None => self.home.segments.push(segment),
         }
         head
     }
@@ -178,9 +179,9 @@ impl Heap {
     pub(crate) fn remove_home_range(&mut self, segment: SegmentId) {
         let head = self.head_of(segment);
         self.blocks.end_range(head);
-        let is_left = self.home.as_mut().is_some_and(|home| home.remove_range(segment));
+        let is_left = self.home.map.as_mut().is_some_and(|home| home.remove_range(segment));
         if !is_left {
-            self.home = None;
+            self.home.map = None;
             self.blocks.set_starts(Starts::default());
         }
         self.remove_expandable_segment(head);
@@ -188,9 +189,9 @@ impl Heap {
 
     pub(super) fn remove_segment(&mut self, head: BlockId, segment: SegmentId) {
         self.blocks.remove(head);
-        if let Some(slot) = self.segments.get_mut(segment.0 as usize) {
+        if let Some(slot) = self.home.segments.get_mut(segment.0 as usize) {
             *slot = None;
-            self.vacant_from = self.vacant_from.min(segment.0 as usize);
+            self.home.vacant_from = self.home.vacant_from.min(segment.0 as usize);
         }
     }
 
@@ -265,7 +266,7 @@ impl Heap {
         address: u64,
         handles: impl ExactSizeIterator<Item = Option<Handle>>,
     ) -> Result<()> {
-        let segment = self.segment_mut(self.blocks[block].segment).ok_or(NOT_EXPANDABLE)?;
+        let segment = self.home.segment_mut(self.blocks[block].segment).ok_or(NOT_EXPANDABLE)?;
         let start = segment.span.start;
         let Backing::Expandable { unit, units } = &mut segment.backing else { return Err(NOT_EXPANDABLE) };
         let first = ((address - start) / *unit) as usize;
@@ -288,7 +289,8 @@ impl Heap {
 
     /// Notes that a unit's handle was released. Its memory goes back with its last mapping.
     pub(crate) fn unit_released(&mut self, segment: SegmentId, unit: u64) {
-        if let Some(Backing::Expandable { units, .. }) = self.segment_mut(segment).map(|segment| &mut segment.backing)
+        if let Some(Backing::Expandable { units, .. }) =
+            self.home.segment_mut(segment).map(|segment| &mut segment.backing)
             && let Some(handle) = units.get_mut(unit as usize)
         {
             *handle = None;
@@ -300,13 +302,13 @@ impl Heap {
     /// # Errors
     /// There is no home. Nothing has changed.
     pub(crate) fn add_chunk(&mut self, chunk: Chunk) -> Result<ChunkId> {
-        let home = self.home.as_mut().ok_or(WITHOUT_HOME)?;
+        let home = self.home.map.as_mut().ok_or(WITHOUT_HOME)?;
         Ok(home.add_chunk(chunk))
     }
 
     /// Notes that a chunk was mapped at its place.
     pub(crate) fn chunk_mapped(&mut self, chunk: Chunk) {
-        if let Some(home) = &mut self.home {
+        if let Some(home) = &mut self.home.map {
             home.mapped(chunk);
             self.journal.mappings_added(1);
         }
@@ -315,7 +317,7 @@ impl Heap {
     /// Removes the chunks of a span inside a free block. The chunks are unmapped already, and their memory is about to
     /// be released. Two slots were reserved for the parts of the block.
     pub(crate) fn remove_chunks(&mut self, block: BlockId, span: Span, slots: &mut Slots) {
-        let Some(home) = &mut self.home else { return };
+        let Some(home) = &mut self.home.map else { return };
         let mut at = span.start;
         while let Some((id, chunk)) = home.chunk_at(at).filter(|_| at < span.end()) {
             self.journal.mappings_removed(u64::from(!home.is_bare(chunk.address, 1)));
@@ -335,8 +337,8 @@ impl Heap {
     /// Notes the bytes that failed growths hold outside of all blocks: `now` instead of `before`.
     pub(crate) fn pending_rollback(&mut self, account: impl Into<Account>, now: u64, before: u64) {
         let Account::Device(class) = account.into() else { return self.pending_on_host(now, before) };
-        self.pending_rollback[class as usize] += now;
-        self.pending_rollback[class as usize] -= before;
+        self.home.pending_rollback[class as usize] += now;
+        self.home.pending_rollback[class as usize] -= before;
         self.journal.held(class, before, now);
     }
 
@@ -358,6 +360,6 @@ impl Heap {
         if start == 0 || !start.is_multiple_of(alignment) || start.checked_add(size).is_none() {
             return false;
         }
-        !self.segments.iter().flatten().any(|other| other.span.intersection(&span).is_some())
+        !self.home.segments.iter().flatten().any(|other| other.span.intersection(&span).is_some())
     }
 }

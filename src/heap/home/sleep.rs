@@ -62,7 +62,7 @@ impl Sleeper {
 impl Heap {
     /// Returns the bytes of live and pending blocks of private pools that sleep.
     pub(crate) fn live_asleep(&self) -> u64 {
-        if self.asleep == [0; 2] {
+        if self.home.asleep == [0; 2] {
             return 0;
         }
         let free = |(index, _): (PoolIndex, &Pool)| {
@@ -73,7 +73,7 @@ impl Heap {
             });
             if self.is_asleep(index) && visited.is_ok() { bytes } else { 0 }
         };
-        self.asleep.iter().sum::<u64>().saturating_sub(self.pools.iter().map(free).sum())
+        self.home.asleep.iter().sum::<u64>().saturating_sub(self.pools.iter().map(free).sum())
     }
 
     /// Returns the chunks of a private pool with chunks of its own, and all their places.
@@ -81,7 +81,7 @@ impl Heap {
     /// # Errors
     /// The host has no memory for the lists, or a chunk is not the pool's alone.
     pub(crate) fn sleeper(&self, owner: PoolId) -> Result<Sleeper> {
-        let Some(home) = &self.home else { return Ok(Sleeper { chunks: Vec::new(), places: Vec::new() }) };
+        let Some(home) = &self.home.map else { return Ok(Sleeper { chunks: Vec::new(), places: Vec::new() }) };
         let mut chunks = Vec::new();
         for (id, chunk) in home.chunks() {
             let is_owned = |id| self.is_owned_by(self.blocks[id].pool, owner);
@@ -101,7 +101,7 @@ impl Heap {
         for (at, (_, chunk)) in chunks.iter().enumerate().filter(|(_, (_, chunk))| !home.is_bare(chunk.address, 1)) {
             places.try_push(PlaceOfChunk { view: None, span: chunk.span(), chunk: at })?;
         }
-        for (view, of) in self.views.iter() {
+        for (view, of) in self.home.views.iter() {
             let mut at = 0;
             for id in &of.chunks {
                 let size = home.chunk(*id).map_or_else(|| of.hole_at(at), |chunk| chunk.size);
@@ -134,18 +134,18 @@ impl Heap {
 
     /// Makes room for a pin of each view over the chunks.
     pub(crate) fn reserve_sleep(&mut self, sleeper: &Sleeper) -> Grown<()> {
-        sleeper.places.iter().filter_map(|place| place.view).try_for_each(|view| self.views.reserve_pin(view))
+        sleeper.places.iter().filter_map(|place| place.view).try_for_each(|view| self.home.views.reserve_pin(view))
     }
 
     /// Notes that the chunks of a private pool have no memory any more. All views over the chunks stay.
     pub(crate) fn fall_asleep(&mut self, owner: PoolId, sleeper: &Sleeper, saved: Saved) {
         for view in sleeper.places.iter().filter_map(|place| place.view) {
-            self.views.pin(view, owner);
+            self.home.views.pin(view, owner);
         }
         for (id, chunk) in &sleeper.chunks {
             self.count_asleep(chunk, true);
             self.notify_sleep(Action::Asleep, chunk);
-            if let Some(home) = &mut self.home {
+            if let Some(home) = &mut self.home.map {
                 home.set_handle(*id, None);
             }
         }
@@ -158,7 +158,7 @@ impl Heap {
         for ((id, chunk), handle) in sleeper.chunks.iter().zip(handles) {
             self.count_asleep(chunk, false);
             self.notify_sleep(Action::Awake, chunk);
-            if let Some(home) = &mut self.home {
+            if let Some(home) = &mut self.home.map {
                 home.set_handle(*id, Some(handle));
             }
         }
@@ -176,10 +176,10 @@ impl Heap {
         for (class, size) in self.bytes_by_class(chunk) {
             if asleep {
                 self.journal.held(class, size, 0);
-                self.asleep[class as usize] += size;
+                self.home.asleep[class as usize] += size;
             } else {
                 self.journal.held(class, 0, size);
-                self.asleep[class as usize] -= size;
+                self.home.asleep[class as usize] -= size;
             }
         }
     }
@@ -189,7 +189,7 @@ impl Heap {
         SleepStats {
             sleeps: self.journal.counters().sleeps,
             wakes: self.journal.counters().wakes,
-            asleep_bytes: self.asleep.iter().sum(),
+            asleep_bytes: self.home.asleep.iter().sum(),
             page_locked_bytes: self.pools.private().stock().bytes(),
         }
     }
@@ -200,7 +200,7 @@ impl Heap {
             return 0;
         }
         let of_owner = |chunk: &Chunk| self.is_owned_by(self.blocks[self.covering(chunk.address)].pool, owner);
-        let chunks = self.home.iter().flat_map(|home| home.chunks()).map(|(_, chunk)| chunk);
+        let chunks = self.home.map.iter().flat_map(|home| home.chunks()).map(|(_, chunk)| chunk);
         chunks.filter(|chunk| chunk.asleep && of_owner(chunk)).map(|chunk| chunk.size).sum()
     }
 
@@ -228,9 +228,9 @@ impl Heap {
             let Some(first) = blocks.first() else { continue };
             let mut slots = self.reserve_parts(*first, blocks.len())?;
             for (class, size) in self.bytes_by_class(&chunk) {
-                self.asleep[class as usize] -= size;
+                self.home.asleep[class as usize] -= size;
             }
-            if let Some(home) = &mut self.home {
+            if let Some(home) = &mut self.home.map {
                 self.journal.mappings_removed(u64::from(!home.is_bare(chunk.address, 1)));
                 home.remove_chunk(id);
             }
@@ -247,7 +247,7 @@ impl Heap {
 
     /// Notes that sleeping chunks have no places in a view any more. Other chunks of the view stay mapped.
     fn forget_places(&mut self, id: ViewId, places: &[PlaceOfChunk], chunks: &[(ChunkId, Chunk)]) -> Result<()> {
-        let Some(view) = self.views.get(id) else { return Ok(()) };
+        let Some(view) = self.home.views.get(id) else { return Ok(()) };
         if view.mappings() == places.len() {
             let mappings = view.mappings();
             self.unmapped_view(id, mappings);
@@ -257,7 +257,8 @@ impl Heap {
         self.reserve_holes(id, places.len())?;
         for PlaceOfChunk { span, chunk, .. } in places {
             let of = chunks.get(*chunk).map(|(chunk, _)| *chunk);
-            let index = self.views.get(id).and_then(|view| view.chunks.iter().position(|chunk| Some(*chunk) == of));
+            let index =
+                self.home.views.get(id).and_then(|view| view.chunks.iter().position(|chunk| Some(*chunk) == of));
             if let Some(index) = index {
                 self.cut_view(id, index, Span::new(span.start - address, span.size));
             }

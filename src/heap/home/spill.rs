@@ -145,20 +145,20 @@ impl Heap {
 
     /// Notes that a block waits for its own stream before it is free.
     pub(crate) fn waits_for_own(&mut self, id: BlockId) -> Grown<()> {
-        self.spilling.waits_for_own.try_reserve(1)?;
-        self.spilling.waits_for_own.insert(id);
+        self.home.spilling.waits_for_own.try_reserve(1)?;
+        self.home.spilling.waits_for_own.insert(id);
         Ok(())
     }
 
     /// Undoes [`Self::waits_for_own`].
     pub(crate) fn waits_for_own_no_more(&mut self, id: BlockId) {
-        self.spilling.waits_for_own.remove(&id);
+        self.home.spilling.waits_for_own.remove(&id);
     }
 
     /// Returns the spilled chunks without live blocks that every stream has passed.
     pub(crate) fn spilled_and_free(&self) -> Grown<Vec<(ChunkId, u64)>> {
         let mut found = Vec::new();
-        let passed = if self.has_passed_spilled() { &self.spilling.passed[..] } else { &[] };
+        let passed = if self.has_passed_spilled() { &self.home.spilling.passed[..] } else { &[] };
         for (id, chunk) in self.spilled_chunks() {
             let all_free = || self.blocks_over(chunk.span()).all(|id| self.blocks[id].state == State::Free);
             let just_freed =
@@ -178,7 +178,7 @@ impl Heap {
 
     /// Notes that memory was spilled.
     pub(crate) fn has_spilled(&mut self) {
-        let spilling = &mut self.spilling;
+        let spilling = &mut self.home.spilling;
         if spilling.returned {
             spilling.doublings = (spilling.doublings + 1).min(MAX_DOUBLINGS);
         }
@@ -187,14 +187,15 @@ impl Heap {
 
     /// Notes that memory came back without a request for it.
     pub(crate) fn has_returned(&mut self) {
-        (self.spilling.returned, self.spilling.quiet_since) = (true, self.journal.counters().allocated_bytes.ever());
+        (self.home.spilling.returned, self.home.spilling.quiet_since) =
+            (true, self.journal.counters().allocated_bytes.ever());
     }
 
     /// Returns whether no memory was spilled for so long that spilled memory may come back by itself, for a device with
     /// `total` bytes. If memory that came back was spilled again, the next return takes twice as long, so that memory
     /// does not go to and fro.
     pub(crate) fn may_return(&self, total: u64) -> bool {
-        let allocated = self.journal.counters().allocated_bytes.ever().wrapping_sub(self.spilling.quiet_since);
-        allocated >= total.saturating_mul(QUIET << self.spilling.doublings)
+        let allocated = self.journal.counters().allocated_bytes.ever().wrapping_sub(self.home.spilling.quiet_since);
+        allocated >= total.saturating_mul(QUIET << self.home.spilling.doublings)
     }
 }

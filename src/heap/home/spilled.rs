@@ -13,23 +13,23 @@ impl Heap {
     /// Returns the bytes of the machine's memory that are held for spilled memory.
     #[inline]
     pub(crate) fn spilled(&self) -> u64 {
-        let Spilling { bytes, unsettled, .. } = &self.spilling;
+        let Spilling { bytes, unsettled, .. } = &self.home.spilling;
         bytes.iter().sum::<u64>() + unsettled
     }
 
     /// Returns the memory of the machine that is kept for the next spill.
     #[inline]
     pub(crate) fn host_stock(&self) -> &HostStock {
-        &self.spilling.stock
+        &self.home.spilling.stock
     }
 
     pub(crate) fn host_stock_mut(&mut self) -> &mut HostStock {
-        &mut self.spilling.stock
+        &mut self.home.spilling.stock
     }
 
     /// Notes the bytes of the machine's memory that failed calls hold outside of all chunks: `now` instead of `before`.
     pub(super) fn pending_on_host(&mut self, now: u64, before: u64) {
-        self.spilling.unsettled = self.spilling.unsettled + now - before;
+        self.home.spilling.unsettled = self.home.spilling.unsettled + now - before;
         self.journal.held_on_host(before, now);
     }
 
@@ -38,10 +38,10 @@ impl Heap {
     pub(super) fn count_spilled(&mut self, chunk: &Chunk, spilled: bool) {
         for (class, size) in self.bytes_by_class(chunk) {
             if spilled {
-                self.spilling.bytes[class as usize] += size;
+                self.home.spilling.bytes[class as usize] += size;
                 self.journal.spilled(class, size);
             } else {
-                self.spilling.bytes[class as usize] -= size;
+                self.home.spilling.bytes[class as usize] -= size;
                 self.journal.returned(class, size);
             }
         }
@@ -49,7 +49,7 @@ impl Heap {
 
     /// Stops counting bytes as spilled.
     pub(super) fn no_more_spilled(&mut self, class: Class, size: u64) {
-        self.spilling.bytes[class as usize] -= size;
+        self.home.spilling.bytes[class as usize] -= size;
         self.journal.dropped_spilled(size);
     }
 
@@ -67,7 +67,7 @@ impl Heap {
 
     /// Returns home, if any chunk of it is spilled. Usually none is, and then no chunk need be looked at.
     pub(super) fn home_with_spilled(&self) -> Option<&ChunkMap> {
-        self.home.as_ref().filter(|_| self.spilled() != 0)
+        self.home.map.as_ref().filter(|_| self.spilled() != 0)
     }
 
     /// Returns the spilled chunks of which a live block has a part.
@@ -108,30 +108,30 @@ impl Heap {
 
     /// Returns whether the memory of a pending block goes back to the machine once every stream has passed.
     pub(in crate::heap) fn is_spilled_block(&self, id: BlockId) -> bool {
-        self.spilling.waits_for_own.contains(&id)
+        self.home.spilling.waits_for_own.contains(&id)
     }
 
     /// Notes the spans of a block that is about to be free, which every stream has passed, if the block has waited for
     /// its own stream. The note holds until the next operation: the caller that polls gives the spilled memory back.
     pub(in crate::heap) fn passed_spilled(&mut self, id: BlockId) {
-        if !self.spilling.waits_for_own.remove(&id) {
+        if !self.home.spilling.waits_for_own.remove(&id) {
             return;
         }
         let now = self.journal.counters().operations();
-        if self.spilling.passed_at != now {
-            self.spilling.passed.clear();
-            self.spilling.passed_at = now;
+        if self.home.spilling.passed_at != now {
+            self.home.spilling.passed.clear();
+            self.home.spilling.passed_at = now;
         }
-        let mut passed = std::mem::take(&mut self.spilling.passed);
+        let mut passed = std::mem::take(&mut self.home.spilling.passed);
         if self.home_spans(id).try_for_each(|span| passed.try_push(span)).is_err() {
             // The block's memory is given back after the next epoch.
             passed.clear();
         }
-        self.spilling.passed = passed;
+        self.home.spilling.passed = passed;
     }
 
     /// Returns whether blocks have become free in this operation whose memory goes back to the machine.
     pub(crate) fn has_passed_spilled(&self) -> bool {
-        self.spilling.passed_at == self.journal.counters().operations()
+        self.home.spilling.passed_at == self.journal.counters().operations()
     }
 }

@@ -66,8 +66,8 @@ impl Heap {
 
     /// Returns the first place in a view with `size` contiguous bytes in blocks for which `open` holds.
     pub(crate) fn window(&self, view: ViewId, size: u64, open: impl Fn(BlockId) -> bool) -> Option<Window> {
-        let home = self.home.as_ref()?;
-        let View { chunks, size: whole, .. } = self.views.get(view)?;
+        let home = self.home.map.as_ref()?;
+        let View { chunks, size: whole, .. } = self.home.views.get(view)?;
         let mut run = None;
         let mut at = 0;
         for chunk in chunks {
@@ -92,7 +92,7 @@ impl Heap {
     /// Returns the spans of home that lie behind these bytes of a view.
     pub(crate) fn spans_of(&self, window: Window, size: u64) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
-        let Some((home, view)) = self.home.as_ref().zip(self.views.get(window.view)) else { return Ok(spans) };
+        let Some((home, view)) = self.home.map.as_ref().zip(self.home.views.get(window.view)) else { return Ok(spans) };
         let (mut at, end) = (0, window.offset + size);
         for chunk in view.chunks.iter().map_while(|chunk| home.chunk(*chunk)) {
             let (from, to) = (window.offset.max(at), end.min(at + chunk.size));
@@ -106,21 +106,21 @@ impl Heap {
 
     /// Makes room for a view over these chunks, before it is built.
     pub(crate) fn reserve_view(&mut self, chunks: Vec<ChunkId>) -> Result<NewView> {
-        Ok(self.views.prepare(chunks)?)
+        Ok(self.home.views.prepare(chunks)?)
     }
 
     /// Makes room for `more` holes in a view.
     pub(crate) fn reserve_holes(&mut self, view: ViewId, more: usize) -> Result<()> {
-        Ok(self.views.reserve_holes(view, more)?)
+        Ok(self.home.views.reserve_holes(view, more)?)
     }
 
     /// Adds a view that was built, in which its chunks are mapped one behind the other.
     pub(crate) fn add_view(&mut self, span: Span, new: NewView, plan: Option<PlanHash>) -> ViewId {
-        let mappings = self.views.mappings();
-        let view = self.views.add(span.start, span.size, new);
-        self.journal.view_built((self.views.mappings() - mappings) as u64);
+        let mappings = self.home.views.mappings();
+        let view = self.home.views.add(span.start, span.size, new);
+        self.journal.view_built((self.home.views.mappings() - mappings) as u64);
         if let Some(plan) = plan {
-            self.views.remember(plan, view);
+            self.home.views.remember(plan, view);
         }
         view
     }
@@ -136,7 +136,7 @@ impl Heap {
         let id = self.take_window(window, size, pool)?;
         self.journal.view_reused();
         if let Some(plan) = plan {
-            self.views.remember(plan, window.view);
+            self.home.views.remember(plan, window.view);
         }
         Ok(id)
     }
@@ -144,19 +144,19 @@ impl Heap {
     /// Notes that a chunk was unmapped from a view, given its number and its bytes there. The view serves no more
     /// requests.
     pub(crate) fn cut_view(&mut self, view: ViewId, index: usize, hole: Span) {
-        self.views.cut(view, index, hole);
+        self.home.views.cut(view, index, hole);
         self.journal.mappings_removed(1);
     }
 
     /// Notes that all chunks of a view were unmapped. Its addresses are not given back yet.
     pub(crate) fn unmapped_view(&mut self, view: ViewId, mappings: usize) {
-        self.views.forget_chunks(view);
+        self.home.views.forget_chunks(view);
         self.journal.mappings_removed(mappings as u64);
     }
 
     /// Removes a view whose addresses were given back.
     pub(crate) fn remove_view(&mut self, view: ViewId) {
-        self.views.remove(view);
+        self.home.views.remove(view);
         self.journal.view_dropped();
     }
 
@@ -166,8 +166,8 @@ impl Heap {
     /// The host has no memory for the blocks. Nothing has changed.
     pub(crate) fn take_window(&mut self, window: Window, size: u64, pool: PoolIndex) -> Result<BlockId> {
         const BROKEN: Error = Error::Internal("a view over a chunk that is gone");
-        self.views.reserve_use(window.view, pool.large())?;
-        let view = self.views.get(window.view).ok_or(BROKEN)?;
+        self.home.views.reserve_use(window.view, pool.large())?;
+        let view = self.home.views.get(window.view).ok_or(BROKEN)?;
         let (address, count) = (view.address + window.offset, view.chunks.len());
         let parts = self.parts_of(&view.chunks, &view.holes, window.offset, size);
         let mut slot = self.blocks.reserve(1 + 2 * parts)?;
@@ -178,8 +178,8 @@ impl Heap {
         // Neighbours in the view that are also neighbours at home become one piece.
         let mut piece = Span::default();
         for index in 0..count {
-            let view = self.views.get(window.view).ok_or(BROKEN)?;
-            let chunk = view.chunks.get(index).and_then(|chunk| self.home.as_ref()?.chunk(*chunk));
+            let view = self.home.views.get(window.view).ok_or(BROKEN)?;
+            let chunk = view.chunks.get(index).and_then(|chunk| self.home.map.as_ref()?.chunk(*chunk));
             let Some(chunk) = chunk else {
                 // A hole lies outside of the window.
                 at += view.hole_at(at);
@@ -199,7 +199,7 @@ impl Heap {
         }
         self.take_piece(id, last, piece, pool)?;
         self.notify_range(Action::SegmentJoined, Kind::View, Span::new(address, size), pool);
-        self.views.used(window.view);
+        self.home.views.used(window.view);
         Ok(id)
     }
 
@@ -212,7 +212,7 @@ impl Heap {
 
     /// Returns the most parts that these bytes of a view consist of: one for each chunk, and for each block in it.
     fn parts_of(&self, chunks: &[ChunkId], holes: &[Span], offset: u64, size: u64) -> usize {
-        let Some(home) = &self.home else { return 0 };
+        let Some(home) = &self.home.map else { return 0 };
         let (mut at, end, mut parts) = (0, offset + size, 0);
         for chunk in chunks.iter().map(|chunk| home.chunk(*chunk)) {
             let Some(chunk) = chunk else {
@@ -273,7 +273,7 @@ impl Heap {
         while piece.is_some() {
             let next = std::mem::replace(&mut self.blocks[piece].right, BlockId::NONE);
             let span = self.blocks[piece].span();
-            let slab = self.home.as_ref().is_some_and(|home| home.is_slab(span.start));
+            let slab = self.home.map.as_ref().is_some_and(|home| home.is_slab(span.start));
             self.blocks[piece].pool = if slab { pool.small() } else { pool };
             self.notify_range(Action::SegmentJoined, Kind::Home, span, self.blocks[piece].pool);
             self.free_bytes(piece);
@@ -281,14 +281,14 @@ impl Heap {
         }
         let stream = pool.large();
         let epoch = self.pools[stream].epoch;
-        self.views.freed(view, stream, epoch);
+        self.home.views.freed(view, stream, epoch);
         self.blocks.remove(id);
     }
 
     /// Returns whether any of the first `size` bytes of a block lie in a chunk that is not mapped at home.
     #[inline]
     pub(crate) fn is_bare(&self, id: BlockId, size: u64) -> bool {
-        self.home.as_ref().is_some_and(|home| home.is_bare(self.blocks[id].address, size))
+        self.home.map.as_ref().is_some_and(|home| home.is_bare(self.blocks[id].address, size))
     }
 
     /// Returns whether a view has no user, and the GPU has passed all uses of it.
@@ -395,7 +395,7 @@ impl Heap {
     /// as a slab stays one.
     pub(in crate::heap) fn return_slab(&mut self, id: BlockId) {
         let Block { address, size, pool, .. } = self.blocks[id];
-        if size != GRANULE || self.home.as_ref().is_none_or(|home| home.is_slab(address)) {
+        if size != GRANULE || self.home.map.as_ref().is_none_or(|home| home.is_slab(address)) {
             return;
         }
         self.recount(address, size, Class::Small, Class::Large);
@@ -410,10 +410,10 @@ impl Heap {
 
     /// Moves a part of a chunk from the figures of one class to those of another.
     fn recount(&mut self, address: u64, size: u64, from: Class, to: Class) {
-        let chunk = self.home.as_ref().and_then(|home| home.chunk_at(address)).map(|(_, chunk)| chunk);
+        let chunk = self.home.map.as_ref().and_then(|home| home.chunk_at(address)).map(|(_, chunk)| chunk);
         let elsewhere = match chunk {
-            Some(chunk) if chunk.asleep => Some(&mut self.asleep),
-            Some(chunk) if chunk.spilled => Some(&mut self.spilling.bytes),
+            Some(chunk) if chunk.asleep => Some(&mut self.home.asleep),
+            Some(chunk) if chunk.spilled => Some(&mut self.home.spilling.bytes),
             _ => None,
         };
         if let Some(bytes) = elsewhere {

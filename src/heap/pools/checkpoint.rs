@@ -49,7 +49,7 @@ impl Heap {
                 Request { size: block.size, requested: block.requested, pool, class, extends: ViewId::NONE },
             ));
         }
-        let home = self.home.as_ref().ok_or(gone.clone())?;
+        let home = self.home.map().ok_or(gone.clone())?;
         let id = if home.holds(block.address) {
             self.retake_home(owner, block, class)
         } else {
@@ -62,7 +62,7 @@ impl Heap {
 
     fn retake_home(&mut self, owner: PoolId, block: &PoolBlock, class: Class) -> Result<Option<BlockId>> {
         let Some(mut free) = self.free_at(owner, block.address, block.size) else { return Ok(None) };
-        if self.home.as_ref().is_some_and(|home| home.is_bare(block.address, block.size)) {
+        if self.home.map().is_some_and(|home| home.is_bare(block.address, block.size)) {
             return Ok(None);
         }
         let large = self.blocks[free].pool.large();
@@ -93,7 +93,7 @@ impl Heap {
 
     fn retake_view(&mut self, owner: PoolId, block: &PoolBlock) -> Result<Option<BlockId>> {
         let end = block.address + block.size;
-        let covers = self.views.iter().find(|(_, view)| {
+        let covers = self.home.views().iter().find(|(_, view)| {
             view.address <= block.address && end <= view.address + view.size && view.pins.contains(&owner)
         });
         let Some((id, view)) = covers else { return Ok(None) };
@@ -104,10 +104,10 @@ impl Heap {
 
     /// Returns the large pool of a private pool for which all of these bytes of a view are free.
     fn open_window(&self, owner: PoolId, window: Window, size: u64) -> Option<PoolIndex> {
-        let home = self.home.as_ref()?;
+        let home = self.home.map()?;
         let mut large = None;
         let (mut at, end) = (0, window.offset + size);
-        let view = self.views.get(window.view)?;
+        let view = self.home.views().get(window.view)?;
         for chunk in &view.chunks {
             let Some(chunk) = home.chunk(*chunk) else {
                 let hole = view.hole_at(at);

@@ -39,7 +39,7 @@ impl Heap {
             return;
         }
         for pair in self.pools.pairs.extract_if(.., |pair| pair.owner == owner) {
-            self.views.move_uses(pair.large, None);
+            self.home.views_mut().move_uses(pair.large, None);
             self.pools.vacant.push(pair.large);
         }
         self.pools.private.remove(owner);

@@ -57,7 +57,7 @@ impl Heap {
     /// Makes room to note that a private pool hands out a block.
     pub(crate) fn reserve_private(&mut self, id: BlockId) -> Result<()> {
         let block = &self.blocks[id];
-        Ok(if block.kind == Kind::View { self.views.reserve_pin(block.view()) } else { Ok(()) }?)
+        Ok(if block.kind == Kind::View { self.home.views_mut().reserve_pin(block.view()) } else { Ok(()) }?)
     }
 
     /// Notes a block that a private pool has just handed out, in a capture or not.
@@ -69,7 +69,7 @@ impl Heap {
         block.capture = if captured { capture } else { 0 };
         block.freeing = if ended { Freeing::OfNoStream } else { Freeing::BySteps };
         if block.kind == Kind::View {
-            self.views.pin(block.view(), owner);
+            self.home.views_mut().pin(block.view(), owner);
         }
         if captured {
             self.pools.private.set_captured(owner);
@@ -93,8 +93,9 @@ impl Heap {
         let is_alone = capture != 0 && !pool.in_stream_order && matches!(block.kind, Kind::Home | Kind::View);
         let aside = if is_alone { self.pair_beside(large) } else { None };
         // The block's view notes that this pair has freed the block.
-        let has_room =
-            |aside: &PoolIndex| block.kind != Kind::View || self.views.reserve_use(block.view(), *aside).is_ok();
+        let has_room = |aside: &PoolIndex| {
+            block.kind != Kind::View || self.home.views_mut().reserve_use(block.view(), *aside).is_ok()
+        };
         match aside.filter(has_room) {
             Some(aside) => self.set_aside(id, aside.of(block.pool.class())),
             None => self.pools[large].in_stream_order = true,
@@ -215,7 +216,7 @@ impl Heap {
             self.pools.pairs.remove(at);
             self.move_pair(large, to, blocks, passed || ended);
         }
-        self.views.unpin(owner);
+        self.home.views_mut().unpin(owner);
         self.pools.private.remove(owner);
         Ok(())
     }
@@ -239,9 +240,7 @@ impl Heap {
     /// Moves every block of two pools, large and small, to two others.
     fn move_pair(&mut self, from: PoolIndex, to: PoolIndex, blocks: ToMove, passed: bool) {
         let ToMove { free, other } = blocks;
-        for segment in self.segments.iter_mut().flatten().filter(|segment| segment.pool.large() == from) {
-            segment.pool = to.of(segment.pool.class());
-        }
+        self.home.move_segments(from, to);
         // Blocks that are not free are moved first, since free blocks merge with their neighbours.
         for id in other {
             let Block { address, pool, state, .. } = self.blocks[id];
@@ -269,9 +268,9 @@ impl Heap {
             }
         }
         if passed {
-            self.views.move_uses(from, None);
+            self.home.views_mut().move_uses(from, None);
         } else {
-            self.views.move_uses(from, Some((to, epoch)));
+            self.home.views_mut().move_uses(from, Some((to, epoch)));
             self.pools[to].freed_in_epoch = true;
             self.pools[to].used_by_others |= self.pools[from].used_by_others;
         }

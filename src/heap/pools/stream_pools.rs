@@ -226,11 +226,11 @@ impl Heap {
         keep(PoolIndex::DEFAULT);
         keep(self.pools.last.1);
         self.blocks.iter().for_each(|(_, block)| keep(block.pool));
-        for (_, view) in self.views.iter() {
+        for (_, view) in self.home.views().iter() {
             let used = view.last_uses.iter().filter(|(pool, epoch)| *epoch >= self.pools[*pool].passed);
             used.for_each(|(pool, _)| keep(*pool));
         }
-        self.views.forget_uses(|pool| !kept[pool.stream()]);
+        self.home.views_mut().forget_uses(|pool| !kept[pool.stream()]);
         for large in self.pairs() {
             if self.is_of_stream(large) && !kept[large.stream()] {
                 let stream = self.pools[large].stream;
