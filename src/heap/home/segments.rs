@@ -225,13 +225,20 @@ impl Heap {
     /// Notes that a part of a free block lost its memory. The parts before and behind it stay free. Two slots were
     /// reserved for them.
     pub(crate) fn unmapped(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
-        let range = self.lose_memory(id, span, slots);
+        let range = self.take_memory(id, span, slots);
         self.journal.memory_unmapped(range, &self.pools);
     }
 
     /// Notes that a part of a free block lost memory that is not counted as held, as [`Self::unmapped`] does for held
     /// memory.
-    pub(super) fn lose_memory(&mut self, id: BlockId, span: Span, slots: &mut Slots) -> Range {
+    pub(super) fn lose_memory(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
+        let range = self.take_memory(id, span, slots);
+        self.journal.tell_range(Action::SegmentUnmap, range, &self.pools);
+    }
+
+    /// Makes a part of a free block unmapped. Returns the range, for the journal.
+    #[must_use]
+    fn take_memory(&mut self, id: BlockId, span: Span, slots: &mut Slots) -> Range {
         let Block { pool, segment, .. } = self.blocks[id];
         self.blocks.take_free(id);
         let gone = self.blocks.cut(id, span, slots, Blocks::insert_free);

@@ -236,8 +236,7 @@ impl Heap {
             }
             for id in blocks {
                 if let Some(part) = self.blocks[id].span().intersection(&chunk.span()) {
-                    let range = self.lose_memory(id, part, &mut slots);
-                    self.journal.tell_range(Action::SegmentUnmap, range, &self.pools);
+                    self.lose_memory(id, part, &mut slots);
                 }
             }
         }
