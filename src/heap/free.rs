@@ -43,7 +43,7 @@ impl Heap {
                 let (added, added_bytes) = if self.blocks[id].is_split() {
                     (1, self.blocks[id].size)
                 } else {
-                    let due = self.blocks[id].size >= self.rules.layout.gives_back_from;
+                    let due = self.blocks[id].size >= self.rules.layout.release_from;
                     self.home.set_release_due(due);
                     (0, 0)
                 };

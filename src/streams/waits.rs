@@ -241,7 +241,7 @@ fn name(heap: &Heap, pool: PoolIndex) -> (StreamId, Option<u64>) {
 /// Returns whether the handle certainly leads to this stream: the driver numbers the stream, and nobody may destroy it
 /// without telling the allocator.
 fn is_certain(heap: &Heap, (stream, number): (StreamId, Option<u64>)) -> bool {
-    stream == StreamId::DEFAULT || (number.is_some() && !heap.is_borrowed(stream))
+    stream == StreamId::DEFAULT || (number.is_some() && !heap.is_external(stream))
 }
 
 /// Returns whether the handle of a pool's stream still leads to that stream.

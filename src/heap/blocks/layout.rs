@@ -39,8 +39,8 @@ pub(crate) struct Layout {
     /// Blocks of up to this many bytes belong to the small pool; with 0, no block is small.
     pub(crate) small_limit: u64,
     pub(crate) merging: Merging,
-    /// Segments of at least this many bytes go back to the driver once they are wholly free.
-    pub(crate) gives_back_from: u64,
+    /// Segments of at least this many bytes are released to the driver once they are wholly free.
+    pub(crate) release_from: u64,
 }
 
 impl Layout {
@@ -49,7 +49,7 @@ impl Layout {
         rounding: Rounding::PyTorch,
         small_limit: SMALL_LIMIT,
         merging: Merging::Neighbours,
-        gives_back_from: u64::MAX,
+        release_from: u64::MAX,
     };
 
     /// Returns the class of a block of so many bytes.

@@ -10,7 +10,7 @@ impl Heap {
         let mut bytes = [0; 2];
         for (id, chunk) in self.home.map().into_iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.spilled)
         {
-            if chunk.fixed || chunk.asleep || chunk.slab {
+            if chunk.pinned || chunk.asleep || chunk.slab {
                 return Err(format!("chunk {id:?} is spilled: {chunk:?}"));
             }
             for (class, size) in self.bytes_by_class(&chunk) {

@@ -249,7 +249,7 @@ const OF_SUMS: &[Break] = &[
                 size: GRANULE,
                 handle: Handle(1),
                 slab: false,
-                fixed: false,
+                pinned: false,
                 asleep: false,
                 spilled: false,
             });

@@ -25,7 +25,7 @@ pub(crate) struct Chunk {
     /// Whether the chunk was placed as a slab for small blocks.
     pub(crate) slab: bool,
     /// Whether the physical memory is known outside the allocator, and not only its addresses.
-    pub(crate) fixed: bool,
+    pub(crate) pinned: bool,
     /// Whether the chunk sleeps: its memory and its handle were released, its addresses stay.
     pub(crate) asleep: bool,
     /// Whether the chunk is spilled: its physical memory is the machine's.
@@ -265,9 +265,9 @@ impl ChunkMap {
     }
 
     /// Notes that the physical memory of a chunk is known outside the allocator.
-    pub(crate) fn fix(&mut self, id: ChunkId) {
+    pub(crate) fn pin(&mut self, id: ChunkId) {
         if let Some(Some(chunk)) = self.chunks.get_mut(id.0 as usize) {
-            chunk.fixed = true;
+            chunk.pinned = true;
         }
     }
 
@@ -320,7 +320,7 @@ mod tests {
                 size: granules * GRANULE,
                 handle,
                 slab: false,
-                fixed: false,
+                pinned: false,
                 asleep: false,
                 spilled: false,
             };

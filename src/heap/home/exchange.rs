@@ -116,7 +116,7 @@ impl Heap {
     }
 
     /// Notes that the physical memory of a live block is known outside the allocator, so that it is never exchanged.
-    pub(crate) fn fix_memory(&mut self, id: BlockId) {
+    pub(crate) fn pin_physical(&mut self, id: BlockId) {
         let mut piece = match self.blocks[id].kind {
             Kind::Home => id,
             Kind::View => self.blocks[id].left,
@@ -129,7 +129,7 @@ impl Heap {
             let Some(home) = &mut self.home.map else { break };
             let mut at = span.start;
             while let Some((chunk, found)) = home.chunk_at(at).filter(|_| at < span.end()) {
-                home.fix(chunk);
+                home.pin(chunk);
                 at = found.end();
             }
         }

@@ -216,14 +216,14 @@ impl Heap {
         self.blocks.insert_free(head);
     }
 
-    /// Returns whether a segment has become free that is to be given back to the driver.
+    /// Returns whether a segment has become free that is to be released to the driver.
     #[inline]
-    pub(crate) fn gives_back(&self) -> bool {
+    pub(crate) fn is_release_due(&self) -> bool {
         self.home.release_due
     }
 
-    /// Forgets that a segment to be given back has become free.
-    pub(crate) fn forget_given_back(&mut self) {
+    /// Forgets that a segment to be released has become free.
+    pub(crate) fn clear_release_due(&mut self) {
         self.home.release_due = false;
     }
 }

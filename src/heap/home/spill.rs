@@ -73,7 +73,7 @@ impl Heap {
         chunk: &Chunk,
         owners: &FxHashMap<BlockId, BlockId>,
     ) -> Option<SpillCandidate> {
-        if chunk.fixed || chunk.slab || chunk.spilled {
+        if chunk.pinned || chunk.slab || chunk.spilled {
             return None;
         }
         let now = self.journal.counters().operations();

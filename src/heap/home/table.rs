@@ -31,9 +31,9 @@ pub(in crate::heap) struct Home {
     pub(super) asleep: [u64; 2],
     /// The state of spilled chunks, which are not held of the device either.
     pub(super) spilling: Spilling,
-    /// Whether a segment has become free that the layout has released ([`Layout::gives_back_from`]).
+    /// Whether a segment has become free that the layout has released ([`Layout::release_from`]).
     ///
-    /// [`Layout::gives_back_from`]: crate::heap::Layout::gives_back_from
+    /// [`Layout::release_from`]: crate::heap::Layout::release_from
     pub(super) release_due: bool,
     /// The bytes of the driver's pool, for a strategy that has one.
     pub(super) driver_pool: DriverPoolBytes,

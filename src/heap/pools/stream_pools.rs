@@ -74,22 +74,22 @@ impl Heap {
         Ok(())
     }
 
-    /// Notes that the stream is borrowed: its owner may destroy it without telling the allocator.
-    pub(crate) fn set_borrowed(&mut self, stream: StreamId) -> Result<()> {
-        self.pools.borrowed.try_reserve(1)?;
-        self.pools.borrowed.insert(stream);
+    /// Notes that the stream is external: its owner may destroy it without telling the allocator.
+    pub(crate) fn mark_external(&mut self, stream: StreamId) -> Result<()> {
+        self.pools.external.try_reserve(1)?;
+        self.pools.external.insert(stream);
         Ok(())
     }
 
-    /// Returns whether the stream is borrowed: its owner may destroy it without telling the allocator.
-    pub(crate) fn is_borrowed(&self, stream: StreamId) -> bool {
-        self.pools.borrowed.contains(&stream)
+    /// Returns whether the stream is external: its owner may destroy it without telling the allocator.
+    pub(crate) fn is_external(&self, stream: StreamId) -> bool {
+        self.pools.external.contains(&stream)
     }
 
-    /// Returns whether any stream is borrowed.
+    /// Returns whether any stream is external.
     #[inline]
-    pub(crate) fn has_borrowed(&self) -> bool {
-        !self.pools.borrowed.is_empty()
+    pub(crate) fn has_external(&self) -> bool {
+        !self.pools.external.is_empty()
     }
 
     /// Registers another handle of the default stream, whose pools never pass to another stream.
@@ -124,7 +124,7 @@ impl Heap {
     /// Notes that the stream has ended and all its work is done. Walks all blocks, since the stream's live blocks
     /// belong to no stream from then on.
     pub(crate) fn end_stream(&mut self, stream: StreamId) {
-        self.pools.borrowed.remove(&stream);
+        self.pools.external.remove(&stream);
         let Pools { table, of_stream, pairs, .. } = &mut self.pools;
         let private = pairs.iter().filter(|pair| pair.stream == stream).map(|pair| pair.large);
         for large in of_stream.get(&stream).copied().into_iter().chain(private) {

@@ -31,9 +31,9 @@ pub(in crate::heap) struct Pools {
     pub(super) last: (StreamId, PoolIndex),
     /// Whether any request of the default stream, which always has pools, has missed.
     pub(super) default_stream_asks: bool,
-    /// Borrowed streams: their owners may destroy them without telling the allocator, so a stream's handle is passed to
+    /// External streams: their owners may destroy them without telling the allocator, so a stream's handle is passed to
     /// the driver only within a call of the program that names the stream.
-    pub(super) borrowed: FxHashSet<StreamId>,
+    pub(super) external: FxHashSet<StreamId>,
     /// The large pool of idle ranges, which every stream has passed and may take.
     pub(super) idle: PoolIndex,
     /// The private pools, with their uses and routes.
@@ -55,7 +55,7 @@ impl Default for Pools {
             of_stream: FxHashMap::default(),
             last: (StreamId::DEFAULT, PoolIndex::DEFAULT),
             default_stream_asks: false,
-            borrowed: FxHashSet::default(),
+            external: FxHashSet::default(),
             idle: PoolIndex::DEFAULT,
             private: PrivatePools::default(),
             pairs: Vec::new(),
