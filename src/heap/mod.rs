@@ -1,22 +1,30 @@
 //! The heap: segments, the blocks that tile them, and the pools whose free blocks serve requests. The hot path touches
 //! nothing else.
 //!
-//! Owns: every table of blocks, pools, segments, chunks and views, and their counters. The fields are private: callers
-//! read through `&` and write by methods. The heap never calls the driver: `backing` does, and then notes the result in
-//! the heap.
+//! Owns: every table of blocks, pools, segments, chunks and views, and what is told of them. The heap never calls the
+//! driver: `backing` does, and then notes the result in the heap.
+//!
+//! Each part has its fields to itself: other files call its methods, callers above read through `&` and write by verbs
+//! of [`Heap`]. A verb changes the tables and reports the change to the journal once.
+//!
+//! ```text
+//!  verbs of Heap: hand_out, free, merging, ...     and those in home/ and pools/
+//!       |             |             |            |
+//!    blocks/        pools/        home/       journal/
+//! ```
 //!
 //! | part | owns |
 //! |---|---|
-//! | [`blocks`] | the table of blocks, the free index, splits and merges. Knows the numbers of pools and segments, and nothing else of them |
+//! | [`blocks`] | the table of blocks, the free index, splits and merges; knows no other part |
 //! | [`pools`] | the pools of streams and of private pools |
 //! | [`home`] | segments, chunks and views, and what sleeps or is spilled |
-//! | [`journal`] | counters, observers and the flight recorder |
+//! | [`journal`] | counters, observers and the flight recorder; knows no other part |
 //!
 //! | file beside them | owns |
 //! |---|---|
 //! | tables, new | [`Heap`] itself, and reading it |
 //! | fit, hand_out, free, returned, merging | the hot path: from a free block to a live one, and back |
-//! | snapshot, measure | the heap as snapshots and reports show it |
+//! | notify, snapshot, measure | the heap as events, snapshots and reports show it |
 //! | check | the rules that always hold |
 //! | fingerprint, sorted, host_bytes | whether a table has the same contents as before; lists, and the bytes of maps |
 //!

@@ -168,7 +168,7 @@ const FULL: Error = Error::Internal("the block table is full");
 
 /// The blocks of an allocator. Slots are reused; the table never shrinks.
 #[derive(Debug)]
-pub(crate) struct BlockTable {
+pub(super) struct BlockTable {
     slots: Vec<Block>,
     /// Head of the list of vacant slots, linked through `next`.
     vacant: BlockId,
@@ -176,19 +176,19 @@ pub(crate) struct BlockTable {
 }
 
 impl BlockTable {
-    pub(crate) fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let mut slots = with_room(1)?;
         slots.push(VACANT);
         Ok(Self { slots, vacant: BlockId::NONE, live: 0 })
     }
 
     /// Returns the number of blocks.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.live
     }
 
     /// Returns the bytes of host memory that the table takes.
-    pub(crate) fn host_bytes(&self) -> usize {
+    pub(super) fn host_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Block>()
     }
 
@@ -198,7 +198,7 @@ impl BlockTable {
     ///
     /// # Errors
     /// The table cannot hold so many, or the host has no memory for them.
-    pub(crate) fn reserve(&mut self, count: usize) -> Result<Slots> {
+    pub(super) fn reserve(&mut self, count: usize) -> Result<Slots> {
         let vacant = self.slots.len() - 1 - self.live;
         let new = count.saturating_sub(vacant);
         let most = u32::MAX as usize;
@@ -210,7 +210,7 @@ impl BlockTable {
     }
 
     /// Puts a block into a slot that was reserved.
-    pub(crate) fn insert_reserved(&mut self, slots: &mut Slots, block: Block) -> BlockId {
+    pub(super) fn insert_reserved(&mut self, slots: &mut Slots, block: Block) -> BlockId {
         debug_assert!(slots.left > 0, "more blocks than slots were reserved for");
         slots.left = slots.left.saturating_sub(1);
         self.insert(block).unwrap_or(BlockId::NONE)
@@ -221,7 +221,7 @@ impl BlockTable {
     /// # Errors
     /// 2^32 - 1 blocks exist, or the host has no memory for one more.
     #[inline]
-    pub(crate) fn insert(&mut self, block: Block) -> Result<BlockId> {
+    pub(super) fn insert(&mut self, block: Block) -> Result<BlockId> {
         let id = self.vacant;
         if id.is_some() {
             self.vacant = self[id].next;
@@ -242,7 +242,7 @@ impl BlockTable {
     }
 
     /// Vacates a slot. The caller has unlinked the block.
-    pub(crate) fn remove(&mut self, id: BlockId) {
+    pub(super) fn remove(&mut self, id: BlockId) {
         if id.is_none() || self[id].state == State::Vacant {
             return;
         }
@@ -253,12 +253,12 @@ impl BlockTable {
     }
 
     /// Returns every block, in no particular order.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Block> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Block> {
         self.slots.iter_mut().filter(|block| block.state != State::Vacant)
     }
 
     /// Puts `id` behind `before` in the order of the segment.
-    pub(crate) fn link_after(&mut self, before: BlockId, id: BlockId) {
+    pub(super) fn link_after(&mut self, before: BlockId, id: BlockId) {
         let after = self[before].next;
         self[id].prev = before;
         self[id].next = after;
@@ -268,7 +268,7 @@ impl BlockTable {
     }
 
     /// Takes `id` out of the order of its segment.
-    pub(crate) fn unlink(&mut self, id: BlockId) {
+    pub(super) fn unlink(&mut self, id: BlockId) {
         let Block { prev, next, .. } = self[id];
         self[prev].next = next;
         self[next].prev = prev;
@@ -284,7 +284,7 @@ impl BlockTable {
     }
 
     /// Returns every block with its id, in no particular order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
         (0u32..).map(BlockId).zip(&self.slots).filter(|(_, block)| block.state != State::Vacant)
     }
 }

@@ -26,7 +26,7 @@ const WORDS: usize = BINS / 64;
 
 /// The free blocks of one pool.
 #[derive(Debug)]
-pub(crate) struct FreeIndex {
+pub(in crate::heap) struct FreeIndex {
     roots: Box<[BlockId; BINS]>,
     /// One bit for each bin: whether it holds a block.
     occupied: [u64; WORDS],
@@ -48,21 +48,21 @@ enum Link {
 
 impl FreeIndex {
     /// Bytes of host memory besides the struct itself.
-    pub(crate) const HOST_BYTES: usize = BINS * size_of::<BlockId>();
+    pub(super) const HOST_BYTES: usize = BINS * size_of::<BlockId>();
 
     /// Makes an index whose fingerprint counts blocks of at least `counted_from` bytes.
-    pub(crate) fn new(counted_from: u64) -> Grown<Self> {
+    pub(super) fn new(counted_from: u64) -> Grown<Self> {
         // A boxed array cannot be allocated fallibly. A vector can, and is converted in place.
         let roots = filled(BlockId::NONE, BINS)?.try_into().unwrap_or_else(|_| Box::new([BlockId::NONE; BINS]));
         Ok(Self { roots, occupied: [0; WORDS], summary: 0, len: 0, fingerprint: Fingerprint::default(), counted_from })
     }
 
     /// Returns the number of blocks in the index.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn fingerprint(&self) -> Fingerprint {
+    pub(super) fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
@@ -74,7 +74,7 @@ impl FreeIndex {
     }
 
     /// Adds a block. Its size and address must not change while it is in the index.
-    pub(crate) fn insert(&mut self, table: &mut BlockTable, id: BlockId) {
+    pub(super) fn insert(&mut self, table: &mut BlockTable, id: BlockId) {
         let key = key_of(table, id);
         let bin = bin_of(key.0);
         let mut link = Link::Root(bin);
@@ -106,7 +106,7 @@ impl FreeIndex {
     }
 
     /// Removes a block. Returns whether it was in the index.
-    pub(crate) fn remove(&mut self, table: &mut BlockTable, id: BlockId) -> bool {
+    pub(super) fn remove(&mut self, table: &mut BlockTable, id: BlockId) -> bool {
         let key = key_of(table, id);
         let bin = bin_of(key.0);
         let mut link = Link::Root(bin);
@@ -146,24 +146,24 @@ impl FreeIndex {
     }
 
     /// Returns whether a search for the block's size and address finds it.
-    pub(crate) fn holds(&self, table: &BlockTable, id: BlockId) -> bool {
+    pub(super) fn holds(&self, table: &BlockTable, id: BlockId) -> bool {
         let (size, address) = key_of(table, id);
         self.at_or_after(table, (size, address)) == id
     }
 
     /// Returns the smallest block of at least `size` bytes, the lowest address among equals, or [`BlockId::NONE`].
-    pub(crate) fn best_fit(&self, table: &BlockTable, size: u64) -> BlockId {
+    pub(super) fn best_fit(&self, table: &BlockTable, size: u64) -> BlockId {
         self.at_or_after(table, (size, 0))
     }
 
     /// Returns the next block in the order of size and address, or [`BlockId::NONE`].
-    pub(crate) fn successor(&self, table: &BlockTable, id: BlockId) -> BlockId {
+    pub(super) fn successor(&self, table: &BlockTable, id: BlockId) -> BlockId {
         let (size, address) = key_of(table, id);
         self.at_or_after(table, (size, address + 1))
     }
 
     /// Returns the last block in the order of size and address, or [`BlockId::NONE`].
-    pub(crate) fn largest(&self, table: &BlockTable) -> BlockId {
+    pub(super) fn largest(&self, table: &BlockTable) -> BlockId {
         let Some(word) = 63u32.checked_sub(self.summary.leading_zeros()) else { return BlockId::NONE };
         let word = word as usize;
         let bin = word * 64 + (63 - self.occupied[word].leading_zeros() as usize);
@@ -175,7 +175,7 @@ impl FreeIndex {
     }
 
     /// Returns every block, in the order of size and address. Allocates; not for the hot path.
-    pub(crate) fn in_order(&self, table: &BlockTable) -> Grown<Vec<BlockId>> {
+    pub(super) fn in_order(&self, table: &BlockTable) -> Grown<Vec<BlockId>> {
         let mut out = with_room(self.len)?;
         self.visit_from(table, 0, |id| out.try_push(id))?;
         Ok(out)
@@ -183,7 +183,7 @@ impl FreeIndex {
 
     /// Visits every block of at least `size` bytes, in the order of size and address, each in constant time on average.
     /// Allocates; not for the hot path.
-    pub(crate) fn visit_from(
+    pub(super) fn visit_from(
         &self,
         table: &BlockTable,
         size: u64,

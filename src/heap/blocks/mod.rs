@@ -1,6 +1,7 @@
 //! Blocks: the table of them, the free ones by size, and the steps that split and merge neighbours.
 //!
-//! Owns: every block of the heap. Knows the numbers of pools and segments, and nothing of streams, chunks or views.
+//! Owns: every block of the heap, and how it is found. A block has the numbers of its pool and of its segment: what
+//! these are is not known here, and no other part of the heap is called.
 //!
 //! | file | owns |
 //! |---|---|
@@ -15,7 +16,7 @@
 
 pub(super) mod block;
 mod fit;
-pub(super) mod free_index;
+mod free_index;
 pub(super) mod layout;
 mod links;
 mod live;

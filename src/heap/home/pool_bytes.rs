@@ -10,7 +10,7 @@ pub(super) struct DriverPoolBytes {
     /// Addresses and sizes of the blocks, in the order of addresses.
     pub(super) spans: SortedSet<(u64, u64)>,
     /// The bytes in blocks.
-    pub(in crate::heap) blocks: u64,
+    pub(super) blocks: u64,
     /// The bytes in no block: free memory, and bytes lost to rounding.
-    pub(in crate::heap) idle: u64,
+    pub(super) idle: u64,
 }

@@ -19,17 +19,17 @@ pub(crate) struct Spilling {
     /// Bytes of blocks in chunks that are spilled. By [`Class`].
     pub(in crate::heap) bytes: [u64; 2],
     /// Bytes of the machine's memory that are part of no chunk, because a call could not be undone yet.
-    pub(in crate::heap) unsettled: u64,
+    pub(super) unsettled: u64,
     /// Host memory that is kept for the next spill.
     pub(in crate::heap) stock: HostStock,
     /// Pending blocks that wait for their own stream too, because they are spilled.
     pub(super) waits_for_own: FxHashSet<BlockId>,
     /// Ranges of home that were freed at the operation `passed_at`, and that every stream has passed.
-    pub(in crate::heap) passed: Vec<Span>,
+    pub(super) passed: Vec<Span>,
     pub(super) passed_at: u64,
     /// The sum of all allocated bytes when memory was last spilled, or last came back by itself.
     pub(super) quiet_since: u64,
     /// Whether memory came back by itself since it was last spilled.
-    pub(in crate::heap) returned: bool,
+    pub(super) returned: bool,
     pub(super) doublings: u32,
 }
