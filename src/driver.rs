@@ -15,9 +15,9 @@ pub(crate) use seamalloc_driver::internal::in_relaxed_capture_mode;
 #[doc(inline)]
 pub use seamalloc_driver::{
     Call, CallStat, CallStats, CaptureMode, Contents, DeviceProperties, Driver, DriverError, DriverResult, EventId,
-    Events, Exported, ForwardingDriver, Handle, HostBuffer, IpcMemory, MemoryInfo, MemoryPool, MemoryPools, PageLocked,
-    PeerAccess, PlainMemory, PoolAttribute, ProcessSharing, Status, StreamCapture, StreamId, Streams, VirtualMemory,
-    WeakExported, cuda, prelude,
+    Events, Exported, ForwardingDriver, GateCopy, Handle, HostBuffer, IpcMemory, MemoryInfo, MemoryPool, MemoryPools,
+    PageLocked, PeerAccess, PlainMemory, PoolAttribute, ProcessSharing, Status, StreamCapture, StreamGate, StreamId,
+    Streams, VirtualMemory, WeakExported, cuda, prelude,
 };
 #[cfg(feature = "sim")]
 #[doc(inline)]

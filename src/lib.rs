@@ -10,16 +10,18 @@
 //! ```
 //!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
-//!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's algorithm, for comparison.
+//!   `stitch` joins free memory wherever it lies; `caching` and `expandable` are PyTorch's two. With the feature
+//!   `baselines` there are the allocators of the literature, for comparison.
 //! - [`Block`], [`Growing`], [`Pool`], [`PoolRoute`], [`Stream`]: values that a program owns, and that end when they
 //!   are dropped.
 //! - [`HostPool`]: an allocator for page-locked host memory, which the CPU uses too.
-//! - [`resource`]: layers over an allocator: limits, logs, retries, one allocator a stream, pools of graphs.
 //! - [`driver`]: the calls that an allocator makes of a GPU. [`driver::sim::SimGpu`] simulates one,
 //!   [`driver::cuda::CudaDriver`] is a real one, which [`Allocator::cuda`] opens, and [`driver::host::HostDriver`] has the
 //!   machine's own memory.
 //!
 //! The package `seamalloc-trace` reads, writes, records, generates and replays allocation traces of real programs.
+//! The package `seamalloc-layers` has layers over an allocator: limits, logs, retries, one allocator a stream, pools of
+//! graphs.
 //!
 //! The README shows the command `seamalloc`, which compares strategies on traces. docs/rust.md is the page for
 //! programs, docs/design.md explains how the allocator works, and docs/ARCHITECTURE.md is the map of the code.
@@ -41,7 +43,6 @@ mod ids;
 mod ipc;
 mod owned;
 pub mod report;
-pub mod resource;
 mod strategy;
 mod streams;
 
@@ -80,11 +81,6 @@ pub use seamalloc_driver::{nearest, units};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-/// The examples of the page about layers are tests.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/layers.md")]
-struct LayersPage;
 
 /// The examples of the page about sleep are tests.
 #[cfg(doctest)]

@@ -31,6 +31,15 @@ fn a_binary_links_and_runs() {
     assert!(text.contains(answered), "{text}");
 }
 
+/// Of the default features, `baselines` is none.
+#[test]
+fn a_strategy_of_the_literature_is_refused_by_the_name_of_its_feature() {
+    let output = Command::new(artifacts().join("downstream-binary")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said = text.lines().find(|line| line.starts_with("no strategy: ")).unwrap_or(&text);
+    assert!(said.contains("`gmlake` is not in this build") && said.contains("the feature `baselines`"), "{said}");
+}
+
 #[test]
 fn a_cdylib_links_and_loads() {
     let path = artifacts().join("libdownstream_cdylib.so");
@@ -123,33 +132,36 @@ fn write(path: &Path, text: &str) {
 /// Builds all packages and returns the folder of their artifacts. Packages of the registry that only these need, as cudarc, are fetched
 /// where they are missing.
 fn build(workspace: &Path) -> PathBuf {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--workspace", "--quiet", "--manifest-path"]).arg(workspace.join("Cargo.toml"));
-    cargo.env_remove("CARGO_BUILD_TARGET");
-    let empty_home = std::env::var_os(EMPTY_HOME).is_some();
-    let target = if empty_home {
+    let home = std::env::var_os(EMPTY_HOME).map(|_| make_empty_home());
+    let target = match home {
         // Cargo compiles the dependencies of another home again: a folder of its own leaves those of this build alone.
-        cargo.env("CARGO_HOME", make_empty_home());
-        scratch().join("target")
-    } else {
+        Some(_) => scratch().join("target"),
         // That of this build, where most dependencies are compiled already: target/tmp is beside target/debug.
-        Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_owned()
+        None => Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_owned(),
     };
-    cargo.arg("--target-dir").arg(&target);
     let text = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    // First without the network: a machine that has all packages needs none.
-    let offline = cargo.env("CARGO_NET_OFFLINE", "true").output().unwrap();
-    if !offline.status.success() {
-        let missing = text(&offline);
-        assert!(missing.contains("offline"), "{workspace:?} does not build:\n{missing}");
-        let online = cargo.env_remove("CARGO_NET_OFFLINE").output().unwrap();
-        assert!(
-            online.status.success(),
-            "{workspace:?} does not build. Without the network, a package is missing:\n{missing}\nWith it:\n{}",
-            text(&online)
-        );
+    let mut fetched = false;
+    // The program asks for more features of seamalloc than the others, which have the default ones.
+    for packages in [&["--workspace", "--exclude", "downstream-program"][..], &["--package", "downstream-program"]] {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet"]).args(packages).arg("--manifest-path").arg(workspace.join("Cargo.toml"));
+        cargo.env_remove("CARGO_BUILD_TARGET").arg("--target-dir").arg(&target);
+        home.iter().for_each(|home| _ = cargo.env("CARGO_HOME", home));
+        // First without the network: a machine that has all packages needs none.
+        let offline = cargo.env("CARGO_NET_OFFLINE", "true").output().unwrap();
+        if !offline.status.success() {
+            let missing = text(&offline);
+            assert!(missing.contains("offline"), "{workspace:?} does not build:\n{missing}");
+            fetched = true;
+            let online = cargo.env_remove("CARGO_NET_OFFLINE").output().unwrap();
+            assert!(
+                online.status.success(),
+                "{workspace:?} does not build. Without the network, a package is missing:\n{missing}\nWith it:\n{}",
+                text(&online)
+            );
+        }
     }
-    assert!(!empty_home || !offline.status.success(), "an empty cargo home has no packages");
+    assert!(home.is_none() || fetched, "an empty cargo home has no packages");
     target.join("debug")
 }
 

@@ -14,7 +14,7 @@ PARTS = """
     src/allocator/growing.rs src/features/growing.rs src/allocator/headroom.rs src/allocator/lending.rs src/allocator/borrowing.rs
     src/allocator/sleep.rs src/features/sleep.rs src/allocator/sleep_change.rs src/allocator/spill.rs
     src/allocator/spilled.rs
-    src/owned/growing.rs src/host_pool.rs src/strategy/malloc_async.rs src/strategy/malloc_fallback.rs
+    src/owned/growing.rs src/host_pool.rs src/strategy/baselines/malloc_async.rs src/strategy/malloc_fallback.rs
     crates/live/src crates/broker/src
 """.split()
 # The folder of a package, by the package.

@@ -3,8 +3,8 @@
 //! Owns: the state that the lock guards, how a step that calls the driver is run and timed, and how a refusal becomes
 //! an error.
 
-use crate::backing::{AllocatorContext, PendingRollback, Spill};
-use crate::config::{self, Config, ConfigError, Limits, StrategyKind, StreamSharing};
+use crate::backing::{AllocatorContext, Exchanges, PendingRollback, Spill};
+use crate::config::{self, Config, ConfigError, Limits, Split, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{DeviceProperties, Driver, StreamId};
 use crate::error::{Error, Result};
@@ -73,17 +73,19 @@ impl Allocator {
     /// Makes an allocator that holds no memory. Makes no driver call.
     ///
     /// # Errors
-    /// [`Error::Config`] for options outside of their range, a headroom of all that the device has among them;
+    /// [`Error::Config`] for options outside of their range, a headroom of all that the device has among them, and for a
+    /// strategy that is not in this build ([`ConfigError::WithoutBaselines`](crate::ConfigError::WithoutBaselines));
     /// [`Error::NoVirtualMemory`] and [`Error::Granularity`] if the device cannot do what the strategy needs;
     /// [`Error::HostMemory`].
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
         let properties = driver.properties();
         let (config, instead_of) = for_device(without_full_fraction(config.validated()?), properties);
         let kind = config.strategy;
+        let strategy = AnyStrategy::new(kind)?;
         let needs_virtual_memory = kind.needs_virtual_memory() || config.guard.page;
         if needs_virtual_memory && !properties.virtual_memory {
-            let strategy = if kind.needs_virtual_memory() { kind.name() } else { "guard:page" };
-            return Err(Error::NoVirtualMemory { strategy, device: copy_of(&properties.name)? });
+            let needed_by = if kind.needs_virtual_memory() { kind.name() } else { "guard:page" };
+            return Err(Error::NoVirtualMemory { strategy: needed_by, device: copy_of(&properties.name)? });
         }
         if kind.needs_memory_pools() && !properties.memory_pools {
             return Err(Error::NoMemoryPools { strategy: kind.name(), device: copy_of(&properties.name)? });
@@ -96,7 +98,6 @@ impl Allocator {
             return Err(Error::Granularity { device, granularity });
         }
         let config = heeded(config, properties);
-        let strategy = AnyStrategy::new(kind);
         let heap = Heap::new(heap_rules(&config, &*strategy, properties))?;
         let rules = strategy.rules(&config);
         let features = Features::new(&config, &rules, instead_of);
@@ -144,7 +145,7 @@ impl Core {
     /// unmapped, mapping is tried once more: kernels may use the memory as soon as the operation is over.
     pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut AnyStrategy, &mut AllocatorContext<'_>) -> T) -> T {
         let before = self.driver.busy_ns();
-        let (exchanges, budget) = (self.may_exchange(), self.may_spill());
+        let (exchanges, budget) = (self.exchanges(), self.may_spill());
         let tables = (&mut self.heap, &mut self.streams, &mut self.rollback);
         let spill = budget.map(|budget| Spill { budget, policy: &*self.features.spill.policy });
         let rules = (&self.config, self.limits);
@@ -165,10 +166,15 @@ impl Core {
         result
     }
 
-    /// Returns whether physical memory may be exchanged under live addresses: an exchange does not wait for work of
-    /// other devices.
-    fn may_exchange(&self) -> bool {
-        self.config.splits() && self.nobody_else_looks()
+    /// Returns how physical memory may be exchanged under live addresses: an exchange does not wait for work of other
+    /// devices.
+    fn exchanges(&self) -> Exchanges {
+        match self.config.split {
+            _ if !self.config.splits() || !self.nobody_else_looks() => Exchanges::Never,
+            Split::Ungated => Exchanges::Ungated,
+            _ if self.driver.properties().stream_gates => Exchanges::Gated,
+            _ => Exchanges::Never,
+        }
     }
 
     /// Returns how much live memory may be spilled, if any.
@@ -239,11 +245,12 @@ impl Core {
         if !self.features.fallback.no_addresses || is_named || has_ranges || depends {
             return false;
         }
+        let Ok(strategy) = AnyStrategy::new(StrategyKind::Caching) else { return false };
         let properties = self.driver.properties();
         self.features.fallback.instead_of = Some(self.config.strategy);
         let config = with_plain_memory(self.config.clone(), properties, "refuses addresses in every size");
         let config = heeded(config, properties);
-        self.strategy = AnyStrategy::new(config.strategy);
+        self.strategy = strategy;
         self.heap.set_rules(heap_rules(&config, &*self.strategy, properties));
         self.set_config(config);
         true

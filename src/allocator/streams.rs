@@ -64,6 +64,19 @@ impl Streams<'_> {
         core.checked()
     }
 
+    /// Tells the allocator of a stream that may use its memory and that no request, free or
+    /// [`Allocator::record_stream`](crate::Allocator::record_stream) names. A gate holds the stream while chunks are split
+    /// ([`Split`](crate::Split)). [`Self::forget`] before the stream is destroyed.
+    ///
+    /// # Errors
+    /// The driver's, if it does not know the stream.
+    pub fn announce(self, stream: StreamId) -> Result<()> {
+        let core = &mut *self.0.core.lock();
+        let stream = core.driver.canonical_stream(stream)?;
+        core.streams.known.add(stream);
+        Ok(())
+    }
+
     /// Marks `stream` as belonging to an owner who may destroy it without notice, such as PyTorch's `ExternalStream`.
     /// The allocator then names it to the driver only within calls that name it, when it must be live: a request for
     /// it, [`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream) with it as the current
@@ -162,6 +175,7 @@ impl Core {
             }
         }
         self.heap.end_stream(stream);
+        self.streams.known.forget(stream);
         self.features.growing.forget_stream(stream);
         if let Some(guard) = &mut self.features.guard {
             guard.forget_stream(stream);

@@ -24,8 +24,8 @@ pub(crate) struct StrategyContext<'a> {
     pub(super) driver: &'a dyn Driver,
     pub(crate) config: &'a Config,
     pub(crate) limits: Limits,
-    /// Whether physical memory may be exchanged under live addresses ([`Split`](crate::config::Split)).
-    pub(super) exchanges: bool,
+    /// How physical memory may be exchanged under live addresses.
+    pub(super) exchanges: Exchanges,
     /// The budget and the policy of spilling, if live memory may be spilled.
     pub(super) spill: Option<Spill<'a>>,
     /// Whether the driver has refused to reserve addresses.
@@ -58,7 +58,7 @@ impl<'a> AllocatorContext<'a> {
         (heap, streams, rollback): Tables<'a>,
         driver: &'a dyn Driver,
         (config, limits): (&'a Config, Limits),
-        exchanges: bool,
+        exchanges: Exchanges,
         spill: Option<Spill<'a>>,
     ) -> Self {
         Self(StrategyContext { heap, streams, rollback, driver, config, limits, exchanges, spill, no_addresses: false })
@@ -91,6 +91,16 @@ impl<'a> AllocatorContext<'a> {
     pub(crate) fn has_no_addresses(&self) -> bool {
         self.0.no_addresses
     }
+}
+
+/// How physical memory may be exchanged under live addresses ([`Split`](crate::config::Split)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exchanges {
+    Never,
+    /// While a gate holds all streams.
+    Gated,
+    /// Without a gate, if there is none or it cannot be closed: no other thread launches work meanwhile.
+    Ungated,
 }
 
 /// The budget and the policy of spilling live memory.
@@ -190,7 +200,7 @@ impl StrategyContext<'_> {
 
     /// Returns whether physical memory may be exchanged under live addresses at present. During a capture it may not.
     pub(crate) fn may_exchange(&self) -> bool {
-        self.exchanges && !self.capturing()
+        self.exchanges != Exchanges::Never && !self.capturing()
     }
 
     /// Returns whether live memory may be spilled at present. During a capture it may not.

@@ -10,21 +10,26 @@
 //! only then is the old memory unmapped, place by place, and the new memory mapped there. Until the last place is done,
 //! the old memory still has all contents and can be mapped again.
 //!
-//! No work may use the memory from the copy to the end. The caller has waited for the device, and
-//! [`StrategyContext::exchanges`] says that the program gives the device no new work meanwhile.
+//! No work may use the memory from the copy to the end. The caller has waited for the device. A gate (`gate.rs`) holds
+//! what other threads launch meanwhile; without one, the program has promised that they launch nothing.
+//! If a map fails, the old memory is mapped again before the gate opens.
 
 use super::context::{Miss, MissResult, StrategyContext};
+use super::gate::copy_behind_gate;
 use super::host_stock::{create_on_host, keep, make_room};
 use super::mapping::{Mapping, Piece};
 use super::place::Place;
 use super::view::{drop_view, make_room_for};
 use crate::config::Increase;
-use crate::driver::{Call, DriverError, DriverResult};
+use crate::driver::{Call, DriverError, DriverResult, GateCopy};
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, with_room};
 use crate::heap::{Chunk, GRANULE, Heap, ViewUsage};
 use crate::ids::{Account, ChunkId, Class, Handle};
 use crate::span::Span;
+
+/// How often mapping live memory again is tried at once, if it fails.
+const RESTORES: u32 = 4;
 
 /// How the exchange treats the memory of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +106,15 @@ impl NewMemory {
         }
     }
 
-    /// Creates the new memory, and copies the contents to it from `source`, where the old memory is mapped.
-    fn make(&mut self, context: &mut StrategyContext<'_>, parts: &[Part], source: Option<u64>) -> DriverResult<()> {
+    /// Creates the new memory, and maps what gets contents from `source`, where the old memory is mapped. Adds the copies
+    /// to `copies`, which has room for all parts.
+    fn make(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        parts: &[Part],
+        source: Option<u64>,
+        copies: &mut Vec<GateCopy>,
+    ) -> DriverResult<()> {
         let driver = context.driver;
         let on_host = self.copied.owned == Some(Account::Host);
         if on_host {
@@ -119,14 +131,14 @@ impl NewMemory {
         let size = self.copied.pieces.iter().map(|piece| piece.size).sum();
         // A chunk that is mapped nowhere has no contents to copy.
         let Some(mut from) = source.filter(|_| size > 0) else { return Ok(()) };
-        let copies = Span::new(driver.reserve(size, GRANULE)?, size);
-        context.heap.check_answer(Call::Reserve, copies, GRANULE)?;
-        self.copied.place(copies, copies.start);
+        let targets = Span::new(driver.reserve(size, GRANULE)?, size);
+        context.heap.check_answer(Call::Reserve, targets, GRANULE)?;
+        self.copied.place(targets, targets.start);
         self.copied.map(driver)?;
-        let mut to = copies.start;
+        let mut to = targets.start;
         for part in parts {
             if part.fate.is_copied() {
-                driver.copy(from, to, part.size)?;
+                copies.push(GateCopy { from, to, size: part.size });
                 to += part.size;
             }
             from += part.size;
@@ -190,19 +202,33 @@ pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[
         context.heap.host_stock_mut().reserve(parts.len())?;
     }
     let mut new = NewMemory::of(parts, spills)?;
-    if let Err(error) = new.make(context, parts, places.first().map(Place::address)) {
-        undo(context, new);
-        return Err(error.into());
-    }
+    let mut copies = with_room(parts.len())?;
+    let moves = spills || chunk.spilled;
+    let made = new.make(context, parts, places.first().map(Place::address), &mut copies);
+    let copied = made.map_err(Miss::from).and_then(|()| match moves {
+        // Memory moves between the device and the host only as the program has allowed it.
+        true => {
+            Ok(copies.iter().try_for_each(|copy| context.driver.copy(copy.from, copy.to, copy.size)).map(|()| None)?)
+        }
+        false => copy_behind_gate(context, &copies),
+    });
+    let gate = match copied {
+        Ok(gate) => gate,
+        Err(miss) => {
+            undo(context, new);
+            return Err(miss);
+        }
+    };
     // Old and new memory are both held during the exchange.
     new.count(context.heap, true);
-    if let Err(error) = map_everywhere(context, places, &new, parts) {
+    let mapped = map_everywhere(context, places, &new, parts);
+    drop(gate);
+    if let Err(error) = mapped {
         new.count(context.heap, false);
         undo(context, new);
         return Err(failure(context, error));
     }
     // Memory that moves between the device and the host is never counted twice on either side.
-    let moves = spills || chunk.spilled;
     if moves {
         new.count(context.heap, false);
     }
@@ -300,6 +326,12 @@ fn map_everywhere(
     if mapped.is_err() {
         for place in places.into_iter().rev() {
             context.rollback.restore(driver, place);
+        }
+        // Streams go on as soon as this returns: a call that failed once may well succeed the second time.
+        for _ in 0..RESTORES {
+            if context.rollback.is_whole() || context.retry_rollback().is_ok() {
+                break;
+            }
         }
     }
     mapped

@@ -21,11 +21,11 @@ pub(crate) struct Mapping {
     pub(crate) address: u64,
     pub(crate) pieces: Vec<Piece>,
     /// How many bytes from the address on are mapped.
-    mapped: u64,
+    pub(super) mapped: u64,
     /// The account that the memory counts for, if it was created for this mapping. `None` if it is owned elsewhere.
     pub(super) owned: Option<Account>,
     /// Addresses that are given back with the mapping.
-    reservation: Span,
+    pub(super) reservation: Span,
 }
 
 impl Mapping {
@@ -84,16 +84,6 @@ impl Mapping {
             self.mapped += piece.size;
         }
         driver.set_access(self.address, self.mapped)
-    }
-
-    /// Splits off the pieces behind the first `pieces` ones, which stay mapped. Returns the split part, which is still
-    /// to be undone. `rest` has room for it.
-    pub(super) fn split_off(&mut self, pieces: usize, mut rest: Vec<Piece>) -> Self {
-        let kept: u64 = self.pieces[..pieces].iter().map(|piece| piece.size).sum();
-        rest.extend(self.pieces.drain(pieces..));
-        let mapped = self.mapped.saturating_sub(kept);
-        self.mapped -= mapped;
-        Self { address: self.address + kept, pieces: rest, mapped, owned: self.owned, reservation: Span::default() }
     }
 
     /// Returns the physical bytes that the mapping holds: pieces that are mapped or not released.

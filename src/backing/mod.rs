@@ -4,10 +4,14 @@
 //! memory, and when. A step that fails has changed nothing, or has noted its changes in the heap.
 
 mod backup;
+#[cfg(feature = "baselines")]
+mod baselines;
 mod chunks;
 mod context;
+#[cfg(feature = "baselines")]
 mod driver_pool;
 mod exchange;
+mod gate;
 mod growing;
 mod guarded;
 mod home;
@@ -23,8 +27,11 @@ mod units;
 mod verbs;
 mod view;
 
+#[cfg(feature = "baselines")]
+pub(crate) use baselines::{malloc_largest, move_units};
 pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
-pub(crate) use context::{AllocatorContext, InTurn, Miss, MissResult, Served, Spill, StrategyContext};
+pub(crate) use context::{AllocatorContext, Exchanges, InTurn, Miss, MissResult, Served, Spill, StrategyContext};
+#[cfg(feature = "baselines")]
 pub(crate) use driver_pool::DriverPool;
 pub(crate) use exchange::{Fate, Part, split_chunk};
 pub(crate) use growing::{map_part, release_addresses, reserve_addresses, settled_tail};
@@ -34,13 +41,12 @@ pub(crate) use host_stock::{bound_backups, release_backups, release_host_stock};
 pub(crate) use release_plan::choose;
 pub(crate) use rollback::PendingRollback;
 pub(crate) use segments::{
-    malloc_largest, malloc_segment, reclaim_private_pools, release_own_segments, release_segment,
-    release_segments_from, release_whole_segments, whole_segments,
+    malloc_segment, reclaim_private_pools, release_own_segments, release_segment, release_segments_from,
+    release_whole_segments, whole_segments,
 };
 pub(crate) use sleep::{sleep, wake};
 pub(crate) use spill::{drop_spilled, spill, unspill};
 pub(crate) use units::{
-    Units, UnmappedPart, map_units, move_units, release_empty_segments, release_unused, reserve_segment, unmap_units,
-    whole_units,
+    Units, UnmappedPart, map_units, release_empty_segments, release_unused, reserve_segment, unmap_units, whole_units,
 };
 pub(crate) use view::{ViewPlan, build_view, cut_view, drop_view, finish_drops, make_room, usage_of_kept_views};

@@ -4,7 +4,6 @@
 //! give up their memory. The strategy chooses how segments are sized and split.
 
 use super::context::{Miss, MissResult, Served, StrategyContext};
-use crate::config::Increase;
 use crate::config::rounding::MIN_BLOCK;
 use crate::driver::{Call, Driver, DriverResult, in_relaxed_capture_mode};
 use crate::error::{Error, Result};
@@ -24,27 +23,6 @@ pub(crate) fn malloc_segment(context: &mut StrategyContext<'_>, pool: PoolIndex,
     let mut slots = context.heap.reserve_segment(pool)?;
     let address = take_memory(context, pool, size)?;
     Ok(context.heap.add_malloc_segment(pool, Span::new(address, size), &mut slots))
-}
-
-/// Allocates a segment of the first of these falling sizes that the limits allow and the driver gives. Returns its block,
-/// which is in no index.
-pub(crate) fn malloc_largest(
-    context: &mut StrategyContext<'_>,
-    pool: PoolIndex,
-    sizes: impl Iterator<Item = u64>,
-) -> Served {
-    // Once the driver has refused a size, sizes for which the device has no room are not requested.
-    let mut room = u64::MAX;
-    for size in sizes {
-        if size > room || !context.allows(Increase::of(size)) {
-            continue;
-        }
-        match malloc_segment(context, pool, size) {
-            Err(Miss::OutOfMemory { .. }) => room = context.known_room().unwrap_or(size),
-            done => return done,
-        }
-    }
-    Err(Miss::OUT_OF_MEMORY)
 }
 
 /// Releases the segments of public pools that are wholly free and have at least so many bytes.

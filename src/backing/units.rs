@@ -4,7 +4,7 @@
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike there, a failed growth is undone.
 
 use super::context::{MissResult, Served, StrategyContext};
-use super::mapping::{Mapping, Piece};
+use super::mapping::Mapping;
 use crate::config::Increase;
 use crate::config::rounding::SMALL_SEGMENT;
 use crate::driver::{Call, DriverResult};
@@ -160,60 +160,4 @@ pub(crate) fn unmap_units(context: &mut StrategyContext<'_>, units: Units) -> Re
         context.heap.unmapped_units(block, Span::new(base + first * unit, gone * unit), gone, &mut slots);
     }
     result
-}
-
-/// Moves units of free blocks of one pool to a part of an unmapped block of its segment, one behind the other, or none
-/// of them. Their stream has passed. Returns the free block that they are part of. If a unit cannot be unmapped at its
-/// old place, it and the units behind it stay there, the others have moved, and the error is returned.
-///
-/// A unit is mapped at its new place before it is unmapped at the old one, so that its memory is always at one of them.
-pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], to: UnmappedPart) -> Served {
-    let pool = sources.first().map_or(PoolIndex::DEFAULT, |units| context.heap.block(units.block).pool);
-    let count = sources.iter().map(|units| (units.end - units.first) as usize).sum();
-    let mut pieces = with_room(count)?;
-    for units in sources {
-        let segment = context.heap.block(units.block).segment;
-        let handles = (units.first..units.end).map(|slot| context.heap.unit_handle(segment, slot));
-        pieces.extend(handles.map(|handle| Piece { size: units.unit, handle }));
-    }
-    let mapping = Mapping::at_home(to.span.start, pieces);
-    context.heap.reserve_units(to.room, to.span)?;
-    context.rollback.reserve(1)?;
-    let mut slots = context.heap.reserve_parts(to.room, sources.len() + 1)?;
-    // Room for the part split off if a unit cannot be unmapped, and for the progress in each source.
-    let spare: Vec<Piece> = with_room(count)?;
-    let mut gone: Vec<u64> = with_room(sources.len())?;
-    let mut mapping = context.map(mapping)?;
-    let (mut moved, mut unmapped) = (0, Ok(()));
-    for units in sources {
-        let base = context.heap.segment(context.heap.block(units.block).segment).map_or(0, |of| of.span.start);
-        let mut done = 0;
-        while unmapped.is_ok() && units.first + done < units.end {
-            unmapped = context.driver.unmap(base + (units.first + done) * units.unit, units.unit);
-            done += u64::from(unmapped.is_ok());
-        }
-        moved += done as usize;
-        gone.push(done);
-    }
-    if moved < count {
-        let rest = mapping.split_off(moved, spare);
-        context.rollback.undo(context.heap, context.driver, rest);
-    }
-    let mut grown = BlockId::NONE;
-    let (segment, start) = (context.heap.block(to.room).segment, to.span.start);
-    for (units, done) in sources.iter().zip(gone).filter(|(_, done)| *done > 0) {
-        (units.first..units.first + done).for_each(|slot| context.heap.unit_released(segment, slot));
-        let base = context.heap.segment(segment).map_or(0, |of| of.span.start);
-        let span = Span::new(base + units.first * units.unit, done * units.unit);
-        context.heap.unmapped_units(units.block, span, done, &mut slots);
-    }
-    if moved > 0 {
-        let span = Span::new(start, mapping.pieces.iter().map(|piece| piece.size).sum());
-        // The unmapped block of the destination may have become part of another.
-        let room = context.heap.unmapped_at(pool, start);
-        context.heap.note_units(room, start, mapping.pieces.iter().map(|piece| piece.handle))?;
-        grown = context.heap.mapped(NewMemory { room, span, pool }, &mut slots);
-    }
-    unmapped?;
-    Ok(grown)
 }

@@ -6,7 +6,7 @@ use super::chunks::{map_home, release_chunks};
 use super::context::{Served, StrategyContext};
 use crate::error::{Error, Result};
 use crate::heap::{Chunk, FitRules, GRANULE, Placement, PlanHash, Request, Window};
-use crate::ids::{BlockId, PoolIndex, StreamId};
+use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 
 impl StrategyContext<'_> {
@@ -24,21 +24,6 @@ impl StrategyContext<'_> {
     /// Puts back a block that was taken and serves no request.
     pub(crate) fn put_back(&mut self, id: BlockId) {
         self.heap.put_back(id);
-    }
-
-    /// Takes the part `span` of a free block of chunks or units. The parts before and behind `span` stay free.
-    pub(crate) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
-        self.heap.carve(id, span)
-    }
-
-    /// Places a request in a block that was taken. Returns the request's part; the rest becomes free.
-    pub(crate) fn place(&mut self, id: BlockId, request: &Request, placement: Placement) -> BlockId {
-        self.heap.place(id, request, placement)
-    }
-
-    /// Cuts a block that was taken into blocks of equal size, at most `most` of them at once. Returns the first; the others become free.
-    pub(crate) fn cut_equally(&mut self, id: BlockId, size: u64, most: u64) -> BlockId {
-        self.heap.cut_equally(id, size, most)
     }
 
     /// Joins the free blocks of segments without live blocks, for strategies in which blocks do not merge when freed.
@@ -99,15 +84,6 @@ impl StrategyContext<'_> {
     pub(crate) fn has_passed_all(&mut self, pool: PoolIndex) -> Result<bool> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.epochs.has_passed_all(&mut on, pool.large())?)
-    }
-
-    /// Returns whether a pool has free memory and its stream is in a capture that the allocator was not told of. Such a
-    /// stream cannot be waited for.
-    pub(crate) fn is_captured(&self, pool: PoolIndex) -> Result<bool> {
-        let of = self.heap.pool(pool.large());
-        let has_memory = self.heap.has_free(pool);
-        let may_be = has_memory && !of.ended && of.stream != StreamId::DEFAULT;
-        Ok(may_be && self.driver.is_capturing(of.stream)?)
     }
 
     /// During a capture, frees blocks and makes memory idle that streams have passed by events recorded before the

@@ -37,29 +37,35 @@ impl StreamSharing {
 /// request, with the strategy `stitch`. The parts in use get other physical memory under the same addresses, contents
 /// kept.
 ///
-/// # No work may use the memory meanwhile
-/// Before an exchange the CPU waits for the device. Until the allocation returns, no thread may give the device work
-/// that uses memory of the allocator: its addresses have no memory for some microseconds. A program whose threads take
-/// turns obeys this rule by itself, as PyTorch does with one training loop. A program whose threads launch kernels
-/// concurrently does not. Memory of private pools (CUDA graphs) is exchanged too, so no graph may be launched
-/// meanwhile.
+/// # All streams must be known
+/// Before an exchange the CPU waits for the device. A gate then holds every stream that the allocator knows
+/// ([`DeviceProperties::stream_gates`](crate::driver::DeviceProperties::stream_gates)): work that other threads launch
+/// meanwhile runs after the exchange. The allocator knows the default stream, with it all streams that wait for the
+/// default stream, and every stream that was named in a request, a free or
+/// [`record_stream`](crate::Allocator::record_stream). A program in which a thread may launch work, during another thread's
+/// request, on any other stream that uses memory of the allocator, names that stream to
+/// [`Streams::announce`](crate::operations::Streams::announce), or sets [`Self::Off`].
 ///
-/// Memory that other processes were given is never exchanged; no memory is, during captures, in guard mode, or once
-/// another device has access. Memory that is registered elsewhere (NCCL, RDMA) must be named to
+/// Memory that other processes were given is never exchanged; no memory is, during captures, in guard mode, once another
+/// device has access, or while a stream is marked external. Physical memory that something else than the GPU reaches, such
+/// as a network card (RDMA) or a disk (cuFile), must be named to
 /// [`Sharing::pin_physical`](crate::operations::Sharing::pin_physical).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Split {
     /// Never.
-    #[default]
     Off,
-    /// Before a request is refused.
+    /// Before a request is refused, while a gate holds all streams. Never on a device without gates.
+    #[default]
     LastResort,
+    /// Before a request is refused, behind a gate where one can be closed, and without one otherwise: the program promises
+    /// that until the allocation returns no other thread launches work that uses memory of the allocator.
+    Ungated,
 }
 
 impl Split {
     /// Every choice.
-    pub const ALL: [Self; 2] = [Self::Off, Self::LastResort];
+    pub const ALL: [Self; 3] = [Self::Off, Self::LastResort, Self::Ungated];
 
     /// Returns the name, as in options.
     #[must_use]
@@ -67,6 +73,7 @@ impl Split {
         match self {
             Self::Off => "off",
             Self::LastResort => "last_resort",
+            Self::Ungated => "ungated",
         }
     }
 }

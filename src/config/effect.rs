@@ -60,7 +60,7 @@ const RULES: &[Rule] = &[
         reason: "`max_view_address_space:0B` forbids all views",
     },
     Rule {
-        options: &["broker_guarantee", "broker_weight", "broker_wait_ms"],
+        options: &["broker_guarantee", "broker_wait_ms"],
         has_effect: |config, _| config.broker.is_some(),
         reason: "it needs `broker`",
     },

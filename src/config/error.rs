@@ -20,6 +20,11 @@ pub enum ConfigError {
         /// A similar name that exists.
         nearest: Option<&'static str>,
     },
+    /// The strategy is not in this build: the feature `baselines` of seamalloc, off by default, is off.
+    WithoutBaselines {
+        /// The strategy.
+        strategy: &'static str,
+    },
     /// An earlier version had the option or the strategy.
     Removed {
         /// `option` or `strategy`.

@@ -23,11 +23,12 @@ pub(super) const OF_PYTORCH: &str =
     "it concerns page-locked memory, locking or graph capture in PyTorch's own allocator";
 
 /// Options that earlier versions had, and the sentence that says what to write in place of each.
-pub(super) const REMOVED: [(&str, &str); 6] = [
+pub(super) const REMOVED: [(&str, &str); 7] = [
     ("arenas", "leave it out: all threads share one heap"),
     ("plan", "leave it out: `strategy:stitch` needs no plan"),
     ("sharing_threshold", "leave it out, or choose `sharing:wait` or `sharing:never`"),
     ("memory_fraction", "write `per_process_memory_fraction`"),
+    ("broker_weight", "leave it out, or give the process that should keep more a larger `broker_guarantee`"),
     ("FLAGS_vmm_v2_remap_on_oom", "leave it out: free handles are always moved together before a request is refused"),
     ("FLAGS_vmm_v2_small_pool_handle_size_in_mb", "leave it out: a handle of small requests has 2 MiB"),
 ];
@@ -69,6 +70,11 @@ impl fmt::Display for ConfigError {
                 listed(f, &mut StrategyKind::ALL.into_iter().map(StrategyKind::name))?;
                 nearest.map_or(Ok(()), |name| write!(f, "; did you mean `{name}`?"))
             }
+            Self::WithoutBaselines { strategy } => write!(
+                f,
+                "the strategy `{strategy}` is not in this build: the allocators of the literature are strategies with the feature \
+                 `baselines` of seamalloc, which is off here"
+            ),
             Self::Removed { what, name, instead } => write!(f, "the {what} `{name}` was removed; {instead}"),
             Self::BadValue { option, found, expected } => {
                 write!(f, "option `{option}` has the value `{found}`; expected {expected}")

@@ -48,23 +48,32 @@ pub(crate) enum Rounding {
     /// PyTorch's: multiples of 512 bytes, and `roundup_power2_divisions`.
     PyTorch,
     /// The next multiple of `of` bytes, itself a multiple of 512, with `padding` bytes added before.
+    #[cfg(feature = "baselines")]
     Multiple { of: u64, padding: u64 },
     /// The next power of two, at least `least` bytes.
+    #[cfg(feature = "baselines")]
     PowerOfTwo { least: u64 },
     /// The next of some classes of size: [`CLASSES`] for each power of two, all of them multiples of 512.
+    #[cfg(feature = "baselines")]
     Classes,
 }
 
 /// The number of classes of size in each power of two: a block is at most an eighth larger than the request.
+#[cfg(feature = "baselines")]
 pub(crate) const CLASSES: u64 = 8;
 
 impl Rounding {
     /// Returns the block size for a request of `size` bytes, which is at most [`MAX_REQUEST`].
     #[inline(always)]
     pub(crate) fn round(self, size: u64, divisions: &RoundupDivisions) -> u64 {
-        if matches!(self, Self::PyTorch) { round_size(size, divisions) } else { self.round_otherwise(size) }
+        match self {
+            Self::PyTorch => round_size(size, divisions),
+            #[cfg(feature = "baselines")]
+            _ => self.round_otherwise(size),
+        }
     }
 
+    #[cfg(feature = "baselines")]
     fn round_otherwise(self, size: u64) -> u64 {
         match self {
             Self::PyTorch => round_size(size, &[0; ROUNDUP_INTERVALS]),
@@ -80,11 +89,15 @@ impl Rounding {
     /// Returns the largest request whose block has at most `block` bytes; 0 if there is none.
     pub(crate) fn largest_within(self, block: u64, divisions: &RoundupDivisions) -> u64 {
         let unpadded = match self {
+            #[cfg(feature = "baselines")]
             Self::Multiple { of, padding } => return (block - block % of).saturating_sub(padding),
+            #[cfg(feature = "baselines")]
             Self::Classes => {
                 block - block % (block.checked_ilog2().map_or(1, |log| (1 << log) / CLASSES)).max(MIN_BLOCK)
             }
-            Self::PyTorch | Self::PowerOfTwo { .. } => block,
+            Self::PyTorch => block,
+            #[cfg(feature = "baselines")]
+            Self::PowerOfTwo { .. } => block,
         };
         match unpadded {
             0 => 0,
@@ -151,6 +164,7 @@ mod tests {
         assert_eq!(round_size((65 << 30) + 1, &divisions), 96 << 30, "beyond the last interval, the last serves");
     }
 
+    #[cfg(feature = "baselines")]
     #[test]
     fn every_rounding_holds_the_request_and_hardly_more() {
         let kinds = [

@@ -61,7 +61,7 @@ kinds! {
         /// Paddle's `naive_best_fit` (`BuddyAllocator`, which is no buddy system): nearly the whole device as one chunk.
         PaddleNaiveBestFit = "paddle-naive-best-fit",
         /// Paddle's `thread_local`: `naive_best_fit` for each thread. An [`Allocator`](crate::Allocator) takes streams for threads; a
-        /// [`Facade`](crate::resource::Facade) has one a thread.
+        /// `Facade` of `seamalloc-layers` has one a thread.
         PaddleThreadLocal = "paddle-thread-local",
         /// Paddle's allocator over virtual memory (`VMMAutoGrowthBestFitAllocatorV2`): it grows at its end, and moves free memory
         /// together before it refuses a request.

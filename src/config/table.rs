@@ -17,7 +17,8 @@ options! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Config at whole, const DEFAULT "The defaults." {
         @section "Which allocator", "";
-        /// What happens on a miss. `expandable_segments:True` is the same as [`StrategyKind::Expandable`].
+        /// What happens on a miss. `expandable_segments:True` is the same as [`StrategyKind::Expandable`]. All but `stitch`,
+        /// `caching` and `expandable` are in builds with the feature `baselines`: the command's, and those of C and Python.
         strategy: StrategyKind = StrategyKind::Stitch;
         "strategy": StrategyName, set set_strategy,
             given |config| config.insists_on_strategy() && config.strategy != StrategyKind::Expandable,
@@ -140,11 +141,11 @@ options! {
         "sharing": Sharing, only &[Stitch],
             typed "a name", default "wait", example "never",
             when "ranks communicate in different orders, or streams are to be compared with PyTorch's own: `never`";
-        /// Whether chunks that are partly in use are split.
-        split: Split = Split::Off;
-        "split": Choice(&Split::ALL, Split::name, "`off` or `last_resort`"), only &[Stitch],
-            typed "a name", default "off", example "last_resort",
-            when "the job nearly fits, and no thread launches work while another allocates: `last_resort`";
+        /// Whether chunks that are partly in use are split before a request is refused.
+        split: Split = Split::LastResort;
+        "split": Choice(&Split::ALL, Split::name, "`off`, `last_resort` or `ungated`"), only &[Stitch],
+            typed "a name", default "last_resort", example "off",
+            when "threads use memory on streams that the allocator does not know, or a network card or disk reaches it: `off`";
         /// How many bytes of the machine's memory may be taken, with the strategy `stitch`, so that live memory which does not fit
         /// the device lies there. Before a request is refused, chunks that were not used for long are then backed by the
         /// machine's memory, at their addresses and with their contents; kernels that use them take longer. `None`: none.
@@ -218,14 +219,6 @@ options! {
         "broker_guarantee": Bytes("8GiB"), beside "broker:auto",
             typed "a size with a unit", default "0B", example "1GiB",
             when "a process must not take time to get back what it needs all the time";
-        /// How much this process keeps beyond its guarantee while others are short, relative to others, with the option `broker`: where both
-        /// have enough to give, one of weight 2 is left with twice as much as one of weight 1. 1 to 1,000,000.
-        broker_weight: u32 = 1;
-        "broker_weight": Whole("shares"), beside "broker:auto",
-            // So that a share of the memory of the largest devices can be computed in 128 bits.
-            valid |weight, _| holds((1..=1_000_000).contains(weight), "a whole number from 1 to 1000000"),
-            typed "1 to 1,000,000", default "1", example "2",
-            when "one process should keep more than another while a third is short";
         /// The longest time, in milliseconds, that one request may wait for memory of other processes before it is refused, with the option
         /// `broker`. Nobody waits where no other process has opted in. 0: they are asked once.
         // The phases of training and generation that take turns on a GPU take seconds.

@@ -2,7 +2,6 @@
 //!
 //! Owns: which neighbours merge, and the moves of a free block from pool to pool.
 
-use super::blocks::block::Block;
 use super::blocks::layout::{Layout, Merging};
 use super::tables::Heap;
 use crate::ids::{BlockId, PoolIndex};
@@ -29,6 +28,7 @@ impl Heap {
     }
 
     /// Returns whether two neighbours of one size are the halves of one block.
+    #[cfg(feature = "baselines")]
     pub(super) fn are_buddies(&self, before: BlockId, id: BlockId) -> bool {
         let (before, block) = (&self.blocks[before], &self.blocks[id]);
         let start = self.segment(before.segment).map_or(0, |segment| segment.span.start);
@@ -37,11 +37,12 @@ impl Heap {
 
     /// Merges a block with its buddy, the merged block with its own buddy, and so on. Returns the same values as
     /// [`Heap::merge_free`].
+    #[cfg(feature = "baselines")]
     #[cold]
     pub(super) fn merge_buddies(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
         let (mut merged, mut bytes) = (0, 0);
         loop {
-            let Block { prev, next, .. } = self.blocks[id];
+            let (prev, next) = (self.blocks[id].prev, self.blocks[id].next);
             let (first, other) = match () {
                 () if self.joins(prev, id) => (prev, prev),
                 () if self.joins(id, next) => (id, next),
@@ -69,6 +70,7 @@ impl Heap {
     fn merge_by_layout(&mut self, id: BlockId) -> (BlockId, u64, u64) {
         match self.merging_in(self.blocks[id].pool) {
             Merging::Neighbours => self.blocks.merge_neighbours(id),
+            #[cfg(feature = "baselines")]
             Merging::Buddies => self.merge_buddies(id),
             Merging::Never => (id, 0, 0),
         }
@@ -81,6 +83,7 @@ impl Heap {
             && match self.merging_in(self.blocks[id].pool) {
                 Merging::Neighbours => true,
                 Merging::Never => false,
+                #[cfg(feature = "baselines")]
                 Merging::Buddies => self.are_buddies(before, id),
             }
     }

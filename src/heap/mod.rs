@@ -28,6 +28,8 @@
 //! | check | the rules that always hold |
 //! | fingerprint, sorted, host_bytes | whether a table has the same contents as before; lists, and the bytes of maps |
 //!
+//! The feature `baselines` adds what only the allocators of the literature do to blocks: `home/baselines.rs` and others.
+//!
 //! Calls between methods of [`Heap`] form no cycle among files.
 
 mod blocks;
@@ -50,7 +52,9 @@ mod sorted;
 mod tables;
 
 pub(crate) use blocks::block::{Block, Kind, Slots, State};
-pub(crate) use blocks::layout::{Layout, Merging, Placement};
+#[cfg(feature = "baselines")]
+pub(crate) use blocks::layout::Merging;
+pub(crate) use blocks::layout::{Layout, Placement};
 pub(crate) use blocks::request::{FitRules, Request};
 pub(crate) use blocks::starts::GRANULE;
 pub(crate) use home::chunk_map::{Chunk, ChunkMap, MAX_HOME};

@@ -58,6 +58,7 @@ impl<T: Copy + Ord> SortedSet<T> {
     }
 
     /// Returns the greatest element that is less than this one.
+    #[cfg(feature = "baselines")]
     pub(crate) fn before(&self, value: T) -> Option<&T> {
         self.0.partition_point(|other| *other < value).checked_sub(1).and_then(|at| self.0.get(at))
     }

@@ -72,6 +72,7 @@ impl Heap {
     }
 
     /// Returns every block with its id, in no particular order.
+    #[cfg(feature = "baselines")]
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (BlockId, &Block)> {
         self.blocks.iter()
     }
@@ -144,6 +145,7 @@ impl Heap {
     }
 
     /// Puts a block that was already free into the index of its pool.
+    #[cfg(feature = "baselines")]
     pub(crate) fn insert_free(&mut self, id: BlockId) {
         self.blocks.insert_free(id);
     }

@@ -18,8 +18,9 @@
 //! - Before it takes memory it asks whether the limits allow that (`context.require(…)`).
 //!
 //! # To add a strategy
-//! 1. Write its file beside this one. If its misses take PyTorch's steps, implement `MallocLike` (`classic/tiny.rs` is the
-//!    shortest), otherwise [`Strategy`] and [`Estimates`](super::Estimates).
+//! 1. Write its file beside this one, or in `baselines/` if it is there to be compared. If its misses take PyTorch's
+//!    steps, implement `MallocLike` (`baselines/classic/tiny.rs` is the shortest), otherwise [`Strategy`] and
+//!    [`Estimates`](super::Estimates).
 //! 2. Give it a row in the table of `strategy/mod.rs`, and a name in `config/strategy_kind.rs`; the compiler asks for the rest.
 //! 3. Add a line to `tests/contract`: the suite runs all promises of a strategy on it.
 //!

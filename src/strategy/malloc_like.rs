@@ -9,6 +9,7 @@ use crate::backing::{
     MissResult, Served, StrategyContext, malloc_segment, release_segment, release_segments_from,
     release_whole_segments, whole_segments,
 };
+#[cfg(feature = "baselines")]
 use crate::config::rounding::SMALL_SEGMENT;
 use crate::config::{Config, Increase};
 use crate::error::Result;
@@ -17,6 +18,7 @@ use crate::heap::{FitRules, Heap, Layout, Request};
 use crate::ids::BlockId;
 
 /// Bytes of a page, in which a device gives its memory.
+#[cfg(feature = "baselines")]
 pub(super) const PAGE: u64 = SMALL_SEGMENT;
 
 /// A strategy whose misses take PyTorch's steps. The provided methods are for segments of the driver's `malloc`, each
@@ -98,6 +100,7 @@ pub(super) fn release_segments(context: &mut StrategyContext<'_>, goal: Goal) ->
 
 /// Returns the least memory to take for a request of `size` bytes: whole pages of 2 MiB, in which a device gives its
 /// memory.
+#[cfg(feature = "baselines")]
 pub(super) fn least_segment(size: u64) -> u64 {
     size.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
 }

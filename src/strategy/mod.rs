@@ -2,50 +2,59 @@
 //!
 //! Owns: the table of the strategies. The contract is in `contract.rs`, and each strategy in a file or folder of its
 //! own. To add one, write its file, give it a row in the table below, and name it in [`StrategyKind`].
+//!
+//! ```text
+//! stitch/         this project's: free memory is joined wherever it lies
+//! caching.rs      PyTorch's native allocator      expandable.rs   PyTorch's expandable segments
+//! baselines/      the allocators of the literature, with the feature `baselines`
+//! ```
 
+#[cfg(feature = "baselines")]
+mod baselines;
 mod caching;
-mod classic;
 mod contract;
 mod estimates;
 mod expandable;
 #[cfg(test)]
 mod first_fit;
-mod gmlake;
-mod malloc_async;
 mod malloc_fallback;
 mod malloc_like;
 mod own_segments;
-mod paddle;
 mod stitch;
 
 pub(crate) use contract::{FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered};
 pub(crate) use estimates::{Assumption, Estimates};
 pub(crate) use own_segments::{ESTIMATES as OWN_SEGMENTS_ESTIMATES, rules_of_own_segments, serve_own_segments};
 
-use crate::config::StrategyKind;
+use crate::config::{ConfigError, StrategyKind};
 use crate::heap::Heap;
 use std::ops::{Deref, DerefMut};
 
 /// Defines the enum of all strategies, and the calls of the methods of each.
 macro_rules! strategies {
-    ($($name:ident($strategy:ty) for $($kind:ident)|+;)*) => {
+    ($($(#[$built:meta])? $name:ident($strategy:ty) for $($kind:ident)|+;)*) => {
         /// The strategy of an allocator, held by value: a box would fail if the host has no memory.
         pub(crate) enum AnyStrategy {
-            $($name($strategy),)*
+            $($(#[$built])? $name($strategy),)*
         }
 
         impl AnyStrategy {
             /// Makes the strategy of this name.
-            pub(crate) fn new(kind: StrategyKind) -> Self {
+            ///
+            /// # Errors
+            /// [`ConfigError::WithoutBaselines`] if the strategy is not in this build.
+            pub(crate) fn new(kind: StrategyKind) -> Result<Self, ConfigError> {
                 match kind {
-                    $($(StrategyKind::$kind)|+ => Self::$name(Default::default()),)*
+                    $($(#[$built])? $(StrategyKind::$kind)|+ => Ok(Self::$name(Default::default())),)*
+                    #[cfg(not(feature = "baselines"))]
+                    kind => Err(ConfigError::WithoutBaselines { strategy: kind.name() }),
                 }
             }
 
             /// Returns the strategy's estimates.
             pub(crate) fn estimates(&self) -> &dyn Estimates {
                 match self {
-                    $(Self::$name(strategy) => strategy,)*
+                    $($(#[$built])? Self::$name(strategy) => strategy,)*
                 }
             }
         }
@@ -55,7 +64,7 @@ macro_rules! strategies {
 
             fn deref(&self) -> &Self::Target {
                 match self {
-                    $(Self::$name(strategy) => strategy,)*
+                    $($(#[$built])? Self::$name(strategy) => strategy,)*
                 }
             }
         }
@@ -63,7 +72,7 @@ macro_rules! strategies {
         impl DerefMut for AnyStrategy {
             fn deref_mut(&mut self) -> &mut Self::Target {
                 match self {
-                    $(Self::$name(strategy) => strategy,)*
+                    $($(#[$built])? Self::$name(strategy) => strategy,)*
                 }
             }
         }
@@ -71,24 +80,37 @@ macro_rules! strategies {
 }
 
 strategies! {
-    Caching(caching::Caching) for Caching;
-    Gmlake(gmlake::GmLake) for Gmlake;
     Stitch(stitch::Stitch) for Stitch;
+    Caching(caching::Caching) for Caching;
     Expandable(expandable::Expandable) for Expandable;
-    Exact(classic::Exact) for Exact;
-    Buddy(classic::Buddy) for Buddy;
-    Slab(classic::Slab) for Slab;
-    Tiny(classic::Tiny) for Tiny;
-    PaddleAutoGrowth(paddle::AutoGrowth) for PaddleAutoGrowth;
-    PaddleNaiveBestFit(paddle::NaiveBestFit) for PaddleNaiveBestFit | PaddleThreadLocal;
-    PaddleVmm(paddle::Vmm) for PaddleVmm;
-    MallocAsync(malloc_async::MallocAsync) for MallocAsync;
+    #[cfg(feature = "baselines")]
+    Gmlake(baselines::GmLake) for Gmlake;
+    #[cfg(feature = "baselines")]
+    Exact(baselines::Exact) for Exact;
+    #[cfg(feature = "baselines")]
+    Buddy(baselines::Buddy) for Buddy;
+    #[cfg(feature = "baselines")]
+    Slab(baselines::Slab) for Slab;
+    #[cfg(feature = "baselines")]
+    Tiny(baselines::Tiny) for Tiny;
+    #[cfg(feature = "baselines")]
+    PaddleAutoGrowth(baselines::AutoGrowth) for PaddleAutoGrowth;
+    #[cfg(feature = "baselines")]
+    PaddleNaiveBestFit(baselines::NaiveBestFit) for PaddleNaiveBestFit | PaddleThreadLocal;
+    #[cfg(feature = "baselines")]
+    PaddleVmm(baselines::Vmm) for PaddleVmm;
+    #[cfg(feature = "baselines")]
+    MallocAsync(baselines::MallocAsync) for MallocAsync;
 }
 
 impl AnyStrategy {
     /// Returns the strategy if it gives blocks back to the driver as they are freed.
     pub(crate) fn stream_ordered(&mut self) -> Option<&mut dyn StreamOrdered> {
-        if let Self::MallocAsync(strategy) = self { Some(strategy) } else { None }
+        match self {
+            #[cfg(feature = "baselines")]
+            Self::MallocAsync(strategy) => Some(strategy),
+            _ => None,
+        }
     }
 
     /// Returns about how many bytes of host memory the strategy's own tables take, beside those of the heap.
@@ -101,6 +123,10 @@ impl AnyStrategy {
     /// # Errors
     /// Says which rule is broken, and where.
     pub(crate) fn check(&self, heap: &Heap) -> Result<(), String> {
-        if let Self::Gmlake(_) = self { gmlake::check(heap) } else { Ok(()) }
+        match (self, heap) {
+            #[cfg(feature = "baselines")]
+            (Self::Gmlake(_), heap) => baselines::check(heap),
+            _ => Ok(()),
+        }
     }
 }

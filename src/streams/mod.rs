@@ -5,6 +5,7 @@
 
 mod context;
 mod epochs;
+mod known;
 mod low_water_mark;
 mod named_at_once;
 mod named_events;
@@ -17,6 +18,7 @@ mod waits;
 
 pub(crate) use context::{StreamContext, StreamState};
 pub(crate) use epochs::Epochs;
+use known::KnownStreams;
 use low_water_mark::LowWaterMark;
 pub(crate) use new_waits::NewWaits;
 pub(crate) use pending::{Pending, Wanted, wait_for_events};
@@ -32,6 +34,7 @@ pub(crate) struct Streams {
     pub(crate) recorded: RecordedStreams,
     pub(crate) epochs: Epochs,
     pub(crate) rounds: Rounds,
+    pub(crate) known: KnownStreams,
     pub(crate) new_waits: NewWaits,
     pub(crate) low_water: LowWaterMark,
 }

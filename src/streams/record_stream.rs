@@ -168,6 +168,7 @@ impl RecordedStreams {
     }
 
     /// Forgets the streams that use a block, because the block is freed in an order after all of their work.
+    #[cfg(feature = "baselines")]
     pub(crate) fn forget_uses(&mut self, id: BlockId) {
         self.uses.remove(&id);
     }
@@ -177,6 +178,7 @@ impl RecordedStreams {
     ///
     /// # Errors
     /// A driver call failed, or the host has no memory. The stream `onto` may wait for some of them.
+    #[cfg(feature = "baselines")]
     pub(crate) fn join(&mut self, driver: &dyn Driver, streams: &[StreamId], onto: StreamId) -> Result<bool> {
         let more = (self.events + streams.len()).saturating_sub(self.idle_events.len());
         self.idle_events.try_reserve(more)?;

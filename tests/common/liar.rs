@@ -2,9 +2,9 @@
 
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::driver::{
-    Call, CallStats, Contents, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported, Handle,
-    HostBuffer, IpcMemory, MemoryInfo, MemoryPool, MemoryPools, PageLocked, PeerAccess, PlainMemory, PoolAttribute,
-    ProcessSharing, Status, StreamCapture, StreamId, Streams, VirtualMemory,
+    Call, CallStats, Contents, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported,
+    GateCopy, Handle, HostBuffer, IpcMemory, MemoryInfo, MemoryPool, MemoryPools, PageLocked, PeerAccess, PlainMemory,
+    PoolAttribute, ProcessSharing, Status, StreamCapture, StreamGate, StreamId, Streams, VirtualMemory,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +38,7 @@ impl Liar {
                 ordinal: 0,
                 identity: String::new(),
                 memory_pools: true,
+                stream_gates: true,
                 virtual_memory: true,
             },
             addresses: Mutex::new(Box::new(addresses)),
@@ -185,6 +186,13 @@ impl StreamCapture for Liar {
     fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode> {
         self.answer(Call::ExchangeCaptureMode, mode)
     }
+}
+
+impl StreamGate for Liar {
+    fn close_gate(&self, _: &[StreamId], _: &[GateCopy], _: u64) -> DriverResult<bool> {
+        self.answer(Call::CloseGate, true)
+    }
+    fn open_gate(&self) {}
 }
 
 impl PeerAccess for Liar {

@@ -1,4 +1,4 @@
-//! The interface beside allocating and freeing: blocks that end by themselves, layers, pools of the host's memory, guard mode, the
+//! The interface beside allocating and freeing: blocks that end by themselves, pools of the host's memory, guard mode, the
 //! flight recorder, snapshots, and memory of other processes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
@@ -10,7 +10,6 @@ mod host_pool;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod host_sharing;
 mod owned;
-mod resource;
 #[cfg(target_os = "linux")]
 mod sharing;
 mod viewer;

@@ -7,8 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders with a package of their own.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
     ".",
+    "crates/layers",
     "crates/trace",
     "crates/live",
     "crates/broker",

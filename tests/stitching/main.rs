@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 mod corners;
+mod gate;
 mod rules;
 #[cfg(not(feature = "paranoid"))]
 mod scale;

@@ -34,7 +34,7 @@ const OF_MEMORY: [Call; 8] = [
     Call::Map,
     Call::Unmap,
     Call::SetAccess,
-    Call::Copy,
+    Call::CloseGate,
 ];
 
 /// The host's memory, of which calls can be made to fail.

@@ -1,13 +1,13 @@
 //! The division of a demand among processes.
 //!
-//! Owns: the division. Its inputs are bytes and weights; processes are handled elsewhere.
+//! Owns: the division. Its inputs are bytes; processes are handled elsewhere.
 //!
 //! # Note: the level
 //!
-//! Think of a line at the same height over all guarantees, in bytes for each unit of weight. Each process gives the
-//! memory that it holds above the line, as far as it is free; the line sinks until that is enough. So the process that
-//! holds the most for its weight gives first, and two that have enough to give end with memory above their guarantees
-//! in the ratio of their weights (weighted max-min fairness, as in Demers, Keshav and Shenker, SIGCOMM 1989).
+//! Think of a line at the same height over all guarantees, in bytes. Each process gives the memory that it holds above
+//! the line, as far as it is free; the line sinks until that is enough. So the process that holds the most beyond its
+//! guarantee gives first, and two that have enough to give end with as much above their guarantees (max-min fairness, as
+//! in Demers, Keshav and Shenker, SIGCOMM 1989).
 //!
 //! ```text
 //!      #
@@ -27,8 +27,6 @@ pub struct Holder {
     pub free: u64,
     /// The bytes that it keeps in any case.
     pub guarantee: u64,
-    /// The process's share of the memory above the guarantees, relative to other processes. 0 counts as 1.
-    pub weight: u32,
 }
 
 impl Holder {
@@ -52,8 +50,7 @@ impl Holder {
 
     /// Returns the bytes that it gives at this level of the line.
     fn gives(&self, level: u64) -> u64 {
-        let kept = level.saturating_mul(u64::from(self.weight.max(1)));
-        self.lendable().min(self.above().saturating_sub(kept))
+        self.lendable().min(self.above().saturating_sub(level))
     }
 }
 
@@ -73,7 +70,7 @@ pub fn divide(demand: u64, holders: &[Holder]) -> Vec<u64> {
         if sum(middle) >= demanded { enough = middle } else { too_high = middle }
     }
     let mut shares: Vec<u64> = holders.iter().map(|holder| holder.gives(enough)).collect();
-    // At the next level the bytes are too few: the surplus is less than a byte for each unit of weight.
+    // At the next level the bytes are too few: the surplus is less than a byte for each process.
     let mut over = u64::try_from(sum(enough) - demanded).unwrap_or(u64::MAX);
     for (share, holder) in shares.iter_mut().zip(holders) {
         let next = holder.gives(enough.saturating_add(1));
@@ -91,8 +88,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn of(held: u64, free: u64, guarantee: u64, weight: u32) -> Holder {
-        Holder { held: held * GIB, free: free * GIB, guarantee: guarantee * GIB, weight }
+    fn of(held: u64, free: u64, guarantee: u64) -> Holder {
+        Holder { held: held * GIB, free: free * GIB, guarantee: guarantee * GIB }
     }
 
     fn shares(demand: u64, holders: &[Holder]) -> Vec<u64> {
@@ -100,20 +97,22 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_most_for_its_weight_gives_first() {
-        assert_eq!(shares(10, &[of(40, 40, 0, 1), of(20, 20, 0, 1)]), [10, 0]);
-        assert_eq!(shares(30, &[of(40, 40, 0, 1), of(20, 20, 0, 1)]), [25, 5]);
-        assert_eq!(shares(30, &[of(40, 40, 0, 2), of(20, 20, 0, 1)]), [20, 10], "they keep 20 and 10");
-        assert_eq!(shares(30, &[of(40, 40, 20, 1), of(20, 20, 0, 1)]), [15, 15], "they keep 5 each beyond 20 and 0");
-        assert_eq!(shares(30, &[of(40, 5, 0, 1), of(20, 20, 0, 1)]), [5, 20], "what is in use stays");
-        assert_eq!(shares(90, &[of(40, 40, 30, 1), of(20, 20, 25, 1)]), [10, 0]);
+    fn who_holds_most_beyond_its_guarantee_gives_first() {
+        assert_eq!(shares(10, &[of(40, 40, 0), of(20, 20, 0)]), [10, 0]);
+        assert_eq!(shares(30, &[of(40, 40, 0), of(20, 20, 0)]), [25, 5]);
+        assert_eq!(shares(30, &[of(40, 40, 20), of(20, 20, 0)]), [15, 15], "they keep 5 each beyond 20 and 0");
+        assert_eq!(shares(30, &[of(40, 5, 0), of(20, 20, 0)]), [5, 20], "what is in use stays");
+        assert_eq!(shares(90, &[of(40, 40, 30), of(20, 20, 25)]), [10, 0]);
         assert_eq!(shares(5, &[]), Vec::<u64>::new());
     }
 
     fn holder() -> impl Strategy<Value = Holder> {
         let size = || prop_oneof![0..100u64, 0..200 * GIB, Just(u64::MAX)];
-        (size(), size(), prop_oneof![Just(0), size()], 0..=1_000_000u32)
-            .prop_map(|(held, free, guarantee, weight)| Holder { held, free: free.min(held), guarantee, weight })
+        (size(), size(), prop_oneof![Just(0), size()]).prop_map(|(held, free, guarantee)| Holder {
+            held,
+            free: free.min(held),
+            guarantee,
+        })
     }
 
     proptest! {
@@ -134,17 +133,17 @@ mod tests {
         }
 
         #[test]
-        fn no_one_gives_while_another_keeps_more_for_its_weight(
+        fn no_one_gives_while_another_keeps_more(
             demand in 0..400 * GIB,
             holders in prop::collection::vec(holder(), 2..6),
         ) {
             let given = divide(demand, &holders);
-            let kept = |at: usize| (holders[at].above() - given[at]) as f64 / f64::from(holders[at].weight.max(1));
+            let kept = |at: usize| holders[at].above() - given[at];
             for poor in 0..holders.len() {
                 for rich in 0..holders.len() {
                     // A process with more to give is at the line, or below it.
                     if given[poor] > 0 && given[rich] < holders[rich].lendable() {
-                        prop_assert!(kept(rich) <= kept(poor) * (1.0 + 1e-9) + 2.0, "{poor} {rich} {given:?} {holders:?}");
+                        prop_assert!(kept(rich) <= kept(poor).saturating_add(1), "{poor} {rich} {given:?} {holders:?}");
                     }
                 }
             }
@@ -157,9 +156,9 @@ mod tests {
             holders in prop::collection::vec(holder(), 1..6),
         ) {
             let less = divide(demand, &holders);
-            for ((before, after), holder) in less.iter().zip(divide(demand + more, &holders)).zip(&holders) {
-                // Exact to the surplus bytes of one level.
-                prop_assert!(after.saturating_add(u64::from(holder.weight.max(1))) >= *before);
+            for (before, after) in less.iter().zip(divide(demand + more, &holders)) {
+                // Exact to the surplus byte of one level.
+                prop_assert!(after.saturating_add(1) >= *before);
             }
         }
     }

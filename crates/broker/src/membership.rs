@@ -46,14 +46,12 @@ pub struct Terms {
     pub socket: PathBuf,
     /// The guarantee in bytes: [`Config::broker_guarantee`](seamalloc::Config::broker_guarantee).
     pub guarantee: u64,
-    /// The weight: [`Config::broker_weight`](seamalloc::Config::broker_weight).
-    pub weight: u32,
     /// The wait: [`Config::broker_wait_ms`](seamalloc::Config::broker_wait_ms).
     pub wait: Duration,
 }
 
 impl Terms {
-    /// Makes terms without a guarantee, with weight 1 and the default wait.
+    /// Makes terms without a guarantee, with the default wait.
     #[must_use]
     pub fn new(device: &str, socket: &Path) -> Self {
         let config = seamalloc::Config::default();
@@ -61,7 +59,6 @@ impl Terms {
             device: device.to_owned(),
             socket: socket.to_owned(),
             guarantee: config.broker_guarantee,
-            weight: config.broker_weight,
             wait: Duration::from_millis(config.broker_wait_ms),
         }
     }
@@ -74,7 +71,7 @@ impl Terms {
         let socket = if named == "auto" { crate::default_socket() } else { PathBuf::from(named) };
         let terms = Self::new(&allocator.driver().properties().identity, &socket);
         let wait = Duration::from_millis(config.broker_wait_ms);
-        Some(Self { guarantee: config.broker_guarantee, weight: config.broker_weight, wait, ..terms })
+        Some(Self { guarantee: config.broker_guarantee, wait, ..terms })
     }
 }
 
@@ -209,8 +206,8 @@ fn take_part(shared: &Shared, member: &dyn Member, stopped: &Stopped) {
 /// Connects, and sends the terms. Returns the connection, this process's number, and the bytes read beyond it.
 fn join(terms: &Terms) -> io::Result<(UnixStream, u64, Vec<u8>)> {
     let stream = connect(&terms.socket, PATIENCE)?;
-    let Terms { device, guarantee, weight, .. } = terms.clone();
-    let first = First::Join(Join { version: VERSION, device, guarantee, weight, command: command_line(MAX_COMMAND) });
+    let Terms { device, guarantee, .. } = terms.clone();
+    let first = First::Join(Join { version: VERSION, device, guarantee, command: command_line(MAX_COMMAND) });
     let mut talk = Bounded::new(&stream, PATIENCE);
     talk.write_all(&line(&first)?)?;
     let (said, rest) = talk.line(MAX_LINE)?;

@@ -5,7 +5,7 @@
 //! A *member* stays connected and is asked. A process that is short, or wants a list, connects for one question.
 //!
 //! ```text
-//! member   {"join":{"version":1,"device":"0000:3b:00","guarantee":0,"weight":1,"command":"…"}}   broker   {"joined":{"version":1,"member":7}}
+//! member   {"join":{"version":1,"device":"0000:3b:00","guarantee":0,"command":"…"}}             broker   {"joined":{"version":1,"member":7}}
 //! broker   {"spare":{"number":5}}                              member   {"has":{"number":5,"given":0,"held":…,"live":…,"free":…}}
 //! broker   {"give":{"number":6,"bytes":N,"within_ms":1000}}    member   {"has":{"number":6,"given":N,"held":…,"live":…,"free":…}}
 //!
@@ -44,7 +44,6 @@ pub(crate) struct Join {
     pub(crate) device: String,
     /// The guarantee in bytes.
     pub(crate) guarantee: u64,
-    pub(crate) weight: u32,
     #[serde(default)]
     pub(crate) command: String,
 }
@@ -121,8 +120,6 @@ pub struct MemberStatus {
     pub device: String,
     /// The bytes that it keeps in any case.
     pub guarantee: u64,
-    /// The member's share of the memory above the guarantees.
-    pub weight: u32,
     /// The bytes that it holds.
     pub held: u64,
     /// The bytes of these in use.
@@ -154,12 +151,9 @@ mod tests {
 
     #[test]
     fn messages_are_as_the_page_shows_them() {
-        let join = Join { version: 1, device: "0000:3b:00".into(), guarantee: 0, weight: 1, command: "x".into() };
+        let join = Join { version: 1, device: "0000:3b:00".into(), guarantee: 0, command: "x".into() };
         let texts = [
-            (
-                line(&First::Join(join)),
-                r#"{"join":{"version":1,"device":"0000:3b:00","guarantee":0,"weight":1,"command":"x"}}"#,
-            ),
+            (line(&First::Join(join)), r#"{"join":{"version":1,"device":"0000:3b:00","guarantee":0,"command":"x"}}"#),
             (
                 line(&Said::Give { number: 6, bytes: 5, within_ms: 4 }),
                 r#"{"give":{"number":6,"bytes":5,"within_ms":4}}"#,

@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn the_process_of_a_member_is_watched() {
         let ask = r#"{"ask":{"version":1,"device":"gpu","member":null,"missing":1,"held":0}}"#;
-        let join = r#"{"join":{"version":1,"device":"gpu","guarantee":0,"weight":1}}"#;
+        let join = r#"{"join":{"version":1,"device":"gpu","guarantee":0}}"#;
         for (said, is_watched) in [(ask, false), (join, true)] {
             let now = Instant::now();
             let (mut theirs, ours) = UnixStream::pair().unwrap();

@@ -63,8 +63,6 @@ const COLUMNS: &[Column<MemberStatus>] = &[
         .legend("free", "the rest, which goes to who is short, down to the guarantee"),
     Column::result("guarantee", |row: &MemberStatus| row.guarantee.into())
         .figure("guarantee", |row| format_bytes(row.guarantee).into()),
-    Column::result("weight", |row: &MemberStatus| row.weight.into())
-        .figure("weight", |row| row.weight.to_string().into()),
     Column::result("given", |row: &MemberStatus| row.given.into())
         .figure("given", |row| format_bytes(row.given).into())
         .legend("given", "what it gave to others so far"),

@@ -141,6 +141,8 @@ calls! {
     IpcClose = "ipc_close", "cuIpcCloseMemHandle";
     /// `cuThreadExchangeStreamCaptureMode`
     ExchangeCaptureMode = "exchange_capture_mode", "cuThreadExchangeStreamCaptureMode";
+    /// `cuLaunchKernel` for each stream: a kernel that holds the stream at a gate
+    CloseGate = "close_gate", "cuLaunchKernel of a gate";
     /// `cuMemPoolCreate`
     PoolCreate = "pool_create", "cuMemPoolCreate";
     /// `cuMemPoolDestroy`
@@ -185,6 +187,7 @@ impl Call {
                 | Self::Write
                 | Self::Copy
                 | Self::CreateOnHost
+                | Self::CloseGate
                 | Self::HostMalloc
                 | Self::HostFree
                 | Self::CopyOut

@@ -5,8 +5,9 @@
 
 use super::call_stats::CallStats;
 use super::contract::{
-    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, MemoryPools, PageLocked,
-    PeerAccess, PlainMemory, PoolAttribute, ProcessSharing, StreamCapture, Streams, VirtualMemory,
+    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, GateCopy, IpcMemory, MemoryInfo, MemoryPools,
+    PageLocked, PeerAccess, PlainMemory, PoolAttribute, ProcessSharing, StreamCapture, StreamGate, Streams,
+    VirtualMemory,
 };
 use super::error::{Call, DriverResult};
 use crate::ids::{EventId, Handle, HostBuffer, MemoryPool, StreamId};
@@ -157,6 +158,14 @@ forward! {
             ExchangeCaptureMode: exchange_capture_mode(mode: CaptureMode) -> CaptureMode;
         }
         answers {}
+    }
+    StreamGate {
+        calls {
+            CloseGate: close_gate(streams: &[StreamId], copies: &[GateCopy], patience_ns: u64) -> bool;
+        }
+        answers {
+            open_gate() -> ();
+        }
     }
     Contents {
         calls {

@@ -38,8 +38,9 @@ pub mod units;
 
 pub use call_stats::{CallStat, CallStats};
 pub use contract::{
-    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, MemoryPools, PageLocked,
-    PeerAccess, PlainMemory, PoolAttribute, ProcessSharing, StreamCapture, Streams, VirtualMemory, WeakExported,
+    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, GateCopy, IpcMemory, MemoryInfo, MemoryPools,
+    PageLocked, PeerAccess, PlainMemory, PoolAttribute, ProcessSharing, StreamCapture, StreamGate, Streams,
+    VirtualMemory, WeakExported,
 };
 pub use error::{Call, DriverError, DriverResult, Status};
 pub use forward::ForwardingDriver;

@@ -13,5 +13,5 @@
 pub use super::contract::Driver;
 pub use super::contract::{
     Contents as _, Events as _, MemoryPools as _, PageLocked as _, PeerAccess as _, PlainMemory as _,
-    ProcessSharing as _, StreamCapture as _, Streams as _, VirtualMemory as _,
+    ProcessSharing as _, StreamCapture as _, StreamGate as _, Streams as _, VirtualMemory as _,
 };

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::config::{SimConfig, SimConfigError};
 use super::contents::Writer;
@@ -33,6 +33,8 @@ pub struct SimGpu {
     pub(super) identity: u64,
     pub(super) properties: DeviceProperties,
     pub(super) state: Mutex<State>,
+    /// Notified when the gate for streams opens.
+    pub(super) opened: Condvar,
     /// The total time in calls. Written under the lock, read without it.
     pub(super) busy_ns: AtomicU64,
 }
@@ -53,10 +55,18 @@ impl SimGpu {
             identity: String::new(),
             virtual_memory: config.virtual_memory,
             memory_pools: true,
+            stream_gates: config.virtual_memory,
         };
         let state = State::new(config.capacity, config.host_capacity);
         let identity = new_identity();
-        Ok(Self { config, identity, properties, state: Mutex::new(state), busy_ns: AtomicU64::new(0) })
+        Ok(Self {
+            config,
+            identity,
+            properties,
+            state: Mutex::new(state),
+            opened: Condvar::new(),
+            busy_ns: AtomicU64::new(0),
+        })
     }
 
     /// Returns the configuration from which the GPU was made.
@@ -112,7 +122,8 @@ impl SimGpu {
 
     /// Gives `stream` a kernel. Returns whether it runs; in a capture it does not.
     fn run(&self, stream: StreamId, ranges: &[Range], duration_ns: u64) -> DriverResult<bool> {
-        let mut state = self.state.lock();
+        let mut state = self.past_the_gate();
+        state.gate.refuse(Call::Launch).map_err(|refusal| refusal.into_error(Call::Launch))?;
         if !state.captures.check_work(stream).map_err(|refusal| refusal.into_error(Call::Launch))? {
             return Ok(false);
         }
@@ -273,10 +284,11 @@ impl SimGpu {
         size: u64,
         run: impl FnOnce(&mut State) -> Answer<(T, u64)>,
     ) -> DriverResult<T> {
-        let mut guard = self.state.lock();
+        let mut guard = self.past_the_gate();
         let state = &mut *guard;
         let before = state.timeline.now();
-        let answer = match state.failure(call).and_then(|()| self.supports(call)) {
+        let allowed = state.failure(call).and_then(|()| self.supports(call)).and_then(|()| state.gate.refuse(call));
+        let answer = match allowed {
             Ok(()) => run(state),
             Err(refusal) => Err(refusal),
         };

@@ -4,6 +4,7 @@
 //! ```text
 //! gpu.rs               SimGpu: its use by programs, and how a call is checked, charged and counted
 //! calls.rs             the driver's traits: which part serves which call
+//! gate.rs              the same for streams that stand at a gate
 //! process_sharing.rs   the same for memory that processes share
 //! state.rs             all mutable state, behind one lock; failures that were asked for
 //! streams.rs           the clock, streams and events            completion.rs      when work completes
@@ -34,6 +35,7 @@ mod config;
 mod contents;
 mod copies;
 mod cost;
+mod gate;
 mod gpu;
 #[cfg_attr(not(all(target_os = "linux", target_pointer_width = "64")), path = "no_host.rs")]
 pub mod host;

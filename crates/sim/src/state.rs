@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use super::addresses::AddressSpace;
 use super::contents::Contents;
 use super::copies::Copies;
+use super::gate::Gate;
 use super::memory_pools::Pools;
 use super::peers::Peers;
 use super::streams::Timeline;
@@ -31,6 +32,7 @@ pub(super) struct State {
     pub(super) addresses: AddressSpace,
     pub(super) contents: Contents,
     pub(super) copies: Copies,
+    pub(super) gate: Gate,
     pub(super) pools: Pools,
     pub(super) timeline: Timeline,
     pub(super) captures: Captures,
@@ -53,6 +55,7 @@ impl State {
             addresses: AddressSpace::new(),
             contents: Contents::default(),
             copies: Copies::new(),
+            gate: Gate::default(),
             pools: Pools::default(),
             timeline: Timeline::default(),
             captures: Captures::default(),

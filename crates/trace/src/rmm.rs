@@ -1,4 +1,4 @@
-//! The log of RMM's `logging_resource_adaptor`, which `seamalloc::resource::Logging` writes too: one line for each request and free.
+//! The log of RMM's `logging_resource_adaptor`, which `Logging` of `seamalloc-layers` writes too: one line for each request and free.
 //!
 //! Owns: reading it. The columns are those of `logging_resource_adaptor_impl.cpp` (`header`) and of RMM's own reader,
 //! `cpp/benchmarks/utilities/log_parser.hpp`.
@@ -18,8 +18,9 @@ use crate::error::{TraceError, excerpt};
 use crate::event_lines::{EventLine, read_events};
 use crate::trace::Trace;
 use seamalloc::driver::StreamId;
-use seamalloc::resource::LOG_HEADER;
 
+/// The first line of such a log.
+const LOG_HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 /// The first bytes of such a log.
 pub(crate) const BEGIN: &[u8] = b"Thread,";
 

@@ -128,9 +128,9 @@ impl<'a> Talk<'a> {
     }
 
     fn join(&mut self, at: usize) {
-        let (device, guarantee, weight) = (self.device(), self.number(), self.small());
+        let (device, guarantee) = (self.device(), self.number());
         let was_member = self.room.is_member(self.connections[at].id);
-        self.say(at, &json!({ "join": { "version": 1, "device": device, "guarantee": guarantee, "weight": weight } }));
+        self.say(at, &json!({ "join": { "version": 1, "device": device, "guarantee": guarantee } }));
         if !was_member && self.room.is_member(self.connections[at].id) {
             self.connections[at].guarantee = guarantee;
         }

@@ -1,6 +1,5 @@
 //! The division of a heap's memory: the size that a request gets, the pool that serves it, and when free neighbours
-//! become one. PyTorch's way is [`Layout::PYTORCH`]; the strategies of `strategy/classic` and `strategy/paddle` have
-//! others.
+//! become one. PyTorch's way is [`Layout::PYTORCH`]; those of `strategy/baselines` have others.
 //!
 //! Owns: [`Layout`]. `placing.rs` carries out merging and placing by a layout.
 
@@ -16,6 +15,7 @@ pub(crate) enum Merging {
     /// ([`Heap::join_free_segments`]).
     Never,
     /// If they are buddies: the two halves of one block of twice their size. Segments are powers of two.
+    #[cfg(feature = "baselines")]
     Buddies,
 }
 
@@ -27,8 +27,10 @@ pub(crate) enum Placement {
     /// At the front, unless whole granules stay whole elsewhere. The rest is a block on each side.
     ByGranule,
     /// At the back; all of the rest is one block.
+    #[cfg(feature = "baselines")]
     Back,
     /// At the front of the block, which is halved until it has the size of the request.
+    #[cfg(feature = "baselines")]
     Halves,
 }
 

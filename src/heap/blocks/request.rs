@@ -42,6 +42,7 @@ impl FitRules {
     };
 
     /// Only a block of the request's very size serves it: one that is a byte larger is refused.
+    #[cfg(feature = "baselines")]
     pub(crate) const EXACT: Self = Self { max_split_size: 0, max_non_split_rounding: 1, ..Self::BEST };
 }
 

@@ -16,6 +16,7 @@ impl Blocks {
     }
 
     /// Returns the free block that comes next in the order of size and address, or [`BlockId::NONE`].
+    #[cfg(feature = "baselines")]
     pub(in crate::heap) fn next_free(&self, id: BlockId) -> BlockId {
         self.free[self.table[id].pool.slot()].successor(&self.table, id)
     }

@@ -11,6 +11,7 @@
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | stitched | blocks that are handed out through views: their pieces and slabs |
 //! | placing | cutting and joining of blocks by the heap's layout |
+//! | baselines | what only the allocators of the literature do to blocks |
 //! | growing | parts of a view that grows for one allocation |
 //! | exchange | a chunk becomes several, at the same addresses |
 //! | sleep, saved, bulk_copy | chunks of private pools that sleep, and their saved contents |
@@ -19,8 +20,11 @@
 //! | pool_bytes, driver_pool | the bytes of the driver's stream-ordered pool, inside and outside of blocks |
 //! | physical | the physical memory of a live block |
 
+#[cfg(feature = "baselines")]
+mod baselines;
 pub(super) mod bulk_copy;
 pub(super) mod chunk_map;
+#[cfg(feature = "baselines")]
 pub(super) mod driver_pool;
 pub(super) mod exchange;
 pub(super) mod growing;

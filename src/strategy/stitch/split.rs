@@ -50,7 +50,7 @@ pub(super) fn split(context: &mut StrategyContext<'_>, candidates: Vec<Candidate
     // The least size for which no room was found since the last split. A search for room walks over all chunks.
     let mut too_many = u64::MAX;
     for candidate in candidates {
-        if gained >= bytes || refused >= MAX_REFUSED {
+        if gained >= bytes || refused >= MAX_REFUSED || !context.may_exchange() {
             break;
         }
         let mut has_room = |context: &mut StrategyContext<'_>, bytes: u64| -> Result<bool> {

@@ -20,10 +20,9 @@ const OF_BLOCKS: [(&str, Blocks); 6] = [
     ("free", |_, mut block| block.free().unwrap()),
     ("into_raw and free", |allocator, block| allocator.free(block.into_raw().address).unwrap()),
     ("into_raw and from_raw", |allocator, block| drop(Block::from_raw(allocator, block.into_raw()))),
-    ("into_raw and a resource", |allocator, block| {
+    ("into_raw and free_on", |allocator, block| {
         let raw = block.into_raw();
-        let freed = seamalloc::resource::MemoryResource::deallocate(allocator, raw, raw.stream);
-        freed.unwrap();
+        allocator.free_on(raw.address, raw.stream).unwrap();
     }),
     ("unwinding", |_, block| unwind_with(block)),
 ];

@@ -21,7 +21,7 @@ pub(crate) const LAYERS: [&[&str]; 18] = [
     &["features"],
     &["allocator"],
     &["owned"],
-    &["host_pool", "resource"],
+    &["host_pool"],
     &["lib"],
 ];
 

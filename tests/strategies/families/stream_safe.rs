@@ -6,10 +6,8 @@ use super::{MAIN, gpu, held, on};
 use crate::random::Random;
 use seamalloc::driver::sim::{CaptureMode, Hold, SimGpu};
 use seamalloc::driver::{Call, Driver, Status, StreamId};
-use seamalloc::resource::{MemoryResource, Retry};
 use seamalloc::{Allocator, Error, Route, StrategyKind};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 const SAFE: &str = "FLAGS_use_stream_safe_cuda_allocator:True";
 const SIDES: [StreamId; 3] = [StreamId(8), StreamId(9), StreamId(10)];
@@ -206,29 +204,6 @@ fn what_differs_from_the_rule_of_all_strategies() {
             allocator.reports().check().unwrap();
         }
     }
-}
-
-/// What Paddle stacks: stream safety in a retry. The retry waits for frees, and is served once the event has passed.
-#[test]
-fn a_retry_around_it_is_served_when_the_event_has_passed() {
-    let options = format!("strategy:paddle-auto-growth,{SAFE}");
-    let (gpu, allocator) = on("sim:h200,capacity=100MiB", &options);
-    let memory = Retry::new(Arc::new(allocator), 20_000);
-    let side = SIDES[0];
-    let small = memory.allocate(2 * MIB, MAIN).unwrap();
-    let block = memory.allocate(90 * MIB, MAIN).unwrap();
-    let hold = gpu.hold(side);
-    memory.record_stream(block, side).unwrap();
-    memory.deallocate(block, MAIN).unwrap();
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| memory.allocate(95 * MIB, MAIN));
-        while memory.waiting() == 0 {
-            std::thread::yield_now();
-        }
-        assert!(gpu.finish_hold(hold), "the CPU does not wait for the event");
-        memory.deallocate(small, MAIN).unwrap();
-        assert!(waits.join().unwrap().is_ok());
-    });
 }
 
 /// Free memory of other streams goes back before a refusal, also behind events that have passed.

@@ -46,19 +46,13 @@ pub(super) struct Demand {
     pub(super) number: u64,
     /// Members that have not answered yet, with the bytes that each was asked for.
     pub(super) waiting: BTreeMap<u64, u64>,
-    /// The memory of the others.
-    has: BTreeMap<u64, (Terms, Has)>,
+    /// The guarantees of the others, in bytes, and their memory.
+    has: BTreeMap<u64, (u64, Has)>,
     silent: u32,
     processes: u32,
     given: u64,
     by: BTreeMap<u64, GivenBy>,
     rounds: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
-    pub(super) guarantee: u64,
-    pub(super) weight: u32,
 }
 
 impl Demand {
@@ -91,14 +85,14 @@ impl Demand {
     }
 
     /// Notes an answer to the question of this step.
-    pub(super) fn answered(&mut self, member: u64, terms: Terms, has: Has) {
+    pub(super) fn answered(&mut self, member: u64, guarantee: u64, has: Has) {
         let Some(asked_for) = self.waiting.remove(&member) else { return };
         // The reported value is limited: a look releases nothing, and a gift exceeds the request by at most one chunk.
         let given = if self.step == Step::Giving { has.given.min(asked_for.saturating_add(LARGEST_PIECE)) } else { 0 };
         self.given = self.given.saturating_add(given);
         // A member that gives less than its share cannot release more: the rest counts as in use.
         let free = if self.step == Step::Giving && has.given < asked_for { 0 } else { has.free };
-        self.has.insert(member, (terms, Has { free, ..has }));
+        self.has.insert(member, (guarantee, Has { free, ..has }));
         if self.step == Step::Giving {
             let by = self.by.entry(member).or_insert(GivenBy { member, asked_for: 0, given: 0 });
             by.asked_for = by.asked_for.saturating_add(asked_for);
@@ -138,7 +132,7 @@ impl Demand {
 
     /// Returns the answer for the asker.
     pub(super) fn lent(&self, departed: bool) -> LentSaid {
-        let sum = |of: fn(&(Terms, Has)) -> u64| self.has.values().map(of).fold(0, u64::saturating_add);
+        let sum = |of: fn(&(u64, Has)) -> u64| self.has.values().map(of).fold(0, u64::saturating_add);
         LentSaid {
             processes: self.processes,
             silent: self.silent,
@@ -158,6 +152,6 @@ impl Demand {
     }
 }
 
-fn holder((terms, has): &(Terms, Has)) -> Holder {
-    Holder { held: has.held, free: has.free.min(has.held), guarantee: terms.guarantee, weight: terms.weight }
+fn holder((guarantee, has): &(u64, Has)) -> Holder {
+    Holder { held: has.held, free: has.free.min(has.held), guarantee: *guarantee }
 }

@@ -18,8 +18,6 @@ pub enum Event {
         device: String,
         /// The bytes that it keeps in any case.
         guarantee: u64,
-        /// The member's share of the memory above the guarantees.
-        weight: u32,
     },
     /// A process has left.
     Left {
@@ -66,9 +64,9 @@ impl fmt::Display for Event {
             pid => format!("process {pid}"),
         };
         match self {
-            Self::Joined { member, pid, device, guarantee, weight } => {
+            Self::Joined { member, pid, device, guarantee } => {
                 let keeps = bytes(*guarantee);
-                write!(f, "{} joined as {member} on {device}: guarantee {keeps}, weight {weight}", process(pid))
+                write!(f, "{} joined as {member} on {device}: guarantee {keeps}", process(pid))
             }
             Self::Left { member, pid, held } => {
                 write!(f, "{} ({member}) left; it held {}", process(pid), bytes(*held))

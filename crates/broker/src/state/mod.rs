@@ -21,7 +21,7 @@
 //! let now = Instant::now();
 //! let mut room = Room::new(now);
 //! let member = room.enter(4711, now);
-//! room.hear(member, b"{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0,\"weight\":1}}\n", now);
+//! room.hear(member, b"{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0}}\n", now);
 //! room.advance(now);
 //! let said = room.outbox(member).map(std::mem::take);
 //! assert_eq!(said.as_deref(), Some(&b"{\"joined\":{\"version\":1,\"member\":1}}\n"[..]));
@@ -32,7 +32,7 @@ mod event;
 mod peer;
 
 use crate::protocol::{Answer, First, Has, Join, MAX_COMMAND, MAX_DEVICE, MAX_LIST, MemberStatus, Said, VERSION, line};
-use demand::{Demand, GIVE_WITHIN_MS, LOOK, Step, Terms};
+use demand::{Demand, GIVE_WITHIN_MS, LOOK, Step};
 pub use event::{Event, GivenBy};
 use peer::{Member, Peer, Role};
 use std::collections::{BTreeMap, BTreeSet};
@@ -334,20 +334,12 @@ impl Room {
             return self.refuse(id, why, now);
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        let Join { device, guarantee, weight, mut command, .. } = join;
+        let Join { device, guarantee, mut command, .. } = join;
         let end = (0..=MAX_COMMAND.min(command.len())).rev().find(|end| command.is_char_boundary(*end));
         command.truncate(end.unwrap_or(0));
         command.retain(|ch| !ch.is_control());
-        let event = Event::Joined { member: id, pid: peer.pid, device: device.clone(), guarantee, weight };
-        peer.join(MemberStatus {
-            member: id,
-            pid: peer.pid,
-            command,
-            device,
-            guarantee,
-            weight,
-            ..MemberStatus::default()
-        });
+        let event = Event::Joined { member: id, pid: peer.pid, device: device.clone(), guarantee };
+        peer.join(MemberStatus { member: id, pid: peer.pid, command, device, guarantee, ..MemberStatus::default() });
         self.events.push(event);
         self.say(id, &Said::Joined { version: VERSION, member: id }, now);
     }
@@ -402,12 +394,12 @@ impl Room {
         let known = &mut member.known;
         (known.held, known.live, known.free) = (has.held, has.live, has.free);
         known.given = known.given.saturating_add(has.given);
-        let terms = Terms { guarantee: known.guarantee, weight: known.weight };
+        let guarantee = known.guarantee;
         for look in &mut self.looks {
             look.waiting.remove(&id);
         }
         if let Some(demand) = self.demands.iter_mut().find(|demand| demand.number == has.number) {
-            demand.answered(id, terms, has);
+            demand.answered(id, guarantee, has);
         }
     }
 

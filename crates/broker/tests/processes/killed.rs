@@ -214,7 +214,7 @@ fn a_broker_of_few_descriptors_refuses_members_and_answers_questions() {
     let mut refused = 0;
     for _ in 0..FEW {
         let mut raw = Raw::connect(&socket(&path));
-        raw.say("{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0,\"weight\":1}}\n");
+        raw.say("{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0}}\n");
         let said = raw.hear();
         if said.starts_with("{\"joined\"") {
             members.push(raw);
@@ -235,7 +235,7 @@ fn a_broker_of_few_descriptors_refuses_members_and_answers_questions() {
         assert!(begun.elapsed() < LONG);
     }
     let mut raw = Raw::connect(&socket(&path));
-    raw.say("{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0,\"weight\":1}}\n");
+    raw.say("{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0}}\n");
     assert!(raw.hear().starts_with("{\"joined\""));
     broker.end();
 }

@@ -54,7 +54,7 @@ impl World {
     /// Somebody who speaks by hand, and joins.
     fn by_hand(&self) -> Raw {
         let mut raw = self.connect();
-        raw.say("{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0,\"weight\":1,\"command\":\"by hand\"}}\n");
+        raw.say("{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0,\"command\":\"by hand\"}}\n");
         assert!(raw.hear().starts_with("{\"joined\""));
         raw
     }
@@ -110,8 +110,8 @@ fn garbage_is_refused_and_the_next_one_is_served() {
         "GET / HTTP/1.1\r\n",
         "{\"join\":{}}\n",
         "{\"ask\":{\"version\":1,\"device\":\"gpu\",\"member\":null,\"missing\":-1,\"held\":0}}\n",
-        "{\"join\":{\"version\":2,\"device\":\"gpu\",\"guarantee\":0,\"weight\":1}}\n",
-        "{\"join\":{\"version\":1,\"device\":\"\",\"guarantee\":0,\"weight\":1}}\n",
+        "{\"join\":{\"version\":2,\"device\":\"gpu\",\"guarantee\":0}}\n",
+        "{\"join\":{\"version\":1,\"device\":\"\",\"guarantee\":0}}\n",
         "{\"status\":{\"version\":0}}\n",
         "[[[[[[[[[[\n",
     ] {
@@ -128,7 +128,7 @@ fn garbage_is_refused_and_the_next_one_is_served() {
     }
     let mut raw = world.connect();
     let name = "x".repeat(600);
-    raw.say(&format!("{{\"join\":{{\"version\":1,\"device\":\"{name}\",\"guarantee\":0,\"weight\":1}}}}\n"));
+    raw.say(&format!("{{\"join\":{{\"version\":1,\"device\":\"{name}\",\"guarantee\":0}}}}\n"));
     assert!(raw.hear().contains("of 512 bytes at most"));
     // A member that does not speak as one is put out; figures that cannot be are bounded.
     let mut raw = world.by_hand();
@@ -379,14 +379,14 @@ fn the_usual_socket_lies_in_a_folder_of_its_own() {
 #[test]
 fn the_options_of_an_allocator_are_its_terms() {
     let of = |options: &str| Terms::of(&Allocator::open("sim:h200", options).unwrap());
-    assert!(of("broker_weight:5").is_none());
+    assert!(of("broker_guarantee:3GiB").is_none());
     let plain = of("broker:auto").unwrap();
     let config = Config::default();
     assert_eq!(plain.socket, default_socket());
-    assert_eq!((plain.guarantee, plain.weight), (config.broker_guarantee, config.broker_weight));
+    assert_eq!(plain.guarantee, config.broker_guarantee);
     assert_eq!(plain.wait, Duration::from_millis(config.broker_wait_ms));
-    let terms = of("broker:/run/a.sock,broker_guarantee:3GiB,broker_weight:5,broker_wait_ms:70").unwrap();
-    assert_eq!((terms.socket, terms.guarantee, terms.weight), (PathBuf::from("/run/a.sock"), 3 << 30, 5));
+    let terms = of("broker:/run/a.sock,broker_guarantee:3GiB,broker_wait_ms:70").unwrap();
+    assert_eq!((terms.socket, terms.guarantee), (PathBuf::from("/run/a.sock"), 3 << 30));
     assert_eq!((terms.wait, terms.device), (Duration::from_millis(70), plain.device));
 }
 
@@ -425,7 +425,7 @@ fn a_long_answer_arrives_whole() {
     let world = World::new();
     // Six bytes each in JSON.
     let device = "\\u0001".repeat(500);
-    let join = format!("{{\"join\":{{\"version\":1,\"device\":\"{device}\",\"guarantee\":0,\"weight\":1}}}}\n");
+    let join = format!("{{\"join\":{{\"version\":1,\"device\":\"{device}\",\"guarantee\":0}}}}\n");
     let members: Vec<Raw> = (0..120)
         .map(|_| {
             let mut raw = world.connect();

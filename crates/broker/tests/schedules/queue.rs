@@ -17,7 +17,7 @@ impl Queue {
     }
 
     fn join(&mut self, pid: i32, guarantee: u64) -> u64 {
-        let join = json!({ "version": 1, "device": "gpu", "guarantee": guarantee, "weight": 1 });
+        let join = json!({ "version": 1, "device": "gpu", "guarantee": guarantee });
         let id = self.say(pid, &json!({ "join": join }));
         self.hear(id);
         id

@@ -41,16 +41,15 @@ impl Talk {
         self.room.hear(id, format!("{said}\n").as_bytes(), self.now)
     }
 
-    fn join_on(&mut self, pid: i32, device: &str, guarantee: u64, weight: u32) -> u64 {
-        let join =
-            json!({ "version": 1, "device": device, "guarantee": guarantee, "weight": weight, "command": "job" });
+    fn join_on(&mut self, pid: i32, device: &str, guarantee: u64) -> u64 {
+        let join = json!({ "version": 1, "device": device, "guarantee": guarantee, "command": "job" });
         let id = self.connect(pid, &json!({ "join": join }));
         assert_eq!(self.hear(id), [json!({ "joined": { "version": 1, "member": id } })]);
         id
     }
 
     fn join(&mut self, pid: i32) -> u64 {
-        self.join_on(pid, "gpu", 0, 1)
+        self.join_on(pid, "gpu", 0)
     }
 
     fn ask(&mut self, pid: i32, member: Option<u64>, missing: u64) -> u64 {
@@ -107,16 +106,10 @@ impl Talk {
 #[test]
 fn a_request_is_served_by_those_that_hold_most_and_all_is_counted() {
     let mut talk = Talk::settled();
-    let [one, two] = [(1, 4, 1), (2, 0, 3)].map(|(pid, guarantee, weight)| talk.join_on(pid, "gpu", guarantee, weight));
-    let elsewhere = talk.join_on(3, "another", 0, 1);
-    let joined = |member, pid, device: &str, guarantee, weight| Event::Joined {
-        member,
-        pid,
-        device: device.into(),
-        guarantee,
-        weight,
-    };
-    let events = [joined(one, 1, "gpu", 4, 1), joined(two, 2, "gpu", 0, 3), joined(elsewhere, 3, "another", 0, 1)];
+    let [one, two] = [(1, 4), (2, 8)].map(|(pid, guarantee)| talk.join_on(pid, "gpu", guarantee));
+    let elsewhere = talk.join_on(3, "another", 0);
+    let joined = |member, pid, device: &str, guarantee| Event::Joined { member, pid, device: device.into(), guarantee };
+    let events = [joined(one, 1, "gpu", 4), joined(two, 2, "gpu", 8), joined(elsewhere, 3, "another", 0)];
     assert_eq!((talk.room.told(), talk.room.told()), (events.to_vec(), Vec::new()));
     let asker = talk.ask(4, None, 10);
     assert!(talk.hear(asker).is_empty() && talk.hear(elsewhere).is_empty());
@@ -128,7 +121,7 @@ fn a_request_is_served_by_those_that_hold_most_and_all_is_counted() {
     assert!(talk.hear(two).is_empty(), "not all have answered");
     talk.has(two, number, 0, 5, 15);
     let (gives, bytes) = talk.give(two);
-    assert_eq!((bytes, talk.deadline_ms()), (8, Some(2000)), "it keeps 12, of which each unit of weight has 4");
+    assert_eq!((bytes, talk.deadline_ms()), (8, Some(2000)), "it keeps 4 beyond its guarantee, as the other");
     let (of_one, bytes) = talk.give(one);
     assert_eq!((of_one, bytes), (gives, 2), "it keeps 4 beyond its guarantee");
     assert!(gives > number, "each question has its own number");
@@ -136,7 +129,7 @@ fn a_request_is_served_by_those_that_hold_most_and_all_is_counted() {
     talk.has(two, gives, 8, 5, 7);
     talk.has(one, gives, 2, 2, 6);
     let lent = json!({
-        "processes": 2, "silent": 0, "given": 10, "held": 20, "live": 7, "guaranteed": 2, "departed": false,
+        "processes": 2, "silent": 0, "given": 10, "held": 20, "live": 7, "guaranteed": 5, "departed": false,
     });
     assert_eq!(talk.answer(asker), json!({ "lent": lent }));
     let by = [(one, 2), (two, 8)].map(|(member, given)| GivenBy { member, asked_for: given, given });
@@ -169,10 +162,7 @@ fn a_member_that_is_short_is_known_as_such() {
         assert_eq!(talk.answer(asker)["lent"]["given"], gives);
         let known = &talk.room.members()[0];
         assert_eq!((known.was_short, known.received, known.member, known.pid), (turn, 5, short, 1));
-        assert_eq!(
-            (known.device.as_str(), known.command.as_str(), known.guarantee, known.weight),
-            ("gpu", "job", 0, 1)
-        );
+        assert_eq!((known.device.as_str(), known.command.as_str(), known.guarantee), ("gpu", "job", 0));
     }
     assert_eq!(talk.room.told().len(), 3, "two have joined, and the second time nobody gave");
 }
@@ -344,7 +334,7 @@ fn asking_again_may_help_where_somebody_has_just_gone_or_may_come() {
     assert!(departed(&mut talk));
     talk.pass(1);
     assert!(!departed(&mut talk), "it knows all");
-    let elsewhere = talk.join_on(2, "another", 0, 1);
+    let elsewhere = talk.join_on(2, "another", 0);
     talk.room.leave(elsewhere, talk.now);
     let look = talk.status();
     talk.answer(look);
@@ -361,7 +351,7 @@ fn asking_again_may_help_where_somebody_has_just_gone_or_may_come() {
     talk.room.leave(first, talk.now);
     for turn in 0..256 {
         assert!(departed(&mut talk), "{turn}");
-        let other = talk.join_on(5, "another", 0, 1);
+        let other = talk.join_on(5, "another", 0);
         talk.room.leave(other, talk.now);
     }
     assert!(!departed(&mut talk));
@@ -370,7 +360,7 @@ fn asking_again_may_help_where_somebody_has_just_gone_or_may_come() {
     talk.room.leave(member, talk.now);
     talk.pass(3000);
     for turn in 0..256 {
-        let member = if turn == 0 { talk.join(7) } else { talk.join_on(7, "another", 0, 1) };
+        let member = if turn == 0 { talk.join(7) } else { talk.join_on(7, "another", 0) };
         talk.room.leave(member, talk.now);
     }
     assert!(departed(&mut talk));
@@ -379,7 +369,7 @@ fn asking_again_may_help_where_somebody_has_just_gone_or_may_come() {
 #[test]
 fn what_is_no_question_is_refused_by_name() {
     let mut talk = Talk::settled();
-    let join = |version: u32, device: &str| json!({ "join": { "version": version, "device": device, "guarantee": 0, "weight": 1 } });
+    let join = |version: u32, device: &str| json!({ "join": { "version": version, "device": device, "guarantee": 0 } });
     let ask = |version: u32, device: &str| json!({ "ask": { "version": version, "device": device, "member": null, "missing": 1, "held": 0 } });
     let why = |talk: &mut Talk, said: &Value| {
         let id = talk.connect(1, said);
@@ -395,7 +385,7 @@ fn what_is_no_question_is_refused_by_name() {
         }
     }
     assert!(why(&mut talk, &json!({ "give": 1 })).starts_with("this is no question: "));
-    talk.join_on(1, &"x".repeat(512), 0, 1);
+    talk.join_on(1, &"x".repeat(512), 0);
     // A member that asks something is a member no longer.
     let member = talk.join(2);
     assert!(!talk.tell(member, &json!({ "status": { "version": 1 } })));
@@ -416,7 +406,7 @@ fn a_command_line_is_cut() {
         (String::new(), String::new()),
     ];
     for (command, told) in cases {
-        let join = json!({ "version": 1, "device": "gpu", "guarantee": 0, "weight": 1, "command": command });
+        let join = json!({ "version": 1, "device": "gpu", "guarantee": 0, "command": command });
         let id = talk.connect(1, &json!({ "join": join }));
         assert_eq!(talk.room.members()[0].command, told);
         talk.room.leave(id, talk.now);
@@ -430,7 +420,7 @@ fn who_has_asked_says_no_more() {
     let member = talk.join(1);
     let asker = talk.ask(2, None, 5);
     for _ in 0..3 {
-        assert!(talk.tell(asker, &json!({ "join": { "version": 1, "device": "gpu", "guarantee": 0, "weight": 1 } })));
+        assert!(talk.tell(asker, &json!({ "join": { "version": 1, "device": "gpu", "guarantee": 0 } })));
     }
     assert!(!talk.room.is_member(asker) && talk.room.is_open(asker));
     // A member that goes is waited for no more, and is none of those that were asked.
@@ -464,7 +454,7 @@ fn a_look_shows_what_each_says() {
     }
     let shown = |member: u64, pid: i32| {
         json!({
-            "member": member, "pid": pid, "command": "job", "device": "gpu", "guarantee": 0, "weight": 1, "held": 7, "live": 3,
+            "member": member, "pid": pid, "command": "job", "device": "gpu", "guarantee": 0, "held": 7, "live": 3,
             "free": 4, "asked_for": 0, "given": 0, "silent": 0, "was_short": 0, "received": 0,
         })
     };
@@ -477,7 +467,7 @@ fn a_list_has_an_end() {
     let mut talk = Talk::settled();
     let device = "x".repeat(512);
     for pid in 0..1000 {
-        talk.join_on(pid, &device, 0, 1);
+        talk.join_on(pid, &device, 0);
     }
     let look = talk.status();
     talk.room.advance(talk.now);
@@ -493,7 +483,7 @@ fn a_list_has_an_end() {
 fn requests_of_one_device_are_served_in_turn() {
     let mut talk = Talk::settled();
     let member = talk.join(1);
-    let elsewhere = talk.join_on(2, "another", 0, 1);
+    let elsewhere = talk.join_on(2, "another", 0);
     let [first, second] = [3, 4].map(|pid| talk.ask(pid, None, 5));
     let third = talk
         .connect(5, &json!({ "ask": { "version": 1, "device": "another", "member": null, "missing": 5, "held": 0 } }));
@@ -515,7 +505,7 @@ fn a_guarantee_comes_first_twice() {
     let mut talk = Talk::settled();
     let holder = talk.join(1);
     // It holds 2 when it asks.
-    let [below, at] = [(2, 3), (3, 2)].map(|(pid, guarantee)| talk.join_on(pid, "gpu", guarantee, 1));
+    let [below, at] = [(2, 3), (3, 2)].map(|(pid, guarantee)| talk.join_on(pid, "gpu", guarantee));
     let plain = talk.join(4);
     let running = talk.ask(9, None, 5);
     talk.room.advance(talk.now);
@@ -550,7 +540,7 @@ fn a_guarantee_comes_first_twice() {
 fn requests_of_another_device_overtake_nobody() {
     let mut talk = Talk::settled();
     let holder = talk.join(1);
-    let below = talk.join_on(2, "gpu", 3, 1);
+    let below = talk.join_on(2, "gpu", 3);
     let running = talk.ask(9, None, 5);
     talk.room.advance(talk.now);
     let plain = talk.ask(4, None, 5);

@@ -253,7 +253,7 @@ impl World {
     fn join(&mut self, at: usize) {
         let Process { pid, guarantee, .. } = self.processes[at];
         let id = self.room.enter(pid, self.now);
-        let join = json!({ "version": 1, "device": "gpu", "guarantee": guarantee, "weight": 1 });
+        let join = json!({ "version": 1, "device": "gpu", "guarantee": guarantee });
         self.say(id, &json!({ "join": join }));
         self.processes[at].member = Some(id);
     }

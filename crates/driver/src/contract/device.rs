@@ -10,6 +10,7 @@ use super::peer_access::PeerAccess;
 use super::plain_memory::PlainMemory;
 use super::process_sharing::ProcessSharing;
 use super::stream_capture::StreamCapture;
+use super::stream_gate::StreamGate;
 use super::streams::Streams;
 use super::virtual_memory::VirtualMemory;
 use crate::call_stats::CallStats;
@@ -45,6 +46,8 @@ pub struct DeviceProperties {
     pub virtual_memory: bool,
     /// Whether the calls of [`MemoryPools`] work at all.
     pub memory_pools: bool,
+    /// Whether streams can be held at a gate ([`StreamGate`]).
+    pub stream_gates: bool,
 }
 
 /// The driver of one GPU, real or simulated: all calls that an allocator makes.
@@ -65,6 +68,7 @@ pub trait Driver:
     + Events
     + Streams
     + StreamCapture
+    + StreamGate
     + Contents
     + PageLocked
     + PeerAccess

@@ -8,6 +8,7 @@
 //! events.rs            Events: markers in streams, and waits for them
 //! streams.rs           Streams: which stream a handle names, and the wait for one
 //! stream_capture.rs    StreamCapture: what captures forbid, and how a thread makes such a call nevertheless
+//! stream_gate.rs       StreamGate: streams that stand still while memory changes under fixed addresses
 //! contents.rs          Contents: the bytes in memory, for guard mode
 //! page_locked.rs       PageLocked: memory of the host that is copied from and to at the speed of the link
 //! peer_access.rs       PeerAccess: other devices of the process
@@ -33,6 +34,7 @@ mod peer_access;
 mod plain_memory;
 mod process_sharing;
 mod stream_capture;
+mod stream_gate;
 mod streams;
 mod virtual_memory;
 
@@ -46,5 +48,6 @@ pub use plain_memory::PlainMemory;
 pub use process_sharing::{Exported, IpcMemory, ProcessSharing, WeakExported};
 pub use stream_capture::in_relaxed_capture_mode;
 pub use stream_capture::{CaptureMode, StreamCapture};
+pub use stream_gate::{GateCopy, StreamGate};
 pub use streams::Streams;
 pub use virtual_memory::VirtualMemory;

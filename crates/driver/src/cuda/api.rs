@@ -10,8 +10,8 @@ use libloading::Library;
 
 use super::error::{CudaLoadError, CudaOpenError, MissingEntryPoint};
 use super::ffi::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUmemoryPool, CUstream, IpcMemHandle,
-    MemAccessDesc, MemAllocationProp, MemPoolProps, RawStatus,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmemGenericAllocationHandle, CUmemoryPool, CUmodule,
+    CUstream, IpcMemHandle, MemAccessDesc, MemAllocationProp, MemPoolProps, RawStatus,
 };
 use crate::Status;
 
@@ -156,10 +156,20 @@ entry_points! {
     stream_create = "cuStreamCreate", "2.0", (stream: *mut CUstream, flags: c_uint);
     stream_destroy = "cuStreamDestroy_v2", "4.0", (stream: CUstream);
     stream_synchronize = "cuStreamSynchronize", "2.0", (stream: CUstream);
+    stream_get_flags = "cuStreamGetFlags", "5.5", (stream: CUstream, flags: *mut c_uint);
     stream_get_id = "cuStreamGetId", "12.0", (stream: CUstream, id: *mut c_ulonglong);
     stream_is_capturing = "cuStreamIsCapturing", "10.0", (stream: CUstream, status: *mut u32);
     thread_exchange_stream_capture_mode = "cuThreadExchangeStreamCaptureMode", "10.1", (mode: *mut u32);
     ctx_synchronize = "cuCtxSynchronize", "2.0", ();
+    module_load_data = "cuModuleLoadData", "2.0", (module: *mut CUmodule, image: *const c_void);
+    module_unload = "cuModuleUnload", "2.0", (module: CUmodule);
+    module_get_function = "cuModuleGetFunction", "2.0",
+        (function: *mut CUfunction, module: CUmodule, name: *const c_char);
+    launch_kernel = "cuLaunchKernel", "4.0",
+        (function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+         block_z: c_uint, shared: c_uint, stream: CUstream, arguments: *mut *mut c_void, extra: *mut *mut c_void);
+    mem_host_get_device_pointer = "cuMemHostGetDevicePointer_v2", "3.2",
+        (address: *mut CUdeviceptr, host: *mut c_void, flags: c_uint);
 }
 
 /// The version of CUDA that a driver supports.

@@ -18,6 +18,7 @@ use super::api::CudaApi;
 use super::context::{ContextError, PrimaryContext};
 use super::error::MissingEntryPoint;
 use super::ffi::{CUdevice, CUevent, MemAccessDesc};
+use super::gate::Gate;
 use super::host_pages::HostPages;
 use super::locked_buffer::LockedBuffer;
 use super::place::Place;
@@ -63,6 +64,8 @@ pub struct CudaDriver {
     pub(super) streams: Mutex<FxHashSet<StreamId>>,
     /// The stream for copies, once the first copy was made.
     pub(super) own_stream: Mutex<Option<StreamId>>,
+    /// The gate for streams, once it was first closed.
+    pub(super) gate: Mutex<Option<Gate>>,
     /// Whether the program vouches for all other streams.
     pub(super) trusts_streams: AtomicBool,
     /// Cleared if the driver turns out not to number streams.

@@ -69,10 +69,14 @@ pub(super) const ATTRIBUTE_PCI_DOMAIN: u32 = 50;
 pub(super) const ATTRIBUTE_MEMORY_POOLS: u32 = 115;
 /// `CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID` (CUDA 12.2): the node nearest to the device, -1 without any.
 pub(super) const ATTRIBUTE_HOST_NUMA_ID: u32 = 134;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
+pub(super) const ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 /// `CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` (CUDA 12.2).
 pub(super) const ATTRIBUTE_HOST_VIRTUAL_MEMORY: u32 = 141;
 /// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for all contexts.
 pub(super) const HOST_ALLOC_PORTABLE: u32 = 1;
+/// `CU_MEMHOSTALLOC_DEVICEMAP`: devices reach the memory at an address of their own.
+pub(super) const HOST_ALLOC_DEVICE_MAP: u32 = 2;
 /// `CU_MEMHOSTREGISTER_PORTABLE`: page-locked for all contexts.
 pub(super) const HOST_REGISTER_PORTABLE: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
@@ -162,6 +166,10 @@ pub(super) struct MemAllocFlags {
 pub(super) struct IpcMemHandle {
     pub(super) reserved: [c_uchar; 64],
 }
+
+/// `CUmodule` and `CUfunction`, opaque pointers.
+pub(super) type CUmodule = *mut c_void;
+pub(super) type CUfunction = *mut c_void;
 
 /// `CUmemoryPool`, an opaque pointer, which `cuda-driver-sys` does not have yet.
 pub(super) type CUmemoryPool = *mut c_void;

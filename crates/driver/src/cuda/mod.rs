@@ -3,6 +3,7 @@
 //! ```text
 //! calls.rs            the driver's traits: which entry point serves which call
 //! streams.rs          which streams are accepted, and streams made for programs that have none
+//! gate.rs             streams that stand at a gate, by a kernel each (gate.ptx)
 //! contents.rs         the bytes in memory: fills, and copies to the CPU
 //! peer_access.rs      other devices' access to its memory       access.rs   the peers, and the ranges with access
 //! reopening.rs        their access to what is mapped already
@@ -36,6 +37,7 @@ mod error;
 #[doc(hidden)]
 pub mod fake_libcuda;
 mod ffi;
+mod gate;
 #[cfg_attr(not(target_os = "linux"), path = "no_host_pages.rs")]
 mod host_pages;
 mod locked_buffer;

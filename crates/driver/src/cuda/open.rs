@@ -38,6 +38,19 @@ const MEMORY_POOL_CALLS: [&str; 7] = [
     "cuMemFreeAsync",
 ];
 
+/// Entry points for gates on streams, beside those that every device needs. A device that lacks one of them has no gates.
+const GATE_CALLS: [&str; 6] = [
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+    "cuLaunchKernel",
+    "cuMemHostAlloc",
+    "cuMemHostGetDevicePointer_v2",
+    "cuStreamGetFlags",
+];
+
+/// The least major compute capability that runs the kernels of a gate.
+const GATE_CAPABILITY: c_int = 7;
+
 /// Entry points for virtual memory. A device that lacks one of them has no virtual memory.
 const VIRTUAL_MEMORY_CALLS: [&str; 8] = [
     "cuMemGetAllocationGranularity",
@@ -79,7 +92,7 @@ impl CudaDriver {
     }
 
     pub(super) fn open_pinned_with(api: CudaApi, ordinal: u32, node: Option<u32>) -> Result<Self, CudaOpenError> {
-        let mut opened = Self::open_with(api, ordinal)?;
+        let mut opened = Self::open_without_gate(api, ordinal)?;
         let api = &opened.api;
         let nearest = || attribute(api, ffi::ATTRIBUTE_HOST_NUMA_ID, opened.device).map(|node| node.max(0));
         let node = node.and_then(|node| c_int::try_from(node).ok()).map_or_else(nearest, Ok)?;
@@ -89,6 +102,7 @@ impl CudaDriver {
         let found = if may_have { granularities(api, &place.prop(opened.device))? } else { None };
         opened.properties.set_virtual_memory(found);
         opened.properties.memory_pools = false;
+        opened.properties.stream_gates = false;
         // Its memory is the machine's, of which each process takes what the system gives.
         opened.properties.identity = String::new();
         opened.properties.name = format!("{PINNED}:{ordinal}");
@@ -112,7 +126,14 @@ impl CudaDriver {
         Ok((ordinal.ok_or_else(bad)?, node))
     }
 
+    /// Opens a device, with its gate: once memory is short, there may be none left for one.
     pub(super) fn open_with(api: CudaApi, ordinal: u32) -> Result<Self, CudaOpenError> {
+        let mut opened = Self::open_without_gate(api, ordinal)?;
+        opened.properties.stream_gates &= opened.make_gate();
+        Ok(opened)
+    }
+
+    fn open_without_gate(api: CudaApi, ordinal: u32) -> Result<Self, CudaOpenError> {
         // SAFETY: the only flags that exist are 0.
         match unsafe { api.init(0) }? {
             Status::NO_DEVICE => return Err(CudaOpenError::NoSuchDevice { ordinal, devices: 0 }),
@@ -131,6 +152,7 @@ impl CudaDriver {
             recommended_granularity: USUAL_GRANULARITY,
             virtual_memory: has_virtual_memory(&api, device)?,
             memory_pools: has_memory_pools(&api, device),
+            stream_gates: has_stream_gates(&api, device),
         };
         if properties.virtual_memory {
             let found = granularities(&api, &Place::Device { direct_rdma, exportable: false }.prop(device))?;
@@ -163,6 +185,7 @@ impl CudaDriver {
             pools: Mutex::default(),
             streams: Mutex::default(),
             own_stream: Mutex::default(),
+            gate: Mutex::default(),
             trusts_streams: AtomicBool::new(false),
             tells_streams_apart: AtomicBool::new(true),
             calls: CallCounters::default(),
@@ -216,9 +239,16 @@ impl Drop for CudaDriver {
         {
             tracing::warn!(%error, "a stream for copies was not destroyed");
         }
+        self.release_gate();
         self.access.release(&self.api);
         self.context.release(&self.api);
     }
+}
+
+/// Returns whether streams can stand at a gate: whether the device runs its kernels, and the driver has all calls for it.
+fn has_stream_gates(api: &CudaApi, device: CUdevice) -> bool {
+    let capability = attribute(api, ffi::ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device).unwrap_or(0);
+    capability >= GATE_CAPABILITY && GATE_CALLS.into_iter().all(|call| api.need(call).is_ok())
 }
 
 /// Returns the node of the machine that is nearest to the device, if the device can use virtual memory there. A driver that

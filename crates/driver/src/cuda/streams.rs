@@ -110,7 +110,8 @@ impl CudaDriver {
         self.make(CALL, |api| unsafe { api.stream_destroy(ptr::with_exposed_provenance_mut(stream.0 as usize)) })
     }
 
-    fn make(
+    /// Makes a call that is not an allocator's, and so is not counted.
+    pub(super) fn make(
         &self,
         call: &'static str,
         issue: impl FnOnce(&CudaApi) -> Result<Status, MissingEntryPoint>,

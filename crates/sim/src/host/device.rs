@@ -6,6 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
+
 use super::addresses::Reserved;
 use super::chunk::DeviceFile;
 use super::config::{HostConfig, HostConfigError};
@@ -66,6 +68,8 @@ pub struct HostDriver {
     pub(super) properties: DeviceProperties,
     pub(super) file: Arc<DeviceFile>,
     pub(super) shared: Arc<Shared>,
+    /// The held streams, while the gate is closed.
+    pub(super) gate: Mutex<Vec<HostHold>>,
     pub(super) calls: CallCounters,
 }
 
@@ -92,11 +96,13 @@ impl HostDriver {
             recommended_granularity: GRANULARITY,
             virtual_memory: true,
             memory_pools: false,
+            stream_gates: true,
         };
         // The machine's memory without the device, whose memory is a part of it.
         let beside = memory().map_or(config.capacity, |memory| memory.free);
         let shared = Arc::new(Shared::new(State::new(config.capacity, beside)));
-        Ok(Self { config, identity: new_identity(), properties, file, shared, calls: CallCounters::default() })
+        let (gate, calls) = (Mutex::default(), CallCounters::default());
+        Ok(Self { config, identity: new_identity(), properties, file, shared, gate, calls })
     }
 
     /// Returns the configuration from which the device was made.
@@ -126,7 +132,9 @@ impl HostDriver {
         let state = self.shared.state.read();
         state.check_context()?;
         let runs = state.captures.check_work(stream)?;
-        let fault = work.ranges().find_map(|range| state.memory.check_use(range, stream).err());
+        // Work of a held stream waits behind the gate, where memory may be missing meanwhile. Each step checks it again.
+        let checked = !self.shared.streams.lock().is_at_gate(stream);
+        let fault = work.ranges().filter(|_| checked).find_map(|range| state.memory.check_use(range, stream).err());
         drop(state);
         if let Some(fault) = fault {
             self.shared.state.write().report(fault);

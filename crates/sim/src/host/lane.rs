@@ -23,12 +23,14 @@ pub(super) struct Gate {
     pub(super) lane: LaneNumber,
     /// Gates of one lane open in this order.
     pub(super) number: u64,
+    /// Whether the work ends only when it is told to, even if the CPU waits for it.
+    pub(super) stays: bool,
     open: AtomicBool,
 }
 
 impl Gate {
-    pub(super) fn new(lane: LaneNumber, number: u64) -> Self {
-        Self { lane, number, open: AtomicBool::new(false) }
+    pub(super) fn new(lane: LaneNumber, number: u64, stays: bool) -> Self {
+        Self { lane, number, stays, open: AtomicBool::new(false) }
     }
 
     pub(super) fn open(&self) {
@@ -157,11 +159,11 @@ impl Lane {
         self.items.push_back(Item::WaitFor(Arc::clone(mark)));
     }
 
-    /// Adds work that lasts until [`Self::finish`]. Returns its number.
-    pub(super) fn hold(&mut self, lane: LaneNumber) -> u64 {
+    /// Adds work that lasts until [`Self::finish`]. Returns its number. With `stays` it lasts while the CPU waits for it, too.
+    pub(super) fn hold(&mut self, lane: LaneNumber, stays: bool) -> u64 {
         let number = self.next_hold;
         self.next_hold += 1;
-        let gate = Arc::new(Gate::new(lane, number));
+        let gate = Arc::new(Gate::new(lane, number, stays));
         self.goes_on();
         // Earlier gates of this lane open before this one does.
         self.gates.retain(|earlier| earlier.lane != lane);
@@ -240,9 +242,15 @@ impl Lane {
         }
     }
 
-    /// Returns, for each unfinished piece of work, the first part of `range` that it uses.
+    /// Returns whether the lane stands at the gate, or will once its earlier work is done.
+    pub(super) fn is_at_gate(&self) -> bool {
+        self.held.iter().any(|gate| gate.stays)
+    }
+
+    /// Returns, for each unfinished piece of work that is not behind the gate, the first part of `range` that it uses.
     pub(super) fn in_use(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
-        self.items.iter().filter_map(move |item| match item {
+        let before_gate = |item: &&Item| !matches!(item, Item::Hold(gate) if gate.stays && !gate.is_open());
+        self.items.iter().take_while(before_gate).filter_map(move |item| match item {
             Item::Work(work, _) => work.ranges().find_map(|used| used.overlap(range)),
             _ => None,
         })

@@ -4,6 +4,7 @@
 //! config.rs            HostConfig: how much of the machine's memory, and its text form
 //! device.rs            HostDriver: what a program does with it, and how a call is made and counted
 //! calls.rs             the driver's traits: which part serves which call
+//! gate.rs              the same for streams that stand at a gate
 //! process_sharing.rs   the same for memory that processes share       memory_pools.rs   refusals: there are no pools
 //! state.rs             what is behind the lock of memory; streams have their own
 //! chunk.rs             physical memory: parts of one sparse file in memory, and files of their own for what is exported
@@ -27,6 +28,7 @@ mod calls;
 mod chunk;
 mod config;
 mod device;
+mod gate;
 mod lane;
 mod memory_pools;
 mod page_locked;

@@ -123,8 +123,23 @@ impl Streams {
 
     pub(super) fn hold(&mut self, stream: StreamId) -> Answer<HostHold> {
         let (lane, entry) = self.lane_of(stream)?;
-        let number = entry.hold(lane);
+        let number = entry.hold(lane, false);
         Ok(HostHold { lane, number })
+    }
+
+    /// Returns whether a stream stands at the gate, or will once its earlier work is done.
+    pub(super) fn is_at_gate(&self, stream: StreamId) -> bool {
+        let lane = self.handles.get(&stream).copied().flatten();
+        lane.and_then(|lane| self.lanes.get(&lane)).is_some_and(Lane::is_at_gate)
+    }
+
+    /// Holds a stream until `finish_hold`. Returns the mark that passes once all earlier work is done, too.
+    pub(super) fn hold_at_gate(&mut self, stream: StreamId) -> Answer<(HostHold, Arc<Mark>)> {
+        let (lane, entry) = self.lane_of(stream)?;
+        let mark = entry.mark();
+        let number = entry.hold(lane, true);
+        self.settle(lane);
+        Ok((HostHold { lane, number }, mark))
     }
 
     /// Ends the oldest held work of a stream.
@@ -234,7 +249,7 @@ impl Streams {
 
     /// Ends the held work that marks depend on, since otherwise a wait for them would never end.
     pub(super) fn let_pass(&mut self, marks: &[Arc<Mark>]) {
-        for gate in marks.iter().flat_map(|mark| &mark.gates) {
+        for gate in marks.iter().flat_map(|mark| &mark.gates).filter(|gate| !gate.stays) {
             self.finish_hold(HostHold { lane: gate.lane, number: gate.number });
         }
     }

@@ -29,7 +29,7 @@ pub(super) struct Shared {
     /// Notified when there may be something to do.
     due: Condvar,
     /// Notified when work was done.
-    done: Condvar,
+    pub(super) done: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 

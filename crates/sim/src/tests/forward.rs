@@ -54,6 +54,7 @@ fn make(driver: &dyn Driver, call: Call) -> Option<DriverResult<()>> {
         Call::Read => driver.read(0, &mut [0]),
         Call::Write => driver.write(0, &[0]),
         Call::Copy => driver.copy(0, 8, 8),
+        Call::CloseGate => driver.close_gate(&[stream], &[], 0).map(drop),
         Call::HostMalloc => driver.host_malloc(0).map(drop),
         Call::HostFree => driver.host_free(HostBuffer(77)),
         Call::CopyOut => driver.copy_out(0, HostBuffer(77), 0, 8),

@@ -11,7 +11,9 @@ use std::fmt;
 use super::{Fault, Leaks, Piece, Profile, Range, SimConfig, SimConfigError, SimGpu};
 use crate::bookkeeping::GRANULARITY;
 use seamalloc_driver::prelude::*;
-use seamalloc_driver::{Call, CaptureMode, DriverResult, Handle, MemoryInfo, PoolAttribute, Status, StreamId};
+use seamalloc_driver::{
+    Call, CaptureMode, DriverResult, GateCopy, Handle, MemoryInfo, PoolAttribute, Status, StreamId,
+};
 
 const G: u64 = GRANULARITY;
 const GIB: u64 = 1 << 30;
@@ -448,6 +450,10 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
         Call::Read => gpu.read(address, &mut [0; 8]),
         Call::Write => gpu.write(address, &[0; 8]),
         Call::Copy => gpu.copy(address, address + 512, 512),
+        Call::CloseGate => {
+            let copy = GateCopy { from: address, to: address + 512, size: 512 };
+            gpu.close_gate(&[S], &[copy], u64::MAX).map(drop)
+        }
         Call::HostMalloc => gpu.host_malloc(G).map(drop),
         Call::HostFree => gpu.host_free(buffer),
         Call::CopyOut => gpu.copy_out(address, buffer, 0, 512),

@@ -1,5 +1,6 @@
 //! A user's program: it must start, and be told clearly, where there is no CUDA.
 
+use seamalloc::Allocator;
 use seamalloc::driver::cuda::{CudaApi, CudaDriver};
 
 fn main() {
@@ -10,5 +11,10 @@ fn main() {
     match CudaDriver::open(0) {
         Ok(device) => println!("device: {}", device.model()),
         Err(error) => println!("no device: {error}"),
+    }
+    // The build has the default features alone.
+    match Allocator::open("sim:h200", "strategy:gmlake") {
+        Ok(_) => println!("strategy: gmlake"),
+        Err(error) => println!("no strategy: {error}"),
     }
 }

@@ -1,0 +1,174 @@
+//! Strategy `malloc-async`: the driver's stream-ordered allocator (`cudaMallocAsync`), as PyTorch's backend of that
+//! name and Paddle's `CUDAMallocAsyncAllocator` use it.
+//!
+//! The driver has the free memory and decides what serves a request; nothing is cached here, and every request and free is a
+//! driver call. Its rules are those of `c10/cuda/CUDAMallocAsyncAllocator.cpp` (pytorch/pytorch, 0345947) and of
+//! `paddle/phi/core/memory/allocation/cuda_malloc_async_allocator.cc` (PaddlePaddle/Paddle, 06dc365):
+//!
+//! | rule | from |
+//! |---|---|
+//! | the pool never gives back by itself (`UINT64_MAX`), and the three policies of reuse are on | PyTorch, `lazy_init_device` |
+//! | a block is freed on its own stream | PyTorch, `free_impl`; Paddle, `CUDAMallocAsyncAllocation::Free` |
+//! | if other streams used it, a stream for frees waits for an event of each, and it is freed there | the same, and `sync_raw`, `sync_streams` |
+//! | above a part of the device, the request's stream waits for the stream for frees | Paddle, `MallocThrottling`, `ClearFreeStream` |
+//! | allocated and freed in a capture: free for the pool's later requests | both, `freeAsync` and `FreeImpl`, case 1 |
+//! | allocated in a capture, freed outside: with the graph, here with its private pool | Paddle, `FreeImpl`, case 2, and `AllocateImpl` |
+//! | allocated outside, freed in a capture: after the capture | PyTorch, Note "Avoid freeing uncaptured ptrs …"; Paddle, case 3 |
+//! | both outside: at once; while another stream is captured, after that | both, case 4; the rest by measurement |
+//!
+//! The strategy differs from both in these points:
+//! - The pool is the allocator's own, not the device's default one, so that its figures are the allocator's alone.
+//! - Captures allocate no nodes of graphs. A captured request gets memory that belongs to its private pool, as with every strategy,
+//!   so graphs need not be told of the driver's rules for nodes.
+//! - Paddle waits at every request above its ratio; here a request waits only if a block was freed on the stream for
+//!   frees since. As in Paddle, the sum counts such memory twice.
+//! - Both refuse a request that the driver refuses. Here a shortage waits for the device, gives free memory back, and tries once
+//!   more, as the other strategies do.
+//! - PyTorch's limit counts allocated memory; here limits count the pool's memory, as with every strategy. A request
+//!   for which the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did
+//!   grow.
+
+use crate::backing::{DriverPool, InTurn, Miss, MissResult, Served, StrategyContext};
+use crate::config::rounding::{MIN_BLOCK, Rounding};
+use crate::config::{Config, Increase};
+use crate::error::Result;
+use crate::heap::{FitRules, Heap, Layout, Merging, Request};
+use crate::ids::BlockId;
+use crate::strategy::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
+use crate::strategy::estimates::{Assumption, Estimates};
+
+/// The step in bytes by which a pool grows and shrinks: seen on an H200, in every figure of PyTorch's backend.
+const STEP: u64 = 32 << 20;
+
+#[derive(Default)]
+pub(crate) struct MallocAsync {
+    pool: DriverPool,
+}
+
+impl Strategy for MallocAsync {
+    fn rules(&self, _config: &Config) -> Rules {
+        let abilities = Abilities { exports: false, ..Abilities::FIXED };
+        let apart = Rules::streams_apart(FitRules::EXACT, FreeUsedBy::RecordStream);
+        Rules { frees_to_driver: true, abilities, ..apart }
+    }
+
+    fn layout(&self, _config: &Config, _total: u64) -> Layout {
+        Layout {
+            rounding: Rounding::Multiple { of: MIN_BLOCK, padding: 0 },
+            small_limit: 0,
+            merging: Merging::Never,
+            release_from: 0,
+        }
+    }
+
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
+        self.pool.refresh(context);
+        if !context.capturing() {
+            // A graph may use free memory of its private pool.
+            if !context.heap().is_private(request.pool) {
+                self.pool.release_free_of(context, request.pool)?;
+            }
+            self.throttle(context, request)?;
+        }
+        let grows = Increase::of(grown_by(request.size));
+        if context.allows(grows)
+            && let Some(id) = self.pool.malloc(context, request.pool, request.size).found()?
+        {
+            return Ok(id);
+        }
+        if means != Means::All || context.capturing() {
+            return Err(Miss::OUT_OF_MEMORY);
+        }
+        context.wait_for_recorded_streams()?;
+        if let Some(id) = self.without_growth(context, request)? {
+            return Ok(id);
+        }
+        self.release(context, Goal::Everything)?;
+        context.count_retry();
+        if context.allows(grows) {
+            return self.pool.malloc(context, request.pool, request.size);
+        }
+        self.without_growth(context, request)?.ok_or(Miss::OUT_OF_MEMORY)
+    }
+
+    /// Trims the pool.
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        if goal == Goal::Unkept {
+            return self.pool.release_free(context).map(|()| true);
+        }
+        self.pool.refresh(context);
+        self.pool.release_free(context)?;
+        let everything = Target { down_to: 0, may_wait: true, partly: true };
+        let Some(target) = goal.target().or((goal == Goal::Everything).then_some(everything)) else { return Ok(false) };
+        let too_much = target.excess(context.heap());
+        let idle = context.heap().pool_held() - context.heap().pool_used();
+        if too_much == 0 || (idle < too_much && !target.partly) {
+            return Ok(too_much == 0);
+        }
+        if target.may_wait {
+            context.wait_for_all()?;
+        }
+        // A trim leaves at least this many bytes in the pool.
+        let keep = context.heap().pool_held().saturating_sub(too_much) / STEP * STEP;
+        self.pool.trim(context, keep)?;
+        Ok(context.heap().reserved() <= target.down_to)
+    }
+}
+
+impl StreamOrdered for MallocAsync {
+    fn free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<bool> {
+        self.pool.free(context, id)
+    }
+
+    fn close(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
+        self.pool.close(context)
+    }
+}
+
+/// Estimates by request size alone: the driver does not tell which requests its pool could serve.
+impl Estimates for MallocAsync {
+    fn growth_needed(&self, _heap: &Heap, _config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+        grown_by(request.size)
+    }
+}
+
+impl MallocAsync {
+    /// Makes the request's stream wait for memory that other streams have freed, if much memory is in use.
+    fn throttle(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<()> {
+        let pending = self.pool.pending();
+        if pending == 0 {
+            return Ok(());
+        }
+        let allocated = context.heap().pool_used() + pending;
+        let total = context.total_memory().max(1);
+        let ratio = context.config.paddle.cuda_malloc_async_pool_memory_throttle_ratio;
+        if (allocated + pending) as f64 / total as f64 > ratio {
+            let stream = context.heap().pool(request.pool.large()).stream;
+            self.pool.wait_for_frees(context, stream)?;
+        }
+        Ok(())
+    }
+
+    /// Serves a request from memory of the pool, where the pool may not grow. Returns `None` if the pool would have to
+    /// grow.
+    fn without_growth(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
+        let held = context.heap().pool_held();
+        if held - context.heap().pool_used() < request.size {
+            return Ok(None);
+        }
+        let Some(id) = self.pool.malloc(context, request.pool, request.size).found()? else { return Ok(None) };
+        let grown = context.heap().pool_held() > held;
+        if !grown || context.allows(Increase::of(0)) {
+            return Ok(Some(id));
+        }
+        self.pool.undo(context, id)?;
+        context.wait_for_all()?;
+        self.pool.trim(context, held)?;
+        Ok(None)
+    }
+}
+
+/// Returns by how many bytes at most a pool grows for a request.
+fn grown_by(size: u64) -> u64 {
+    size.checked_next_multiple_of(STEP).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,59 @@
+//! The streams that may use memory of the allocator.
+//!
+//! Owns: which streams a gate must hold before memory changes under live addresses: every stream that a request, a free or
+//! `record_stream` has named, and those that the program has announced, until they are forgotten.
+
+use super::Streams;
+use super::context::{StreamContext, is_destroyed};
+use crate::ids::StreamId;
+use rustc_hash::FxHashSet;
+
+/// The most streams that are kept. No device can hold as many.
+const MOST: usize = 1024;
+
+/// The streams that may use memory of the allocator.
+#[derive(Debug, Default)]
+pub(crate) struct KnownStreams {
+    streams: FxHashSet<StreamId>,
+    /// Whether there was no room for a stream, so that not all are known.
+    incomplete: bool,
+}
+
+impl KnownStreams {
+    /// Adds a stream.
+    #[inline]
+    pub(crate) fn add(&mut self, stream: StreamId) {
+        if !self.streams.contains(&stream) {
+            self.insert(stream);
+        }
+    }
+
+    #[cold]
+    fn insert(&mut self, stream: StreamId) {
+        if self.streams.len() >= MOST || self.streams.try_reserve(1).is_err() {
+            self.incomplete = true;
+        } else {
+            self.streams.insert(stream);
+        }
+    }
+
+    pub(crate) fn forget(&mut self, stream: StreamId) {
+        self.streams.remove(&stream);
+    }
+}
+
+impl Streams {
+    /// Returns the streams that a gate must hold, or `None` if not all are known, or if one may be destroyed at any time.
+    pub(crate) fn to_hold(&mut self, on: &StreamContext<'_>) -> Option<Vec<StreamId>> {
+        if self.known.incomplete || on.heap.has_external() {
+            return None;
+        }
+        self.known.streams.retain(|stream| *stream == StreamId::DEFAULT || !is_destroyed(on.driver, *stream));
+        let mut streams = Vec::new();
+        streams.try_reserve_exact(self.known.streams.len()).ok()?;
+        streams.extend(self.known.streams.iter().copied());
+        // The same order each time, whatever the table's.
+        streams.sort_unstable();
+        Some(streams)
+    }
+}
