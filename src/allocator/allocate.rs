@@ -5,7 +5,7 @@
 use super::core::{Allocator, Core};
 use super::miss;
 use super::operations::Pools;
-use super::prepared::{Order, Prepared, fit_rules};
+use super::prepared::{AllocRequest, Prepared, fit_rules};
 use crate::config::rounding::MAX_REQUEST;
 use crate::error::{Error, Result};
 use crate::heap::FitRules;
@@ -29,16 +29,21 @@ impl Allocator {
         if core.has_pre_work {
             let owner = core.poll_before_request(stream)?;
             if core.features.guard.is_some() {
-                return self.allocate_watched(guard, &Order::new(size, stream, owner));
+                return self.allocate_watched(guard, &AllocRequest::new(size, stream, owner));
             }
             if let Some(owner) = owner {
-                return self.serve_private(guard, &Order::new(size, stream, Some(owner)), owner);
+                return self.serve_private(guard, &AllocRequest::new(size, stream, Some(owner)), owner);
             }
         }
         let request = core.public_request(size, stream)?;
         let id = core.heap.fit(&request, &core.rules.fit);
         if id.is_none() {
-            return miss::serve(self, guard, &Order::new(size, stream, None), Prepared { request, private: None });
+            return miss::serve(
+                self,
+                guard,
+                &AllocRequest::new(size, stream, None),
+                Prepared { request, private: None },
+            );
         }
         if core.heap.is_bare(id, request.size) {
             core.map_bare(id, &request)?;
@@ -66,11 +71,11 @@ impl Pools<'_> {
         let size = bounded(size)?;
         core.make_whole()?;
         core.poll()?;
-        let order = Order::new(size, stream, Some(pool));
+        let asked = AllocRequest::new(size, stream, Some(pool));
         if core.features.guard.is_some() {
-            return self.0.allocate_watched(guard, &order);
+            return self.0.allocate_watched(guard, &asked);
         }
-        self.0.serve_private(guard, &order, pool)
+        self.0.serve_private(guard, &asked, pool)
     }
 
     /// Allocates as [`Self::allocate`] does, from free memory that the pool holds in one range. Returns `None` if there
@@ -87,7 +92,7 @@ impl Pools<'_> {
         let size = bounded(size)?;
         core.make_whole()?;
         core.poll()?;
-        let prepared = core.private_request(&Order::new(size, stream, Some(pool)), pool)?;
+        let prepared = core.private_request(&AllocRequest::new(size, stream, Some(pool)), pool)?;
         let rules = FitRules { takes_idle: false, ..*fit_rules(&core.rules, &core.features.own_memory, &prepared) };
         let Some(id) = core.heap.fit(&prepared.request, &rules).some() else { return Ok(None) };
         core.make_usable(id, &prepared.request)?;

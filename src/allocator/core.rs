@@ -163,9 +163,9 @@ impl Core {
             self.features.own_memory = OwnMemory::new(&self.config, &self.rules);
         }
         let spent = self.driver.busy_ns().saturating_sub(before);
-        self.heap.counters_mut().stalls.add(spent);
+        self.heap.journal_mut().stalled(spent);
         if spent > 0 {
-            self.heap.note_time();
+            self.heap.journal_mut().note_time();
         }
         result
     }
@@ -207,10 +207,10 @@ impl Core {
     /// Returns the error for a request that was refused, with its report.
     #[cold]
     pub(super) fn out_of_memory(&mut self, request: &Request, refused: Option<ViewUsage>) -> Error {
-        self.heap.counters_mut().num_ooms += 1;
+        self.heap.journal_mut().refused();
         let device = self.driver.memory_info().ok();
         let free = device.map_or(0, |info| info.free);
-        self.heap.note_time();
+        self.heap.journal_mut().note_time();
         self.heap.notify(Action::Oom, Span::new(free, request.size), request.pool);
         let input = ReportInput {
             heap: &self.heap,

@@ -70,12 +70,12 @@ impl Allocator {
             core.find_missing_record_stream(id);
             return core.naming(stream, |core| core.free_used_by(id, stream));
         }
-        if !core.heap.has_borrowed() {
+        if !core.heap.has_external() {
             return core.free_block(id);
         }
         let large = core.heap.block(id).pool.large();
         core.free_block(id)?;
-        core.end_borrowed(large, stream);
+        core.end_external(large, stream);
         Ok(())
     }
 }

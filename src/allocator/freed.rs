@@ -46,7 +46,7 @@ impl Core {
     #[inline]
     pub(super) fn freed(&mut self, address: u64, size: u64, pool: PoolIndex) -> Result<()> {
         self.features.sharing.shares.end(address);
-        if self.heap.gives_back() {
+        if self.heap.is_release_due() {
             self.release_unkept();
         }
         if self.streams.low_water.is_reached(size, &self.heap) {
@@ -104,7 +104,7 @@ impl Core {
                 Err(Error::HostMemory) => None,
                 pending => pending.inspect_err(|_| self.heap.keep_live(id))?,
             };
-            self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
+            self.heap.journal_mut().stalled(self.driver.busy_ns().saturating_sub(before));
             if let Some(mut pending) = pending {
                 if self.config.paddle_stream_safe() {
                     self.timed(|_, context| {
@@ -150,11 +150,11 @@ impl Core {
         self.on_epochs("an epoch could not be ended", |epochs, on| epochs.end(on, large));
     }
 
-    /// Ends the epoch of a borrowed stream that is the current one at a free.
+    /// Ends the epoch of an external stream that is the current one at a free.
     #[cold]
-    pub(super) fn end_borrowed(&mut self, large: PoolIndex, current: StreamId) {
-        if self.heap.is_borrowed(current) && self.heap.pool(large).stream == current {
-            self.on_epochs("an epoch could not be ended", |epochs, on| epochs.end_borrowed(on, large));
+    pub(super) fn end_external(&mut self, large: PoolIndex, current: StreamId) {
+        if self.heap.is_external(current) && self.heap.pool(large).stream == current {
+            self.on_epochs("an epoch could not be ended", |epochs, on| epochs.end_external(on, large));
         }
     }
 

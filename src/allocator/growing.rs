@@ -5,7 +5,7 @@
 
 use super::core::{Allocator, Core};
 use super::operations::GrowingAllocations;
-use super::prepared::Order;
+use super::prepared::AllocRequest;
 use crate::backing::{Miss, release_addresses, reserve_addresses};
 use crate::config::Advice;
 use crate::config::rounding::MAX_REQUEST;
@@ -33,16 +33,16 @@ impl Allocator {
     fn add_parts(&self, guard: &mut MutexGuard<'_, Core>, address: u64, size: u64) -> Result<()> {
         guard.make_whole()?;
         guard.poll()?;
-        while let Some((order, ahead)) = guard.next_part(address, size)? {
+        while let Some((asked, ahead)) = guard.next_part(address, size)? {
             let first = match ahead {
-                Some(more) => guard.take_ahead(&Order { size: more, ..order })?,
+                Some(more) => guard.take_ahead(&AllocRequest { size: more, ..asked })?,
                 None => None,
             };
             let part = match first {
                 Some(part) => part,
                 None => {
-                    let prepared = guard.prepare(&order)?;
-                    self.serve_prepared(guard, &order, prepared)?
+                    let prepared = guard.prepare(&asked)?;
+                    self.serve_prepared(guard, &asked, prepared)?
                 }
             };
             guard.add_part(address, part)?;
@@ -163,14 +163,14 @@ impl Core {
         Ok(address)
     }
 
-    /// Returns the order for the next part of an allocation, and the bytes of a part that also takes memory ahead, if
+    /// Returns the request for the next part of an allocation, and the bytes of a part that also takes memory ahead, if
     /// those are more. Returns `None` if the allocation has `size` bytes.
-    fn next_part(&mut self, address: u64, size: u64) -> Result<Option<(Order, Option<u64>)>> {
+    fn next_part(&mut self, address: u64, size: u64) -> Result<Option<(AllocRequest, Option<u64>)>> {
         let Some(next) = self.features.growing.next_bytes(address, size)? else { return Ok(None) };
         let growth = self.features.growing.get(address)?;
         let owner = self.owner_of_next(growth)?;
-        let order = Order { size: next.exact, stream: growth.stream, owner, extends: growth.view };
-        Ok(Some((order, next.ahead)))
+        let asked = AllocRequest { size: next.exact, stream: growth.stream, owner, extends: growth.view };
+        Ok(Some((asked, next.ahead)))
     }
 
     /// Returns the private pool of the next part: that of the parts before it. Once that pool has ended, all parts are
@@ -192,8 +192,8 @@ impl Core {
 
     /// Takes a part by the means that take no memory from others. Returns its address, or `None` if there is too little
     /// memory.
-    fn take_ahead(&mut self, order: &Order) -> Result<Option<u64>> {
-        let prepared = self.prepare(order)?;
+    fn take_ahead(&mut self, asked: &AllocRequest) -> Result<Option<u64>> {
+        let prepared = self.prepare(asked)?;
         match self.ask_strategy(&prepared, Means::Cheap)? {
             Ok(id) => self.hand_out(id, &prepared).map(Some),
             Err(_) => Ok(None),

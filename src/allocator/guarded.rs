@@ -5,7 +5,7 @@
 
 use super::core::{Allocator, Core};
 use super::operations::GuardMode;
-use super::prepared::Order;
+use super::prepared::AllocRequest;
 use crate::driver::{Call, DriverError, Status};
 use crate::error::Result;
 use crate::features::guard::Guard;
@@ -16,14 +16,14 @@ use parking_lot::MutexGuard;
 impl Allocator {
     /// Serves a request while guard mode is on.
     #[cold]
-    pub(super) fn allocate_watched(&self, core: &mut MutexGuard<'_, Core>, order: &Order) -> Result<u64> {
+    pub(super) fn allocate_watched(&self, core: &mut MutexGuard<'_, Core>, asked: &AllocRequest) -> Result<u64> {
         core.on_guard(Guard::step);
-        if let Some(address) = core.allocate_guarded(order)? {
+        if let Some(address) = core.allocate_guarded(asked)? {
             return Ok(address);
         }
-        let address = match order.owner {
-            Some(owner) => self.serve_private(core, order, owner)?,
-            None => self.serve_public(core, order)?,
+        let address = match asked.owner {
+            Some(owner) => self.serve_private(core, asked, owner)?,
+            None => self.serve_public(core, asked)?,
         };
         core.watch(address)?;
         Ok(address)

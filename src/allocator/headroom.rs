@@ -80,7 +80,7 @@ impl Core {
 
     /// Gives memory back until the headroom is free, or nothing more can go.
     fn keep_headroom(&mut self) -> Result<u64> {
-        self.heap.counters_mut().headroom.looks += 1;
+        self.heap.journal_mut().looked_for_headroom();
         // Whatever the result, the next look is not due at once.
         self.features.headroom.done(self.driver.clock_ns(), true);
         let free = self.timed(|_, context| context.driver().memory_info())?.free;
@@ -89,7 +89,7 @@ impl Core {
             self.features.headroom.done(self.driver.clock_ns(), false);
             return Ok(0);
         }
-        self.heap.counters_mut().headroom.short += 1;
+        self.heap.journal_mut().headroom_was_short();
         self.drain_guard();
         let before = self.heap.reserved();
         let down_to = before.saturating_sub(missing);
@@ -104,9 +104,7 @@ impl Core {
         });
         let given = before.saturating_sub(self.heap.reserved());
         if given > 0 {
-            let counted = &mut self.heap.counters_mut().headroom;
-            counted.yields += 1;
-            counted.yielded_bytes += given;
+            self.heap.journal_mut().released_for_headroom(given);
             self.features.headroom.done(self.driver.clock_ns(), false);
             tracing::info!(bytes = given, missing, free, "memory went back: others need the device's");
         }

@@ -6,7 +6,7 @@
 use super::borrowing::borrow;
 use super::core::{Allocator, Core};
 use super::pending::{own_means, wait};
-use super::prepared::{Order, Prepared};
+use super::prepared::{AllocRequest, Prepared};
 use super::pressure::call_back;
 use super::search::Search;
 use crate::error::Result;
@@ -25,12 +25,12 @@ const STEPS: [Step; 5] = [complete_frees, call_back, own_means, wait, borrow];
 pub(super) fn serve(
     allocator: &Allocator,
     core: &mut MutexGuard<'_, Core>,
-    order: &Order,
+    asked: &AllocRequest,
     prepared: Prepared,
 ) -> Result<u64> {
     core.features.fallback.no_addresses = false;
     core.heap.note_miss(prepared.request.pool);
-    let served = Search::new(allocator, core, order, prepared).serve();
+    let served = Search::new(allocator, core, asked, prepared).serve();
     if core.config.headroom > 0 {
         core.yield_at_miss();
     }

@@ -69,8 +69,8 @@ pub(super) fn wait(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
         };
     }
     if waiting.any {
-        let waits = &mut search.core.heap.counters_mut().pending_waits;
-        waits.add_request(waiting.spent_ns, waiting.expired, &waits.since(&before));
+        let since = search.core.heap.counters().pending_waits.since(&before);
+        search.core.heap.journal_mut().waited_for_pending(waiting.spent_ns, waiting.expired, &since);
     }
     found
 }
@@ -140,9 +140,9 @@ impl Waiting {
         let waited = MutexGuard::unlocked(core, || wait_for_events(driver, &pending.events, self.until));
         core.streams.end_wait();
         let spent = driver.clock_ns().saturating_sub(before);
-        let counters = core.heap.counters_mut();
-        counters.stalls.add(driver.busy_ns().saturating_sub(busy));
-        counters.pending_waits.add_events(pending.events.len() as u64, spent);
+        let journal = core.heap.journal_mut();
+        journal.stalled(driver.busy_ns().saturating_sub(busy));
+        journal.waited_for_events(pending.events.len() as u64, spent);
         self.spent_ns = self.spent_ns.saturating_add(spent);
         self.any = true;
         let done = waited?;

@@ -16,7 +16,7 @@ impl Core {
             return if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) };
         }
         let polled = self.timed(|_, context| context.poll_recorded());
-        if self.heap.gives_back() {
+        if self.heap.is_release_due() {
             self.release_unkept();
         }
         if self.heap.spilled() > 0 {
@@ -36,7 +36,7 @@ impl Core {
     /// free, and goes at the next call.
     #[cold]
     pub(super) fn release_unkept(&mut self) {
-        self.heap.forget_given_back();
+        self.heap.clear_release_due();
         if self.capturing() {
             return;
         }

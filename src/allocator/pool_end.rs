@@ -13,16 +13,16 @@ impl Core {
         self.heap.join_ended_pairs(owner)?;
         let capturing = self.capturing();
         for stream in self.heap.streams_to_pass(owner)? {
-            // A borrowed stream may be gone: the device is waited for.
-            let borrowed = self.heap.is_borrowed(stream);
+            // An external stream may be gone: the device is waited for.
+            let external = self.heap.is_external(stream);
             // During a capture the device cannot be waited for, and the default stream's wait may include a captured
             // stream.
-            if capturing && (borrowed || stream == StreamId::DEFAULT || self.driver.is_capturing(stream)?) {
+            if capturing && (external || stream == StreamId::DEFAULT || self.driver.is_capturing(stream)?) {
                 continue;
             }
             self.timed(|_, context| {
-                context.heap_mut().counters_mut().num_sync_all_streams += 1;
-                match borrowed {
+                context.heap_mut().journal_mut().synchronized();
+                match external {
                     true => context.driver().synchronize()?,
                     false => context.allowed_in_captures(|| context.driver().stream_synchronize(stream))?,
                 }

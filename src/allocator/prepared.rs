@@ -13,7 +13,7 @@ use crate::strategy::Rules;
 
 /// A request as the program makes it.
 #[derive(Clone, Copy)]
-pub(super) struct Order {
+pub(super) struct AllocRequest {
     /// Bytes, not 0.
     pub(super) size: u64,
     pub(super) stream: StreamId,
@@ -23,7 +23,7 @@ pub(super) struct Order {
     pub(super) extends: ViewId,
 }
 
-impl Order {
+impl AllocRequest {
     #[inline(always)]
     pub(super) fn new(size: u64, stream: StreamId, owner: Option<PoolId>) -> Self {
         Self { size, stream, owner, extends: ViewId::NONE }
@@ -60,27 +60,28 @@ impl Core {
         Ok(Request { size, requested, pool, class, extends: ViewId::NONE })
     }
 
-    /// Returns the request of an order.
-    pub(super) fn prepare(&mut self, order: &Order) -> Result<Prepared> {
-        let mut prepared = match order.owner {
-            Some(owner) => self.private_request(order, owner)?,
-            None => Prepared { request: self.public_request(order.size, order.stream)?, private: None },
+    /// Returns what the program asks as a request for a pool.
+    pub(super) fn prepare(&mut self, asked: &AllocRequest) -> Result<Prepared> {
+        let mut prepared = match asked.owner {
+            Some(owner) => self.private_request(asked, owner)?,
+            None => Prepared { request: self.public_request(asked.size, asked.stream)?, private: None },
         };
-        if order.extends.is_some() {
+        if asked.extends.is_some() {
             // Parts are whole granules, whatever the rounding.
-            let Order { size, extends, .. } = *order;
+            let AllocRequest { size, extends, .. } = *asked;
             let (pool, requested) = (prepared.request.pool.large(), size);
             prepared.request = Request { size, requested, pool, class: Class::Large, extends };
         }
         Ok(prepared)
     }
 
-    /// Returns the request of an order for a private pool, which has pools of its own for the stream.
-    pub(super) fn private_request(&mut self, order: &Order, owner: PoolId) -> Result<Prepared> {
+    /// Returns what the program asks of a private pool as a request for one of its pools: a private pool has pools of its
+    /// own for each stream.
+    pub(super) fn private_request(&mut self, asked: &AllocRequest, owner: PoolId) -> Result<Prepared> {
         let (unsplit, apart) = self.heap.private().own_memory(owner)?;
         let layout = if unsplit.is_some() { Layout::PYTORCH } else { *self.heap.layout() };
-        let size = layout.rounding.round(order.size, &self.config.roundup_power2_divisions);
-        let stream = self.driver.canonical_stream(order.stream)?;
+        let size = layout.rounding.round(asked.size, &self.config.roundup_power2_divisions);
+        let stream = self.driver.canonical_stream(asked.stream)?;
         // The default stream cannot be captured, and the query may be refused while another stream is.
         let may_be = self.capturing() && stream != StreamId::DEFAULT;
         let captured = may_be && self.driver.is_capturing(stream)?;
@@ -92,7 +93,7 @@ impl Core {
         if number.is_some() {
             self.heap.renumber_stream(pool.large(), number);
         }
-        let request = Request { size, requested: order.size, pool, class, extends: ViewId::NONE };
+        let request = Request { size, requested: asked.size, pool, class, extends: ViewId::NONE };
         Ok(Prepared { request, private: Some(Private { owner, captured, unsplit, apart }) })
     }
 
@@ -157,11 +158,11 @@ impl Core {
 
     /// Returns the request anew: while the lock was not held, the private pool may have changed, and the pool of a
     /// stream without memory may have become another stream's.
-    pub(super) fn prepare_again(&mut self, order: &Order) -> Result<Prepared> {
-        if let Some(owner) = order.owner {
+    pub(super) fn prepare_again(&mut self, asked: &AllocRequest) -> Result<Prepared> {
+        if let Some(owner) = asked.owner {
             self.heap.private().exists(owner)?;
         }
-        self.prepare(order)
+        self.prepare(asked)
     }
 }
 

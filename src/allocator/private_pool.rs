@@ -16,7 +16,7 @@
 //! | from begin to end of a capture | |
 //! |---|---|
 //! | events | none is recorded or queried; when memory is short, earlier ones are queried in relaxed mode |
-//! | frees with `record_stream` | are held, without events, until the end; a borrowed stream has its event at the free |
+//! | frees with `record_stream` | are held, without events, until the end; an external stream has its event at the free |
 //! | `empty_cache`, `trim` | do nothing |
 //! | `cudaMalloc` | in relaxed mode; calls for virtual memory are legal |
 //!

@@ -165,7 +165,7 @@ pub(super) fn reclaim(strategy: &mut AnyStrategy, context: &mut AllocatorContext
     // Memory that a failed call has left mapped goes first. Strategies that map nothing ask for no such rollback,
     // though guarded memory is mapped for them.
     context.retry_rollback()?;
-    context.heap_mut().counters_mut().num_sync_all_streams += 1;
+    context.heap_mut().journal_mut().synchronized();
     let failed = wait_and_reclaim(context)?;
     strategy.release(context, goal)?;
     failed.map_or(Ok(()), Err)

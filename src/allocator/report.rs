@@ -124,12 +124,12 @@ impl Reports<'_> {
 
     /// Sets every peak to the present value.
     pub fn reset_peaks(self) {
-        self.0.core.lock().heap.counters_mut().reset_peak();
+        self.0.core.lock().heap.journal_mut().reset_peaks();
     }
 
     /// Sets every accumulated figure to 0.
     pub fn reset_accumulated(self) {
-        self.0.core.lock().heap.counters_mut().reset_accumulated();
+        self.0.core.lock().heap.journal_mut().reset_accumulated();
     }
 
     /// Returns a snapshot of all segments and blocks. It has no segments if the host has no memory for them.
@@ -190,19 +190,19 @@ impl Reports<'_> {
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory), and the observer is dropped.
     pub fn add_observer(self, observer: Box<dyn Observer>) -> Result<ObserverId> {
-        self.0.core.lock().heap.add_observer(observer)
+        self.0.core.lock().heap.journal_mut().add_observer(observer)
     }
 
     /// Ends an observer that was added. Returns the observer, or `None` if there is none of this id: it was removed
     /// before, or it panicked. After this call the observer is not called any more.
     pub fn remove_observer(self, id: ObserverId) -> Option<Box<dyn Observer>> {
-        self.0.core.lock().heap.remove_observer(id)
+        self.0.core.lock().heap.journal_mut().remove_observer(id)
     }
 
     /// Registers `observer` for all changes from now on, in the place of the one that this method registered before,
     /// which is returned. Observers of [`Self::add_observer`] stay.
     pub fn set_observer(self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
-        self.0.core.lock().heap.set_observer(observer)
+        self.0.core.lock().heap.journal_mut().set_observer(observer)
     }
 
     /// Walks every table and checks every rule that always holds. Slow; for tests.

@@ -3,7 +3,7 @@
 //! Owns: how a strategy is asked, and how a request is tried again. `miss.rs` has the steps.
 
 use super::core::{Allocator, Core};
-use super::prepared::{Order, Prepared};
+use super::prepared::{AllocRequest, Prepared};
 use crate::backing::{AllocatorContext, Miss, Served, reclaim_private_pools};
 use crate::error::Result;
 use crate::heap::{Request, ViewUsage};
@@ -19,7 +19,7 @@ pub(super) struct Search<'a, 'guard> {
     pub(super) allocator: &'a Allocator,
     /// Some steps give the lock back for a while.
     pub(super) core: &'a mut MutexGuard<'guard, Core>,
-    pub(super) order: &'a Order,
+    pub(super) asked: &'a AllocRequest,
     pub(super) prepared: Prepared,
     /// The usage of all views with the one that the bounds forbade at the last question, if they did.
     pub(super) refused: Option<ViewUsage>,
@@ -31,15 +31,15 @@ impl<'a, 'guard> Search<'a, 'guard> {
     pub(super) fn new(
         allocator: &'a Allocator,
         core: &'a mut MutexGuard<'guard, Core>,
-        order: &'a Order,
+        asked: &'a AllocRequest,
         prepared: Prepared,
     ) -> Self {
-        Self { allocator, core, order, prepared, refused: None, room: None }
+        Self { allocator, core, asked, prepared, refused: None, room: None }
     }
 
     /// Makes the request anew, after a while without the lock.
     pub(super) fn prepare_again(&mut self) -> Result<()> {
-        self.prepared = self.core.prepare_again(self.order)?;
+        self.prepared = self.core.prepare_again(self.asked)?;
         Ok(())
     }
 

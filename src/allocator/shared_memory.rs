@@ -57,7 +57,7 @@ impl Sharing<'_> {
                 let place = Place::Chunks { endpoint, chunks };
                 let handle = place.to_bytes()?;
                 // No other process knows the memory before the handle is given to the program.
-                core.heap.fix_memory(block);
+                core.heap.pin_physical(block);
                 core.features.sharing.shares.keep(address, exported);
                 return Ok(IpcHandle { handle, offset });
             }
@@ -79,7 +79,7 @@ impl Sharing<'_> {
         core.must_not_be_pooled("registration elsewhere")?;
         core.heap.private().must_be_awake(core.heap.owner_of(core.heap.block(block).pool))?;
         core.must_be_on_device(block)?;
-        core.heap.fix_memory(block);
+        core.heap.pin_physical(block);
         Ok(())
     }
 

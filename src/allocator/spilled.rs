@@ -51,11 +51,11 @@ impl Core {
     }
 
     /// Returns whether a stream is being captured without the allocator being told: a wait for the device would end
-    /// that capture. Borrowed streams, and streams that made no request, are not asked.
+    /// that capture. External streams, and streams that made no request, are not asked.
     fn some_stream_is_captured(&self) -> bool {
         let captured = |large| {
             let pool = self.heap.pool(large);
-            let is_asked = !pool.ended && pool.stream != StreamId::DEFAULT && !self.heap.is_borrowed(pool.stream);
+            let is_asked = !pool.ended && pool.stream != StreamId::DEFAULT && !self.heap.is_external(pool.stream);
             // A stream that is gone is captured by nobody. If the driver cannot tell, the stream may be captured.
             is_asked && self.driver.is_capturing(pool.stream).unwrap_or_else(|error| !error.status.may_name_no_stream())
         };

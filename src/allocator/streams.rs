@@ -95,7 +95,7 @@ impl Streams<'_> {
         if core.heap.pool_for(stream, 1).is_none() {
             core.register_stream(stream, 1)?;
         }
-        core.heap.set_borrowed(stream)
+        core.heap.mark_external(stream)
     }
 
     /// Forgets a stream that the program is about to destroy: the CPU waits for its work, and the allocator never

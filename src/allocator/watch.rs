@@ -3,7 +3,7 @@
 //! Owns: the steps that `guarded.rs`, the frees and the misses take where guard mode is on.
 
 use super::core::Core;
-use super::prepared::{Order, Prepared};
+use super::prepared::{AllocRequest, Prepared};
 use crate::backing::{AllocatorContext, reclaim_private_pools};
 use crate::error::{Error, Result};
 use crate::features::guard::Guard;
@@ -19,13 +19,13 @@ impl Core {
     }
 
     /// Serves a request by a guarded block, if the request is to be guarded and can be.
-    pub(super) fn allocate_guarded(&mut self, order: &Order) -> Result<Option<u64>> {
+    pub(super) fn allocate_guarded(&mut self, asked: &AllocRequest) -> Result<Option<u64>> {
         let Some(graphs) =
-            self.features.guard.as_ref().filter(|guard| guard.wants(order.size)).map(|g| g.options().graphs)
+            self.features.guard.as_ref().filter(|guard| guard.wants(asked.size)).map(|g| g.options().graphs)
         else {
             return Ok(None);
         };
-        let prepared = self.prepare(order)?;
+        let prepared = self.prepare(asked)?;
         if !self.may_be_guarded(&prepared, graphs) {
             return Ok(None);
         }

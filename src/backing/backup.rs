@@ -1,6 +1,6 @@
 //! Copies of a private pool's live memory: to the host before the pool sleeps, and back when it wakes.
 //!
-//! Owns: the copies, and the page-locked memory that they go through. `heap/saved.rs` keeps the saved bytes.
+//! Owns: the copies, and the page-locked memory that they go through. `heap/home/saved.rs` keeps the saved bytes.
 //!
 //! ```text
 //! Pinned        runs of live bytes ==copies==> page-locked memory, kept until the pool wakes
@@ -20,7 +20,7 @@ use crate::span::Span;
 const MIB: u64 = 1 << 20;
 
 /// Bytes of each half of the stage: 1.2 ms of a link of 55 GB/s, beside which a wait and a start of threads are short. A multiple of
-/// the parts that `heap/saved.rs` keeps.
+/// the parts that `heap/home/saved.rs` keeps.
 const STAGE: u64 = 64 * MIB;
 
 /// Bytes that are page-locked at a time for a backup: copies fill them while the next ones are locked.

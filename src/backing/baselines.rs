@@ -33,7 +33,7 @@ impl StrategyContext<'_> {
     /// stream cannot be waited for.
     pub(crate) fn is_captured(&self, pool: PoolIndex) -> Result<bool> {
         let of = self.heap.pool(pool.large());
-        let has_memory = self.heap.pool(pool).free.len() > 0;
+        let has_memory = self.heap.has_free(pool);
         let may_be = has_memory && !of.ended && of.stream != StreamId::DEFAULT;
         Ok(may_be && self.driver.is_capturing(of.stream)?)
     }

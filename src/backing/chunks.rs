@@ -49,7 +49,7 @@ pub(crate) fn add_chunks(context: &mut StrategyContext<'_>, place: ChunkPlace, a
     for piece in mapping.pieces {
         if let Some(handle) = piece.handle {
             let chunk =
-                Chunk { address: at, size: piece.size, handle, slab, fixed: false, asleep: false, spilled: false };
+                Chunk { address: at, size: piece.size, handle, slab, pinned: false, asleep: false, spilled: false };
             added.push(context.heap.add_chunk(chunk)?);
             if mapped {
                 context.heap.chunk_mapped(chunk);

@@ -287,7 +287,7 @@ impl StrategyContext<'_> {
 
     /// Lets the CPU wait for every freed block that other streams use, and frees it.
     pub(crate) fn wait_for_recorded_streams(&mut self) -> Result<(), Error> {
-        self.heap.counters_mut().num_sync_all_streams += 1;
+        self.heap.journal_mut().synchronized();
         self.streams.recorded.synchronize(self.heap, self.driver)
     }
 
@@ -306,7 +306,7 @@ impl StrategyContext<'_> {
         self.wait_for_recorded_streams()?;
         self.wait_for_all()?;
         let waited = self.driver.clock_ns().saturating_sub(before);
-        self.heap.counters_mut().pending_waits.add_device(waited);
+        self.heap.journal_mut().waited_for_device(waited);
         Ok(())
     }
 
@@ -330,7 +330,7 @@ impl StrategyContext<'_> {
     /// Notes the request's wait for work of its own round, so that a warning is logged if the wait stays pending
     /// (`streams/new_waits.rs`).
     pub(crate) fn note_new_wait(&mut self, request: &Request) {
-        let (at, awaited) = std::mem::take(&mut self.heap.counters_mut().newest_wait);
+        let (at, awaited) = self.heap.journal_mut().take_newest_wait();
         if at == 0 || !self.streams.rounds.is_new(at) {
             return;
         }

@@ -92,10 +92,10 @@ impl DriverPool {
         context.streams.recorded.forget_uses(id);
         context.heap.clear_uses(id);
         context.heap.free_requested(id);
-        let others = context.heap.gives_back();
+        let others = context.heap.is_release_due();
         context.heap.free_completed(id);
         if !others {
-            context.heap.forget_given_back();
+            context.heap.clear_release_due();
         }
         context.heap.notify_segment_free(id);
         context.heap.remove_pooled_segment(id);
@@ -115,7 +115,7 @@ impl DriverPool {
 
     /// Gives back the free blocks of one pool, as [`Self::release_free`] does for all public pools.
     pub(crate) fn release_free_of(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex) -> Result<()> {
-        if context.heap.pool(pool).free.len() == 0 {
+        if !context.heap.has_free(pool) {
             return Ok(());
         }
         for id in context.heap.free_blocks(pool)? {
@@ -151,10 +151,10 @@ impl DriverPool {
         if context.capturing() {
             return Ok(None);
         }
-        let borrowed = context.heap.is_borrowed(stream);
+        let external = context.heap.is_external(stream);
         let mut uses = with_room(context.streams.recorded.uses(id).len() + 1)?;
         let passed = ended || large == context.heap.idle();
-        let is_live = !passed && !borrowed && {
+        let is_live = !passed && !external && {
             match context.on_streams().1.stream_state(large)? {
                 StreamState::Live => true,
                 // The device was waited for.
@@ -164,7 +164,7 @@ impl DriverPool {
         };
         if is_live {
             uses.push(stream);
-        } else if borrowed && !passed {
+        } else if external && !passed {
             // The stream may have been destroyed, so that no event can be recorded on it.
             context.driver.synchronize()?;
         }

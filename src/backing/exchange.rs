@@ -236,7 +236,7 @@ pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[
     if spills {
         let spilled = context.heap.spilled();
         context.heap.host_stock_mut().note_spilled(spilled);
-        context.heap.counters_mut().spills.reused_bytes += new.kept_bytes();
+        context.heap.journal_mut().spill_reused(new.kept_bytes());
     }
     let account = if chunk.spilled { Account::Host } else { Account::Device(Class::Large) };
     let released = if chunk.spilled && keep(context, chunk.size, chunk.handle) {
@@ -265,10 +265,8 @@ pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[
 /// The errors of [`exchange`].
 pub(crate) fn split_chunk(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
     exchange(context, id, parts)?;
-    let splits = &mut context.heap.counters_mut().splits;
-    splits.chunks += 1;
-    splits.parts += parts.len() as u64;
-    splits.copied_bytes += parts.iter().filter(|part| part.fate == Fate::Copied).map(|part| part.size).sum::<u64>();
+    let copied = parts.iter().filter(|part| part.fate == Fate::Copied).map(|part| part.size).sum();
+    context.heap.journal_mut().chunk_split(parts.len() as u64, copied);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Memory for guarded blocks: each gets a reservation and physical memory of its own.
 //!
-//! Owns: the driver calls for it. `heap/guarded.rs` has the heap's records of it.
+//! Owns: the driver calls for it. `heap/home/guarded.rs` has the heap's records of it.
 
 use super::context::{Miss, Served, StrategyContext};
 use super::mapping::Mapping;

@@ -62,15 +62,15 @@ pub(crate) fn grow_home(context: &mut StrategyContext<'_>, times: u64, size: u64
         }
     };
     context.heap.check_answer(Call::Reserve, reserved, GRANULE)?;
-    match context.heap.home().map(|home| home.wider(reserved)) {
-        Some(Ok(Some(tables))) => {
+    match context.heap.wider_home(reserved) {
+        Ok(Some(tables)) => {
             context.heap.add_home_range(reserved, tables, &mut slots)?;
             Ok(true)
         }
         refused => {
             context.driver.address_free(reserved.start, reserved.size)?;
             // Addresses too far from the other ranges are of no use.
-            refused.transpose().map(|_| false).map_err(Miss::from)
+            refused.map(|_| false).map_err(Miss::from)
         }
     }
 }

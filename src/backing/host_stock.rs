@@ -1,6 +1,6 @@
 //! Unused page-locked host memory, kept for the next spill and the next backup, and how it is given back.
 //!
-//! Owns: the calls, and when they are made. `heap/host_stock.rs` has the memory kept for spilling, `heap/saved.rs` that
+//! Owns: the calls, and when they are made. `heap/home/host_stock.rs` has the memory kept for spilling, `heap/home/saved.rs` that
 //! kept for backups.
 
 use super::context::StrategyContext;

@@ -33,7 +33,7 @@ use crate::ids::{Class, PoolId};
 pub(crate) fn sleep(context: &mut StrategyContext<'_>, owner: PoolId, backup: &Backup) -> Result<u64> {
     context.retry_rollback()?;
     let sleeper = context.heap.sleeper(owner)?;
-    if sleeper.chunks.iter().any(|(_, chunk)| chunk.fixed) {
+    if sleeper.chunks.iter().any(|(_, chunk)| chunk.pinned) {
         let why = "memory of it was shared with other processes, or registered elsewhere, by more than its addresses";
         return Err(Error::NotSleepable { pool: owner, why });
     }

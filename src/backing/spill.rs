@@ -60,12 +60,12 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
             continue;
         }
         context.heap.watch_spilled(chunk.span(), &owners);
-        context.heap.counters_mut().spills.chunks += 1;
+        context.heap.journal_mut().chunk_spilled();
         tracing::debug!(address = chunk.address, bytes = candidate.live, age = candidate.age, "memory was spilled");
         any = true;
     }
     let spent = context.driver.busy_ns().saturating_sub(before);
-    context.heap.counters_mut().spills.total_ns += spent;
+    context.heap.journal_mut().spent_on_spills(spent);
     if any {
         context.heap.has_spilled();
     }
@@ -182,10 +182,9 @@ pub(crate) fn unspill(context: &mut StrategyContext<'_>, only: Option<&[ChunkId]
             }
             Err(Miss::Failed(error)) => return Err(error),
         }
-        let spills = &mut context.heap.counters_mut().spills;
-        (spills.returned_chunks, spills.returned_bytes) = (spills.returned_chunks + 1, spills.returned_bytes + size);
+        context.heap.journal_mut().chunk_returned(size);
     }
     let spent = context.driver.busy_ns().saturating_sub(before);
-    context.heap.counters_mut().spills.total_ns += spent;
+    context.heap.journal_mut().spent_on_spills(spent);
     Ok(returned)
 }

@@ -101,7 +101,7 @@ impl StrategyContext<'_> {
 
     /// Counts a retry: a request asks the driver again after free memory was given back.
     pub(crate) fn count_retry(&mut self) {
-        self.heap.counters_mut().num_alloc_retries += 1;
+        self.heap.journal_mut().retried();
     }
 
     /// Counts the bytes by which memory grew for a request that could instead have waited for blocks that recorded
@@ -109,13 +109,13 @@ impl StrategyContext<'_> {
     pub(crate) fn count_growth_for_wait(&mut self, request: &Request, bytes: u64) -> Result<()> {
         let (streams, on) = self.on_streams();
         if streams.has_recorded(&on, request)? {
-            self.heap.counters_mut().waits.grown_bytes += bytes;
+            self.heap.journal_mut().grew_instead_of_wait(bytes);
         }
         Ok(())
     }
 
     /// Counts a request that was served because live memory was spilled.
     pub(crate) fn count_spill(&mut self) {
-        self.heap.counters_mut().spills.requests += 1;
+        self.heap.journal_mut().spilled_for_request();
     }
 }

@@ -2,61 +2,40 @@
 //!
 //! Owns: split and merge of free blocks, and the moves of a free block from pool to pool.
 
-use super::block::{Block, Freeing, Kind, State};
-use super::chunk_map::GRANULE;
-use super::counters::Counter;
-use super::flight::Entry;
+use super::blocks::block::{Block, Freeing, Kind, State};
+use super::blocks::starts::GRANULE;
+use super::notify::allocation_of;
 use super::tables::Heap;
 use crate::error::Result;
 use crate::ids::{BlockId, Class, PoolIndex};
-use crate::report::observer::Action;
 use crate::span::Span;
 
 impl Heap {
     /// Notes that the program frees an allocation that was taken out of the address table. The block is no longer
     /// allocated, but still active.
     pub(crate) fn free_requested(&mut self, id: BlockId) {
-        self.count_requested(id);
-        let Block { address, requested, pool, .. } = self.blocks[id];
-        self.notify(Action::FreeRequested, Span::new(address, requested), pool);
+        self.journal.free_requested(allocation_of(&self.blocks[id]), &self.pools);
     }
 
     /// Frees an allocation that was taken out of the address table, and with which every stream has finished.
     #[inline(always)]
     pub(crate) fn free_at_once(&mut self, id: BlockId) {
-        self.count_requested(id);
-        let Block { address, requested, pool, .. } = self.blocks[id];
-        self.tell(Entry::freed(address, requested, pool));
+        self.journal.freed(allocation_of(&self.blocks[id]), &self.pools);
         self.complete(id);
-    }
-
-    #[inline(always)]
-    fn count_requested(&mut self, id: BlockId) {
-        let Block { size, pool, .. } = self.blocks[id];
-        let class = pool.class();
-        self.counters.allocation.sub(class, 1);
-        self.counters.allocated_bytes.sub(class, size);
-        if size >= self.rules.oversize_from {
-            self.counters.oversize_allocations.sub(Class::Large, 1);
-        }
     }
 
     /// Frees a block that every stream has finished with: it merges with its free neighbours and can be handed out
     /// again.
     pub(crate) fn free_completed(&mut self, id: BlockId) {
         self.passed_spilled(id);
-        let Block { address, requested, pool, .. } = self.blocks[id];
-        self.notify(Action::FreeCompleted, Span::new(address, requested), pool);
+        self.journal.free_completed(allocation_of(&self.blocks[id]), &self.pools);
         self.complete(id);
     }
 
     #[inline(never)]
     fn complete(&mut self, id: BlockId) {
-        let Block { size, requested, pool, kind, .. } = self.blocks[id];
+        let Block { pool, kind, .. } = self.blocks[id];
         let class = pool.class();
-        self.counters.active.sub(class, 1);
-        self.counters.active_bytes.sub(class, size);
-        self.counters.requested_bytes.sub(class, requested);
         match kind {
             Kind::Malloc => {
                 let (id, merged, merged_bytes) = self.free_bytes(id);
@@ -64,11 +43,11 @@ impl Heap {
                 let (added, added_bytes) = if self.blocks[id].is_split() {
                     (1, self.blocks[id].size)
                 } else {
-                    self.gives_back |= self.blocks[id].size >= self.rules.layout.gives_back_from;
+                    let due = self.blocks[id].size >= self.rules.layout.release_from;
+                    self.home.set_release_due(due);
                     (0, 0)
                 };
-                net(&mut self.counters.inactive_split, class, added, merged);
-                net(&mut self.counters.inactive_split_bytes, class, added_bytes, merged_bytes);
+                self.journal.inactive_split_merged(class, (added, added_bytes), (merged, merged_bytes));
             }
             Kind::Expandable => {
                 self.free_bytes(id);
@@ -108,7 +87,7 @@ impl Heap {
     /// Returns whether another stream may have a pending block. A part of a slab stays with the slab's stream:
     /// otherwise free parts of the slab would be in two pools and never merge.
     pub(crate) fn may_change_stream(&self, id: BlockId) -> bool {
-        let in_slab = |span: Span| self.home.as_ref().is_some_and(|home| home.is_slab(span.start));
+        let in_slab = |span: Span| self.home.map().is_some_and(|home| home.is_slab(span.start));
         self.home_spans(id).all(|span| span.size.is_multiple_of(GRANULE) || !in_slab(span))
     }
 
@@ -116,15 +95,14 @@ impl Heap {
     pub(crate) fn reserve_early(&mut self, id: BlockId, to: PoolIndex) -> Result<()> {
         let block = self.blocks[id];
         if block.kind == Kind::View {
-            self.views.reserve_use(block.view(), to.large())?;
+            self.home.views_mut().reserve_use(block.view(), to.large())?;
         }
         Ok(())
     }
 
     /// Frees a pending block for a pool whose stream waits on the GPU for all work that uses the block.
     pub(crate) fn free_early(&mut self, id: BlockId, to: PoolIndex) {
-        let Block { address, requested, pool, .. } = self.blocks[id];
-        self.notify(Action::FreeCompleted, Span::new(address, requested), pool);
+        self.journal.free_completed(allocation_of(&self.blocks[id]), &self.pools);
         self.assign(id, to);
         self.complete(id);
     }
@@ -140,13 +118,5 @@ impl Heap {
     /// Notes that no more steps are left to free a block.
     pub(crate) fn clear_uses(&mut self, id: BlockId) {
         self.blocks[id].freeing = Freeing::AtOnce;
-    }
-}
-
-fn net(counter: &mut Counter, class: Class, added: u64, removed: u64) {
-    if added >= removed {
-        counter.add(class, added - removed);
-    } else {
-        counter.sub(class, removed - added);
     }
 }

@@ -1,7 +1,6 @@
 //! Measures fragmentation: a walk over all free ranges, for [`Fragmentation`]. The walk changes nothing.
 
-use super::chunk_map::GRANULE;
-use super::pool::Pool;
+use super::blocks::starts::GRANULE;
 use super::tables::Heap;
 use crate::config::StreamSharing;
 use crate::error::Result;
@@ -22,31 +21,31 @@ impl Heap {
     /// # Errors
     /// The host has no memory for the lists.
     pub(crate) fn measure(&self, sharing: StreamSharing, servable: impl Fn(PoolIndex) -> u64) -> Result<Fragmentation> {
-        let allocated = self.counters.allocated_bytes.current();
+        let allocated = self.journal.counters().allocated_bytes.current();
         let mut pools: Vec<PoolMemory> = Vec::new();
-        for (index, pool) in self.with_free_memory() {
-            pools.try_push(self.pool_memory(index, pool, sharing)?)?;
+        for pool in self.with_free_memory() {
+            pools.try_push(self.pool_memory(pool, sharing)?)?;
         }
         let streams = self.stream_pools().map(|pool| StreamMemory {
             stream: self.pools[pool].stream,
-            largest: self.largest_in(pool).max(self.largest_in(self.idle)),
+            largest: self.largest_in(pool).max(self.largest_in(self.pools.idle())),
             reachable: servable(pool),
         });
-        let view_mappings = self.views.mappings() as u64;
+        let view_mappings = self.home.views().mappings() as u64;
         let mut out = Fragmentation {
             reserved: self.reserved(),
             allocated,
-            pending: self.counters.active_bytes.current().saturating_sub(allocated),
-            requested: self.counters.requested_bytes.current(),
-            free: pools.iter().map(|pool| pool.free).sum::<u64>() + self.driver_pool.idle,
+            pending: self.journal.counters().active_bytes.current().saturating_sub(allocated),
+            requested: self.journal.counters().requested_bytes.current(),
+            free: pools.iter().map(|pool| pool.free).sum::<u64>() + self.home.idle_in_driver_pool(),
             asleep: self.live_asleep(),
-            spilled: self.spilling.bytes.iter().sum(),
-            unsettled: self.pending_rollback.iter().sum(),
+            spilled: self.home.spilling().bytes.iter().sum(),
+            unsettled: self.home.pending_rollback().iter().sum(),
             streams: streams.try_to_vec()?,
             pools,
-            views: self.views.iter().count() as u64,
+            views: self.home.views().iter().count() as u64,
             view_mappings,
-            home_mappings: self.counters.mappings.saturating_sub(view_mappings),
+            home_mappings: self.journal.counters().mappings.saturating_sub(view_mappings),
             ..Fragmentation::default()
         };
         self.measure_chunks(&mut out)?;
@@ -54,12 +53,13 @@ impl Heap {
     }
 
     /// Returns the pools with free memory, except those of private pools that sleep.
-    fn with_free_memory(&self) -> impl Iterator<Item = (PoolIndex, &Pool)> {
-        self.pools.iter().filter(|(index, pool)| pool.free.len() > 0 && !self.is_asleep(*index))
+    fn with_free_memory(&self) -> impl Iterator<Item = PoolIndex> + '_ {
+        let indexes = self.pools.iter().map(|(index, _)| index);
+        indexes.filter(|index| self.has_free(*index) && !self.is_asleep(*index))
     }
 
-    fn pool_memory(&self, index: PoolIndex, pool: &Pool, sharing: StreamSharing) -> Grown<PoolMemory> {
-        let is_idle = index.large() == self.idle;
+    fn pool_memory(&self, index: PoolIndex, sharing: StreamSharing) -> Grown<PoolMemory> {
+        let is_idle = index.large() == self.pools.idle();
         // Free memory is not stranded if no other stream makes requests.
         let wanted = self.is_private(index) || self.asking_pools().any(|other| other != index.large());
         let small = index.is_small();
@@ -67,11 +67,11 @@ impl Heap {
             owner: self.memory_owner(index),
             small,
             free: 0,
-            ranges: pool.free.len() as u64,
+            ranges: self.blocks.free_count(index) as u64,
             largest: self.largest_in(index),
             stranded: 0,
         };
-        pool.free.visit_from(&self.blocks, 0, |id| {
+        self.blocks.visit_free(index, 0, |id| {
             let size = self.blocks[id].size;
             memory.free += size;
             let shared = match sharing {
@@ -88,7 +88,7 @@ impl Heap {
 
     /// Returns the owner of a pool's free memory: a stream, a private pool, or everyone.
     pub(crate) fn memory_owner(&self, pool: PoolIndex) -> Owner {
-        if pool.large() == self.idle {
+        if pool.large() == self.pools.idle() {
             Owner::Everyone
         } else if self.is_private(pool) {
             Owner::Pool(self.owner_of(pool))
@@ -99,11 +99,11 @@ impl Heap {
 
     /// Adds the figures of chunks that are partly free, whichever stream may have the free part.
     fn measure_chunks(&self, out: &mut Fragmentation) -> Grown<()> {
-        let Some(home) = &self.home else { return Ok(()) };
+        let Some(home) = self.home.map() else { return Ok(()) };
         out.chunks = home.chunks().filter(|(_, chunk)| !chunk.asleep).count() as u64;
-        let mut free: Vec<Span> = with_room(self.pools.iter().map(|(_, pool)| pool.free.len()).sum())?;
-        for (_, pool) in self.with_free_memory() {
-            pool.free.visit_from(&self.blocks, 0, |id| free.try_push(self.blocks[id].span()))?;
+        let mut free: Vec<Span> = with_room(self.pools.iter().map(|(pool, _)| self.blocks.free_count(pool)).sum())?;
+        for pool in self.with_free_memory() {
+            self.blocks.visit_free(pool, 0, |id| free.try_push(self.blocks[id].span()))?;
         }
         free.sort_unstable();
         // Neighbours of two pools are one span here.

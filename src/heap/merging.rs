@@ -2,9 +2,7 @@
 //!
 //! Owns: which neighbours merge, and the moves of a free block from pool to pool.
 
-use super::block::{Kind, State};
-use super::chunk_map::GRANULE;
-use super::layout::{Layout, Merging};
+use super::blocks::layout::{Layout, Merging};
 use super::tables::Heap;
 use crate::ids::{BlockId, PoolIndex};
 
@@ -50,61 +48,38 @@ impl Heap {
                 () if self.joins(id, next) => (id, next),
                 () => return (id, merged, bytes),
             };
-            self.take_free(other);
+            self.blocks.take_free(other);
             merged += 1;
             bytes += self.blocks[other].size;
-            self.absorb_next(first);
+            self.blocks.absorb_next(first);
             id = first;
         }
     }
 
-    /// Merges a block with its free neighbours, which leave the index. Returns the block that remains, how many were
-    /// merged into it, and their bytes.
+    /// Merges a block with its free neighbours, which leave the index, as the layout of its pool allows. Returns the
+    /// block that remains, how many were merged into it, and their bytes.
     #[inline]
     pub(super) fn merge_free(&mut self, id: BlockId) -> (BlockId, u64, u64) {
         if self.rules.layout.merging == Merging::Neighbours {
-            return self.merge_where(id, Self::are_free_neighbours);
+            return self.blocks.merge_neighbours(id);
         }
         self.merge_by_layout(id)
     }
 
     #[cold]
-    pub(super) fn merge_by_layout(&mut self, id: BlockId) -> (BlockId, u64, u64) {
-        match self.rules.layout.merging {
+    fn merge_by_layout(&mut self, id: BlockId) -> (BlockId, u64, u64) {
+        match self.merging_in(self.blocks[id].pool) {
+            Merging::Neighbours => self.blocks.merge_neighbours(id),
             #[cfg(feature = "baselines")]
             Merging::Buddies => self.merge_buddies(id),
-            Merging::Neighbours | Merging::Never => self.merge_where(id, Self::joins),
+            Merging::Never => (id, 0, 0),
         }
-    }
-
-    #[inline(always)]
-    pub(super) fn merge_where(
-        &mut self,
-        mut id: BlockId,
-        joins: impl Fn(&Self, BlockId, BlockId) -> bool,
-    ) -> (BlockId, u64, u64) {
-        let (mut merged, mut bytes) = (0, 0);
-        let prev = self.blocks[id].prev;
-        if joins(self, prev, id) {
-            self.take_free(prev);
-            (merged, bytes) = (1, self.blocks[prev].size);
-            self.absorb_next(prev);
-            id = prev;
-        }
-        let next = self.blocks[id].next;
-        if joins(self, id, next) {
-            self.take_free(next);
-            merged += 1;
-            bytes += self.blocks[next].size;
-            self.absorb_next(id);
-        }
-        (id, merged, bytes)
     }
 
     /// Returns whether two neighbours merge: both are free and of one pool, the layout allows it, and they are not two
     /// slabs for small blocks at home.
     pub(super) fn joins(&self, before: BlockId, id: BlockId) -> bool {
-        self.are_free_neighbours(before, id)
+        self.blocks.are_free_neighbours(before, id)
             && match self.merging_in(self.blocks[id].pool) {
                 Merging::Neighbours => true,
                 Merging::Never => false,
@@ -113,23 +88,13 @@ impl Heap {
             }
     }
 
-    /// Returns whether two neighbours merge under a layout in which all free neighbours do.
-    #[inline(always)]
-    pub(super) fn are_free_neighbours(&self, before: BlockId, id: BlockId) -> bool {
-        let (before, block) = (&self.blocks[before], &self.blocks[id]);
-        before.state == State::Free
-            && block.state == State::Free
-            && before.pool == block.pool
-            && !(block.kind == Kind::Home && block.address.is_multiple_of(GRANULE) && block.pool.is_small())
-    }
-
     /// Moves a free block to another pool, where it merges with its neighbours. Returns the block that it is part of
     /// then.
     pub(crate) fn hand_over(&mut self, id: BlockId, pool: PoolIndex) -> BlockId {
-        self.take_free(id);
+        self.blocks.take_free(id);
         self.assign(id, pool);
         let (id, ..) = self.merge_free(id);
-        self.insert_free(id);
+        self.blocks.insert_free(id);
         id
     }
 }

@@ -1,18 +1,32 @@
-//! The events that an observer gets: blocks, segments that come and go, and memory that moves between segments.
+//! The events of the heap's memory, as the journal gets them: segments that come and go, and memory that moves between
+//! segments.
 //!
 //! PyTorch's viewer replays the history backwards from a snapshot. So at every event, the segments in the history must
 //! agree with the snapshots before and after byte for byte, and a block may be live only inside a segment.
 
-use super::block::Kind;
-use super::flight::Entry;
-use super::snapshot::Shown;
+use super::blocks::block::{Block, Kind};
+use super::journal::Journal;
+use super::journal::allocations::Allocation;
+use super::journal::flight_log::Kept;
+use super::journal::tell::Range;
+use super::pools::shown::Shown;
 use super::tables::Heap;
 use crate::error::Result;
-use crate::ids::{BlockId, PoolIndex, StreamId};
-use crate::report::observer::{Action, Event, Observer, ObserverId};
+use crate::ids::{BlockId, PoolIndex};
+use crate::report::observer::Action;
 use crate::span::Span;
 
 impl Heap {
+    /// Returns the journal, to report events that change no table.
+    pub(crate) fn journal_mut(&mut self) -> &mut Journal {
+        &mut self.journal
+    }
+
+    /// Returns the operations that the flight recorder keeps, oldest first.
+    pub(crate) fn flight(&self) -> Result<Kept> {
+        self.journal.kept(&self.pools)
+    }
+
     /// Assigns a free block to another pool.
     pub(crate) fn assign(&mut self, id: BlockId, pool: PoolIndex) {
         let before = std::mem::replace(&mut self.blocks[id].pool, pool);
@@ -25,7 +39,7 @@ impl Heap {
     /// segment.
     #[inline(never)]
     pub(super) fn notify_moved(&mut self, id: BlockId, before: PoolIndex) {
-        if !self.is_told() {
+        if !self.journal.is_told() {
             return;
         }
         let (kind, pool, span) = (self.blocks[id].kind, self.blocks[id].pool, self.blocks[id].span());
@@ -37,92 +51,36 @@ impl Heap {
 
     /// Reports that a range joined a segment or left it.
     pub(super) fn notify_range(&mut self, action: Action, kind: Kind, span: Span, pool: PoolIndex) {
-        if !self.is_told() {
-            return;
-        }
-        let Shown { stream, pool: owner, .. } = self.shown(kind, pool);
-        // The recorder keeps a pool, which has the stream.
-        let of = if stream == StreamId::DEFAULT { PoolIndex::DEFAULT } else { pool };
-        self.flight.note(Entry::of(action, span, of));
-        self.send(Event { action, address: span.start, size: span.size, stream, pool: owner });
+        let range = self.range(kind, span, pool);
+        self.journal.tell_range(action, range, &self.pools);
+    }
+
+    /// Returns how a snapshot shows the memory of a pool.
+    pub(super) fn shown(&self, kind: Kind, pool: PoolIndex) -> Shown {
+        self.pools.shown(pool, self.is_shared(kind))
+    }
+
+    /// Returns a range as events tell of it.
+    pub(super) fn range(&self, kind: Kind, span: Span, pool: PoolIndex) -> Range {
+        Range { span, pool, shared: self.is_shared(kind) }
+    }
+
+    /// Returns whether memory of this kind belongs to no single stream. The viewer joins mapped ranges of one stream
+    /// only. Memory at home moves between streams all the time, and does so even with live blocks when a private pool
+    /// ends.
+    fn is_shared(&self, kind: Kind) -> bool {
+        kind == Kind::Home && self.rules.home_is_shared
     }
 
     /// Reports an action on a block of a pool, or on a request.
     pub(crate) fn notify(&mut self, action: Action, span: Span, pool: PoolIndex) {
-        self.flight.note(Entry::of(action, span, pool));
-        if self.observers.is_empty() {
-            return;
-        }
-        let (stream, pool) = (self.pools[pool].stream, self.owner_of(pool));
-        self.send(Event { action, address: span.start, size: span.size, stream, pool });
+        self.journal.tell(action, span, pool, &self.pools);
     }
+}
 
-    /// Notes an operation of the hot path, and tells the observer if there is one.
-    #[inline(always)]
-    pub(super) fn tell(&mut self, entry: Entry) {
-        if !self.flight.push(entry) {
-            self.tell_slowly(entry);
-        }
-    }
-
-    #[cold]
-    fn tell_slowly(&mut self, entry: Entry) {
-        self.flight.push_slowly(entry);
-        if self.observers.is_empty() {
-            return;
-        }
-        let (span, pool) = (entry.span(), self.pool_of_entry(entry));
-        let (stream, pool) = (self.pools[pool].stream, self.owner_of(pool));
-        for action in entry.actions() {
-            self.send(Event { action: *action, address: span.start, size: span.size, stream, pool });
-        }
-    }
-
-    /// Returns the pool of an entry. Sizes beyond every address space, which a faulty driver may give, overflow into
-    /// the pool's bits: if such an entry names no existing pool, the default pool is returned.
-    pub(super) fn pool_of_entry(&self, entry: Entry) -> PoolIndex {
-        let pool = entry.pool();
-        if pool.slot() < self.pools.len() { pool } else { PoolIndex::DEFAULT }
-    }
-
-    /// Returns whether an observer or the flight recorder is told of changes.
-    pub(super) fn is_told(&self) -> bool {
-        self.flight.is_on() || !self.observers.is_empty()
-    }
-
-    /// Makes each operation tell the observers, if there are any.
-    pub(super) fn listen(&mut self) {
-        self.flight.listen(!self.observers.is_empty());
-    }
-
-    fn send(&mut self, event: Event) {
-        if self.observers.is_empty() {
-            return;
-        }
-        self.observers.tell(&event);
-        if self.observers.is_empty() {
-            self.listen();
-        }
-    }
-
-    /// Replaces the first observer. Returns the previous one.
-    pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
-        let before = self.observers.set_first(observer);
-        self.listen();
-        before
-    }
-
-    /// Adds an observer.
-    pub(crate) fn add_observer(&mut self, observer: Box<dyn Observer>) -> Result<ObserverId> {
-        let id = self.observers.add(observer)?;
-        self.listen();
-        Ok(id)
-    }
-
-    /// Removes an observer that was added.
-    pub(crate) fn remove_observer(&mut self, id: ObserverId) -> Option<Box<dyn Observer>> {
-        let removed = self.observers.remove(id);
-        self.listen();
-        removed
-    }
+/// Returns a block as events tell of it.
+#[inline(always)]
+pub(super) fn allocation_of(block: &Block) -> Allocation {
+    let Block { address, requested, size, pool, .. } = *block;
+    Allocation { address, requested, size, pool }
 }

@@ -1,6 +1,6 @@
 //! The return of a block's bytes to the free index.
 
-use super::block::{Block, Kind, State};
+use super::blocks::block::{Block, Kind, State};
 use super::tables::Heap;
 use crate::ids::BlockId;
 
@@ -21,16 +21,16 @@ impl Heap {
     /// Puts a block that has just become free into the index of its pool.
     #[inline]
     pub(super) fn insert_freed(&mut self, id: BlockId) {
-        let Block { pool, kind, .. } = self.blocks[id];
-        self.blocks[id].freed_at = if kind == Kind::Home {
+        let block = &mut self.blocks[id];
+        block.freed_at = if block.kind == Kind::Home {
             // Both pools of a stream share the epochs of the large one.
-            let stream = &mut self.pools[pool.large()];
+            let stream = &mut self.pools[block.pool.large()];
             stream.freed_in_epoch = true;
             stream.epoch
         } else {
-            self.searches[pool.class() as usize]
+            self.pools.clock(block.pool.class())
         };
-        self.insert_free(id);
+        self.blocks.insert_free(id);
     }
 
     /// Moves idle ranges beside a block that is about to become free into its pool, so that they merge with it.
@@ -40,7 +40,7 @@ impl Heap {
             return;
         }
         for beside in [prev, next] {
-            let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.idle;
+            let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.pools.idle();
             // A private pool does not take memory beyond its requests, because it keeps all memory that it gets.
             if idle && !self.is_private(pool) {
                 self.hand_over(beside, pool);

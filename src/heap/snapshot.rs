@@ -1,43 +1,21 @@
-//! The heap as a snapshot shows it. `notify.rs` reports the heap's changes.
+//! The heap as a snapshot shows it. `notify.rs` reports the changes.
 
-use super::block::{Block, Kind, State};
-use super::segment::{Backing, Segment};
+use super::blocks::block::{Block, Kind, State};
+use super::home::segment::{Backing, Segment};
+use super::pools::shown::Shown;
 use super::tables::Heap;
 use crate::error::Result;
 use crate::fallible::{Grown, TryPush};
-use crate::ids::{BlockId, Class, PoolId, PoolIndex, StreamId};
+use crate::ids::{BlockId, Class};
 use crate::report::snapshot::{BlockInfo, BlockState, SegmentInfo};
 
-/// The properties by which a snapshot tells segments apart.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shown {
-    class: Class,
-    pub(super) stream: StreamId,
-    pub(super) pool: PoolId,
-    /// For a private pool, the stream that the memory serves: as in PyTorch, each stream of a pool has segments of its
-    /// own.
-    serves: StreamId,
-}
-
 impl Heap {
-    /// Returns how a snapshot shows the memory of a pool.
-    pub(super) fn shown(&self, kind: Kind, pool: PoolIndex) -> Shown {
-        let of = &self.pools[pool];
-        // The viewer joins mapped ranges of one stream only. Memory at home moves between streams all the time, and
-        // does so even with live blocks when a private pool ends.
-        let is_shared = kind == Kind::Home && self.rules.home_is_shared;
-        let stream = if is_shared || pool.large() == self.idle { StreamId::DEFAULT } else { of.stream };
-        let owner = self.owner_of(pool);
-        let serves = if owner == PoolId::NONE { StreamId::DEFAULT } else { of.stream };
-        Shown { class: of.class, stream, pool: owner, serves }
-    }
-
     /// Returns the segments with their blocks, by address. An expandable segment is shown as one segment for each
     /// contiguous mapped range. At home, small memory, large memory and the memory of each private pool are separate
     /// segments, as the statistics count them.
     pub(crate) fn segment_infos(&self) -> Result<Vec<SegmentInfo>> {
         let mut out = Vec::new();
-        for segment in self.segments.iter().flatten() {
+        for (_, segment) in self.home.segments() {
             self.add_segment_infos(segment, &mut out)?;
         }
         // A stitched block is a segment of its own, and its pieces are part of no other: every byte is shown once.

@@ -2,29 +2,23 @@
 //!
 //! Owns: the fields of [`Heap`]. The other files of this folder write them.
 
-use super::block::{Block, BlockTable, Slots};
-use super::chunk_map::{Chunk, ChunkMap};
-use super::counters::Counters;
+use super::blocks::block::Block;
+use super::blocks::layout::Layout;
+use super::blocks::table::Blocks;
 use super::fingerprint::Fingerprint;
-use super::flight::FlightRecorder;
-use super::free_index::FreeIndex;
-use super::host_bytes::map_bytes;
-use super::layout::Layout;
-use super::observers::Observers;
-use super::pool::{Pool, Pools};
-use super::pool_bytes::DriverPoolBytes;
-use super::private_pools::PrivatePools;
-use super::segment::Segment;
-use super::spilling::Spilling;
-use super::views::Views;
+use super::home::chunk_map::{Chunk, ChunkMap};
+use super::home::segment::Segment;
+use super::home::table::Home;
+use super::home::views::Views;
+use super::journal::Journal;
+use super::journal::counters::Counters;
+use super::pools::pool::Pool;
+use super::pools::private_pools::PrivatePools;
+use super::pools::table::Pools;
 use crate::error::Result;
 use crate::fallible::Grown;
-use crate::ids::{BlockId, Class, PoolId, PoolIndex, SegmentId, StreamId};
+use crate::ids::{BlockId, Class, PoolIndex, SegmentId};
 use crate::span::Span;
-use rustc_hash::{FxHashMap, FxHashSet};
-
-/// Up to this many streams, pools are never vacated. The pools of one stream take 10 KB.
-pub(super) const FEW_STREAMS: usize = 16;
 
 /// Settings that do not change while a heap lives.
 #[derive(Clone, Copy, Debug)]
@@ -43,100 +37,42 @@ pub(crate) struct HeapRules {
     pub(crate) ages: bool,
 }
 
-/// The pair of pools that serves one stream of a private pool.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PrivatePair {
-    pub(super) owner: PoolId,
-    pub(super) stream: StreamId,
-    pub(super) large: PoolIndex,
-}
-
 /// All memory that an allocator holds.
 pub(crate) struct Heap {
     pub(super) rules: HeapRules,
-    pub(super) blocks: BlockTable,
+    pub(super) blocks: Blocks,
     pub(super) pools: Pools,
-    pub(super) segments: Vec<Option<Segment>>,
-    /// No slot before this one is vacant.
-    pub(super) vacant_from: usize,
-    pub(super) counters: Counters,
-    pub(super) observers: Observers,
-    pub(super) flight: FlightRecorder,
-    /// How often the pools of a class were searched, for any stream: the clock for the age of free blocks.
-    pub(super) searches: [u64; 2],
-    /// Live allocations by address.
-    pub(super) addresses: FxHashMap<u64, BlockId>,
-    /// The first of a list, linked through `right`, of live allocations that are not in `addresses`, because the host
-    /// had no memory to put them back there. Almost always the list is empty.
-    pub(super) unlisted: BlockId,
-    /// The large pool of each stream.
-    pub(super) pool_of: FxHashMap<StreamId, PoolIndex>,
-    /// The stream that was looked up last and its large pool: most programs use one stream.
-    pub(super) last_pool: (StreamId, PoolIndex),
-    /// Whether any request of the default stream, which always has pools, has missed.
-    pub(super) default_stream_asks: bool,
-    /// Borrowed streams: their owners may destroy them without telling the allocator, so a stream's handle is passed to
-    /// the driver only within a call of the program that names the stream.
-    pub(super) borrowed: FxHashSet<StreamId>,
-    /// Home, for a strategy that has one.
-    pub(super) home: Option<ChunkMap>,
-    /// The views over chunks at home.
-    pub(super) views: Views,
-    /// The large pool of idle ranges, which every stream has passed and may take.
-    pub(super) idle: PoolIndex,
-    /// The private pools, with their uses and routes.
-    pub(super) private: PrivatePools,
-    /// The pairs of private pools. Of several pairs of one stream, the last one serves it.
-    pub(super) private_pairs: Vec<PrivatePair>,
-    /// Large pools of vacant pairs.
-    pub(super) vacant_pools: Vec<PoolIndex>,
-    /// With this many pools, pools are vacated before a pair is added.
-    pub(super) vacate_from: usize,
-    /// Guarded blocks that were freed, and whose memory is to be unmapped.
-    pub(super) retired: Vec<BlockId>,
-    /// Bytes held that are part of no block, because a failed growth could not be undone yet. By [`Class`].
-    pub(super) pending_rollback: [u64; 2],
-    /// Bytes of blocks in chunks that sleep, which are not held. By [`Class`].
-    pub(super) asleep: [u64; 2],
-    /// The state of spilled chunks, which are not held of the device either.
-    pub(super) spilling: Spilling,
-    /// Whether a segment has become free that is to go back to the driver ([`Layout::gives_back_from`]).
-    pub(super) gives_back: bool,
-    /// The bytes of the driver's pool, for a strategy that has one.
-    pub(super) driver_pool: DriverPoolBytes,
+    pub(super) home: Home,
+    pub(super) journal: Journal,
 }
 
 impl Heap {
     /// Sets the rules of another strategy. No memory is held by the earlier rules, and the flight recorder stays.
     pub(crate) fn set_rules(&mut self, rules: HeapRules) {
+        self.journal.set_oversize_from(rules.oversize_from);
         self.rules = rules;
     }
 
     /// Returns the bytes held from the driver.
     #[inline]
     pub(crate) fn reserved(&self) -> u64 {
-        self.counters.reserved_bytes.current()
+        self.journal.counters().reserved_bytes.current()
     }
 
     /// Returns whether any chunk was ever split. From then on requests are placed by granules.
     pub(crate) fn has_split(&self) -> bool {
-        self.counters.splits.chunks > 0
+        self.counters().splits.chunks > 0
     }
 
     /// Returns the bytes held that no live allocation has: free ones, and those that wait for streams.
     pub(crate) fn not_allocated(&self) -> u64 {
-        self.reserved().saturating_sub(self.counters.allocated_bytes.current())
+        self.reserved().saturating_sub(self.counters().allocated_bytes.current())
     }
 
     /// Returns about how many bytes of host memory the tables take. Tables count whole, although untouched parts take
     /// no memory. The flight recorder, whose size is an option, is not counted.
     pub(crate) fn host_bytes(&self) -> usize {
-        self.blocks.host_bytes()
-            + map_bytes(&self.addresses)
-            + self.pools.len() * (size_of::<Pool>() + FreeIndex::HOST_BYTES)
-            + self.segments.capacity() * size_of::<Option<Segment>>()
-            + self.home.as_ref().map_or(0, ChunkMap::host_bytes)
-            + self.views.host_bytes()
+        self.blocks.host_bytes() + self.pools.len() * size_of::<Pool>() + self.home.host_bytes()
     }
 
     /// Returns the block with this id, or the vacant sentinel.
@@ -159,57 +95,48 @@ impl Heap {
 
     /// Returns the large pool of memory that every stream has passed.
     pub(crate) fn idle(&self) -> PoolIndex {
-        self.idle
+        self.pools.idle()
     }
 
     /// Returns home, or `None` before the first chunk.
     pub(crate) fn home(&self) -> Option<&ChunkMap> {
-        self.home.as_ref()
+        self.home.map()
     }
 
     pub(crate) fn views(&self) -> &Views {
-        &self.views
+        self.home.views()
     }
 
     pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// Returns the counters, to count events that change no table, and to reset them.
-    pub(crate) fn counters_mut(&mut self) -> &mut Counters {
-        &mut self.counters
+        self.journal.counters()
     }
 
     pub(crate) fn private(&self) -> &PrivatePools {
-        &self.private
+        self.pools.private()
     }
 
     pub(crate) fn private_mut(&mut self) -> &mut PrivatePools {
-        &mut self.private
+        self.pools.private_mut()
     }
 
     pub(crate) fn segment(&self, id: SegmentId) -> Option<&Segment> {
-        self.segments.get(id.0 as usize).and_then(Option::as_ref)
-    }
-
-    pub(super) fn segment_mut(&mut self, id: SegmentId) -> Option<&mut Segment> {
-        self.segments.get_mut(id.0 as usize).and_then(Option::as_mut)
+        self.home.segment(id)
     }
 
     /// Returns the smallest free block of a pool with at least `size` bytes, the lowest of equals, or
     /// [`BlockId::NONE`].
     pub(crate) fn best_fit(&self, pool: PoolIndex, size: u64) -> BlockId {
-        self.pools[pool].free.best_fit(&self.blocks, size)
+        self.blocks.best_fit(pool, size)
     }
 
     /// Returns the largest free block of a pool, or [`BlockId::NONE`].
     pub(crate) fn largest_free(&self, pool: PoolIndex) -> BlockId {
-        self.pools[pool].free.largest(&self.blocks)
+        self.blocks.largest_free(pool)
     }
 
     /// Returns the free blocks of a pool in the order of size and address.
     pub(crate) fn free_blocks(&self, pool: PoolIndex) -> Result<Vec<BlockId>> {
-        Ok(self.pools[pool].free.in_order(&self.blocks)?)
+        self.blocks.free_blocks(pool)
     }
 
     /// Visits the free blocks of a pool with at least `min_size` bytes, in the order of size and address.
@@ -219,53 +146,78 @@ impl Heap {
         min_size: u64,
         visit: impl FnMut(BlockId) -> Grown<()>,
     ) -> Result<()> {
-        Ok(self.pools[pool].free.visit_from(&self.blocks, min_size, visit)?)
+        Ok(self.blocks.visit_free(pool, min_size, visit)?)
+    }
+
+    /// Returns whether a pool has free blocks.
+    pub(crate) fn has_free(&self, pool: PoolIndex) -> bool {
+        self.blocks.free_count(pool) > 0
+    }
+
+    /// Puts a block that was already free into the index of its pool.
+    #[cfg(feature = "baselines")]
+    pub(crate) fn insert_free(&mut self, id: BlockId) {
+        self.blocks.insert_free(id);
+    }
+
+    /// Takes a free block out of the index of its pool.
+    pub(crate) fn take_free(&mut self, id: BlockId) {
+        self.blocks.take_free(id);
+    }
+
+    /// Cuts a span out of a free block; the rest stays in the index. Returns the block of the span, which is in no index.
+    pub(crate) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
+        self.blocks.carve(id, span)
+    }
+
+    /// Returns the live block that begins at an address.
+    pub(crate) fn live(&self, address: u64) -> Result<BlockId> {
+        self.blocks.live(address)
+    }
+
+    /// Takes the live block that begins at an address out of the table of live allocations.
+    #[inline]
+    pub(crate) fn take_live(&mut self, address: u64) -> Result<BlockId> {
+        self.blocks.take_live(address)
+    }
+
+    /// Puts back a live block that was taken out with [`Self::take_live`].
+    pub(crate) fn keep_live(&mut self, id: BlockId) {
+        self.blocks.keep_live(id);
     }
 
     /// Returns the fingerprint of the free memory that a request of this large pool may take, and of the chunks in which it
     /// lies.
     pub(crate) fn fingerprint(&self, pool: PoolIndex) -> Fingerprint {
-        let chunks = self.home.as_ref().map(ChunkMap::fingerprint).unwrap_or_default();
-        [pool, pool.small(), self.idle, self.idle.small()]
+        let chunks = self.home.map().map(ChunkMap::fingerprint).unwrap_or_default();
+        [pool, pool.small(), self.pools.idle(), self.pools.idle().small()]
             .into_iter()
-            .fold(chunks.with(pool.slot() as u64), |all, pool| all.and(self.pools[pool].free.fingerprint()))
+            .fold(chunks.with(pool.slot() as u64), |all, pool| all.and(self.blocks.fingerprint(pool)))
     }
 
     /// Returns how often the pools of a class were searched so far.
     pub(crate) fn clock(&self, class: Class) -> u64 {
-        self.searches[class as usize]
+        self.pools.clock(class)
     }
 
     /// Returns the block at home that covers an address, or [`BlockId::NONE`].
     pub(crate) fn covering(&self, address: u64) -> BlockId {
-        self.home.as_ref().map_or(BlockId::NONE, |home| home.covering(&self.blocks, address))
-    }
-
-    /// Reserves slots for the blocks that a change will add, before the driver is called for it.
-    ///
-    /// # Errors
-    /// The table of blocks is full, or the host has no memory for more. Nothing has changed.
-    pub(crate) fn reserve_slots(&mut self, count: usize) -> Result<Slots> {
-        self.blocks.reserve(count)
+        self.blocks.covering(address)
     }
 
     /// Makes room for one more live allocation, so that [`Self::hand_out`] can note it.
     pub(crate) fn reserve_live(&mut self) -> Result<()> {
-        Ok(self.addresses.try_reserve(1)?)
+        self.blocks.reserve_live(1)
     }
 
     /// Returns the blocks that have a byte in a span of home.
     pub(crate) fn blocks_over(&self, span: Span) -> impl Iterator<Item = BlockId> + use<'_> {
-        let next = |id: &BlockId| Some(self.blocks[*id].next);
-        let inside = move |id: &BlockId| id.is_some() && self.blocks[*id].address < span.end();
-        std::iter::successors(Some(self.covering(span.start)), next).take_while(inside)
+        self.blocks.over(span)
     }
 
     /// Returns the block that holds all bytes of a span of home, if there is one.
     pub(crate) fn block_around(&self, span: Span) -> Option<BlockId> {
-        let id = self.covering(span.start);
-        let block = &self.blocks[id];
-        (block.address <= span.start && block.end() >= span.end()).then_some(id)
+        self.blocks.around(span)
     }
 
     /// Returns the bytes of the blocks over a chunk, by the class that they are counted for.

@@ -1,7 +1,7 @@
 //! The record of the flight recorder: the last operations of an allocator, and the memory that it held when they were
 //! read.
 //!
-//! Owns: the plain values. `heap/flight.rs` records them, `seamalloc-trace` writes them to files.
+//! Owns: the plain values. `heap/journal/flight.rs` records them, `seamalloc-trace` writes them to files.
 
 use super::observer::Event;
 use super::snapshot::Snapshot;

@@ -1,7 +1,7 @@
 //! The statistics of an allocator, as users get them.
 //!
 //! Owns: [`Stats`] and its parts. Names and meanings are those of PyTorch's `torch.cuda.memory_stats`, so that figures
-//! can be compared. `heap/counters.rs` counts them.
+//! can be compared. `heap/journal/counters.rs` counts them.
 
 use super::guard::GuardStats;
 pub use super::pending_waits::PendingWaits;
@@ -127,10 +127,10 @@ impl SpillStats {
     }
 }
 
-/// The table of the statistics, given to a macro that makes something of it: here the struct, in `heap/counters.rs` the counters behind
+/// The table of the statistics, given to a macro that makes something of it: here the struct, in `heap/journal/counters.rs` the counters behind
 /// them.
 ///
-/// To add a statistic, add it here where it belongs, and count it by `heap.counters.NAME`. The JSON of the C library has it then, and a row
+/// To add a statistic, add it here where it belongs, and count it in a verb of `heap/journal/`. The JSON of the C library has it then, and a row
 /// in `ffi/src/figures.rs` adds it to the struct for C.
 macro_rules! statistics {
     ($then:ident) => {

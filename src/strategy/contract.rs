@@ -148,7 +148,7 @@ pub(crate) enum Goal {
     /// all free memory goes if that is too little. Otherwise only memory that the GPU has passed goes, and none if that
     /// is too little.
     DownTo { down_to: u64, may_wait: bool },
-    /// Free segments that the layout does not keep ([`Layout::gives_back_from`]). Not used where the layout keeps all.
+    /// Free segments that the layout does not keep ([`Layout::release_from`]). Not used where the layout keeps all.
     Unkept,
 }
 

@@ -83,7 +83,7 @@ impl<T: MallocLike> Estimates for T {
 /// Releases segments in which nothing is live. `cudaFree` itself waits for the GPU, so no release is free of waiting.
 pub(super) fn release_segments(context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
     if goal == Goal::Unkept {
-        let least = context.heap().layout().gives_back_from;
+        let least = context.heap().layout().release_from;
         return release_segments_from(context, least).map(|()| true);
     }
     context.join_free_segments()?;

@@ -80,7 +80,7 @@ impl StreamContext<'_> {
     pub(crate) fn wait_for_stream(&mut self, pool: PoolIndex) -> DriverResult<()> {
         let large = pool.large();
         let stream = self.heap.pool(large).stream;
-        if self.heap.is_borrowed(stream) {
+        if self.heap.is_external(stream) {
             return self.driver.synchronize();
         }
         if self.stream_state(large)? == StreamState::Ended {

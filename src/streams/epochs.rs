@@ -34,7 +34,7 @@
 //!   circle. Through another process they can. Such programs use `sharing:completed`, where no stream waits.
 //! - If a stream is more than 1,024 epochs behind, its last epoch is prolonged.
 //! - A stream that others own may be destroyed without the allocator being told, and then its handle may be another
-//!   stream's. The epochs of such a borrowed stream end only at frees that name it as the current one, each at once.
+//!   stream's. The epochs of such an external stream end only at frees that name it as the current one, each at once.
 //!   Memory freed otherwise serves other streams after the CPU has waited for the device.
 
 use super::context::{StreamContext, StreamState};
@@ -135,9 +135,9 @@ impl Epochs {
         self.close(context, pool)
     }
 
-    /// Ends the open epoch of a borrowed stream, within a call of the program that names the stream: later the stream
+    /// Ends the open epoch of an external stream, within a call of the program that names the stream: later the stream
     /// may have been destroyed.
-    pub(crate) fn end_borrowed(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
+    pub(crate) fn end_external(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         if context.capturing() || context.heap.is_private(pool) {
             return Ok(());
         }
@@ -199,9 +199,9 @@ impl Epochs {
         closed.range(..closed.len().min(closed.partition_point(|closed| closed.epoch < epoch) + 1))
     }
 
-    /// Ends the open epoch of a stream, if anything was freed in it, unless the stream is borrowed.
+    /// Ends the open epoch of a stream, if anything was freed in it, unless the stream is external.
     pub(super) fn close(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
-        if context.heap.is_borrowed(context.heap.pool(pool).stream) { Ok(()) } else { self.close_now(context, pool) }
+        if context.heap.is_external(context.heap.pool(pool).stream) { Ok(()) } else { self.close_now(context, pool) }
     }
 
     fn close_now(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
@@ -333,7 +333,7 @@ impl Epochs {
     /// queries it.
     pub(crate) fn has_passed_all(&mut self, context: &mut StreamContext<'_>, large: PoolIndex) -> DriverResult<bool> {
         let stream = context.heap.pool(large).stream;
-        if context.heap.is_borrowed(stream) {
+        if context.heap.is_external(stream) {
             return Ok(false);
         }
         match context.stream_state(large)? {
@@ -402,6 +402,6 @@ pub(super) fn grow_to<T>(list: &mut Vec<T>, len: usize, empty: fn() -> T) -> Gro
 
 /// Returns the large pools of streams that have free memory, in large blocks or small.
 pub(super) fn with_memory<'a>(context: &'a StreamContext<'_>) -> impl Iterator<Item = PoolIndex> + use<'a> {
-    let free = |pool: PoolIndex| context.heap.pool(pool).free.len();
-    context.heap.stream_pools().filter(move |large| free(*large) + free(large.small()) > 0)
+    let heap = &*context.heap;
+    heap.stream_pools().filter(move |large| heap.has_free(*large) || heap.has_free(large.small()))
 }

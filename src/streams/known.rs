@@ -42,7 +42,7 @@ impl KnownStreams {
 
     /// Returns the streams that a gate must hold, or `None` if not all are known, or if one may be destroyed at any time.
     pub(crate) fn held_streams(&mut self, on: &StreamContext<'_>) -> Option<Vec<StreamId>> {
-        if self.incomplete || on.heap.has_borrowed() {
+        if self.incomplete || on.heap.has_external() {
             return None;
         }
         self.streams.retain(|stream| *stream == StreamId::DEFAULT || !is_destroyed(on.driver, *stream));

@@ -48,12 +48,12 @@ impl RecordedStreams {
         recorded.map(|()| is_new)
     }
 
-    /// Records events on the borrowed streams that use a block which is being held. Returns whether each has one.
-    fn name_borrowed(&mut self, heap: &Heap, driver: &dyn Driver, id: BlockId) -> bool {
+    /// Records events on the external streams that use a block which is being held. Returns whether each has one.
+    fn name_external(&mut self, heap: &Heap, driver: &dyn Driver, id: BlockId) -> bool {
         let named = in_relaxed_capture_mode(driver, true, || {
             let count = self.uses(id).len();
             for at in 0..count {
-                let Some(stream) = self.uses(id).get(at).copied().filter(|stream| heap.is_borrowed(*stream)) else {
+                let Some(stream) = self.uses(id).get(at).copied().filter(|stream| heap.is_external(*stream)) else {
                     continue;
                 };
                 if self.named.event_of(id, stream).is_none() && self.add_event(driver, id, stream).is_err() {
@@ -66,7 +66,7 @@ impl RecordedStreams {
             Ok(true)
         });
         named.unwrap_or_else(|error: Error| {
-            tracing::warn!(%error, "a borrowed stream could not be named; what it used waits for the device");
+            tracing::warn!(%error, "an external stream could not be named; what it used waits for the device");
             false
         })
     }
@@ -115,10 +115,10 @@ impl RecordedStreams {
 
     /// Makes the block wait for the end of a capture, or for memory of the host, and then for the streams that use it.
     ///
-    /// Borrowed streams are named now, and never after. If one of them cannot be, the block waits for the device instead.
+    /// External streams are named now, and never after. If one of them cannot be, the block waits for the device instead.
     pub(crate) fn hold(&mut self, heap: &mut Heap, driver: &dyn Driver, id: BlockId) {
         heap.set_pending(id);
-        if heap.has_borrowed() && !self.name_borrowed(heap, driver, id) {
+        if heap.has_external() && !self.name_external(heap, driver, id) {
             self.named.drop_events_of_block(id, &mut self.idle_events);
             self.uses.remove(&id);
             self.of_device.push(id);

@@ -44,7 +44,7 @@ pub(crate) struct RecordedStreams {
     /// Blocks freed during a capture, or while a stream that uses them is being captured, oldest first. Their events are
     /// recorded after its end. There is room for every block that other streams use.
     pub(super) held: VecDeque<BlockId>,
-    /// Blocks that wait for the device: a borrowed stream used them on which no event could be recorded at their frees,
+    /// Blocks that wait for the device: an external stream used them on which no event could be recorded at their frees,
     /// and which may have been destroyed. There is room for every block that other streams use.
     pub(super) of_device: Vec<BlockId>,
     /// The events and the epoch that each pending block waits for.
@@ -122,13 +122,13 @@ impl RecordedStreams {
     }
 
     /// Notes that a block which is about to be freed has to wait for its own stream too. Returns whether the stream was
-    /// new to the block; `false` for a stream that has ended, or a borrowed one.
+    /// new to the block; `false` for a stream that has ended, or an external one.
     ///
     /// # Errors
     /// The host has no memory to note the use. Nothing has changed.
     pub(crate) fn record_own(&mut self, heap: &mut Heap, id: BlockId) -> Grown<bool> {
         let stream = heap.pool(heap.block(id).pool.large()).stream;
-        if heap.has_no_stream(id) || heap.is_borrowed(stream) {
+        if heap.has_no_stream(id) || heap.is_external(stream) {
             return Ok(false);
         }
         self.add_use(heap, id, stream)

@@ -156,12 +156,12 @@ impl Streams {
         let (driver, heap) = (context.driver, &mut *context.heap);
         self.recorded.wait_on_gpu(block, |used_by, event, at| -> DriverResult<()> {
             driver.stream_wait(stream, event)?;
-            heap.counters_mut().add_stream_wait(at, used_by);
+            heap.journal_mut().stream_waits(at, used_by);
             Ok(())
         })?;
         self.recorded.stop_waiting(block);
         let size = context.heap.block(block).size;
-        context.heap.counters_mut().waits.recorded_bytes += size;
+        context.heap.journal_mut().took_recorded_behind_wait(size);
         context.heap.free_early(block, to);
         Ok(())
     }

@@ -118,7 +118,7 @@ impl Epochs {
             // A part before it may have come from the same block.
             let block = context.heap.covering(part.start);
             context.heap.pass_on(block, *part, pool)?;
-            context.heap.counters_mut().waits.bytes += part.size;
+            context.heap.journal_mut().took_behind_wait(part.size);
         }
         Ok(())
     }
@@ -189,7 +189,7 @@ impl Epochs {
         let freed_by = (context.heap.pool(from).stream, newest.event);
         for (of, event) in std::iter::once(freed_by).chain(others) {
             context.driver.stream_wait(stream, event)?;
-            context.heap.counters_mut().add_stream_wait(newest.at, of);
+            context.heap.journal_mut().stream_waits(newest.at, of);
         }
         let until = newest.epoch;
         self.note_waited(context.heap, pool, (from, until));
@@ -241,7 +241,7 @@ fn name(heap: &Heap, pool: PoolIndex) -> (StreamId, Option<u64>) {
 /// Returns whether the handle certainly leads to this stream: the driver numbers the stream, and nobody may destroy it
 /// without telling the allocator.
 fn is_certain(heap: &Heap, (stream, number): (StreamId, Option<u64>)) -> bool {
-    stream == StreamId::DEFAULT || (number.is_some() && !heap.is_borrowed(stream))
+    stream == StreamId::DEFAULT || (number.is_some() && !heap.is_external(stream))
 }
 
 /// Returns whether the handle of a pool's stream still leads to that stream.

@@ -295,8 +295,8 @@ impl Guard {
     fn retire(&mut self, context: &mut AllocatorContext<'_>, id: BlockId) -> Result<bool> {
         let Block { address, pool, .. } = *context.heap().block(id);
         let (stream, ended) = (context.heap().pool(pool.large()).stream, context.heap().pool(pool.large()).ended);
-        // Live memory of an ended stream belongs to none, and a borrowed stream may be gone.
-        if ended || context.heap().is_borrowed(stream) {
+        // Live memory of an ended stream belongs to none, and an external stream may be gone.
+        if ended || context.heap().is_external(stream) {
             context.driver().synchronize()?;
             self.unmap(context, id, address)?;
             return Ok(true);

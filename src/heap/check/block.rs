@@ -1,10 +1,10 @@
 //! The rules of one block.
 
-use super::super::block::{Block, Kind, State};
-use super::super::segment::Segment;
-use super::super::tables::Heap;
 use super::found::Checked;
 use crate::config::rounding::MIN_BLOCK;
+use crate::heap::blocks::block::{Block, Kind, State};
+use crate::heap::home::segment::Segment;
+use crate::heap::tables::Heap;
 use crate::ids::BlockId;
 
 impl Heap {
@@ -53,14 +53,15 @@ impl Heap {
 
     /// Returns whether the free index of the block's pool finds it by its size.
     fn is_indexed(&self, id: BlockId) -> bool {
-        self.pools[self.blocks[id].pool].free.holds(&self.blocks, id)
+        self.blocks.is_indexed(id)
     }
 
     /// Home finds a block by its first byte and by its last byte.
     fn is_found_at_home(&self, id: BlockId) -> Option<&'static str> {
         let block = &self.blocks[id];
         let found = |address| self.covering(address) == id;
-        let lost = self.home.is_some() && block.kind == Kind::Home && !(found(block.address) && found(block.end() - 1));
+        let lost =
+            self.home.map().is_some() && block.kind == Kind::Home && !(found(block.address) && found(block.end() - 1));
         lost.then_some("home does not find a block by its address")
     }
 

@@ -1,6 +1,6 @@
 //! The result of a walk over the heap: its sums, or a broken rule.
 
-use crate::heap::block::{Block, State};
+use crate::heap::blocks::block::{Block, State};
 
 /// The broken rule and its place, if any.
 pub(in crate::heap) type Checked = std::result::Result<(), String>;

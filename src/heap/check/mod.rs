@@ -11,11 +11,11 @@ mod spill;
 #[cfg(test)]
 mod tests;
 
-use super::block::{Block, Freeing, Kind, State};
-use super::segment::{Backing, Segment};
 use super::tables::Heap;
-use super::view::Extent;
-use crate::ids::{BlockId, ChunkId, Class};
+use crate::heap::blocks::block::{Block, Freeing, Kind, State};
+use crate::heap::home::segment::{Backing, Segment};
+use crate::heap::home::view::Extent;
+use crate::ids::{BlockId, ChunkId, Class, SegmentId};
 pub(super) use found::Checked;
 use found::Found;
 
@@ -25,11 +25,10 @@ impl Heap {
     /// # Errors
     /// The text names the broken rule and its place.
     pub(crate) fn check(&self) -> Checked {
-        let mut found = Found { held: self.pending_rollback, ..Found::default() };
-        found.held[Class::Large as usize] += self.driver_pool.idle;
-        for (index, segment) in self.segments.iter().enumerate() {
-            let Some(segment) = segment else { continue };
-            self.blocks_tile_their_segment(index, segment, &mut found)?;
+        let mut found = Found { held: self.home.pending_rollback(), ..Found::default() };
+        found.held[Class::Large as usize] += self.home.idle_in_driver_pool();
+        for (SegmentId(index), segment) in self.home.segments() {
+            self.blocks_tile_their_segment(index as usize, segment, &mut found)?;
         }
         for (id, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
             self.pieces_make_up_a_stitched_block(id, block)?;
@@ -77,7 +76,7 @@ impl Heap {
             }
             self.check_block(index, segment, previous, id)?;
             if block.state != State::Unmapped {
-                let home = self.home.as_ref().filter(|_| block.kind == Kind::Home);
+                let home = self.home.map().filter(|_| block.kind == Kind::Home);
                 // The part of a slab that a large block holds still counts as small memory.
                 let slab = home.is_some_and(|home| home.is_slab(at));
                 found.held[if slab { Class::Small } else { block.pool.class() } as usize] += block.size;
@@ -99,7 +98,7 @@ impl Heap {
     /// Every piece belongs to one stitched block, and every stitched block uses a view.
     fn pieces_are_all_stitched(&self, found: &Found) -> Checked {
         let Found { stitched, stitched_blocks: users, pieces, .. } = found;
-        let using: u32 = self.views.iter().map(|(_, view)| view.users).sum();
+        let using: u32 = self.home.views().iter().map(|(_, view)| view.users).sum();
         if stitched != pieces || *users != using {
             return Err(format!("{stitched} bytes stitched of {pieces} in pieces, {users} blocks of {using} users"));
         }
@@ -109,14 +108,15 @@ impl Heap {
     /// The chunks of a view, each of which occurs once, and the holes between them, make up its size. The parts of a
     /// growing view lie at its start, one behind the other.
     fn views_are_their_chunks(&self) -> Checked {
-        for (id, view) in self.views.iter().filter(|(_, view)| !view.chunks.is_empty() || view.growing.is_some()) {
+        for (id, view) in self.home.views().iter().filter(|(_, view)| !view.chunks.is_empty() || view.growing.is_some())
+        {
             let mut chunks: Vec<ChunkId> =
                 view.chunks.iter().copied().filter(|chunk| *chunk != ChunkId::NONE).collect();
             chunks.sort_unstable();
             if !chunks.is_sorted_by(|one, next| one < next) {
                 return Err(format!("view {id:?} maps a chunk twice: {:?}", view.chunks));
             }
-            let bytes = view.offset_of(view.chunks.len(), |chunk| Some(self.home.as_ref()?.chunk(chunk)?.size));
+            let bytes = view.offset_of(view.chunks.len(), |chunk| Some(self.home.map()?.chunk(chunk)?.size));
             if bytes != view.size || view.size > view.addresses {
                 return Err(format!("view {id:?} has {} bytes of {}, its chunks {bytes}", view.size, view.addresses));
             }
@@ -142,8 +142,8 @@ impl Heap {
 
     /// The blocks with memory at home have as many bytes as the chunks.
     fn chunks_are_what_lies_at_home(&self, found: &Found) -> Checked {
-        let chunks: u64 = self.home.iter().flat_map(|home| home.chunks()).map(|(_, chunk)| chunk.size).sum();
-        let has_home = self.segments.iter().flatten().any(|segment| matches!(segment.backing, Backing::Home));
+        let chunks: u64 = self.home.map().into_iter().flat_map(|home| home.chunks()).map(|(_, chunk)| chunk.size).sum();
+        let has_home = self.home.segments().any(|(_, segment)| matches!(segment.backing, Backing::Home));
         if has_home && chunks != found.at_home {
             return Err(format!("{chunks} bytes in chunks, {} in blocks at home", found.at_home));
         }
@@ -152,7 +152,7 @@ impl Heap {
 
     /// Every block is in a segment or a view, and every free block is in an index.
     fn no_block_is_lost(&self, found: &Found) -> Checked {
-        let free: usize = self.pools.iter().map(|(_, pool)| pool.free.len()).sum();
+        let free: usize = self.pools.iter().map(|(pool, _)| self.blocks.free_count(pool)).sum();
         let free_blocks = self.blocks.iter().filter(|(_, block)| block.state == State::Free).count();
         let (seen, all) = (found.blocks, self.blocks.len());
         if seen != all || free != free_blocks {
@@ -165,10 +165,10 @@ impl Heap {
     fn counters_count_what_is_there(&self, found: &Found) -> Checked {
         let [live, live_bytes, pending] =
             [found.live, found.live_bytes, found.pending_bytes].map(|by_class| by_class.iter().sum::<u64>());
-        let counted = &self.counters;
+        let counted = self.journal.counters();
         let figures = [
             ("allocations", live, counted.allocation.current()),
-            ("addresses", live, (self.addresses.len() + self.unlisted().count()) as u64),
+            ("addresses", live, self.blocks.live_count() as u64),
             ("allocated bytes", live_bytes, counted.allocated_bytes.current()),
             ("active bytes", live_bytes + pending, counted.active_bytes.current()),
             ("large reserved bytes", found.held[0], counted.reserved_bytes.of(Class::Large)),

@@ -1,16 +1,17 @@
 //! The rules of private pools.
 
-use super::super::block::{Kind, State};
-use super::super::tables::{Heap, PrivatePair};
 use super::found::{Checked, Found};
+use crate::heap::blocks::block::{Kind, State};
+use crate::heap::pools::table::PrivatePair;
+use crate::heap::tables::Heap;
 
 impl Heap {
     /// Each pair of a private pool belongs to that pool and one stream.
     pub(super) fn pairs_of_private_pools_are_their_own(&self) -> Checked {
-        for PrivatePair { owner, stream, large } in &self.private_pairs {
+        for PrivatePair { owner, stream, large } in self.pools.pairs() {
             let pool = &self.pools[*large];
             let own = pool.private && pool.stream == *stream && self.owner_of(*large) == *owner;
-            if !own || self.private.get(*owner).is_none() {
+            if !own || self.pools.private().get(*owner).is_none() {
                 return Err(format!("a pair of private pool {owner} is not its own: {large:?}"));
             }
         }
@@ -19,7 +20,7 @@ impl Heap {
 
     /// No block belongs to a vacant pool.
     pub(super) fn vacant_pools_are_empty(&self) -> Checked {
-        for large in &self.vacant_pools {
+        for large in self.pools.vacant() {
             if self.blocks.iter().any(|(_, block)| block.pool.large() == *large) {
                 return Err(format!("a block is part of vacant pool {large:?}"));
             }
@@ -33,11 +34,11 @@ impl Heap {
         for (id, block) in self.blocks.iter().filter(|(_, block)| self.is_private(block.pool)) {
             let owner = self.owner_of(block.pool);
             let live = matches!(block.state, State::Allocated | State::Pending);
-            let pinned = || self.views.get(block.view()).is_some_and(|view| view.pins.contains(&owner));
+            let pinned = || self.home.views().get(block.view()).is_some_and(|view| view.pins.contains(&owner));
             if live && block.kind == Kind::View && !pinned() {
                 return Err(format!("the view of {id:?} {block:?} is not pinned"));
             }
-            if self.private.segments(owner).is_some() && block.kind != Kind::Malloc {
+            if self.pools.private().segments(owner).is_some() && block.kind != Kind::Malloc {
                 return Err(format!("{id:?} {block:?} of private pool {owner} is in no segment of its own"));
             }
             if block.state == State::Allocated && !block.has_uses() {
@@ -50,17 +51,18 @@ impl Heap {
     /// The sleeping chunks are those of sleeping private pools, each of one pool alone, and their bytes are not held.
     pub(super) fn what_sleeps_is_not_held(&self, found: &mut Found) -> Checked {
         let mut bytes = [0; 2];
-        for (id, chunk) in self.home.iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.asleep) {
+        for (id, chunk) in self.home.map().into_iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.asleep)
+        {
             for (class, size) in self.bytes_by_class(&chunk) {
                 bytes[class as usize] += size;
             }
             let owners = self.blocks_over(chunk.span()).map(|id| self.owner_of(self.blocks[id].pool));
-            if let Some(owner) = owners.into_iter().find(|owner| self.private.asleep(*owner).is_none()) {
+            if let Some(owner) = owners.into_iter().find(|owner| self.pools.private().asleep(*owner).is_none()) {
                 return Err(format!("chunk {id:?} sleeps, and a part of it belongs to {owner}, which does not"));
             }
         }
-        if bytes != self.asleep {
-            return Err(format!("{bytes:?} bytes sleep, {:?} counted", self.asleep));
+        if bytes != self.home.asleep() {
+            return Err(format!("{bytes:?} bytes sleep, {:?} counted", self.home.asleep()));
         }
         for (held, asleep) in found.held.iter_mut().zip(bytes) {
             *held -= asleep;
@@ -70,7 +72,12 @@ impl Heap {
 
     /// A view is pinned only by private pools that exist.
     pub(super) fn pins_are_of_private_pools(&self) -> Checked {
-        let stray = self.views.iter().flat_map(|(_, view)| &view.pins).find(|pin| self.private.get(**pin).is_none());
+        let stray = self
+            .home
+            .views()
+            .iter()
+            .flat_map(|(_, view)| &view.pins)
+            .find(|pin| self.pools.private().get(**pin).is_none());
         stray.map_or(Ok(()), |pin| Err(format!("a view is pinned by private pool {pin}, which is no more")))
     }
 }

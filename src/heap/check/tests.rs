@@ -4,9 +4,9 @@ use crate::config::Config;
 use crate::config::rounding::MIN_BLOCK;
 use crate::driver::sim::{SimConfig, SimGpu};
 use crate::driver::{Handle, StreamId};
-use crate::heap::block::{Block, Freeing, Kind, State};
-use crate::heap::chunk_map::Chunk;
-use crate::heap::segment_source::Segments;
+use crate::heap::blocks::block::{Block, Freeing, Kind, State};
+use crate::heap::home::chunk_map::Chunk;
+use crate::heap::pools::segment_source::Segments;
 use crate::heap::{GRANULE, Heap};
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, SegmentId, ViewId};
 use crate::{Allocator, span::Span};
@@ -68,7 +68,7 @@ fn view_of(heap: &Heap, owner: PoolId) -> ViewId {
 }
 
 fn home_end(heap: &Heap) -> u64 {
-    heap.home.as_ref().unwrap().span.end()
+    heap.home.map().unwrap().span.end()
 }
 
 /// A change to a table: its name, the change, and the text of the check.
@@ -123,7 +123,7 @@ const OF_BLOCKS: &[Break] = &[
         "a live one in no table",
         |h| {
             let id = at_home(h);
-            h.addresses.remove(&h.blocks[id].address);
+            h.take_live(h.blocks[id].address).unwrap();
         },
         "not in the address table",
     ),
@@ -132,7 +132,7 @@ const OF_BLOCKS: &[Break] = &[
         |h| {
             let id = at_home(h);
             let (address, other) = (h.blocks[id].address, h.blocks[id].next);
-            h.home.as_mut().unwrap().begins(other, address + GRANULE, BlockId::NONE, 0);
+            h.blocks.misplace(other, address + GRANULE);
         },
         "home does not find",
     ),
@@ -159,7 +159,7 @@ const OF_STITCHED_BLOCKS: &[Break] = &[
         "one in no table",
         |h| {
             let id = stitched(h, PoolId::NONE);
-            h.addresses.remove(&h.blocks[id].address);
+            h.take_live(h.blocks[id].address).unwrap();
         },
         "neither live nor pending",
     ),
@@ -167,16 +167,16 @@ const OF_STITCHED_BLOCKS: &[Break] = &[
         "a user too many",
         |h| {
             let view = view_of(h, PoolId::NONE);
-            h.views.used(view)
+            h.home.views_mut().used(view)
         },
         "users",
     ),
     (
         "a view with a chunk twice",
         |h| {
-            let chunk = h.views.get(view_of(h, PoolId::NONE)).unwrap().chunks[0];
-            h.views.reserve_splice(chunk, 1).unwrap();
-            h.views.splice(chunk, &[(Span::default(), chunk); 2], |_| Some(0))
+            let chunk = h.home.views().get(view_of(h, PoolId::NONE)).unwrap().chunks[0];
+            h.home.views_mut().reserve_splice(chunk, 1).unwrap();
+            h.home.views_mut().splice(chunk, &[(Span::default(), chunk); 2], |_| Some(0))
         },
         "twice",
     ),
@@ -186,21 +186,21 @@ const OF_PRIVATE_POOLS: &[Break] = &[
     (
         "a pair as if it were public",
         |h| {
-            let large = h.private_pairs[0].large;
+            let large = h.pools.pairs()[0].large;
             h.pools[large].private = false
         },
         "is not its own",
     ),
-    ("a pair of another stream", |h| h.private_pairs[0].stream = StreamId(1234), "is not its own"),
-    ("a pair of nobody", |h| h.private_pairs[0].owner = NOBODY, "is not its own"),
-    ("a vacant pool with blocks", |h| h.vacant_pools.push(PoolIndex::DEFAULT), "part of vacant pool"),
-    ("a view without its pin", |h| h.views.unpin(STITCHED), "is not pinned"),
+    ("a pair of another stream", |h| h.pools.pair_mut().stream = StreamId(1234), "is not its own"),
+    ("a pair of nobody", |h| h.pools.pair_mut().owner = NOBODY, "is not its own"),
+    ("a vacant pool with blocks", |h| h.pools.vacate(PoolIndex::DEFAULT), "part of vacant pool"),
+    ("a view without its pin", |h| h.home.views_mut().unpin(STITCHED), "is not pinned"),
     (
         "a pin of nobody",
         |h| {
             let view = view_of(h, PoolId::NONE);
-            h.views.reserve_pin(view).unwrap();
-            h.views.pin(view, NOBODY)
+            h.home.views_mut().reserve_pin(view).unwrap();
+            h.home.views_mut().pin(view, NOBODY)
         },
         "which is no more",
     ),
@@ -233,23 +233,23 @@ const OF_SUMS: &[Break] = &[
     (
         "a chunk that sleeps and belongs to nobody who does",
         |h| {
-            let home = h.home.as_mut().unwrap();
+            let home = h.home.map_mut();
             let (id, _) = home.chunks().next().unwrap();
             home.set_handle(id, None);
         },
         "which does not",
     ),
-    ("bytes that sleep in no chunk", |h| h.asleep[0] += GRANULE, "bytes sleep"),
+    ("bytes that sleep in no chunk", |h| h.home.count_asleep(GRANULE), "bytes sleep"),
     (
         "a chunk with no blocks",
         |h| {
             let address = home_end(h) - GRANULE;
-            h.home.as_mut().unwrap().add_chunk(Chunk {
+            h.home.map_mut().add_chunk(Chunk {
                 address,
                 size: GRANULE,
                 handle: Handle(1),
                 slab: false,
-                fixed: false,
+                pinned: false,
                 asleep: false,
                 spilled: false,
             });
@@ -264,8 +264,12 @@ const OF_SUMS: &[Break] = &[
         },
         "blocks seen of",
     ),
-    ("an allocation too many", |h| h.counters.allocation.add(Class::Large, 1), "allocations: "),
-    ("a byte too many", |h| h.counters.reserved_bytes.add(Class::Small, MIN_BLOCK), "small reserved bytes: "),
+    ("an allocation too many", |h| h.journal.counters_mut().allocation.add(Class::Large, 1), "allocations: "),
+    (
+        "a byte too many",
+        |h| h.journal.counters_mut().reserved_bytes.add(Class::Small, MIN_BLOCK),
+        "small reserved bytes: ",
+    ),
 ];
 
 #[test]
@@ -288,8 +292,7 @@ fn a_live_block_that_is_listed_apart_breaks_no_rule() {
     let allocator = program();
     allocator.with_heap(|heap| {
         let id = at_home(heap);
-        heap.addresses.remove(&heap.blocks[id].address);
-        heap.unlist(id);
-        assert_eq!((heap.unlisted().count(), heap.check()), (1, Ok(())));
+        heap.blocks.list_apart(heap.blocks[id].address);
+        assert_eq!((heap.live(heap.block(id).address), heap.check()), (Ok(id), Ok(())));
     });
 }

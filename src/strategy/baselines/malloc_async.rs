@@ -57,7 +57,7 @@ impl Strategy for MallocAsync {
             rounding: Rounding::Multiple { of: MIN_BLOCK, padding: 0 },
             small_limit: 0,
             merging: Merging::Never,
-            gives_back_from: 0,
+            release_from: 0,
         }
     }
 

@@ -238,7 +238,7 @@ pub(super) fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Result<Vec<Range>
 /// large pool and idle ones.
 pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Option<BlockId>> {
     let idle = heap.idle();
-    if heap.pool(idle).free.len() == 0 || heap.is_private(pool) {
+    if !heap.has_free(idle) || heap.is_private(pool) {
         return Ok(None);
     }
     let open = |id: BlockId| heap.is_large_and_open(id, pool);

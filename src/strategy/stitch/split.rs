@@ -105,7 +105,7 @@ pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
         views.try_reserve(1)?;
         *views.entry(*chunk).or_default() += 1;
     }
-    for (id, chunk) in home.chunks().filter(|(_, chunk)| !chunk.fixed && !chunk.spilled && chunk.size > GRANULE) {
+    for (id, chunk) in home.chunks().filter(|(_, chunk)| !chunk.pinned && !chunk.spilled && chunk.size > GRANULE) {
         let (mut gain, mut count, mut end) = (0, 0, chunk.address);
         visit_free_granules(heap, &chunk, |free| {
             gain += free.size;

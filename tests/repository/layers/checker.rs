@@ -157,6 +157,26 @@ fn three_files_in_a_ring_are_a_circle() {
 }
 
 #[test]
+fn a_part_of_the_heap_that_knows_another_one_is_named() {
+    let files = [
+        ("src/lib.rs", "mod heap;"),
+        ("src/heap/mod.rs", "mod blocks;\nmod fingerprint;\nmod home;"),
+        ("src/heap/fingerprint.rs", "pub(crate) struct Fingerprint;"),
+        ("src/heap/home/mod.rs", "pub(crate) mod view;"),
+        ("src/heap/home/view.rs", "use crate::heap::blocks::table::Blocks;\npub(crate) struct View;"),
+        ("src/heap/blocks/mod.rs", "pub(crate) mod table;\nmod block;"),
+        ("src/heap/blocks/block.rs", "pub(crate) struct Block;"),
+        (
+            "src/heap/blocks/table.rs",
+            "use super::block::Block;\nuse crate::heap::fingerprint::Fingerprint;\nuse crate::heap::home::view::View;",
+        ),
+    ];
+    let said = "src/heap/blocks/table.rs:3 imports crate::heap::home::view::View of src/heap/home/view.rs: \
+                `src/heap/blocks/` knows no other part of the heap";
+    assert_eq!(objections(&files), [said]);
+}
+
+#[test]
 fn a_circle_through_a_re_export_is_one_among_the_files_that_define() {
     // The parent that only passes names on is not part of it.
     let files = [

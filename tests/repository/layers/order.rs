@@ -39,6 +39,10 @@ const BELOW_THE_DRIVER: [&str; 5] = ["ids", "fallible", "units", "nearest", "spa
 /// The crate of the drivers that need no GPU.
 const SIM: &str = "crates/sim/src/";
 
+/// Parts of the heap that know no other part of it, each with the files beside the parts that it may use.
+const PARTS: [(&str, &[&str]); 2] =
+    [("src/heap/blocks/", &["src/heap/fingerprint.rs", "src/heap/host_bytes.rs"]), ("src/heap/journal/", &[])];
+
 /// The layer of a file: the first folder, or the file, under `src/`.
 fn name_of(file: &str) -> &str {
     if file.starts_with(SIM) {
@@ -71,7 +75,12 @@ pub(crate) fn objection(arrow: &Arrow) -> Option<String> {
     if ["driver", "sim", "device"].contains(&to) && CALL_NO_DRIVER.contains(&from) && calls(arrow, from) {
         return Some(format!("{arrow}: `{from}` does not call the driver"));
     }
-    None
+    let is_foreign = |part: &str, beside: &[&str]| {
+        let to = arrow.to.as_str();
+        to.starts_with("src/heap/") && !to.starts_with(part) && !beside.contains(&to)
+    };
+    let part = PARTS.iter().find(|(part, beside)| arrow.from.starts_with(part) && is_foreign(part, beside));
+    part.map(|(part, _)| format!("{arrow}: `{part}` knows no other part of the heap"))
 }
 
 /// Whether more than plain values of the driver are imported.

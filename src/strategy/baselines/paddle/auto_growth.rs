@@ -41,7 +41,7 @@ impl MallocLike for AutoGrowth {
         Layout {
             rounding: Rounding::Multiple { of: MIN_BLOCK, padding: 0 },
             small_limit: config.paddle.small_pool_size,
-            gives_back_from: if config.paddle.free_idle_chunk { 0 } else { u64::MAX },
+            release_from: if config.paddle.free_idle_chunk { 0 } else { u64::MAX },
             ..Layout::PYTORCH
         }
     }

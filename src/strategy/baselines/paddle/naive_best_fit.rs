@@ -46,7 +46,7 @@ impl MallocLike for NaiveBestFit {
         Layout {
             rounding: Rounding::Multiple { of: MIN_BLOCK, padding: DESCRIPTOR },
             small_limit: 0,
-            gives_back_from: largest_chunk.saturating_add(1),
+            release_from: largest_chunk.saturating_add(1),
             ..Layout::PYTORCH
         }
     }
@@ -57,7 +57,7 @@ impl MallocLike for NaiveBestFit {
 
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let chunk =
-            if request.size >= context.heap().layout().gives_back_from { 0 } else { refill(context, request.pool) };
+            if request.size >= context.heap().layout().release_from { 0 } else { refill(context, request.pool) };
         malloc_largest(
             context,
             request.pool,

@@ -1,0 +1,201 @@
+//! Live memory that is spilled: its chunks keep their places, and their physical memory is the machine's.
+//!
+//! Owns: which chunks may be spilled and where they are cut, how they are counted, and when they may come back.
+//! `backing/spill.rs` chooses, and `backing/exchange.rs` makes the calls.
+//!
+//! ```text
+//! home     |aaaaaaaabbbbbb....cc|     one chunk of the device: a, b and c are live
+//! spilled  |aaaaaa|aa|bbbb|..|cc|     parts of one block each, and the granules that two share. Dots: no memory any more
+//! ```
+//! So a freed block leaves parts without other live blocks, and their memory goes back to the machine.
+
+use super::chunk_map::Chunk;
+use super::spilling::{MAX_DOUBLINGS, QUIET};
+use crate::config::{Advice, SpillCandidate};
+use crate::fallible::{Grown, TryPush};
+use crate::heap::blocks::block::{Freeing, Kind, State};
+use crate::heap::blocks::starts::GRANULE;
+use crate::heap::tables::Heap;
+use crate::ids::{BlockId, ChunkId};
+use crate::span::Span;
+use rustc_hash::FxHashMap;
+
+impl Heap {
+    /// Notes the program's advice on its use of a live block. The call counts as a use of the block.
+    pub(crate) fn advise(&mut self, id: BlockId, advice: Advice) {
+        self.used_now(id);
+        if self.rules.ages {
+            self.blocks[id].advice = advice;
+        }
+    }
+
+    /// Notes that the program uses a live block.
+    pub(crate) fn used_now(&mut self, id: BlockId) {
+        if self.rules.ages {
+            self.blocks[id].freed_at = self.journal.counters().operations();
+        }
+    }
+
+    /// Returns the spilled bytes of blocks that are not free.
+    pub(crate) fn live_spilled(&self) -> u64 {
+        let live = |id: &BlockId| !matches!(self.blocks[*id].state, State::Free | State::Unmapped);
+        let of = |chunk: Chunk| {
+            let parts = self.blocks_over(chunk.span()).filter(live);
+            parts.filter_map(move |id| self.blocks[id].span().intersection(&chunk.span())).map(|part| part.size)
+        };
+        self.spilled_chunks().flat_map(|(_, chunk)| of(chunk)).sum()
+    }
+
+    /// Returns whether freeing a live block takes more than merging, whichever streams use it.
+    pub(crate) fn frees_by_steps(&self, id: BlockId) -> bool {
+        self.blocks[id].freeing == Freeing::OfNoStream
+            || self.is_private(self.blocks[id].pool.large())
+            || self.grown_in(id).is_some()
+            || self.is_spilled(id)
+    }
+
+    /// Returns the live blocks that pieces of home belong to.
+    pub(crate) fn owners_of_pieces(&self) -> Grown<FxHashMap<BlockId, BlockId>> {
+        let mut owners = FxHashMap::default();
+        for (id, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
+            for piece in std::iter::successors(block.left.some(), |piece| self.blocks[*piece].right.some()) {
+                owners.try_reserve(1)?;
+                owners.insert(piece, id);
+            }
+        }
+        Ok(owners)
+    }
+
+    /// Returns a chunk's figures for spilling it, or `None` if it may not be spilled. `owners` has the live block of
+    /// each piece.
+    pub(crate) fn spill_candidate(
+        &self,
+        chunk: &Chunk,
+        owners: &FxHashMap<BlockId, BlockId>,
+    ) -> Option<SpillCandidate> {
+        if chunk.pinned || chunk.slab || chunk.spilled {
+            return None;
+        }
+        let now = self.journal.counters().operations();
+        let mut found = SpillCandidate { size: chunk.size, live: 0, largest: 0, age: u64::MAX, advice: Advice::Cold };
+        for id in self.blocks_over(chunk.span()) {
+            let block = &self.blocks[id];
+            // Graphs rely on the memory of private pools, free memory included, and sleeping chunks belong to private
+            // pools too; small blocks are used and reused all the time.
+            if self.is_private(block.pool) || block.pool.is_small() {
+                return None;
+            }
+            let owner = match block.state {
+                State::Free => continue,
+                State::Allocated => id,
+                State::Piece => *owners.get(&id)?,
+                _ => return None,
+            };
+            let owner = &self.blocks[owner];
+            if owner.state != State::Allocated {
+                return None;
+            }
+            found.largest = found.largest.max(owner.size);
+            found.age = found.age.min(now.wrapping_sub(owner.freed_at));
+            found.advice = found.advice.max(owner.advice);
+        }
+        found.live = self.spill_parts(chunk).filter(|(_, live)| *live).map(|(span, _)| span.size).sum();
+        (found.live > 0).then_some(found)
+    }
+
+    /// Returns the parts that a chunk is cut into when it is spilled: spans of home, and whether each has live bytes.
+    pub(crate) fn spill_parts(&self, chunk: &Chunk) -> impl Iterator<Item = (Span, bool)> + use<'_> {
+        let whole = chunk.span();
+        let is_free = |id: BlockId| self.blocks[id].state == State::Free;
+        std::iter::successors(Some((Span::new(whole.start, 0), false)), move |(last, _)| {
+            let start = last.end();
+            if start >= whole.end() {
+                return None;
+            }
+            let mut id = self.covering(start);
+            let live = !is_free(id);
+            // Contiguous free blocks are one part.
+            let mut end = self.blocks[id].end();
+            while !live && end < whole.end() && is_free(self.blocks[id].next) {
+                id = self.blocks[id].next;
+                end = self.blocks[id].end();
+            }
+            let cut = (end / GRANULE * GRANULE).min(whole.end());
+            if cut > start {
+                return Some((Span::between(start, cut), live));
+            }
+            // A granule with parts of several blocks counts as live.
+            Some((Span::new(start, GRANULE), true))
+        })
+        .skip(1)
+    }
+
+    /// Notes that freeing the live blocks over a spilled chunk takes more than merging: their host memory is given back
+    /// once no stream uses it.
+    pub(crate) fn watch_spilled(&mut self, span: Span, owners: &FxHashMap<BlockId, BlockId>) {
+        let mut id = self.covering(span.start);
+        while id.is_some() && self.blocks[id].address < span.end() {
+            let owner = owners.get(&id).copied().unwrap_or(id);
+            if self.blocks[owner].state == State::Allocated {
+                self.set_has_uses(owner);
+            }
+            id = self.blocks[id].next;
+        }
+    }
+
+    /// Notes that a block waits for its own stream before it is free.
+    pub(crate) fn waits_for_own(&mut self, id: BlockId) -> Grown<()> {
+        self.home.spilling.waits_for_own.try_reserve(1)?;
+        self.home.spilling.waits_for_own.insert(id);
+        Ok(())
+    }
+
+    /// Undoes [`Self::waits_for_own`].
+    pub(crate) fn waits_for_own_no_more(&mut self, id: BlockId) {
+        self.home.spilling.waits_for_own.remove(&id);
+    }
+
+    /// Returns the spilled chunks without live blocks that every stream has passed.
+    pub(crate) fn spilled_and_free(&self) -> Grown<Vec<(ChunkId, u64)>> {
+        let mut found = Vec::new();
+        let passed = if self.has_passed_spilled() { &self.home.spilling.passed[..] } else { &[] };
+        for (id, chunk) in self.spilled_chunks() {
+            let all_free = || self.blocks_over(chunk.span()).all(|id| self.blocks[id].state == State::Free);
+            let just_freed =
+                || all_free() && passed.iter().any(|span| span.start <= chunk.address && span.end() >= chunk.end());
+            if just_freed() || self.freed_at(&chunk).is_some() {
+                found.try_push((id, chunk.size))?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the chunks that are spilled.
+    pub(crate) fn spilled_chunks(&self) -> impl Iterator<Item = (ChunkId, Chunk)> + '_ {
+        let home = self.home_with_spilled();
+        home.into_iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.spilled)
+    }
+
+    /// Notes that memory was spilled.
+    pub(crate) fn has_spilled(&mut self) {
+        let spilling = &mut self.home.spilling;
+        if spilling.returned {
+            spilling.doublings = (spilling.doublings + 1).min(MAX_DOUBLINGS);
+        }
+        (spilling.returned, spilling.quiet_since) = (false, self.journal.counters().allocated_bytes.ever());
+    }
+
+    /// Notes that memory came back without a request for it.
+    pub(crate) fn has_returned(&mut self) {
+        (self.home.spilling.returned, self.home.spilling.quiet_since) =
+            (true, self.journal.counters().allocated_bytes.ever());
+    }
+
+    /// Returns whether no memory was spilled for so long that spilled memory may come back by itself, for a device with
+    /// `total` bytes. If memory that came back was spilled again, the next return takes twice as long, so that memory
+    /// does not go to and fro.
+    pub(crate) fn may_return(&self, total: u64) -> bool {
+        let allocated = self.journal.counters().allocated_bytes.ever().wrapping_sub(self.home.spilling.quiet_since);
+        allocated >= total.saturating_mul(QUIET << self.home.spilling.doublings)
+    }
+}

@@ -1,0 +1,35 @@
+//! The state of spilling: counts and lists, without the heap.
+//!
+//! Owns: [`Spilling`]. `spill.rs` writes it.
+
+use super::host_stock::HostStock;
+use crate::ids::BlockId;
+use crate::span::Span;
+use rustc_hash::FxHashSet;
+
+/// Memory may come back by itself once the program has allocated this many times the device's memory without a spill: a
+/// few training steps, each of which reaches the peak.
+pub(super) const QUIET: u64 = 16;
+/// The most doublings of [`QUIET`], one each time that memory which came back is spilled again.
+pub(super) const MAX_DOUBLINGS: u32 = 20;
+
+/// The state of spilling.
+#[derive(Debug, Default)]
+pub(crate) struct Spilling {
+    /// Bytes of blocks in chunks that are spilled. By [`Class`].
+    pub(in crate::heap) bytes: [u64; 2],
+    /// Bytes of the machine's memory that are part of no chunk, because a call could not be undone yet.
+    pub(super) unsettled: u64,
+    /// Host memory that is kept for the next spill.
+    pub(in crate::heap) stock: HostStock,
+    /// Pending blocks that wait for their own stream too, because they are spilled.
+    pub(super) waits_for_own: FxHashSet<BlockId>,
+    /// Ranges of home that were freed at the operation `passed_at`, and that every stream has passed.
+    pub(super) passed: Vec<Span>,
+    pub(super) passed_at: u64,
+    /// The sum of all allocated bytes when memory was last spilled, or last came back by itself.
+    pub(super) quiet_since: u64,
+    /// Whether memory came back by itself since it was last spilled.
+    pub(super) returned: bool,
+    pub(super) doublings: u32,
+}

@@ -1,0 +1,137 @@
+//! A view: chunks mapped one behind the other, and the record of them.
+//!
+//! Owns: the values of a view, and how much of each bounded quantity it takes. `views.rs` has the table of them.
+
+use crate::config::Config;
+use crate::ids::{ChunkId, PoolId, PoolIndex, ViewId};
+use crate::span::Span;
+use rustc_hash::FxHasher;
+use std::hash::{Hash, Hasher};
+
+/// A hash of the spans of home that a request would get if there were no views. A program that repeats itself finds
+/// home as it was and gets the same spans, so the view that served them before serves them again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PlanHash(pub(in crate::heap) u64);
+
+impl PlanHash {
+    /// Returns the hash of these spans, in their order.
+    pub(crate) fn of(spans: &[Span]) -> Self {
+        let mut hasher = FxHasher::default();
+        spans.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+/// Chunks mapped one behind the other.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) address: u64,
+    /// Bytes from the address on in which chunks are, or were, mapped.
+    pub(crate) size: u64,
+    /// Bytes of address space from the address on: more than its size if it was made to grow.
+    pub(crate) addresses: u64,
+    /// How much of the view is handed out, while it grows for one allocation.
+    pub(crate) growing: Option<Extent>,
+    /// The chunks in the order of their addresses; [`ChunkId::NONE`] in a hole.
+    pub(crate) chunks: Vec<ChunkId>,
+    /// The parts whose chunk went back to the driver while another part was in use: offsets from the view's start, in
+    /// order.
+    pub(crate) holes: Vec<Span>,
+    /// How many live and pending blocks use the view.
+    pub(crate) users: u32,
+    /// For each stream (its large pool) that has used the view, the epoch in which it last freed a block of it. The
+    /// view is not unmapped before all of these have passed. The list has room for the entries that the present users
+    /// may add.
+    pub(crate) last_uses: Vec<(PoolIndex, u64)>,
+    /// Private pools that have handed out blocks through the view. Until they are released the view stays, since graphs
+    /// may use it.
+    pub(crate) pins: Vec<PoolId>,
+    /// When the view was used last.
+    pub(crate) tick: u64,
+    /// A number that no other view has, so that a plan remembered for this view does not find the next one in its slot.
+    /// 0 once the view serves no more requests.
+    pub(super) serial: u64,
+    /// The view before it in the list of unused views.
+    pub(in crate::heap) before: ViewId,
+    pub(in crate::heap) after: ViewId,
+}
+
+impl View {
+    /// Returns the number of mapped chunks.
+    pub(crate) fn mappings(&self) -> usize {
+        self.chunks.len() - self.holes.len()
+    }
+
+    /// Returns how many bytes of the view lie before its chunk number `index`. `bytes` returns the size of a chunk.
+    pub(crate) fn offset_of(&self, index: usize, bytes: impl Fn(ChunkId) -> Option<u64>) -> u64 {
+        // Holes are in the order of addresses, as chunks are.
+        let mut holes = self.holes.iter();
+        let of = |chunk: &ChunkId| match *chunk {
+            ChunkId::NONE => holes.next().map_or(0, |hole| hole.size),
+            chunk => bytes(chunk).unwrap_or(0),
+        };
+        self.chunks.iter().take(index).map(of).sum()
+    }
+
+    /// Returns the bytes of the hole at an offset; 0 if there is none.
+    pub(crate) fn hole_at(&self, offset: u64) -> u64 {
+        hole_at(&self.holes, offset)
+    }
+
+    /// Returns the addresses of the view at which chunks are mapped.
+    pub(crate) fn span(&self) -> Span {
+        Span::new(self.address, self.size)
+    }
+
+    /// Returns all addresses that were reserved for the view.
+    pub(crate) fn reservation(&self) -> Span {
+        Span::new(self.address, self.addresses)
+    }
+}
+
+/// How much of a view that grows is handed out: parts one behind the other, from its first byte on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Bytes of all parts together.
+    pub(crate) bytes: u64,
+    /// The number of parts. Other users of the view are freed parts that wait for streams.
+    pub(crate) parts: u32,
+}
+
+/// Returns the bytes of the hole that begins at an offset; 0 if there is none.
+pub(crate) fn hole_at(holes: &[Span], offset: u64) -> u64 {
+    holes.binary_search_by_key(&offset, |hole| hole.start).map_or(0, |at| holes[at].size)
+}
+
+/// A view to be built, for which there is room in the tables.
+#[derive(Debug)]
+pub(crate) struct NewView {
+    pub(in crate::heap) chunks: Vec<ChunkId>,
+    pub(in crate::heap) last_uses: Vec<(PoolIndex, u64)>,
+}
+
+/// How much views take of each bounded quantity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ViewUsage {
+    pub(crate) views: usize,
+    pub(crate) mappings: usize,
+    /// Bytes of address space.
+    pub(crate) addresses: u64,
+}
+
+impl ViewUsage {
+    /// Returns the sum of both usages.
+    pub(crate) fn with(self, more: Self) -> Self {
+        Self {
+            views: self.views + more.views,
+            mappings: self.mappings + more.mappings,
+            addresses: self.addresses.saturating_add(more.addresses),
+        }
+    }
+
+    pub(crate) fn is_within(&self, config: &Config) -> bool {
+        self.views <= config.max_views
+            && self.mappings <= config.max_view_mappings
+            && self.addresses <= config.max_view_address_space
+    }
+}

@@ -1,0 +1,283 @@
+//! The flight recorder: the last operations of a heap, in a ring that is always on.
+//!
+//! Owns: how an operation is written in 16 bytes, and the ring. This module does not use the heap: `flight_log.rs`
+//! turns entries back into events.
+//!
+//! ```text
+//! word 0   address, a multiple of 16            | what it was (4 bits)
+//! word 1   pool (17 bits)                       | size in bytes (47 bits)
+//! ```
+//! Chunks that sleep and chunks that wake share one kind: their sizes are even, and the lowest bit tells the two apart.
+//! A hit writes one entry from values in registers: no clock is read, and no stream is looked up. Operations that call
+//! the driver write the time into an entry of its own, and the few that give a pool to another stream write the stream
+//! that had the pool.
+
+use crate::error::Result;
+use crate::fallible::with_room;
+use crate::ids::{PoolIndex, StreamId};
+use crate::report::observer::Action;
+use crate::span::Span;
+
+/// The ring grows in steps of this many entries (4 KiB), so that a program with few operations touches few of its
+/// pages. A recorder that is off has one step: writing an entry takes no longer than a check whether the recorder is
+/// on.
+const STEP: usize = 256;
+/// The place of the next entry while an observer listens: behind the end, so that each entry takes the slow path, which
+/// tells the observer.
+const CLOSED: usize = usize::MAX;
+
+const KIND: u64 = 15;
+/// Bits of a size: user addresses of x86-64 have no more.
+const SIZE_BITS: u32 = 47;
+const SIZE: u64 = (1 << SIZE_BITS) - 1;
+
+/// The kinds of entries.
+const ALLOC: u64 = 0;
+const SPILLED: u64 = 1;
+const FREE_REQUESTED: u64 = 2;
+const FREE_COMPLETED: u64 = 3;
+const SEGMENT_ALLOC: u64 = 4;
+const SEGMENT_FREE: u64 = 5;
+const SEGMENT_MAP: u64 = 6;
+const SEGMENT_UNMAP: u64 = 7;
+const SEGMENT_LEFT: u64 = 8;
+const SEGMENT_JOINED: u64 = 9;
+const OOM: u64 = 10;
+/// Request and completion of a free that waits for no stream.
+const FREED: u64 = 11;
+/// Word 1 is the time, in microseconds since 1970.
+const TIME: u64 = 12;
+/// Word 1 is the stream that had the pool until then; the pool is in the upper bits of word 0.
+const POOL_WAS: u64 = 13;
+const RETURNED: u64 = 14;
+/// A chunk that falls asleep or, with [`IS_AWAKE`], wakes.
+const SLEEP: u64 = 15;
+/// The lowest bit of a size, which is unused since sizes are whole granules.
+const IS_AWAKE: u64 = 1;
+
+/// One operation, or a mark.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    what: u64,
+    amount: u64,
+}
+
+impl Entry {
+    #[inline(always)]
+    const fn new(kind: u64, address: u64, size: u64, pool: PoolIndex) -> Self {
+        Self { what: address | kind, amount: size | (pool.slot() as u64) << SIZE_BITS }
+    }
+
+    /// An allocation.
+    #[inline(always)]
+    pub(super) const fn alloc(address: u64, requested: u64, pool: PoolIndex) -> Self {
+        Self::new(ALLOC, address, requested, pool)
+    }
+
+    /// A free that waits for no stream.
+    #[inline(always)]
+    pub(in crate::heap) const fn freed(address: u64, requested: u64, pool: PoolIndex) -> Self {
+        Self::new(FREED, address, requested, pool)
+    }
+
+    /// Any other operation.
+    pub(in crate::heap) const fn of(action: Action, span: Span, pool: PoolIndex) -> Self {
+        let kind = match action {
+            Action::Alloc => ALLOC,
+            Action::FreeRequested => FREE_REQUESTED,
+            Action::FreeCompleted => FREE_COMPLETED,
+            Action::SegmentAlloc => SEGMENT_ALLOC,
+            Action::SegmentFree => SEGMENT_FREE,
+            Action::SegmentMap => SEGMENT_MAP,
+            Action::SegmentUnmap => SEGMENT_UNMAP,
+            Action::SegmentLeft => SEGMENT_LEFT,
+            Action::SegmentJoined => SEGMENT_JOINED,
+            Action::Oom => OOM,
+            Action::Spilled => SPILLED,
+            Action::Returned => RETURNED,
+            Action::Asleep | Action::Awake => SLEEP,
+        };
+        let awake = if matches!(action, Action::Awake) { IS_AWAKE } else { 0 };
+        // The size of a refused request may be larger than any address.
+        let size = if span.size > SIZE { SIZE } else { span.size };
+        Self::new(kind, span.start & !KIND, size | awake, pool)
+    }
+
+    /// A mark: the time, in microseconds since 1970.
+    pub(in crate::heap) const fn time(us: u64) -> Self {
+        Self { what: TIME, amount: us }
+    }
+
+    /// A mark: a pair of pools belonged to this stream until now.
+    pub(super) const fn pool_was(large: PoolIndex, stream: StreamId) -> Self {
+        Self { what: (large.slot() as u64) << 4 | POOL_WAS, amount: stream.0 }
+    }
+
+    /// Returns the mark of the entry, or `None` for an operation.
+    pub(super) const fn as_mark(self) -> Option<Mark> {
+        match self.kind() {
+            TIME => Some(Mark::Time(self.amount)),
+            POOL_WAS => Some(Mark::PoolWas(PoolIndex::of_slot((self.what >> 4) as usize), StreamId(self.amount))),
+            _ => None,
+        }
+    }
+
+    const fn kind(self) -> u64 {
+        self.what & KIND
+    }
+
+    /// Returns whether the entry is a mark rather than an operation.
+    pub(super) const fn is_mark(self) -> bool {
+        matches!(self.kind(), TIME | POOL_WAS)
+    }
+
+    /// Returns the addresses that the operation is about.
+    pub(in crate::heap) const fn span(self) -> Span {
+        let size = self.amount & SIZE;
+        Span::new(self.what & !KIND, if self.kind() == SLEEP { size & !IS_AWAKE } else { size })
+    }
+
+    /// Returns the pool.
+    pub(in crate::heap) const fn pool(self) -> PoolIndex {
+        PoolIndex::of_slot((self.amount >> SIZE_BITS) as usize)
+    }
+
+    /// Returns the actions of the entry in order: one, two, or none for a mark.
+    pub(super) const fn actions(self) -> &'static [Action] {
+        match self.kind() {
+            ALLOC => &[Action::Alloc],
+            FREE_REQUESTED => &[Action::FreeRequested],
+            FREE_COMPLETED => &[Action::FreeCompleted],
+            SEGMENT_ALLOC => &[Action::SegmentAlloc],
+            SEGMENT_FREE => &[Action::SegmentFree],
+            SEGMENT_MAP => &[Action::SegmentMap],
+            SEGMENT_UNMAP => &[Action::SegmentUnmap],
+            SEGMENT_LEFT => &[Action::SegmentLeft],
+            SEGMENT_JOINED => &[Action::SegmentJoined],
+            OOM => &[Action::Oom],
+            SPILLED => &[Action::Spilled],
+            RETURNED => &[Action::Returned],
+            SLEEP if self.amount & IS_AWAKE == 0 => &[Action::Asleep],
+            SLEEP => &[Action::Awake],
+            FREED => &[Action::FreeRequested, Action::FreeCompleted],
+            _ => &[],
+        }
+    }
+}
+
+/// The meaning of an entry that is no operation.
+pub(super) enum Mark {
+    Time(u64),
+    PoolWas(PoolIndex, StreamId),
+}
+
+/// The last operations of a heap.
+pub(crate) struct FlightRecorder {
+    entries: Vec<Entry>,
+    /// The place of the next entry; beyond the end if that entry has to take the slow path.
+    at: usize,
+    /// The place of the next entry while an observer listens and `at` is [`CLOSED`].
+    parked: usize,
+    /// How often the ring was written to its end.
+    laps: u64,
+    /// Marks written so far.
+    marks: u64,
+    /// The number of entries that there is room for.
+    capacity: usize,
+    is_on: bool,
+}
+
+impl FlightRecorder {
+    /// Makes a recorder of this many operations; with 0, a recorder that is off.
+    pub(in crate::heap) fn new(operations: usize) -> Result<Self> {
+        let (is_on, capacity) = if operations == 0 { (false, STEP) } else { (true, operations) };
+        let mut entries = with_room(capacity)?;
+        entries.resize(capacity.min(STEP), Entry::default());
+        Ok(Self { entries, at: 0, parked: 0, laps: 0, marks: 0, capacity, is_on })
+    }
+
+    /// Returns whether the recorder is on.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Returns the most operations that the recorder keeps.
+    pub(in crate::heap) fn capacity(&self) -> usize {
+        if self.is_on { self.capacity } else { 0 }
+    }
+
+    /// Writes an entry. Returns `false`, and does nothing, if [`Self::push_slowly`] has to.
+    #[inline(always)]
+    pub(in crate::heap) fn push(&mut self, entry: Entry) -> bool {
+        match self.entries.get_mut(self.at) {
+            Some(place) => {
+                *place = entry;
+                self.at += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Writes an entry where the used part of the ring or the whole ring ends, or while an observer listens.
+    #[cold]
+    pub(super) fn push_slowly(&mut self, entry: Entry) {
+        let is_closed = self.at == CLOSED;
+        let mut at = if is_closed { self.parked } else { self.at };
+        let len = self.entries.len();
+        if at >= len && len < self.capacity {
+            // The memory was reserved when the recorder was made.
+            self.entries.resize(self.capacity.min(len + STEP), Entry::default());
+        } else if at >= len {
+            self.laps += 1;
+            at = 0;
+        }
+        if let Some(place) = self.entries.get_mut(at) {
+            *place = entry;
+        }
+        *if is_closed { &mut self.parked } else { &mut self.at } = at + 1;
+    }
+
+    /// Writes an entry.
+    pub(in crate::heap) fn note(&mut self, entry: Entry) {
+        if !self.push(entry) {
+            self.push_slowly(entry);
+        }
+    }
+
+    /// Writes a mark, unless the recorder is off.
+    pub(in crate::heap) fn mark(&mut self, entry: Entry) {
+        if self.is_on {
+            self.marks += 1;
+            self.note(entry);
+        }
+    }
+
+    /// Sends every entry by the slow path if `listens`, and ends that otherwise.
+    pub(super) fn listen(&mut self, listens: bool) {
+        match (listens, self.at == CLOSED) {
+            (true, false) => (self.parked, self.at) = (self.at, CLOSED),
+            (false, true) => self.at = self.parked,
+            _ => {}
+        }
+    }
+
+    /// Returns the entries that are kept, the oldest first.
+    pub(in crate::heap) fn kept(&self) -> impl DoubleEndedIterator<Item = Entry> + '_ {
+        let at = (if self.at == CLOSED { self.parked } else { self.at }).min(self.entries.len());
+        let (new, old) = self.entries.split_at_checked(at).unwrap_or((&self.entries, &[]));
+        let old = if self.laps > 0 { old } else { &[] };
+        old.iter().chain(new).copied().filter(|_| self.is_on)
+    }
+
+    /// Returns the number of operations so far, and the number of those that are kept.
+    pub(in crate::heap) fn counts(&self) -> (u64, u64) {
+        if !self.is_on {
+            return (0, 0);
+        }
+        let at = if self.at == CLOSED { self.parked } else { self.at };
+        let written = self.laps * self.entries.len() as u64 + at as u64;
+        let kept = self.kept().filter(|entry| !entry.is_mark()).count() as u64;
+        (written.saturating_sub(self.marks), kept)
+    }
+}

@@ -1,0 +1,77 @@
+//! The journal: what happened, for statistics, for observers and for the flight recorder.
+//!
+//! Owns: the counters, the observers and the flight recorder. Each verb takes one event and tells all three. The journal
+//! knows no block, no pool and no chunk: [`PoolNames`] says how a pool is named in an event.
+//!
+//! | file | owns |
+//! |---|---|
+//! | allocations, memory | events of blocks, and of the memory behind them |
+//! | work | waits, refusals, spills and splits, as the layers above report them |
+//! | tell | who hears of an event |
+//! | counters | the counters behind the statistics |
+//! | observers | the observers, and how each is told |
+//! | flight, flight_log | the flight recorder: the last operations |
+
+pub(super) mod allocations;
+pub(super) mod counters;
+pub(super) mod flight;
+pub(super) mod flight_log;
+mod memory;
+mod observers;
+pub(super) mod tell;
+mod work;
+
+use crate::error::Result;
+use crate::ids::{PoolId, PoolIndex, StreamId};
+use counters::Counters;
+use flight::FlightRecorder;
+use observers::Observers;
+
+/// How events name a pool.
+pub(super) trait PoolNames {
+    /// Returns whether there is a pool with this index.
+    fn exists(&self, pool: PoolIndex) -> bool;
+
+    /// Returns the stream of a pool, and the private pool that it is part of.
+    fn name(&self, pool: PoolIndex) -> (StreamId, PoolId);
+
+    /// Returns the stream and the private pool of the segment in which snapshots show memory of a pool; `shared` memory
+    /// belongs to no single stream.
+    fn segment_name(&self, pool: PoolIndex, shared: bool) -> (StreamId, PoolId);
+}
+
+/// All that is told of a heap.
+pub(crate) struct Journal {
+    counters: Counters,
+    observers: Observers,
+    flight: FlightRecorder,
+    /// Blocks of at least this size count as oversize.
+    oversize_from: u64,
+}
+
+impl Journal {
+    /// Makes a journal whose flight recorder keeps this many operations.
+    pub(super) fn new(operations: usize, oversize_from: u64) -> Result<Self> {
+        Ok(Self {
+            counters: Counters::default(),
+            observers: Observers::default(),
+            flight: FlightRecorder::new(operations)?,
+            oversize_from,
+        })
+    }
+
+    pub(super) fn set_oversize_from(&mut self, size: u64) {
+        self.oversize_from = size;
+    }
+
+    #[inline]
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns the counters, for tests that break them.
+    #[cfg(test)]
+    pub(super) fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+}

@@ -1,0 +1,127 @@
+//! Routes: the choice of requests that go to a private pool.
+//!
+//! Owns: [`Route`]. `private_pools.rs` has the routes that were begun.
+
+use crate::fallible::boxed;
+use crate::ids::StreamId;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::{self, ThreadId};
+
+/// The requests that go to a private pool, from [`Pools::begin`](crate::operations::Pools::begin) to
+/// [`Pools::end`](crate::operations::Pools::end), and whether a stream capture is under way meanwhile.
+///
+pub struct Route {
+    covers: Covers,
+    captures: bool,
+}
+
+/// The requests that a route covers.
+enum Covers {
+    Stream(StreamId),
+    Thread(ThreadId),
+    /// Every thread of which no other route covers the request.
+    OtherThreads,
+    /// Requests for which a filter returns `true`. `None` if the host had no memory for the filter: then the route does
+    /// not begin.
+    When(Option<Box<dyn Filter>>),
+}
+
+/// The program's code that says which streams a route covers.
+trait Filter: Send {
+    fn covers(&self, stream: StreamId) -> bool;
+}
+
+impl<F: Fn(StreamId) -> bool + Send> Filter for [F; 1] {
+    fn covers(&self, stream: StreamId) -> bool {
+        let [covers] = self;
+        covers(stream)
+    }
+}
+
+impl Route {
+    /// Routes requests on the streams for which `covers` returns `true`. The filter is called in the thread that
+    /// allocates, under the allocator's lock: it must be quick, and must not call the allocator. If it panics, the
+    /// request is not routed. If the host has no memory for the filter, beginning the route fails with
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    pub fn when(covers: impl Fn(StreamId) -> bool + Send + 'static) -> Self {
+        let covers = boxed(covers).map(|covers| covers as Box<dyn Filter>);
+        Self { covers: Covers::When(covers), captures: false }
+    }
+
+    /// Routes requests on one stream.
+    #[must_use]
+    pub fn stream(stream: StreamId) -> Self {
+        Self { covers: Covers::Stream(stream), captures: false }
+    }
+
+    /// Routes requests of the calling thread, on any stream.
+    #[must_use]
+    pub fn this_thread() -> Self {
+        Self { covers: Covers::Thread(thread::current().id()), captures: false }
+    }
+
+    /// Routes requests of all threads, on any stream, that no other route covers, whenever that route was begun. This
+    /// covers backward passes, which PyTorch runs in threads of its own, but no requests that other threads route
+    /// elsewhere.
+    #[must_use]
+    pub fn other_threads() -> Self {
+        Self { covers: Covers::OtherThreads, captures: false }
+    }
+
+    /// Says that a stream may be captured from begin to end of the route. Until the end, the allocator makes no call
+    /// that a capture forbids, in any thread.
+    #[must_use]
+    pub fn capturing(self) -> Self {
+        Self { captures: true, ..self }
+    }
+
+    /// Returns whether a stream capture is under way from begin to end.
+    #[must_use]
+    pub fn is_capturing(&self) -> bool {
+        self.captures
+    }
+
+    /// Returns whether the route is one of threads, of which a pool may have several at once.
+    pub(super) fn is_of_threads(&self) -> bool {
+        matches!(self.covers, Covers::Thread(_) | Covers::OtherThreads) && !self.captures
+    }
+
+    /// Returns whether the route covers requests of this thread alone.
+    pub(super) fn is_of(&self, thread: ThreadId) -> bool {
+        matches!(self.covers, Covers::Thread(of) if of == thread)
+    }
+
+    /// Returns whether the route covers all threads without a route of their own.
+    pub(super) fn is_of_others(&self) -> bool {
+        matches!(self.covers, Covers::OtherThreads)
+    }
+
+    /// Returns whether the host had no memory for the route's filter.
+    pub(super) fn lacks_filter(&self) -> bool {
+        matches!(self.covers, Covers::When(None))
+    }
+
+    /// Returns whether the route covers a request of the calling thread on `stream`.
+    pub(in crate::heap) fn covers(&self, stream: StreamId) -> bool {
+        let covers = match &self.covers {
+            Covers::OtherThreads => return true,
+            Covers::Stream(of) => return *of == stream,
+            Covers::Thread(thread) => return thread::current().id() == *thread,
+            Covers::When(covers) => covers,
+        };
+        let Some(covers) = covers else { return false };
+        // `covers` is the program's code, called in the middle of a request.
+        catch_unwind(AssertUnwindSafe(|| covers.covers(stream))).unwrap_or_else(|panic| {
+            tracing::error!(%stream, "the filter of a private pool panicked; the request is not routed");
+            drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
+            false
+        })
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route").field("captures", &self.captures).finish_non_exhaustive()
+    }
+}
