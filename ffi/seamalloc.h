@@ -564,6 +564,11 @@ seam_status seam_record_stream(seam_allocator allocator, void *address, seam_str
 seam_status seam_forget_stream(seam_allocator allocator,
                                seam_stream stream);
 
+// Tells the allocator of a stream that may use its memory and that no request, free or `seam_record_stream` names. While chunks are
+// split under live addresses (the option `split`), the stream stands still. `seam_forget_stream` before it is destroyed.
+seam_status seam_announce_stream(seam_allocator allocator,
+                                 seam_stream stream);
+
 // Says that `stream` belongs to someone who may destroy it without a word. From now on only calls that name it, which they must
 // do while it is live, name it to the device: a request for it, `seam_free_under` with it as the current stream, and the free of what
 // `seam_record_stream` named it for. What is freed otherwise, or while it is being captured, serves other streams only after a wait

@@ -152,6 +152,13 @@ pub extern "C" fn seam_forget_stream(allocator: AllocatorId, stream: Stream) -> 
     call(|| Ok(borrow(allocator)?.allocator.streams().forget(boundary::stream(stream)?)?))
 }
 
+/// Tells the allocator of a stream that may use its memory and that no request, free or `seam_record_stream` names. While chunks are
+/// split under live addresses (the option `split`), the stream stands still. `seam_forget_stream` before it is destroyed.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_announce_stream(allocator: AllocatorId, stream: Stream) -> Status {
+    call(|| Ok(borrow(allocator)?.allocator.streams().announce(boundary::stream(stream)?)?))
+}
+
 /// Says that `stream` belongs to someone who may destroy it without a word. From now on only calls that name it, which they must
 /// do while it is live, name it to the device: a request for it, `seam_free_under` with it as the current stream, and the free of what
 /// `seam_record_stream` named it for. What is freed otherwise, or while it is being captured, serves other streams only after a wait

@@ -113,6 +113,9 @@ void* Allocator::malloc(size_t size, DeviceIndex device, cudaStream_t stream) {
     free_late();
   }
   seam_allocator handle = handle_for(device);
+  if (C10_LIKELY(!devices_.simulated)) {
+    pool_streams_.announce(handle, device);
+  }
   void* pointer = nullptr;
   seam_status status;
   if (C10_LIKELY(!recording_.is_on.load(std::memory_order_relaxed))) {

@@ -21,6 +21,7 @@
 #include "events.h"
 #include "late_frees.h"
 #include "other_streams.h"
+#include "pool_streams.h"
 #include "pools.h"
 #include "shared_memory.h"
 
@@ -191,6 +192,7 @@ class Allocator final : public CUDAAllocator {
   PoolTable pools_;
   SharedMemory shared_memory_;
   OtherStreams other_streams_;
+  PoolStreams pool_streams_;
   LateFrees late_frees_;
   Observers<OutOfMemoryObserver> oom_observers_;
 #if SEAMALLOC_TORCH >= 212

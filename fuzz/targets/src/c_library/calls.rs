@@ -94,6 +94,7 @@ functions! {
     };
     seam_record_stream |a| Some(seam_record_stream(a.allocator(), a.block(), a.stream()));
     seam_forget_stream |a| Some(seam_forget_stream(a.allocator(), a.stream()));
+    seam_announce_stream |a| Some(seam_announce_stream(a.allocator(), a.stream()));
     seam_set_borrowed |a| Some(seam_set_borrowed(a.allocator(), a.stream()));
     seam_enable_peer_access |a| Some(seam_enable_peer_access(a.allocator(), a.small()));
     seam_size_of |a| Some(unsafe { seam_size_of(a.allocator(), a.block(), a.memory()) });
