@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), allow(dead_code, unused_imports, reason = "the tests beside it use all of it"))]
 
 mod calls;
+mod gates;
 mod mappings;
 pub mod old_drivers;
 mod page_locked;
