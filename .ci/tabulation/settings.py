@@ -17,7 +17,7 @@ SETTINGS = [
 ]
 # With names that fit into the head of a table.
 MAX_SPLIT = ("native, max_split 128 MiB", *SETTINGS[1][1:])
-LIMITS = [SETTINGS[0], MAX_SPLIT, SETTINGS[2], SETTINGS[3], ("`split:last_resort`", "stitch", "split:last_resort")]
+LIMITS = [SETTINGS[0], MAX_SPLIT, SETTINGS[2], ("`split:off`", "stitch", "split:off"), SETTINGS[3]]
 CASES = [(SINGLE, 0), (STREAMS, AHEAD)]
 
 

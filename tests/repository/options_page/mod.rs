@@ -35,7 +35,7 @@ no option has is an error that names the nearest one.
 
 | you see | give |
 |---|---|
-| the job nearly fits, and one thread does the work | [`split:last_resort`](#stitching-and-streams) |
+| RDMA, NCCL or a disk reaches its memory | [`split:off`](#stitching-and-streams) |
 | the job does not fit, and may be slower | [`spill:host=64GiB`](#stitching-and-streams) |
 | others need memory on the same GPU, as much as they like | [`memory_limit`](#how-much-may-be-held) |
 | others need some memory on the same GPU, now and then | [`headroom`](#how-much-may-be-held) |

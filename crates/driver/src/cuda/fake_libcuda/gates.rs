@@ -95,8 +95,8 @@ unsafe extern "C" fn launch_kernel(
     arguments: *mut *mut c_void,
     _: *mut *mut c_void,
 ) -> RawStatus {
-    // SAFETY: the driver under test passes pointers to live arguments of the kernel's types.
     let [wide, narrow] = [8, 4];
+    // SAFETY: each argument is a live value of this size.
     let argument = |at: usize, bytes: usize| unsafe {
         let pointer = arguments.add(at).read();
         if bytes == wide { pointer.cast::<u64>().read() } else { u64::from(pointer.cast::<u32>().read()) }
