@@ -8,6 +8,7 @@ use super::core::{Allocator, Core};
 use super::pending::{own_means, wait};
 use super::prepared::{AllocRequest, Prepared};
 use super::pressure::call_back;
+use super::retry::retry;
 use super::search::Search;
 use crate::error::Result;
 use crate::ids::BlockId;
@@ -17,8 +18,9 @@ use parking_lot::MutexGuard;
 type Step = fn(&mut Search<'_, '_>) -> Result<Option<BlockId>>;
 
 /// The steps, first to last: memory that other streams have passed; the program's callbacks; the strategy by cheap
-/// means, and by all means unless the request is to wait; a wait for pending memory; the memory of other processes.
-const STEPS: [Step; 5] = [complete_frees, call_back, own_means, wait, borrow];
+/// means, and by all means unless the request is to wait; a wait for pending memory; the memory of other processes; a wait for
+/// whatever others give back.
+const STEPS: [Step; 6] = [complete_frees, call_back, own_means, wait, borrow, retry];
 
 /// Serves a request that no free block fits, or refuses it. Afterwards memory goes back that the headroom lacks.
 #[cold]

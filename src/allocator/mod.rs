@@ -56,6 +56,7 @@ mod pressure;
 mod private_pool;
 mod release;
 mod report;
+mod retry;
 mod search;
 mod serve;
 mod shared_memory;

@@ -175,6 +175,13 @@ options! {
         "wait_ms": Optional(Whole("milliseconds, or None")), only &[Stitch],
             typed "ms", default "None", example "0",
             when "a request must be refused in time rather than served late, as in serving";
+        /// The longest time, in milliseconds, that a request which would be refused waits for memory that others give back: other
+        /// threads, other processes on the GPU, and the program's callbacks. 0: it is refused at once. Paddle's
+        /// `FLAGS_gpu_allocator_retry_time`.
+        retry_ms: u64 = 0;
+        "retry_ms": Whole("milliseconds"),
+            typed "ms", default "0", example "1000",
+            when "others give memory back a moment later: processes that take turns on a GPU, threads of a server";
         /// After how many seconds in which the program has allocated and freed nothing its free memory goes back to the driver, with
         /// the strategy `stitch`, in the C library and under PyTorch; in Rust [`IdleRelease`](crate::IdleRelease) does it. Not
         /// before a thousand times as long as the driver would take to give it again: 10 s for each GiB. `None`: never.

@@ -12,6 +12,7 @@ mod lending;
 mod limit;
 mod pending_waits;
 mod refusal;
+mod retry;
 mod shortage;
 mod trim;
 mod watch;

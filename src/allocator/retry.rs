@@ -1,0 +1,63 @@
+//! A request that would be refused waits for memory that others give back: other threads, other processes, callbacks.
+//!
+//! Owns: how long such a request waits, and when it is tried again. The lock is not held meanwhile.
+
+use super::search::Search;
+use crate::error::Result;
+use crate::ids::BlockId;
+use crate::strategy::Means;
+use parking_lot::MutexGuard;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the thread sleeps before it looks for frees of this process.
+const TICK: Duration = Duration::from_millis(1);
+
+/// After how many looks the device is asked how much memory is free: other processes give theirs back without a word.
+const LOOKS_PER_QUESTION: u32 = 10;
+
+/// What a request would find other than before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    /// Allocations and frees so far.
+    operations: u64,
+    /// Free bytes of the device.
+    free: u64,
+}
+
+/// Tries the request again whenever memory may have become free, as long as the option `retry_ms` says. Not during a
+/// capture, in which another thread may wait for this one's lock.
+pub(super) fn retry(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
+    let patience = Duration::from_millis(search.core.config.retry_ms);
+    // No wait makes room for more than the device has, or a limit allows.
+    let core = &*search.core;
+    let most = core.limits.lowest().unwrap_or(u64::MAX).min(core.driver.properties().total_memory);
+    if patience.is_zero() || search.prepared.request.size > most {
+        return Ok(None);
+    }
+    let Some(until) = Instant::now().checked_add(patience) else { return Ok(None) };
+    let mut seen = Seen { operations: search.core.heap.counters().operations(), free: free(search) };
+    let mut looks = 0;
+    while Instant::now() < until && !search.core.capturing() {
+        MutexGuard::unlocked(search.core, || thread::sleep(TICK));
+        looks += 1;
+        let asks = looks % LOOKS_PER_QUESTION == 0;
+        let now = Seen {
+            operations: search.core.heap.counters().operations(),
+            free: if asks { free(search) } else { seen.free },
+        };
+        if now == seen {
+            continue;
+        }
+        if let Some(id) = search.retry(Means::All)? {
+            return Ok(Some(id));
+        }
+        seen = Seen { operations: search.core.heap.counters().operations(), free: free(search) };
+    }
+    Ok(None)
+}
+
+/// Returns the free bytes of the device; 0 if it does not tell.
+fn free(search: &Search<'_, '_>) -> u64 {
+    search.allocator.driver.memory_info().map_or(0, |info| info.free)
+}
