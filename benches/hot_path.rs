@@ -6,12 +6,13 @@
 
 mod stage;
 
-use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group};
 use seamalloc::driver::StreamId;
 use seamalloc::{Allocator, Block, StrategyKind};
 use seamalloc_trace::recorded;
 use stage::{Device, ops_of, pass};
 use std::hint::black_box;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -210,4 +211,36 @@ fn short() -> Criterion {
 }
 
 criterion_group!(name = benches; config = short(); targets = one_block, owned_block, patterns, threads, traces, first_pass);
-criterion_main!(benches);
+
+fn main() {
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+    beside_caching();
+}
+
+/// Prints the means that criterion has stored, each strategy beside plain cudaMalloc caching: nanoseconds of an allocation or a
+/// free.
+fn beside_caching() {
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("../target"), PathBuf::from);
+    println!("\n{:<40}{:>12}{:>12}{:>12}", "ns an operation", "caching", "expandable", "stitch");
+    for (group, operations, cases) in [
+        ("one_block", 2.0, vec!["600", "5242880"]),
+        ("trace_op", 0.0, recorded::JOBS.iter().map(|job| job.name).collect()),
+    ] {
+        for case in cases {
+            let mean = |kind: &str| {
+                let path = folder.join("criterion").join(group).join(kind).join(case);
+                let read = |name: &str| serde_json::from_slice(&std::fs::read(path.join("new").join(name)).ok()?).ok();
+                let estimates: serde_json::Value = read("estimates.json")?;
+                let benchmark: serde_json::Value = read("benchmark.json")?;
+                let of_all = benchmark["throughput"]["Elements"].as_f64().unwrap_or(operations);
+                Some(estimates["mean"]["point_estimate"].as_f64()? / of_all)
+            };
+            let cells = ["caching", "expandable", "stitch"].map(mean);
+            if cells.iter().any(Option::is_some) {
+                let shown = cells.map(|cell| cell.map_or("-".to_owned(), |ns| format!("{ns:.1}")));
+                println!("{:<40}{:>12}{:>12}{:>12}", format!("{group} {case}"), shown[0], shown[1], shown[2]);
+            }
+        }
+    }
+}
