@@ -1,4 +1,4 @@
-//! What an operation costs when no driver call is needed: by pattern, by thread count, and over whole traces.
+//! Measures the cost of an operation when no driver call is needed: by pattern, by thread count, and over whole traces.
 //!
 //! On the simulated device, or where SEAMALLOC_BENCH_DEVICE=cuda:0 says so on a real one.
 
@@ -39,7 +39,8 @@ fn one_block(c: &mut Criterion) {
     group.finish();
 }
 
-/// The same with a block that frees itself, which borrows its allocator or counts its users, beside the raw calls.
+/// Measures the hit path with a block that frees itself, which borrows its allocator or counts its users, beside the
+/// raw calls.
 fn owned_block(c: &mut Criterion) {
     const SIZE: u64 = 600;
     let device = Device::open();

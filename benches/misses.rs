@@ -1,4 +1,4 @@
-//! What a miss costs, by the number of chunks in it: a view stitched from what is free, and memory grown.
+//! Measures the cost of a miss, by the number of chunks in it: a view stitched from what is free, and memory grown.
 //!
 //! On the simulated device it is our own time and that of the simulation; where SEAMALLOC_BENCH_DEVICE=cuda:0 says so it
 //! is the driver's too.

@@ -1,5 +1,5 @@
-//! What the driver's virtual-memory calls cost when memory grows piece by piece, as an allocator makes it grow: the
-//! figures behind the cost model of the simulated GPU (`crates/sim/src/cost.rs`).
+//! Measures the cost of the driver's virtual-memory calls when memory grows piece by piece, as an allocator makes it
+//! grow: the figures behind the cost model of the simulated GPU (`crates/sim/src/cost.rs`).
 //!
 //! ```text
 //! cargo run --release --example driver_costs -- cuda:0

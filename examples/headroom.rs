@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 type Outcome<T> = Result<T, Box<dyn AnyError>>;
 
 const MIB: u64 = 1 << 20;
-/// What the other needs at once, and the headroom.
+/// The bytes that the other program needs at once, and the headroom.
 const NEEDED: u64 = 3 << 30;
 const HEADROOM: u64 = 4 << 30;
 /// The other holds it for so long, and then does without.
@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// What became of the other.
+/// The results of the other program.
 #[derive(Debug, Default)]
 struct Other {
     served: u64,
@@ -100,7 +100,7 @@ fn child(device: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// What the program did.
+/// The results of the program.
 #[derive(Debug, Default)]
 struct Program {
     phases: u64,

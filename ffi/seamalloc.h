@@ -34,25 +34,26 @@
 // For `backup` of `seam_pool_sleep`: what live blocks hold is kept in the host's memory.
 #define SEAM_BACKUP_HOST 0
 
-// It is lost: live blocks keep their addresses, and hold anything after waking.
+// The contents of live blocks are lost: the blocks keep their addresses, and hold anything after waking.
 #define SEAM_BACKUP_DISCARD 1
 
-// It is kept in a file, which must not exist.
+// The contents of live blocks are kept in a file, which must not exist.
 #define SEAM_BACKUP_FILE 2
 
-// It is kept in page-locked memory of the host, which is copied to and from at the speed of the link, and kept for the next sleep.
+// The contents of live blocks are kept in page-locked memory of the host, which is copied to and from at the speed of
+// the link, and kept for the next sleep.
 #define SEAM_BACKUP_PINNED 3
 
 // For `stage` of `seam_sleep_notice`: a tag is about to sleep.
 #define SEAM_SLEEP_BEFORE 0
 
-// It sleeps: it fell asleep, or waking it failed.
+// The tag sleeps: it fell asleep, or waking it failed.
 #define SEAM_SLEEP_ASLEEP 1
 
-// It is about to wake.
+// The tag is about to wake.
 #define SEAM_SLEEP_BEFORE_WAKE 2
 
-// It is awake: it woke, or sleeping failed.
+// The tag is awake: it woke, or sleeping failed.
 #define SEAM_SLEEP_AWAKE 3
 
 // For `flags` of `seam_pool_open_with`: each segment is one block, and what a request leaves of it serves no other. PyTorch's
@@ -62,16 +63,16 @@
 // For `advice` of `seam_advise`: the allocation is not used for a while, and is spilled first.
 #define SEAM_ADVICE_COLD 0
 
-// Nothing is known of it.
+// No access advice has been given for the allocation.
 #define SEAM_ADVICE_NORMAL 1
 
-// It is used all the time: it is spilled last, and comes back to the device at once if there is room.
+// The allocation is used all the time: it is spilled last, and comes back to the device at once if there is room.
 #define SEAM_ADVICE_HOT 2
 
-// What a function returns. After anything but `SEAM_STATUS_OK` nothing has changed for live allocations, and
+// The result of a function. After anything but `SEAM_STATUS_OK` nothing has changed for live allocations, and
 // `seam_last_error_text` says more.
 typedef enum {
-    // It did what was asked.
+    // The function did what was asked.
     SEAM_STATUS_OK = 0,
     // An argument is NULL that may not be, a text is not UTF-8, a struct says a size that it cannot have.
     SEAM_STATUS_INVALID_ARGUMENT = 1,
@@ -134,7 +135,7 @@ typedef enum {
     SEAM_STATUS_BEYOND_CAPACITY = 28,
 } seam_status;
 
-// What happened. Names and meanings are those of PyTorch's memory snapshots.
+// The kind of an event. Names and meanings are those of PyTorch's memory snapshots.
 typedef enum {
     // A block was handed out; bytes as requested.
     SEAM_ACTION_ALLOC = 0,
@@ -169,7 +170,7 @@ typedef enum {
     SEAM_ACTION_AWAKE = 13,
 } seam_action;
 
-// What a block is doing.
+// The state of a block.
 typedef enum {
     // Free.
     SEAM_BLOCK_STATE_INACTIVE = 0,
@@ -193,15 +194,15 @@ typedef void *seam_stream;
 typedef struct {
     // Of this struct, in the library: fields beyond it are not there.
     size_t size;
-    // What the program asked for.
+    // The bytes that the program asked for.
     uint64_t requested;
     // The stream it is for.
     seam_stream stream;
-    // What the allocator holds of the device.
+    // The bytes that the allocator holds of the device.
     uint64_t reserved;
     // Of `reserved`, in blocks that the program has not freed.
     uint64_t allocated;
-    // What the allocator may hold at most, or `SEAM_NO_LIMIT`.
+    // The most bytes that the allocator may hold, or `SEAM_NO_LIMIT`.
     uint64_t limit;
 } seam_memory_pressure;
 
@@ -232,8 +233,9 @@ typedef struct {
     seam_stat large_pool;
 } seam_stat_by_pool;
 
-// What an allocator has done and holds. Fields that end in `_bytes` are bytes, in `_ns` nanoseconds, others count. As
-// far as PyTorch has them (`torch.cuda.memory_stats`), names and meanings are its.
+// The statistics of an allocator: its operations so far, and the memory that it holds. Fields that end in `_bytes`
+// are bytes, in `_ns` nanoseconds, others count. As far as PyTorch has them (`torch.cuda.memory_stats`), names and
+// meanings are its.
 typedef struct {
     // Of this struct: set it to `sizeof(seam_stats)` before the call. It comes back as what was filled in.
     size_t size;
@@ -363,7 +365,7 @@ typedef struct {
 typedef struct {
     // Of this struct, in the library: fields beyond it are not there.
     size_t size;
-    // What.
+    // The kind of the event.
     seam_action action;
     // Where.
     uint64_t address;
@@ -398,7 +400,7 @@ typedef struct {
     uint64_t requested;
 } seam_pool_block;
 
-// What a private pool holds.
+// The statistics of a private pool.
 typedef struct {
     // Of this struct: set it to `sizeof(seam_pool_stats)` before the call. It comes back as what was filled in.
     size_t size;
@@ -447,7 +449,7 @@ typedef struct {
     uint64_t size;
     // As requested; of a free block those of its last use, or 0.
     uint64_t requested;
-    // What it is doing.
+    // The state of the block.
     seam_block_state state;
     // Whether it is part of a private pool that sleeps: it has no memory at present.
     bool is_asleep;
@@ -459,7 +461,7 @@ typedef struct {
 // It must return (no exception, no longjmp).
 typedef void (*seam_segment_visitor)(const seam_segment *segment, const seam_block *blocks, size_t count, void *user);
 
-// What a callback is told of a tag.
+// The message about a tag that a callback gets.
 typedef struct {
     // Of this struct.
     size_t size;
@@ -625,7 +627,7 @@ seam_status seam_on_memory_pressure(seam_allocator allocator,
 seam_status seam_remove_memory_callback(seam_allocator allocator,
                                         uint64_t id);
 
-// What an allocator has done so far and holds now.
+// Fills in the statistics of an allocator: its operations so far, and the memory that it holds now.
 seam_status seam_get_stats(seam_allocator allocator, seam_stats *stats);
 
 // Sets every peak to the present value.
@@ -709,7 +711,7 @@ seam_status seam_extent(seam_allocator allocator,
                         size_t *mapped,
                         size_t *capacity);
 
-// What an address belongs to, as a sentence: the allocation that it lies in, live or freed, or at whose edge; its size,
+// Describes an address, as a sentence: the allocation that it lies in, live or freed, or at whose edge; its size,
 // streams and number. "" where that is not known, or guard mode is off. Works after an illegal address was used, when
 // every call of CUDA fails. The buffer is as in `seam_stats_json`.
 seam_status seam_explain(seam_allocator allocator, const void *address, char *buffer, size_t capacity, size_t *length);
@@ -778,8 +780,8 @@ seam_status seam_serve(const char *path);
 // Ends what `seam_serve` began. Does nothing if the process does not serve.
 seam_status seam_serve_stop(void);
 
-// What all allocators of the process do, as the text that Prometheus reads (docs/metrics.md). Needs no `seam_serve`. The buffer is as
-// in `seam_stats_json`.
+// Writes the metrics of all allocators of the process, as the text that Prometheus reads (docs/metrics.md). Needs no
+// `seam_serve`. The buffer is as in `seam_stats_json`.
 seam_status seam_metrics(char *buffer,
                          size_t capacity,
                          size_t *length);
@@ -908,7 +910,7 @@ seam_status seam_pool_restore(seam_allocator allocator,
                               const seam_pool_block *blocks,
                               size_t count);
 
-// What a private pool holds. Walks all blocks.
+// Fills in the statistics of a private pool. Walks all blocks.
 seam_status seam_pool_get_stats(seam_allocator allocator, seam_pool pool, seam_pool_stats *stats);
 
 // Writes what the allocator holds, and the recorded history if there is one, as a memory snapshot that PyTorch's viewer
@@ -931,14 +933,15 @@ seam_status seam_record_stop(seam_allocator allocator);
 seam_status seam_record_write(seam_allocator allocator,
                               const char *path);
 
-// What strategies would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
-// list, of each job and strategy what the strategy would have held (`peak_reserved`, null where the device is too small),
-// what PyTorch held (`recorded_reserved`, null where that is not known; `reserved_before` of it from before the recording),
-// the bytes of weights and optimizer state that stay from step to step (`persistent`), and how many times as large all else
-// could be, 8 at most (`largest_step`, null where not even a hundredth of it fits, where it frees nothing: `grows`, or where
-// the device is unknown: `sought`). Beside each stands what PyTorch's own allocators make of the job on the same
-// device: `native_reserved`, `native_step`, `expandable_reserved`, `expandable_step`. Of a snapshot without a history there is an
-// entry for each device with memory, with `layout` true: what `seamalloc whatif --json` says of it but `owners`.
+// Writes how strategies would have served the jobs that a file holds, a PyTorch snapshot with its history or a trace:
+// a JSON list, of each job and strategy what the strategy would have held (`peak_reserved`, null where the device is
+// too small), what PyTorch held (`recorded_reserved`, null where that is not known; `reserved_before` of it from
+// before the recording), the bytes of weights and optimizer state that stay from step to step (`persistent`), and how
+// many times as large all else could be, 8 at most (`largest_step`, null where not even a hundredth of it fits, where
+// it frees nothing: `grows`, or where the device is unknown: `sought`). Beside each stands what PyTorch's own
+// allocators make of the job on the same device: `native_reserved`, `native_step`, `expandable_reserved`,
+// `expandable_step`. Of a snapshot without a history there is an entry for each device with memory, with `layout`
+// true: what `seamalloc whatif --json` says of it but `owners`.
 //
 // The device is a simulated one, `sim:h200,capacity=80GiB`. "" is an H200 with the memory of the device that the job was
 // recorded on; `device_from` says how that is known ("noted", "refusal": what was held and free when memory ran
@@ -1085,8 +1088,8 @@ seam_status seam_unspill(seam_allocator allocator,
 // succeeds leaves it as it is.
 seam_status seam_last_error(void);
 
-// What the last call of this thread that failed has to say, in words; empty if none did. Never NULL. The text is the
-// library's, and valid until the next call of this thread that fails.
+// Returns the message of the last call of this thread that failed, in words; empty if none did. Never NULL. The text
+// is the library's, and valid until the next call of this thread that fails.
 const char *seam_last_error_text(void);
 
 // The `CUresult` of the driver call behind the last error of this thread; 0 if it was none of a driver call.

@@ -85,7 +85,7 @@ impl HostPool {
     /// stream waits for another on the GPU, since the CPU would not wait with it.
     ///
     /// # Errors
-    /// Those of [`Self::check`].
+    /// The errors of [`Self::check`].
     pub fn config(config: Config) -> std::result::Result<Config, ConfigError> {
         config.for_host_pool()
     }
@@ -102,7 +102,7 @@ impl HostPool {
     /// [`CudaDriver::trust_streams`].
     ///
     /// # Errors
-    /// Those of [`Self::new`] and of [`CudaDriver::create_stream`].
+    /// The errors of [`Self::new`] and of [`CudaDriver::create_stream`].
     pub fn pinned(driver: Arc<CudaDriver>, config: Config) -> Result<Self> {
         let own = driver.create_stream()?;
         Self::new(driver, own, config)
@@ -112,7 +112,7 @@ impl HostPool {
     /// bytes, address 0, which [`Self::free`] ignores.
     ///
     /// # Errors
-    /// Those of [`Allocator::allocate`].
+    /// The errors of [`Allocator::allocate`].
     pub fn allocate(&self, size: u64) -> Result<u64> {
         self.allocator.allocate(size, self.own)
     }
@@ -122,7 +122,7 @@ impl HostPool {
     /// the allocation.
     ///
     /// # Errors
-    /// Those of [`Allocator::record_stream`].
+    /// The errors of [`Allocator::record_stream`].
     pub fn record_use(&self, address: u64, stream: StreamId) -> Result<()> {
         self.allocator.record_stream(address, stream)
     }
@@ -130,7 +130,7 @@ impl HostPool {
     /// Frees an allocation. The CPU must not use its memory any more; streams that were named may.
     ///
     /// # Errors
-    /// Those of [`Allocator::free`].
+    /// The errors of [`Allocator::free`].
     pub fn free(&self, address: u64) -> Result<()> {
         self.allocator.free(address)
     }

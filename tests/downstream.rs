@@ -1,4 +1,4 @@
-//! What depends on seamalloc links and runs on a machine without CUDA, and does not need libcuda to start.
+//! A program that depends on seamalloc links and runs on a machine without CUDA, and does not need libcuda to start.
 //!
 //! `cuda-driver-sys` asks the linker for `-lcuda`; build.rs makes that harmless, and only building packages from outside
 //! of this workspace shows that it does. Their dependencies are fetched where they are missing; `SEAMALLOC_EMPTY_CARGO_HOME=1`

@@ -1,4 +1,4 @@
-//! What single operations take: hits by percentile, threads by throughput, misses by our own time.
+//! Measures single operations: hits by percentile, threads by throughput, misses by our own time.
 //!
 //! `cargo bench -p seamalloc-benches --bench latency -- [hits] [threads] [misses] [TRACE]...`; without names all of them on all recorded jobs.
 //! The clock is read before and after each operation; what two reads in a row take (the median, printed first) is taken
@@ -55,7 +55,7 @@ fn device() -> Arc<SimGpu> {
     Arc::new(SimGpu::new(config).expect("a valid device"))
 }
 
-/// What reading the clock twice in a row takes, in nanoseconds.
+/// Returns the time that reading the clock twice in a row takes, in nanoseconds.
 fn clock_overhead() -> u64 {
     let mut taken: Vec<u64> = (0..100_000).map(|_| since(Instant::now())).collect();
     percentile(&mut taken, 0.5)

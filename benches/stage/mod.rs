@@ -1,4 +1,4 @@
-//! What benchmarks run on, and what they carry out: a device, and the operations of a trace.
+//! The device that benchmarks run on, and the operations of a trace that they carry out.
 
 #![allow(dead_code, reason = "every benchmark uses a part")]
 

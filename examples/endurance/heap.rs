@@ -49,7 +49,7 @@ fn front(layout: Layout) -> usize {
     layout.align().max(align_of::<u128>())
 }
 
-/// What is asked of the system for an allocation of `size` bytes.
+/// Returns the layout that is asked of the system for an allocation of `size` bytes.
 fn whole(layout: Layout, size: usize) -> Option<Layout> {
     Layout::from_size_align(size.checked_add(front(layout))?, front(layout)).ok()
 }

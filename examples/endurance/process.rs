@@ -1,4 +1,4 @@
-//! What the process takes of the machine, as Linux tells; 0 elsewhere.
+//! The resources that the process takes of the machine, as Linux tells; 0 elsewhere.
 
 /// Bytes of a page on the machines that Linux counts resident memory of here: x86-64, and aarch64 as distributions build it.
 const PAGE: u64 = 4096;

@@ -43,9 +43,9 @@ pub(crate) struct State {
     pub(crate) ops: u64,
     pub(crate) live: u64,
     pub(crate) reserved: u64,
-    /// What the allocator says that its tables take.
+    /// The size of the allocator's tables, as the allocator reports it.
     pub(crate) host_bytes: u64,
-    /// What it really holds of the host's memory.
+    /// The host memory that the allocator really holds.
     pub(crate) held: i64,
     pub(crate) views: u64,
     pub(crate) mappings: u64,
@@ -93,7 +93,7 @@ const STREAMS: u64 = 4;
 const HANDLES: u64 = 64;
 /// Private pools in use at a time.
 const POOLS: usize = 4;
-/// What a failing call answers: shortage, which is overcome where possible, and worse.
+/// The statuses that a failing call returns: shortage, which is overcome where possible, and worse.
 const STATUSES: [Status; 3] = [Status::OUT_OF_MEMORY, Status::UNKNOWN, Status::INVALID_VALUE];
 
 impl Program {
@@ -256,7 +256,7 @@ impl Program {
         })
     }
 
-    /// What an operation gave; `None` where it failed, which is counted.
+    /// Returns the result of an operation; `None` where it failed, which is counted.
     fn done<T>(&mut self, outcome: Outcome<T>) -> Option<T> {
         match outcome {
             Ok(done) => return Some(done),

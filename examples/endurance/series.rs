@@ -13,7 +13,7 @@ pub(crate) struct Series {
     pub(crate) key: &'static str,
     /// The column's heading, and the panel's title.
     pub(crate) heading: &'static str,
-    /// What its values are divided by to be shown.
+    /// The divisor of the values when they are shown.
     unit: u64,
     of: fn(&State) -> u64,
     /// Whether it must not grow once the program has been through all that it does.
@@ -65,7 +65,7 @@ impl Series {
         self.value(state) / self.unit
     }
 
-    /// What to say where it grew.
+    /// Returns the message for a figure that grew.
     pub(crate) fn grown(&self, states: &[State]) -> Option<String> {
         let counted = states.get(states.len() / WARM..).filter(|_| self.flat)?;
         let (first, last) = counted.split_at(counted.len() / 2);

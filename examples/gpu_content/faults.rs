@@ -8,7 +8,7 @@ use seamalloc::driver::{Call, Driver, DriverError, DriverResult, ForwardingDrive
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// What a failing call answers: shortage, which is overcome where possible, and worse.
+/// The statuses that a failing call returns: shortage, which is overcome where possible, and worse.
 const STATUSES: [Status; 4] = [Status::OUT_OF_MEMORY, Status::OUT_OF_MEMORY, Status::UNKNOWN, Status::INVALID_VALUE];
 /// The call that fails is one of so many.
 const CALLS: u64 = 12;

@@ -1,4 +1,5 @@
-//! What the program asks of a GPU beyond the allocator's calls: kernels that write and check words, and graphs.
+//! The operations that the program asks of a GPU beyond the allocator's calls: kernels that write and check words, and
+//! graphs.
 //!
 //! Owns: the trait [`Gpu`], and which word belongs where. Word i of a block with the tag t holds a scrambled
 //! `t << 32 | i`; scrambling is a bijection, so that a wrong word tells whose it is.
@@ -27,7 +28,7 @@ impl Words {
     }
 }
 
-/// What a stream can be given.
+/// A kernel that a stream can be given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kernel {
     /// Writes the words that belong to `tag`.
@@ -74,7 +75,7 @@ pub(crate) trait Gpu: Send + Sync {
     fn findings(&self) -> Outcome<Findings>;
 }
 
-/// What all checks together have found.
+/// The findings of all checks together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Findings {
     /// Words that kernels have read and compared.
@@ -83,7 +84,7 @@ pub(crate) struct Findings {
     pub(crate) wrong: u64,
     /// One of the first that were wrong.
     pub(crate) first: Option<WrongWord>,
-    /// What the simulated GPU holds against the allocator beside: memory unmapped in use, used without a mapping.
+    /// Faults of the allocator that the simulated GPU reports beside: memory unmapped in use, used without a mapping.
     pub(crate) faults: Vec<String>,
 }
 
@@ -100,7 +101,7 @@ impl fmt::Display for WrongWord {
     }
 }
 
-/// What goes into the scrambling: a tag and a place in its block.
+/// The input of the scrambling: a tag and a place in its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(pub(crate) u64);
 

@@ -293,7 +293,7 @@ impl Program {
 }
 
 impl Graph {
-    /// What it keeps that is allocated: all, but for a program that has freed its outputs.
+    /// Returns the kept blocks that are still allocated: all, but for a program that has freed its outputs.
     fn still_live(&self, sabotage: Option<Sabotage>) -> impl Iterator<Item = &Kept> {
         let freed = if sabotage == Some(Sabotage::FreedOutputs) { self.kept.len() - 1 } else { 0 };
         self.kept.iter().skip(freed)

@@ -49,7 +49,7 @@ use std::time::{Duration, Instant};
 
 const DEFAULT_LIVE: u64 = 12 << 30;
 
-/// What the command line asks for.
+/// The task that the command line asks for.
 enum Task {
     Content(Box<Plan>, String),
     Speed,

@@ -22,7 +22,7 @@ const PHASE: u64 = 600;
 /// Pauses in front of a kernel of another stream, in nanoseconds: the longest is far longer than any kernel.
 const PAUSES: [u64; 3] = [20_000, 200_000, 2_000_000];
 
-/// What all threads of a run have in common.
+/// The state that all threads of a run have in common.
 pub(crate) struct Shared {
     pub(crate) gpu: Arc<dyn Gpu>,
     pub(crate) allocator: Allocator,
@@ -45,7 +45,7 @@ impl Shared {
     }
 }
 
-/// What was done, for the report.
+/// The operations that were done, for the report.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) operations: u64,
@@ -235,7 +235,7 @@ impl Program {
         self.launch(stream, Kernel::Spin { ns })
     }
 
-    /// What `waiting` is given from now on comes after all that `other` was given.
+    /// Makes all later work of `waiting` come after all work that `other` was given.
     fn join(&self, waiting: StreamId, other: StreamId) -> Outcome<()> {
         self.driver.event_record(self.event, other)?;
         Ok(self.driver.stream_wait(waiting, self.event)?)
@@ -256,7 +256,7 @@ impl Program {
         }
     }
 
-    /// What a request gave: all words of the block; none where memory is short.
+    /// Returns the outcome of a request: all words of the block; none where memory is short.
     pub(crate) fn obtained(&mut self, address: seamalloc::Result<u64>) -> Outcome<Option<Words>> {
         let address = match address {
             Ok(address) => address,

@@ -25,7 +25,7 @@ pub(crate) enum Until {
     Operations(u64),
 }
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) config: Config,
@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     pub(crate) faults: bool,
 }
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct Report {
     pub(crate) tally: Tally,
     pub(crate) findings: Findings,

@@ -26,7 +26,7 @@ pub(crate) struct SimWords {
     state: Arc<Mutex<State>>,
 }
 
-/// What the allocator gets: a copy of its own takes the words along.
+/// The driver that the allocator gets: a copy of its own takes the words along.
 struct WithWords {
     gpu: Arc<SimGpu>,
     state: Arc<Mutex<State>>,
@@ -207,7 +207,7 @@ struct Run {
     words: u64,
 }
 
-/// What physical memory holds: by memory and offset, where the run ends and its first key.
+/// The contents of physical memory: by memory and offset, where the run ends and its first key.
 #[derive(Default)]
 struct Contents(BTreeMap<(u64, u64), (u64, Key)>);
 

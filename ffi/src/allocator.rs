@@ -243,15 +243,15 @@ pub extern "C" fn seam_check(allocator: AllocatorId) -> Status {
 pub struct MemoryPressure {
     /// Of this struct, in the library: fields beyond it are not there.
     pub size: usize,
-    /// What the program asked for.
+    /// The bytes that the program asked for.
     pub requested: u64,
     /// The stream it is for.
     pub stream: Stream,
-    /// What the allocator holds of the device.
+    /// The bytes that the allocator holds of the device.
     pub reserved: u64,
     /// Of `reserved`, in blocks that the program has not freed.
     pub allocated: u64,
-    /// What the allocator may hold at most, or `SEAM_NO_LIMIT`.
+    /// The most bytes that the allocator may hold, or `SEAM_NO_LIMIT`.
     pub limit: u64,
 }
 

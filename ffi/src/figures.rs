@@ -65,8 +65,9 @@ macro_rules! figures {
 }
 
 figures! {
-    /// What an allocator has done and holds. Fields that end in `_bytes` are bytes, in `_ns` nanoseconds, others count. As
-    /// far as PyTorch has them (`torch.cuda.memory_stats`), names and meanings are its.
+    /// The statistics of an allocator: its operations so far, and the memory that it holds. Fields that end in `_bytes`
+    /// are bytes, in `_ns` nanoseconds, others count. As far as PyTorch has them (`torch.cuda.memory_stats`), names and
+    /// meanings are its.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, Default)]
     pub struct Stats of Figures {
@@ -199,7 +200,7 @@ impl From<FigureByPool> for StatByPool {
     }
 }
 
-/// What an allocator has done so far and holds now.
+/// Fills in the statistics of an allocator: its operations so far, and the memory that it holds now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_get_stats(allocator: AllocatorId, stats: *mut Stats) -> Status {
     // SAFETY: as for every function (see the header).

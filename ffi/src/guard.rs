@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::ffi::{c_char, c_void};
 use std::slice;
 
-/// What an address belongs to, as a sentence: the allocation that it lies in, live or freed, or at whose edge; its size,
+/// Describes an address, as a sentence: the allocation that it lies in, live or freed, or at whose edge; its size,
 /// streams and number. "" where that is not known, or guard mode is off. Works after an illegal address was used, when
 /// every call of CUDA fails. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! What C names things by: allocators, streams, private pools.
+//! The names by which C refers to things: allocators, streams, private pools.
 
 use seamalloc::PoolId;
 use std::ffi::c_void;

@@ -50,8 +50,8 @@ pub extern "C" fn seam_serve_stop() -> Status {
     })
 }
 
-/// What all allocators of the process do, as the text that Prometheus reads (docs/metrics.md). Needs no `seam_serve`. The buffer is as
-/// in `seam_stats_json`.
+/// Writes the metrics of all allocators of the process, as the text that Prometheus reads (docs/metrics.md). Needs no
+/// `seam_serve`. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_metrics(buffer: *mut c_char, capacity: usize, length: *mut usize) -> Status {
     // SAFETY: as for every function (see the header).

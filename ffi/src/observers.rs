@@ -8,7 +8,7 @@ use crate::ids::{Pool, Stream};
 use seamalloc::observer::{Action as What, Event as Happened, Observer};
 use std::ffi::c_void;
 
-/// What happened. Names and meanings are those of PyTorch's memory snapshots.
+/// The kind of an event. Names and meanings are those of PyTorch's memory snapshots.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub enum Action {
@@ -74,7 +74,7 @@ impl Action {
 pub struct Event {
     /// Of this struct, in the library: fields beyond it are not there.
     pub size: usize,
-    /// What.
+    /// The kind of the event.
     pub action: Action,
     /// Where.
     pub address: u64,

@@ -134,7 +134,7 @@ pub extern "C" fn seam_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.pools().end(pool.id())?))
 }
 
-/// What a private pool holds.
+/// The statistics of a private pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PoolStats {
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn seam_pool_restore(
     })
 }
 
-/// What a private pool holds. Walks all blocks.
+/// Fills in the statistics of a private pool. Walks all blocks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_get_stats(allocator: AllocatorId, pool: Pool, stats: *mut PoolStats) -> Status {
     let look = || {

@@ -85,14 +85,15 @@ pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const 
     })
 }
 
-/// What strategies would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
-/// list, of each job and strategy what the strategy would have held (`peak_reserved`, null where the device is too small),
-/// what PyTorch held (`recorded_reserved`, null where that is not known; `reserved_before` of it from before the recording),
-/// the bytes of weights and optimizer state that stay from step to step (`persistent`), and how many times as large all else
-/// could be, 8 at most (`largest_step`, null where not even a hundredth of it fits, where it frees nothing: `grows`, or where
-/// the device is unknown: `sought`). Beside each stands what PyTorch's own allocators make of the job on the same
-/// device: `native_reserved`, `native_step`, `expandable_reserved`, `expandable_step`. Of a snapshot without a history there is an
-/// entry for each device with memory, with `layout` true: what `seamalloc whatif --json` says of it but `owners`.
+/// Writes how strategies would have served the jobs that a file holds, a PyTorch snapshot with its history or a trace:
+/// a JSON list, of each job and strategy what the strategy would have held (`peak_reserved`, null where the device is
+/// too small), what PyTorch held (`recorded_reserved`, null where that is not known; `reserved_before` of it from
+/// before the recording), the bytes of weights and optimizer state that stay from step to step (`persistent`), and how
+/// many times as large all else could be, 8 at most (`largest_step`, null where not even a hundredth of it fits, where
+/// it frees nothing: `grows`, or where the device is unknown: `sought`). Beside each stands what PyTorch's own
+/// allocators make of the job on the same device: `native_reserved`, `native_step`, `expandable_reserved`,
+/// `expandable_step`. Of a snapshot without a history there is an entry for each device with memory, with `layout`
+/// true: what `seamalloc whatif --json` says of it but `owners`.
 ///
 /// The device is a simulated one, `sim:h200,capacity=80GiB`. "" is an H200 with the memory of the device that the job was
 /// recorded on; `device_from` says how that is known ("noted", "refusal": what was held and free when memory ran

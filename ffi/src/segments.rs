@@ -7,7 +7,7 @@ use crate::status::{Failure, Status};
 use seamalloc::snapshot::{BlockInfo, BlockState as State};
 use std::ffi::c_void;
 
-/// What a block is doing.
+/// The state of a block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub enum BlockState {
@@ -29,7 +29,7 @@ pub struct Block {
     pub size: u64,
     /// As requested; of a free block those of its last use, or 0.
     pub requested: u64,
-    /// What it is doing.
+    /// The state of the block.
     pub state: BlockState,
     /// Whether it is part of a private pool that sleeps: it has no memory at present.
     pub is_asleep: bool,

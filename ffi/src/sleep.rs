@@ -10,23 +10,24 @@ use std::ffi::{c_char, c_void};
 
 /// For `backup` of `seam_pool_sleep`: what live blocks hold is kept in the host's memory.
 pub const BACKUP_HOST: u32 = 0;
-/// It is lost: live blocks keep their addresses, and hold anything after waking.
+/// The contents of live blocks are lost: the blocks keep their addresses, and hold anything after waking.
 pub const BACKUP_DISCARD: u32 = 1;
-/// It is kept in a file, which must not exist.
+/// The contents of live blocks are kept in a file, which must not exist.
 pub const BACKUP_FILE: u32 = 2;
-/// It is kept in page-locked memory of the host, which is copied to and from at the speed of the link, and kept for the next sleep.
+/// The contents of live blocks are kept in page-locked memory of the host, which is copied to and from at the speed of
+/// the link, and kept for the next sleep.
 pub const BACKUP_PINNED: u32 = 3;
 
 /// For `stage` of `seam_sleep_notice`: a tag is about to sleep.
 pub const SLEEP_BEFORE: u32 = 0;
-/// It sleeps: it fell asleep, or waking it failed.
+/// The tag sleeps: it fell asleep, or waking it failed.
 pub const SLEEP_ASLEEP: u32 = 1;
-/// It is about to wake.
+/// The tag is about to wake.
 pub const SLEEP_BEFORE_WAKE: u32 = 2;
-/// It is awake: it woke, or sleeping failed.
+/// The tag is awake: it woke, or sleeping failed.
 pub const SLEEP_AWAKE: u32 = 3;
 
-/// What a callback is told of a tag.
+/// The message about a tag that a callback gets.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SleepNotice {

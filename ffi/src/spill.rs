@@ -10,9 +10,9 @@ use std::ffi::c_void;
 
 /// For `advice` of `seam_advise`: the allocation is not used for a while, and is spilled first.
 pub const ADVICE_COLD: u32 = 0;
-/// Nothing is known of it.
+/// No access advice has been given for the allocation.
 pub const ADVICE_NORMAL: u32 = 1;
-/// It is used all the time: it is spilled last, and comes back to the device at once if there is room.
+/// The allocation is used all the time: it is spilled last, and comes back to the device at once if there is room.
 pub const ADVICE_HOT: u32 = 2;
 
 /// Says how the program uses a live allocation from now on (`SEAM_ADVICE_COLD`, `SEAM_ADVICE_NORMAL`, `SEAM_ADVICE_HOT`). It

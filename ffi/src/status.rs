@@ -13,12 +13,12 @@ use std::ffi::{CStr, c_char};
 use std::fmt::{self, Write};
 use std::ops::Deref;
 
-/// What a function returns. After anything but `SEAM_STATUS_OK` nothing has changed for live allocations, and
+/// The result of a function. After anything but `SEAM_STATUS_OK` nothing has changed for live allocations, and
 /// `seam_last_error_text` says more.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It did what was asked.
+    /// The function did what was asked.
     Ok = 0,
     /// An argument is NULL that may not be, a text is not UTF-8, a struct says a size that it cannot have.
     InvalidArgument = 1,
@@ -286,8 +286,8 @@ pub extern "C" fn seam_last_error() -> Status {
     LAST.get().0
 }
 
-/// What the last call of this thread that failed has to say, in words; empty if none did. Never NULL. The text is the
-/// library's, and valid until the next call of this thread that fails.
+/// Returns the message of the last call of this thread that failed, in words; empty if none did. Never NULL. The text
+/// is the library's, and valid until the next call of this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_last_error_text() -> *const c_char {
     let kept = |last: &RefCell<Option<String>>| Some(last.try_borrow().ok()?.as_ref()?.as_ptr().cast());

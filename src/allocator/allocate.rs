@@ -82,7 +82,7 @@ impl Pools<'_> {
     /// is no such range. No new memory is taken, and the CPU does not wait.
     ///
     /// # Errors
-    /// Those of [`Self::allocate`], except [`Error::OutOfMemory`].
+    /// The errors of [`Self::allocate`], except [`Error::OutOfMemory`].
     pub fn allocate_held(self, pool: PoolId, size: u64, stream: StreamId) -> Result<Option<u64>> {
         let core = &mut *self.0.core.lock();
         core.heap.private_mut().used(pool)?;

@@ -28,7 +28,7 @@ impl Allocator {
     /// stream-ordered frees do. If that stream is not the allocation's own, the memory waits for both.
     ///
     /// # Errors
-    /// Those of [`Self::free`]; [`Error::HostMemory`], and the allocation stays live.
+    /// The errors of [`Self::free`]; [`Error::HostMemory`], and the allocation stays live.
     pub fn free_on(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -53,8 +53,8 @@ impl Allocator {
     /// both streams, as with [`Self::free_on`].
     ///
     /// # Errors
-    /// Those of [`Self::free`]; [`Error::HostMemory`] if another stream than its own is named, and the allocation stays
-    /// live.
+    /// The errors of [`Self::free`]; [`Error::HostMemory`] if another stream than its own is named, and the allocation
+    /// stays live.
     pub fn free_with_current_stream(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());

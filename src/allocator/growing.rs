@@ -67,7 +67,8 @@ impl GrowingAllocations<'_> {
     /// wakes.
     ///
     /// # Errors
-    /// Those of [`Self::reserve`]; [`Error::UnknownPool`]; [`Error::NotGrowable`] for a pool with segments of its own.
+    /// The errors of [`Self::reserve`]; [`Error::UnknownPool`]; [`Error::NotGrowable`] for a pool with segments of its
+    /// own.
     pub fn reserve_in(self, pool: PoolId, capacity: u64, stream: StreamId) -> Result<u64> {
         self.0.reserve_for(Some(pool), capacity, stream)
     }

@@ -16,7 +16,7 @@ const TICK: Duration = Duration::from_millis(1);
 /// After how many looks the device is asked how much memory is free: other processes give theirs back without a word.
 const LOOKS_PER_QUESTION: u32 = 10;
 
-/// What a request would find other than before.
+/// The figures by which a request sees that memory may have become free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen {
     /// Allocations and frees so far.

@@ -73,8 +73,8 @@ impl Tags<'_> {
     /// Adds one use to the tag of this id, which is made if it does not exist; for programs that choose the ids themselves.
     ///
     /// # Errors
-    /// Those of [`Self::create`]; [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if a private pool of
-    /// this id was used already without chunks of its own, or has segments of its own.
+    /// The errors of [`Self::create`]; [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if a private
+    /// pool of this id was used already without chunks of its own, or has segments of its own.
     pub fn open(self, pool: PoolId) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.may_have_tags(pool)?;

@@ -17,8 +17,9 @@ options! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Config at whole, const DEFAULT "The defaults." {
         @section "Which allocator", "";
-        /// What happens on a miss. `expandable_segments:True` is the same as [`StrategyKind::Expandable`]. All but `stitch`,
-        /// `caching` and `expandable` are in builds with the feature `baselines`: the command's, and those of C and Python.
+        /// The strategy, which decides what happens on a miss. `expandable_segments:True` is the same as
+        /// [`StrategyKind::Expandable`]. All but `stitch`, `caching` and `expandable` are in builds with the feature
+        /// `baselines`: the command's, and those of C and Python.
         strategy: StrategyKind = StrategyKind::Stitch;
         "strategy": StrategyName, set set_strategy,
             given |config| config.insists_on_strategy() && config.strategy != StrategyKind::Expandable,

@@ -43,7 +43,7 @@ pub enum Device {
     /// An NVIDIA GPU.
     #[non_exhaustive]
     Cuda {
-        /// Its number among those that `CUDA_VISIBLE_DEVICES` lets the process see.
+        /// The GPU's number among those that `CUDA_VISIBLE_DEVICES` lets the process see.
         ordinal: u32,
     },
     /// Page-locked memory of the machine.
@@ -59,7 +59,7 @@ pub enum Device {
 /// A device that was opened.
 #[non_exhaustive]
 pub struct OpenDevice {
-    /// Its driver.
+    /// The device's driver.
     pub driver: Arc<dyn Driver>,
     /// Of page-locked memory: a stream of the driver's that has no work, which all of it is for
     /// ([`HostPool`](crate::HostPool)).
@@ -164,11 +164,12 @@ impl Device {
     /// Opens it for a program that has its streams from elsewhere: cudarc, cust, CUDA's runtime.
     ///
     /// # Safety
-    /// The same as for [`CudaDriver::trust_streams`]: every stream that the driver is told of belongs to the device's
-    /// primary context, and lives for as long as the driver may name it. Other devices ask for nothing.
+    /// The caller must keep the conditions of [`CudaDriver::trust_streams`]: every stream that the driver is told of
+    /// belongs to the device's primary context, and lives for as long as the driver may name it. Other devices ask for
+    /// nothing.
     ///
     /// # Errors
-    /// Those of [`Self::open`].
+    /// The errors of [`Self::open`].
     #[allow(unsafe_code, reason = "the caller vouches for the handles of streams, which libcuda follows as pointers")]
     pub unsafe fn open_trusting(&self) -> Result<OpenDevice, OpenError> {
         let (opened, cuda) = self.open_with_cuda()?;

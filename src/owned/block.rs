@@ -57,7 +57,7 @@ impl Allocator {
     /// [`Block::new`] makes a block that does not borrow the allocator.
     ///
     /// # Errors
-    /// Those of [`Self::allocate`].
+    /// The errors of [`Self::allocate`].
     #[inline]
     pub fn block(&self, size: u64, stream: impl Into<StreamId>) -> Result<Block<&Self>> {
         Block::new(self, size, stream)
@@ -68,7 +68,7 @@ impl<A: Deref<Target = Allocator>> Block<A> {
     /// Allocates `size` bytes for work on `stream`. A block of 0 bytes has address 0.
     ///
     /// # Errors
-    /// Those of [`Allocator::allocate`].
+    /// The errors of [`Allocator::allocate`].
     #[inline]
     pub fn new(allocator: A, size: u64, stream: impl Into<StreamId>) -> Result<Self> {
         let stream = stream.into();
@@ -163,7 +163,7 @@ impl<A: Deref<Target = Allocator>> Block<A> {
     /// ([`Allocator::record_stream`]).
     ///
     /// # Errors
-    /// Those of [`Allocator::record_stream`].
+    /// The errors of [`Allocator::record_stream`].
     pub fn record_stream(&self, stream: impl Into<StreamId>) -> Result<()> {
         self.allocator.record_stream(self.address, stream.into())
     }
@@ -171,7 +171,7 @@ impl<A: Deref<Target = Allocator>> Block<A> {
     /// Frees the block now. Afterwards it has no memory, and dropping it does nothing.
     ///
     /// # Errors
-    /// Those of [`Allocator::free_on`]: the block is as before, and the call can be repeated.
+    /// The errors of [`Allocator::free_on`]: the block is as before, and the call can be repeated.
     pub fn free(&mut self) -> Result<()> {
         self.give_back()?;
         self.forget();

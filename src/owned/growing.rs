@@ -40,7 +40,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// Reserves `capacity` bytes of addresses for work on `stream`. The allocation has no memory yet.
     ///
     /// # Errors
-    /// Those of [`GrowingAllocations::reserve`](crate::operations::GrowingAllocations::reserve).
+    /// The errors of [`GrowingAllocations::reserve`](crate::operations::GrowingAllocations::reserve).
     pub fn new(allocator: A, capacity: u64, stream: impl Into<StreamId>) -> Result<Self> {
         let stream = stream.into();
         let address = allocator.growing().reserve(capacity, stream)?;
@@ -51,7 +51,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// ([`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in)).
     ///
     /// # Errors
-    /// Those of [`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in).
+    /// The errors of [`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in).
     pub fn new_in(allocator: A, pool: PoolId, capacity: u64, stream: impl Into<StreamId>) -> Result<Self> {
         let stream = stream.into();
         let address = allocator.growing().reserve_in(pool, capacity, stream)?;
@@ -111,7 +111,8 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// Within [`Self::mapped`] the driver is not called.
     ///
     /// # Errors
-    /// Those of [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow); the allocation is as before.
+    /// The errors of [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow); the allocation is as
+    /// before.
     pub fn grow(&mut self, size: u64) -> Result<()> {
         self.allocator.growing().grow(self.address, size)
     }
@@ -120,8 +121,8 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// serve other requests, in the order of the allocation's streams, that of [`Self::set_last_use`] included.
     ///
     /// # Errors
-    /// Those of [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink). [`Self::mapped`] says
-    /// what is left.
+    /// The errors of [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink). [`Self::mapped`]
+    /// says what is left.
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         if size >= self.len() {
             return Ok(());
@@ -144,7 +145,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// ([`Allocator::record_stream`]).
     ///
     /// # Errors
-    /// Those of [`Allocator::record_stream`].
+    /// The errors of [`Allocator::record_stream`].
     pub fn record_stream(&self, stream: impl Into<StreamId>) -> Result<()> {
         self.allocator.record_stream(self.address, stream.into())
     }
@@ -161,7 +162,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// Frees the allocation now. Afterwards it has no memory and no addresses, and dropping it does nothing.
     ///
     /// # Errors
-    /// Those of [`Allocator::free_on`]. Parts that were not freed yet stay, and the call can be repeated.
+    /// The errors of [`Allocator::free_on`]. Parts that were not freed yet stay, and the call can be repeated.
     pub fn free(&mut self) -> Result<()> {
         self.give_back()?;
         self.address = 0;

@@ -60,7 +60,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// ([`Tags::create`](crate::operations::Tags::create)).
     ///
     /// # Errors
-    /// Those of [`Tags::create`](crate::operations::Tags::create).
+    /// The errors of [`Tags::create`](crate::operations::Tags::create).
     pub fn create_tag(allocator: A) -> Result<Self> {
         let id = allocator.tags().create()?;
         Ok(Self { allocator, id })
@@ -69,7 +69,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// Uses the tag of an id, which is made if there is none ([`Tags::open`](crate::operations::Tags::open)).
     ///
     /// # Errors
-    /// Those of [`Tags::open`](crate::operations::Tags::open).
+    /// The errors of [`Tags::open`](crate::operations::Tags::open).
     pub fn of_tag_id(allocator: A, id: PoolId) -> Result<Self> {
         allocator.tags().open(id)?;
         Ok(Self { allocator, id })
@@ -79,7 +79,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// does ([`Pools::open`](crate::operations::Pools::open)).
     ///
     /// # Errors
-    /// Those of [`Pools::open`](crate::operations::Pools::open).
+    /// The errors of [`Pools::open`](crate::operations::Pools::open).
     pub fn of_id(allocator: A, id: PoolId) -> Result<Self> {
         allocator.pools().open(id)?;
         Ok(Self { allocator, id })
@@ -88,7 +88,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// Uses the private pool of an id with segments of its own ([`Pools::open_with`](crate::operations::Pools::open_with)).
     ///
     /// # Errors
-    /// Those of [`Pools::open_with`](crate::operations::Pools::open_with).
+    /// The errors of [`Pools::open_with`](crate::operations::Pools::open_with).
     pub fn of_id_with(allocator: A, id: PoolId, segments: Segments) -> Result<Self> {
         allocator.pools().open_with(id, segments)?;
         Ok(Self { allocator, id })
@@ -134,7 +134,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// The allocation may outlive the pool, and then grows by public memory.
     ///
     /// # Errors
-    /// Those of [`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in).
+    /// The errors of [`GrowingAllocations::reserve_in`](crate::operations::GrowingAllocations::reserve_in).
     pub fn growing(&self, capacity: u64, stream: impl Into<StreamId>) -> Result<Growing<A>>
     where
         A: Clone,
@@ -146,7 +146,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// pool.
     ///
     /// # Errors
-    /// Those of [`Pools::allocate`](crate::operations::Pools::allocate).
+    /// The errors of [`Pools::allocate`](crate::operations::Pools::allocate).
     pub fn block(&self, size: u64, stream: impl Into<StreamId>) -> Result<Block<A>>
     where
         A: Clone,
@@ -158,7 +158,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// time, or several of threads.
     ///
     /// # Errors
-    /// Those of [`Pools::begin`](crate::operations::Pools::begin).
+    /// The errors of [`Pools::begin`](crate::operations::Pools::begin).
     pub fn route(&self, route: Route) -> Result<PoolRoute<A>>
     where
         A: Clone,
@@ -171,7 +171,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// route after the capture has ended.
     ///
     /// # Errors
-    /// Those of [`Pools::begin`](crate::operations::Pools::begin).
+    /// The errors of [`Pools::begin`](crate::operations::Pools::begin).
     pub fn capture(&self, stream: impl Into<StreamId>) -> Result<PoolRoute<A>>
     where
         A: Clone,
@@ -192,7 +192,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// ([`Tags::sleep`](crate::operations::Tags::sleep)).
     ///
     /// # Errors
-    /// Those of [`Tags::sleep`](crate::operations::Tags::sleep).
+    /// The errors of [`Tags::sleep`](crate::operations::Tags::sleep).
     pub fn sleep(&self, backup: &Backup) -> Result<u64> {
         self.allocator.tags().sleep(self.id, backup)
     }
@@ -200,7 +200,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// Gives a sleeping tag its memory again, at the same addresses. Returns the bytes taken.
     ///
     /// # Errors
-    /// Those of [`Tags::wake`](crate::operations::Tags::wake).
+    /// The errors of [`Tags::wake`](crate::operations::Tags::wake).
     pub fn wake(&self) -> Result<u64> {
         self.allocator.tags().wake(self.id)
     }
@@ -214,7 +214,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// Ends the use now. Afterwards, dropping the pool does nothing.
     ///
     /// # Errors
-    /// Those of [`Pools::release`](crate::operations::Pools::release).
+    /// The errors of [`Pools::release`](crate::operations::Pools::release).
     pub fn release(&mut self) -> Result<()> {
         self.allocator.pools().release(self.id)?;
         self.id = PoolId::NONE;
@@ -260,7 +260,7 @@ impl<A: Deref<Target = Allocator>> PoolRoute<A> {
     /// Ends the route now.
     ///
     /// # Errors
-    /// Those of [`Pools::end`](crate::operations::Pools::end); the end is not tried again.
+    /// The errors of [`Pools::end`](crate::operations::Pools::end); the end is not tried again.
     pub fn end(mut self) -> Result<()> {
         let pool = std::mem::replace(&mut self.pool, PoolId::NONE);
         self.allocator.pools().end_route(pool, Some(self.number))

@@ -73,7 +73,7 @@ impl<A: Deref<Target = Allocator>, S> Stream<A, S> {
     /// Makes the allocator forget the stream now. Afterwards, dropping this does nothing.
     ///
     /// # Errors
-    /// Those of [`Streams::forget`](crate::operations::Streams::forget); the stream is as before.
+    /// The errors of [`Streams::forget`](crate::operations::Streams::forget); the stream is as before.
     pub fn forget(&mut self) -> Result<()> {
         self.allocator.streams().forget(self.id)?;
         self.is_forgotten = true;

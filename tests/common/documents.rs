@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Those of the book that are of no day, of the project in this folder.
+/// Returns the pages of the project in this folder that belong to no single day.
 pub(crate) fn pages(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let mut pages: Vec<_> = entries.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect();

@@ -8,7 +8,7 @@ use seamalloc::{Allocator, PoolId, Route};
 /// The stream that is captured.
 pub(crate) const GRAPH: StreamId = StreamId(7);
 
-/// What a graph uses: addresses, and the memory behind them when it was captured.
+/// The memory that a graph uses: addresses, and the memory behind them when it was captured.
 #[derive(Default)]
 pub(crate) struct Graph(pub(crate) Vec<(Range, Vec<Piece>)>);
 

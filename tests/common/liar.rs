@@ -14,12 +14,12 @@ const MIB: u64 = 1 << 20;
 /// A driver whose answers come from a script, or else from one that knows nothing and grants everything.
 pub(crate) struct Liar {
     properties: DeviceProperties,
-    /// What `malloc` and `reserve` answer.
+    /// The answers of `malloc` and `reserve`.
     addresses: Mutex<Box<dyn FnMut(u64) -> DriverResult<u64> + Send>>,
     /// Whether a call of that kind fails.
     pub(crate) fails: Mutex<Box<dyn FnMut(Call) -> Option<Status> + Send>>,
     info: MemoryInfo,
-    /// What `busy_ns` answers, added to at each question.
+    /// The answer of `busy_ns`, added to at each question.
     busy: AtomicU64,
     pub(crate) busy_step: u64,
     /// How many chunks `create` still gives.

@@ -1,4 +1,4 @@
-//! What the library says to `tracing` in this thread.
+//! The events that the library sends to `tracing` in this thread.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};

@@ -14,7 +14,7 @@ use seamalloc::{Allocator, Config};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a call costs by the clock, in nanoseconds: enough for short kernels to end, as on the simulated GPU.
+/// The cost of a call by the clock, in nanoseconds: enough for short kernels to end, as on the simulated GPU.
 const CALL_NS: u64 = 2_000;
 
 pub(crate) struct Device {

@@ -20,7 +20,7 @@ pub(crate) enum Step {
     Free(usize),
     /// Another stream uses the nth allocation, and is busy.
     Use(usize),
-    /// It has finished with the oldest of them.
+    /// The other stream has finished with the oldest of the allocations that it uses.
     Finish,
     EmptyCache,
 }

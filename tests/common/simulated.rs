@@ -4,7 +4,7 @@ use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config};
 use std::sync::Arc;
 
-/// What the tests that also run on another device call the device.
+/// The device, under the name that the tests that also run on another device use.
 #[allow(dead_code, reason = "most tests run on no other")]
 pub(crate) type Device = SimGpu;
 

@@ -101,7 +101,8 @@ fn every_word_is_right_where_memory_is_spilled() {
     assert!(chunks > 100, "{chunks} chunks were spilled: too tame to show anything");
 }
 
-/// The same program on the machine's memory, whose words are really written, read and compared. Driver calls fail besides.
+/// Runs the same program on the machine's memory, whose words are really written, read and compared. Driver calls fail
+/// besides.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod on_the_host {
     use super::*;

@@ -1,5 +1,6 @@
-//! What every program with CUDA graphs relies on: a graph's addresses lead to the same memory for as long as its pool is
-//! used, nobody else's live block shares it, and a graph gets no byte that anyone may still be using.
+//! The guarantees that every program with CUDA graphs relies on: a graph's addresses lead to the same memory for as
+//! long as its pool is used, nobody else's live block shares it, and a graph gets no byte that anyone may still be
+//! using.
 //!
 //! Random programs that run ahead of the simulated GPU: captures in every mode, sometimes two at once, replays on any
 //! stream, pools routed by stream and named, used several times and released at any moment, also with live blocks and
@@ -141,7 +142,7 @@ impl Program {
         }
     }
 
-    /// What an operation gave; `None` where it failed in a way that it may.
+    /// Returns the result of an operation; `None` where it failed in a way that it may.
     fn done<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(done) => return Some(done),

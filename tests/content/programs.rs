@@ -1,5 +1,5 @@
-//! What every program relies on: two live blocks never share a byte of physical memory, no byte is handed out while a
-//! kernel of another stream may still use it, and nothing is unmapped under a kernel.
+//! The guarantees that every program relies on: two live blocks never share a byte of physical memory, no byte is
+//! handed out while a kernel of another stream may still use it, and nothing is unmapped under a kernel.
 //!
 //! Random programs that run ahead of the simulated GPU: kernels with a duration, blocks used on several streams and
 //! freed right after the launch, some of them without a word of the stream that used them but that it is the current one,
@@ -28,7 +28,7 @@ fn ops() -> u64 {
 /// Operations of a program that lives on views, which take longer to be many.
 const VIEWS_OPS: u64 = 3_000;
 
-/// What a failing call answers: shortage, which is overcome where possible, and worse.
+/// The statuses that a failing call returns: shortage, which is overcome where possible, and worse.
 const STATUSES: [Status; 5] =
     [Status::OUT_OF_MEMORY, Status::OUT_OF_MEMORY, Status::UNKNOWN, Status::INVALID_VALUE, Status::ILLEGAL_ADDRESS];
 
@@ -86,12 +86,12 @@ impl Tally {
     }
 }
 
-/// What a program does more of than others.
+/// The habit of a program: the operations that it does more often than others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Habit {
     /// Memory goes back now and then, and driver calls do not fail.
     Calm,
-    /// The same, and calls fail.
+    /// Memory goes back now and then, and driver calls fail.
     Storm,
     /// Memory goes back seldom, so that views grow old; large blocks; streams that are made anew again and again.
     Views,
@@ -103,7 +103,7 @@ struct Program {
     random: Random,
     live: Vec<Live>,
     taken: Taken,
-    /// What kernels that have not ended use, by memory.
+    /// The memory that kernels that have not ended use, by piece of memory.
     uses: HashMap<u64, Vec<Use>>,
     event: EventId,
     habit: Habit,
@@ -181,7 +181,7 @@ impl Program {
         }
     }
 
-    /// What an operation gave; `None` where it failed in a way that it may.
+    /// Returns the result of an operation; `None` where it failed in a way that it may.
     fn done<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(done) => return Some(done),

@@ -1,4 +1,4 @@
-//! What a request gets: addresses, sizes and bytes that are nobody else's.
+//! The blocks that a request gets: addresses, sizes and bytes that are nobody else's.
 
 use crate::physical::Taken;
 use crate::random::Random;
@@ -7,7 +7,7 @@ use seamalloc::Error;
 use seamalloc::driver::sim::Range;
 use seamalloc::driver::{Call, Driver, StreamId};
 
-/// What addresses and sizes are multiples of, in bytes.
+/// The alignment of addresses and sizes, in bytes.
 const ALIGNMENT: u64 = 512;
 
 pub(crate) fn zero_bytes_are_address_zero_and_take_nothing(Subject { kind, .. }: Subject) {

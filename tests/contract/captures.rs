@@ -1,4 +1,4 @@
-//! What is legal while a stream is being captured, and what a captured request may get.
+//! The calls that are legal while a stream is being captured, and the memory that a captured request may get.
 
 use crate::graph::{GRAPH, capture, graph_of};
 use crate::simulated::Device;

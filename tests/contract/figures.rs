@@ -1,4 +1,4 @@
-//! What statistics and snapshots say, against the device and against each other.
+//! The figures of statistics and snapshots, against the device and against each other.
 
 use crate::random::Random;
 use crate::step::step;

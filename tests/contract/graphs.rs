@@ -1,4 +1,4 @@
-//! What a graph may use stays where it is, whatever others want.
+//! The memory that a graph may use stays where it is, whatever others want.
 
 use crate::graph::{GRAPH, capture, graph_of};
 use crate::{MAIN, MIB, SIDE, Subject, on, reserved};

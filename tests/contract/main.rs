@@ -1,11 +1,11 @@
-//! What every strategy promises: one suite, and a short file for each strategy that runs it.
+//! The promises of every strategy: one suite, and a short file for each strategy that runs it.
 //!
 //! A new strategy gets all of it by a file of its own with the line `contract!(Subject::of(…))`, and a `mod` line below. What
 //! each strategy does in its own way is in `tests/strategies` and `tests/stitching`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
-/// What needs other devices beside the one that allocates: only simulated GPUs have any.
+/// The promises that need other devices beside the one that allocates: only simulated GPUs have any.
 macro_rules! promises_among_peers {
     () => {
         promises!(peers:
@@ -16,14 +16,14 @@ macro_rules! promises_among_peers {
     };
 }
 
-/// Those that count bytes.
+/// The promises among peers that count bytes.
 macro_rules! promises_among_peers_by_bytes {
     () => {
         promises!(peers as peers_by_bytes: a_lost_context_is_a_typed_error_everywhere_and_the_end_is_clean);
     };
 }
 
-/// What needs to know when a kernel begins that waits on the GPU.
+/// The promises that need to know when a kernel begins that waits on the GPU.
 macro_rules! promises_by_the_clock {
     () => {
         promises!(handles_again:

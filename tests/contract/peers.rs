@@ -1,4 +1,5 @@
-//! What an allocator asks of a device beside memory: access for other devices, and typed errors once the context is lost.
+//! The features that an allocator asks of a device beside memory: access for other devices, and typed errors once the
+//! context is lost.
 
 use crate::source::{POOL, Source};
 use crate::{MIB, Subject};

@@ -1,4 +1,4 @@
-//! What a private pool has serves it alone: requests, routes, statistics, snapshots, and wrong uses.
+//! The memory of a private pool serves the pool alone: requests, routes, statistics, snapshots, and wrong uses.
 
 use crate::graph::GRAPH;
 use crate::{MAIN, MIB, SIDE, Subject, on, reserved};

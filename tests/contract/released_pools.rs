@@ -1,4 +1,4 @@
-//! What becomes of a pool's memory, and of its live blocks, once nobody uses the pool.
+//! The fate of a pool's memory, and of its live blocks, once nobody uses the pool.
 
 use crate::graph::{GRAPH, Graph, capture, graph_of};
 use crate::{MAIN, MIB, SIDE, Subject, calls, on, reserved};

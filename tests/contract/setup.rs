@@ -39,7 +39,7 @@ pub(crate) fn config_of(kind: StrategyKind, options: &str) -> Config {
     Config { strategy: kind, ..config }
 }
 
-/// The same in text.
+/// Returns the options of a strategy's allocators, with those of a test, in text.
 pub(crate) fn text_of(kind: StrategyKind, options: &str) -> String {
     format!("strategy:{kind},{options},{}", OPTIONS.get())
 }

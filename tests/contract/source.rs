@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 pub(crate) const POOL: PoolId = PoolId(0, 77);
 
-/// What the next call of a source does, instead of what it should.
+/// The fault that the next call of a source has.
 pub(crate) enum Mishap {
     Short,
     Fails,

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 const THREADS: u64 = 8;
 const OPS: u64 = 1_500 / SHORTER;
 
-/// What all threads share: the allocator, and which physical memory is in someone's hands.
+/// The state that all threads share: the allocator, and which physical memory is in someone's hands.
 struct Shared {
     gpu: Arc<Device>,
     allocator: Allocator,

@@ -15,7 +15,7 @@ const POOLS: u64 = 4;
 /// Operations of one program.
 const OPS: u64 = 1_000;
 
-/// What all sources of a program share.
+/// The state that all sources of a program share.
 struct Shared {
     random: Random,
     /// One call in so many goes wrong; 0 for none.
@@ -42,7 +42,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 struct Unreliable {
     gpu: Arc<Device>,
     shared: Arc<Mutex<Shared>>,
-    /// What this one gave.
+    /// The segments that this source gave.
     own: BTreeSet<u64>,
 }
 
@@ -106,7 +106,7 @@ struct Program {
     shared: Arc<Mutex<Shared>>,
     random: Random,
     live: Vec<Live>,
-    /// Those that are used.
+    /// The pools that are used.
     open: Vec<PoolId>,
     opened: u64,
     storm: bool,
@@ -136,7 +136,7 @@ impl Program {
         }
     }
 
-    /// What an operation gave; `None` where it failed in a way that it may.
+    /// Returns the result of an operation; `None` where it failed in a way that it may.
     fn done<T>(&self, result: Result<T, Error>) -> Option<T> {
         let mut shared = lock(&self.shared);
         match result {

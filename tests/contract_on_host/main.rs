@@ -1,4 +1,4 @@
-//! What every strategy promises, on the host's memory: the same suite, with real addresses and streams.
+//! The promises of every strategy, on the host's memory: the same suite, with real addresses and streams.
 //!
 //! Left out is what needs other devices (`peers.rs`): the host's memory has none.
 

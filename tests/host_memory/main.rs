@@ -29,7 +29,7 @@ use world::World;
 /// More allocations than any operation makes.
 const MANY: u64 = 2000;
 
-/// What was tried.
+/// The operations that were tried.
 #[derive(Debug, Default)]
 struct Tally {
     /// Operations with a failure at their n-th allocation.

@@ -1,5 +1,5 @@
-//! What the allocator's tables take does not grow, however long a program runs: the program of the example `endurance`, in
-//! small. The checks of the feature `paranoid` take memory of their own, and are left out.
+//! The memory of the allocator's tables does not grow, however long a program runs: the program of the example
+//! `endurance`, in small. The checks of the feature `paranoid` take memory of their own, and are left out.
 
 use crate::program::{Program, Scale, State};
 

@@ -78,7 +78,7 @@ fn a_block_allocates_nothing_and_calls_nobody() {
     assert_eq!(allocator.stats().allocation.all.current, 0);
 }
 
-/// What an operation cost: allocations on the host, and calls of the driver.
+/// The cost of an operation: allocations on the host, and calls of the driver.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
     allocations: u64,

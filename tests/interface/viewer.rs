@@ -261,7 +261,7 @@ fn what_is_spilled_or_sleeps_is_shown_as_that_and_plays_back() {
     assert_eq!(allocator.reports().snapshot().segments, []);
 }
 
-/// What the flight recorder kept of events: all but the private pool, which may have ended since.
+/// Returns the part of events that the flight recorder kept: all but the private pool, which may have ended since.
 fn kept(events: &[Event]) -> Vec<Event> {
     events.iter().map(|event| Event { pool: PoolId::NONE, ..*event }).collect()
 }

@@ -1,4 +1,5 @@
-//! What PyTorch's viewer does with the segments and blocks of a snapshot, event by event, its quirks included.
+//! The rules by which PyTorch's viewer processes the segments and blocks of a snapshot, event by event, its quirks
+//! included.
 
 use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};

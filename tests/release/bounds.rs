@@ -1,4 +1,4 @@
-//! What views may take is bounded at every moment, and requests are met at the bound too.
+//! The resources that views may take are bounded at every moment, and requests are met at the bound too.
 
 use super::watch::Watch;
 use super::{CHUNK, MAIN, MIB, balanced, on, reserved};

@@ -161,7 +161,7 @@ fn the_device_is_asked_seldom_and_never_at_a_hit() {
     assert!((3..=6).contains(&looks), "{looks} looks in 40 ms");
 }
 
-/// Nothing can go: then the pauses get longer.
+/// No memory can go: then the pauses get longer.
 #[test]
 fn looks_in_vain_get_rare() {
     let (gpu, allocator) = on("sharing:never");

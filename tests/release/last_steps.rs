@@ -1,4 +1,5 @@
-//! What a request carries through its last steps: the pool that it is for, and the view that was refused to it.
+//! The state that a request carries through its last steps: the pool that it is for, and the view that was refused to
+//! it.
 
 use seamalloc::driver::prelude::*;
 use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};

@@ -113,7 +113,7 @@ fn small_requests_wait_for_blocks_of_other_streams() {
     allocator.reports().check().unwrap();
 }
 
-/// What another stream has freed counts from its epoch's end on.
+/// The memory that another stream has freed counts from its epoch's end on.
 #[test]
 fn an_epoch_of_another_stream_is_waited_for() {
     let (gpu, allocator) = on("sharing:completed");

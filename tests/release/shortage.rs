@@ -268,7 +268,7 @@ fn figures_balance_whatever_was_done() {
     }
 }
 
-/// The same operations: where memory runs out, whoever follows any of the advice is served.
+/// Random operations as above: where memory runs out, whoever follows any of the advice is served.
 #[test]
 fn advice_is_true_whatever_was_done() {
     let (mut followed, mut lost) = ([0; 7], 0);
@@ -353,7 +353,7 @@ fn scattered(seed: u64, device: &str) -> (&'static str, Random, Run) {
     (options, random, run)
 }
 
-/// What is said to be reachable is: a request of so much makes nothing grow, on every stream.
+/// The memory that is said to be reachable is reachable: a request of so much makes nothing grow, on every stream.
 #[test]
 fn what_is_said_to_be_reachable_is_met_without_growth() {
     let mut joined = [0; SERVED.len()];

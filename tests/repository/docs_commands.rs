@@ -1,4 +1,4 @@
-//! What the documentation tells its readers to run is there, and a command makes each of its pictures.
+//! The commands that the documentation tells its readers to run exist, and a command makes each of its pictures.
 //!
 //! Command lines of `seamalloc` itself are looked at, and run, by `crates/cli/tests/command/documented.rs`.
 
@@ -60,7 +60,7 @@ fn has_target(kind: &str, name: &str, manifests: &str) -> bool {
     PACKAGES.iter().any(|package| is_file(package)) || manifests.contains(&format!("name = \"{name}\""))
 }
 
-/// What is wrong with a command line of cargo.
+/// Returns the error in a command line of cargo.
 fn wrong_in_cargo(words: &[&str], manifests: &str) -> Option<String> {
     if words.get(1) == Some(&"install") && words.len() > 2 && !words.contains(&"--locked") {
         return Some("without --locked it ignores Cargo.lock".to_owned());
@@ -91,7 +91,7 @@ fn is_binary(name: &str) -> bool {
         .any(|folder| root().join(folder).join(name).with_extension("rs").is_file())
 }
 
-/// What is wrong with a step of `.ci/run`, with a script of `.ci`, or with a recipe of `just`.
+/// Returns the error in a step of `.ci/run`, in a script of `.ci`, or in a recipe of `just`.
 fn wrong_in_scripts(words: &[&str], steps: &str, recipes: &str) -> Option<String> {
     let (first, rest) = words.split_first()?;
     let script = first.strip_prefix(".ci/")?;
@@ -149,7 +149,7 @@ fn commands_name_what_exists() {
     assert!(wrong_in_just(&["just", "wheels"], &recipes).is_some());
 }
 
-/// What does not fit is for a page of the book.
+/// Text that does not fit is for a page of the book.
 #[test]
 fn the_readme_is_short() {
     let lines = text_of(&root().join("README.md")).lines().count();

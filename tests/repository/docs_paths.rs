@@ -95,7 +95,7 @@ fn links_lead_to_files() {
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }
 
-/// What GitHub and mdBook make of a heading: lower case, without marks, `-` for blanks.
+/// Returns the anchor that GitHub and mdBook make of a heading: lower case, without marks, `-` for blanks.
 fn anchor(heading: &str) -> String {
     let mut text = String::new();
     // Of a link only its words.

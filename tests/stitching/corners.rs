@@ -167,7 +167,7 @@ fn an_idle_slab_of_which_a_part_was_taken_becomes_whole_again() {
     }
 }
 
-/// What lies behind the first chunk of a view is live, and says nothing of the end of that chunk.
+/// The memory behind the first chunk of a view is live, and says nothing of the end of that chunk.
 #[test]
 fn a_view_that_begins_inside_a_chunk_is_found_again() {
     let (gpu, allocator) = on("sim:h200", "");

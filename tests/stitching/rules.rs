@@ -1,4 +1,4 @@
-//! What the strategy `stitch` does, rule by rule, on the simulated GPU.
+//! The rules of the strategy `stitch`, one by one, on the simulated GPU.
 
 use crate::simulated;
 use seamalloc::driver::sim::{Range, SimGpu};
@@ -475,8 +475,8 @@ fn steps_that_repeat_themselves_stop_building_views() {
     assert!(gpu.faults().is_empty());
 }
 
-/// What a stream frees belongs to an epoch that ends when it is long, before anyone misses: then a stream that comes to
-/// wait need not wait for all that was given since.
+/// Memory that a stream frees belongs to an epoch that ends when it is long, before anyone misses: then a stream that
+/// comes to wait need not wait for all that was given since.
 #[test]
 fn a_long_epoch_ends_without_a_miss() {
     let (gpu, allocator) = on("sim:h200", "sharing:wait");

@@ -9,7 +9,7 @@ use seamalloc_trace::replay::{ReplayOptions, replay};
 use seamalloc_trace::workload::{self, Scale};
 use std::sync::Arc;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Default)]
 struct Run {
     ops: u64,
@@ -101,7 +101,7 @@ fn the_driver_works_for_misses_and_their_chunks_and_for_nothing_else() {
     }
 }
 
-/// The same pattern for longer: a miss costs what it cost before.
+/// A miss costs no more when the same pattern runs for longer.
 #[test]
 fn a_miss_costs_no_more_the_longer_a_program_runs() {
     for (name, steps) in [("comb", 1), ("creeping", 10), ("dtr-chain", 1), ("sawtooth", 4)] {

@@ -47,7 +47,7 @@ struct Device {
 struct Book {
     /// Calls of [`OF_MEMORY`] so far.
     made: u64,
-    /// Those from this one on fail, and so many.
+    /// The first call of [`OF_MEMORY`] that fails, and the number of calls that fail.
     failing: Option<(u64, u64)>,
     /// This one finds too little memory on the device.
     too_little: Option<u64>,
@@ -398,7 +398,7 @@ fn every_call_may_fail(room: u64, options: &str) {
     }
 }
 
-/// What random programs have come to.
+/// The results of random programs.
 #[derive(Debug, Default)]
 struct Tally {
     splits: u64,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId::DEFAULT;
 
-/// It took 70 s, when the chunks that could be given back were searched for each chunk that could be split.
+/// The refusal took 70 s, when the chunks that could be given back were searched for each chunk that could be split.
 #[test]
 fn a_request_is_refused_at_once_where_no_chunk_has_room_to_be_split() {
     const CHUNKS: usize = 32_000;

@@ -184,7 +184,7 @@ impl Pair {
     }
 }
 
-/// What PyTorch would have said.
+/// Returns the refusal that PyTorch would have given.
 fn refusal(error: Error) -> Refusal {
     match error {
         Error::OutOfMemory(report) => Refusal::OutOfMemory {

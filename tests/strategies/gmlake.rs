@@ -1,4 +1,5 @@
-//! What the strategy `gmlake` does, state by state, against GMLake's paper and its authors' release, on the simulated GPU.
+//! The rules of the strategy `gmlake`, state by state, against GMLake's paper and its authors' release, on the
+//! simulated GPU.
 
 use crate::simulated;
 use seamalloc::driver::sim::{Range, SimGpu};

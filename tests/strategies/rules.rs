@@ -1,4 +1,4 @@
-//! What the strategies do, rule by rule, against PyTorch's documented behaviour (2.11), on the simulated GPU.
+//! The rules of the strategies, one by one, against PyTorch's documented behaviour (2.11), on the simulated GPU.
 
 use crate::simulated;
 use seamalloc::driver::sim::SimGpu;

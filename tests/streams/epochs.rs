@@ -104,7 +104,7 @@ fn memory_of_several_streams_is_waited_for_on_each() {
     }
 }
 
-/// What is not needed stays with its stream, which may have it at once.
+/// Memory that is not needed stays with its stream, which may have it at once.
 #[test]
 fn no_more_is_waited_for_than_is_missing() {
     let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
@@ -118,7 +118,7 @@ fn no_more_is_waited_for_than_is_missing() {
     allocator.reports().check().unwrap();
 }
 
-/// What is left of a free block that its own stream takes a part of waits as the whole did.
+/// The rest of a free block that its own stream takes a part of waits as the whole did.
 #[test]
 fn a_part_of_freed_memory_is_passed_no_earlier_than_the_whole() {
     let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());

@@ -77,7 +77,7 @@ fn a_stream_that_is_forgotten_is_waited_for_no_more_and_others_are() {
     assert_eq!(active(&allocator), 0);
 }
 
-/// What the driver says of a stream that does not exist, it may say of one that exists, for another reason.
+/// The driver's answer for a stream that does not exist may also be its answer for one that exists, for another reason.
 #[test]
 fn a_stream_that_exists_is_not_taken_for_one_that_is_gone() {
     let (gpu, allocator) = on("");

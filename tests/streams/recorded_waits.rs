@@ -111,7 +111,7 @@ fn where_memory_cannot_grow_new_work_is_waited_for() {
     assert_eq!(allocator.stats().num_ooms, 0);
 }
 
-/// What a stream has waited for, everyone who gets the memory from it waits for.
+/// Everyone who gets memory from a stream waits for the uses that the stream has waited for.
 #[test]
 fn the_next_one_waits_for_the_use_too() {
     let (gpu, allocator) = on("");

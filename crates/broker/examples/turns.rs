@@ -34,7 +34,7 @@ mod turns {
 
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
-    /// What a phase needs of the device.
+    /// The share of the device's memory that a phase needs, in percent.
     const PERCENT: u64 = 70;
     const ROUNDS: u64 = 6;
     /// In this round one is killed.
@@ -42,7 +42,7 @@ mod turns {
     /// How often 10 GiB move each way.
     const MOVES: u64 = 3;
     const MOVED: u64 = 10 * GIB;
-    /// What stays free of the device when one process has the rest, for its driver.
+    /// The device memory that stays free when one process has the rest, for its driver.
     const LEFT: u64 = 512 * MIB;
     /// The largest block of a phase.
     const BLOCK: u64 = 512 * MIB;

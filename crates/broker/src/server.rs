@@ -119,7 +119,7 @@ impl Broker {
     /// Starts a thread that serves until [`Running`] is dropped.
     ///
     /// # Errors
-    /// Those of [`Self::bind`], [`BrokerError::Thread`].
+    /// The errors of [`Self::bind`], [`BrokerError::Thread`].
     pub fn start(path: &Path) -> Result<Running, BrokerError> {
         let broker = Self::bind(path)?;
         let (stop, stopped) = Stop::new().map_err(BrokerError::Thread)?;

@@ -32,7 +32,7 @@ fn run_device_help() -> String {
     format!("{} {default}", device_help(more))
 }
 
-/// What every run takes.
+/// The options that every run takes.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Strategies by name or family, separated by commas: main, classic, paddle, driver, all [default: main].

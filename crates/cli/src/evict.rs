@@ -29,8 +29,8 @@ pub(crate) struct EvictArgs {
     /// Schemes, separated by commas: dtr, dtr-eq, dtr-local, lru, size, msps, dte, coop, stitched, or all.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all", value_parser = schemes)]
     scheme: Vec<Schemes>,
-    /// What places the tensors, separated by commas: strategies or families of `seamalloc stress`, arena (Coop's), counted
-    /// (bytes alone) [default: caching,expandable,stitch,arena,counted].
+    /// The allocators that place the tensors, separated by commas: strategies or families of `seamalloc stress`, arena
+    /// (Coop's), counted (bytes alone) [default: caching,expandable,stitch,arena,counted].
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     strategy: Vec<String>,
     /// Budgets, as parts of the most bytes that are live at once, separated by commas.

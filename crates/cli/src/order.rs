@@ -24,7 +24,8 @@ pub(crate) struct OrderArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "program,eager,exact,roam",
           value_parser = |name: &str| name.parse::<Method>())]
     method: Vec<Method>,
-    /// What plans the addresses of each order: portfolio (as `seamalloc plan`), model (in builds with the feature highs), or none.
+    /// The planner of the addresses of each order: portfolio (as `seamalloc plan`), model (in builds with the feature
+    /// highs), or none.
     #[arg(long, value_name = "NAME", default_value = "portfolio", value_parser = planner)]
     layout: Layouts,
     /// Stop after so many seconds, for each graph and method, with the best order so far; and so many again for its addresses.

@@ -56,7 +56,7 @@ pub enum Stop {
         /// Bytes that belonged to no block.
         unused: u64,
     },
-    /// The same tensors were recomputed over and over.
+    /// Recomputations repeated the same tensors over and over.
     Thrashing,
 }
 

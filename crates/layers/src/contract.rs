@@ -67,7 +67,7 @@ pub trait MemoryResource: Send + Sync {
     /// Writes the names of the resource's layers, the outermost first: `retry > limit > stitch`.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
@@ -158,7 +158,7 @@ pub trait Layer: Send + Sync {
     /// Allocates as [`MemoryResource::allocate`] does.
     ///
     /// # Errors
-    /// Those of the resource below.
+    /// The errors of the resource below.
     fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         self.upstream().allocate(size, stream)
     }
@@ -166,7 +166,7 @@ pub trait Layer: Send + Sync {
     /// Frees as [`MemoryResource::deallocate`] does.
     ///
     /// # Errors
-    /// Those of the resource below.
+    /// The errors of the resource below.
     fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         self.upstream().deallocate(block, stream)
     }
@@ -174,7 +174,7 @@ pub trait Layer: Send + Sync {
     /// Releases as [`MemoryResource::release`] does.
     ///
     /// # Errors
-    /// Those of the resource below.
+    /// The errors of the resource below.
     fn release(&self) -> Result<u64> {
         self.upstream().release()
     }

@@ -88,7 +88,7 @@ impl Facade {
     /// allocator ends too, unless it has live blocks.
     ///
     /// # Errors
-    /// Those of [`Streams::forget`](seamalloc::operations::Streams::forget).
+    /// The errors of [`Streams::forget`](seamalloc::operations::Streams::forget).
     pub fn forget_stream(&self, device: usize, stream: StreamId) -> Result<()> {
         self.places.get(device).map_or(Ok(()), |places| places.forget_stream(stream))
     }

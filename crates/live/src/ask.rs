@@ -34,7 +34,7 @@ pub fn samples(socket: &Path) -> Result<Process, LiveError> {
 /// load.
 ///
 /// # Errors
-/// Those of [`samples`]; [`LiveError::Answer`] if the process has no allocator of this number.
+/// The errors of [`samples`]; [`LiveError::Answer`] if the process has no allocator of this number.
 pub fn flight(socket: &Path, allocator: u32) -> Result<Vec<u8>, LiveError> {
     match ask(socket, Question::Flight { allocator })? {
         (Answer::Flight { .. }, bytes) => Ok(bytes),

@@ -1,4 +1,4 @@
-//! What the page is told of a replay is what the replay is without anybody looking on.
+//! The course that the page is told of a replay is equal to the replay without an observer.
 
 #![allow(clippy::unwrap_used)]
 

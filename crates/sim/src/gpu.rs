@@ -110,7 +110,7 @@ impl SimGpu {
     /// ([`Contents::fill`](seamalloc_driver::Contents::fill)).
     ///
     /// # Errors
-    /// Those of [`Self::launch`].
+    /// The errors of [`Self::launch`].
     pub fn launch_write(&self, stream: StreamId, range: Range, value: u8, duration_ns: u64) -> DriverResult<()> {
         if self.run(stream, &[range], duration_ns)? {
             let mut state = self.state.lock();

@@ -66,7 +66,7 @@ impl Listener {
     /// that is no socket is not replaced.
     ///
     /// # Errors
-    /// Those of [`Self::bind`].
+    /// The errors of [`Self::bind`].
     pub fn bind_over(path: &Path) -> io::Result<(Self, SocketFile)> {
         if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
             fs::remove_file(path)?;
@@ -133,7 +133,7 @@ impl Lock {
     /// process or by this one.
     ///
     /// # Errors
-    /// Those of the system: the file cannot be made, or is a link.
+    /// The errors of the system: the file cannot be made, or is a link.
     pub fn take(path: &Path) -> io::Result<Option<Self>> {
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");

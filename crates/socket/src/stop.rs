@@ -47,7 +47,7 @@ impl Stop {
     /// Makes both sides.
     ///
     /// # Errors
-    /// Those of the system: too many open files.
+    /// The errors of the system: too many open files.
     pub fn new() -> io::Result<(Self, Stopped)> {
         let (end, thread) = UnixStream::pair()?;
         Ok((Self { end, owner: Owner::here() }, Stopped(thread)))

@@ -22,7 +22,7 @@ pub(crate) struct EventLine<'a> {
 /// Reads a trace by `read`, which is called for each line. `name` is the trace's name; errors name `file`.
 ///
 /// # Errors
-/// Those of `read`, of a text that is too long, and of one without an allocation.
+/// The errors of `read`, of a text that is too long, and of one without an allocation.
 pub(crate) fn read_events(
     name: &str,
     file: &str,

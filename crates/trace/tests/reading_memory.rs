@@ -1,5 +1,6 @@
-//! What readers take of this machine's memory, whatever a file holds: no more than eight times the unpacked bytes, or 256 MiB
-//! beyond these, whichever is more (docs/trace-format.md). The most that is held at once is counted by a global allocator.
+//! The memory that readers take of this machine, whatever a file holds: no more than eight times the unpacked bytes, or
+//! 256 MiB beyond these, whichever is more (docs/trace-format.md). The most that is held at once is counted by a global
+//! allocator.
 //!
 //! `SEAMALLOC_LARGE_FILES=1` adds files of a hundred megabytes, for which eight times is what counts; with a release build.
 
@@ -16,7 +17,7 @@ use seamalloc_trace::pytorch::{read_held_origins, read_origins};
 use seamalloc_trace::{MemoryError, TraceError, read_bytes, read_snapshot};
 
 const MIB: u64 = 1 << 20;
-/// What zstd may hold while it unpacks: it does not ask the counting allocator.
+/// The memory that zstd may hold while it unpacks: it does not ask the counting allocator.
 const ZSTD: u64 = MIB;
 
 thread_local! {
@@ -187,7 +188,7 @@ fn compact_columns() {
     assert!(hold("a description", &file, length).is_ok());
 }
 
-/// What unpacks to more than is read at most is refused, and the limit is said.
+/// A file that unpacks to more bytes than are read at most is refused, and the error states the limit.
 #[test]
 fn bombs() {
     let (mut file, length) = compact(&vec![0; (1 << 26) + 1]);

@@ -1,4 +1,5 @@
-//! What is said to a broker: by processes that take part, that ask, that look, that say anything, that read nothing and that go.
+//! The messages that a broker gets: by processes that take part, that ask, that look, that say anything, that read
+//! nothing and that go.
 //!
 //! Owns: how bytes become lines and times, and what must hold of the answers. The broker is its state, without sockets; nobody is honest.
 
@@ -32,7 +33,7 @@ pub fn run(data: &[u8]) {
     talk.end();
 }
 
-/// What the broker has been told over a connection, and has said.
+/// The messages that the broker has received and sent over a connection.
 #[derive(Default)]
 struct Connection {
     id: u64,

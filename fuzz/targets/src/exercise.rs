@@ -1,4 +1,5 @@
-//! What is done with every trace that was read: it is written in every format and read back, and replayed by every strategy.
+//! The checks that every trace that was read goes through: it is written in every format and read back, and replayed by
+//! every strategy.
 //!
 //! Owns: what must be equal, and the bounds of a replay.
 

@@ -13,7 +13,7 @@ use crate::ids::BlockId;
 pub(super) const FIT: FitRules = FitRules { takes_idle: true, ..FitRules::BEST };
 const FIT_BY_GRANULE: FitRules = FIT.by_granule();
 
-/// The same for a private pool with chunks of its own, which takes no idle memory.
+/// The rules for a private pool with chunks of its own, which takes no idle memory.
 const APART: FitRules = FitRules { takes_idle: false, ..FIT };
 const APART_BY_GRANULE: FitRules = APART.by_granule();
 

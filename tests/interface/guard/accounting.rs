@@ -1,4 +1,4 @@
-//! What guard mode takes: memory to the byte, limits, the quarantine, the sample.
+//! The cost of guard mode: memory to the byte, limits, the quarantine, the sample.
 
 use super::*;
 use seamalloc::Error;

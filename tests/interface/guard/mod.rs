@@ -57,7 +57,7 @@ fn ends_clean(gpu: &SimGpu, allocator: Allocator) {
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
 }
 
-/// The same test under every strategy.
+/// Runs the same test under every strategy.
 fn each_strategy(guard: &str, test: impl Fn(&Arc<SimGpu>, Allocator)) {
     for kind in StrategyKind::ALL {
         let (gpu, allocator) = guarded(&format!("strategy:{kind},{guard}"));

@@ -44,7 +44,7 @@ fn blocks_of_a_thread_are_freed_with_it() {
     assert_eq!(live(&allocator), 0);
 }
 
-/// What the process of its own does; elsewhere nothing.
+/// Runs the separate process; does nothing elsewhere.
 #[test]
 fn a_process_that_ends() {
     let Ok(how) = env::var(HOW) else { return };

@@ -1,4 +1,5 @@
-//! What a program owns of an allocator: blocks, pools, routes and streams that end when they are dropped, whatever else happens.
+//! The objects that a program owns of an allocator: blocks, pools, routes and streams that end when they are dropped,
+//! whatever else happens.
 
 mod blocks;
 mod ends;

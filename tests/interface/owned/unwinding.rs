@@ -17,7 +17,7 @@ const SCOPES: u64 = 60;
 const DEEPEST: u64 = 4;
 const STREAMS: u64 = 3;
 
-/// What a scope ends with when it unwinds.
+/// The payload of the panic by which a scope unwinds.
 struct Thrown;
 
 struct World<'a> {

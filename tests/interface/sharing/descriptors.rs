@@ -1,4 +1,4 @@
-//! What sharing costs in open files, and that a call which fails costs nothing.
+//! The cost of sharing in open files; a call which fails costs nothing.
 
 use super::alone::{alone, open_files, settles_at, with_files};
 use super::{A, DEVICE, MIB, of};

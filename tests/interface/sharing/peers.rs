@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Within which `sharing().open` says that it ends, and a client is served.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// What the machine may take beyond that.
+/// The time that the machine may take beyond that.
 const SLOW: Duration = Duration::from_secs(10);
 /// More clients than are served at once.
 const MANY: usize = 200;

@@ -1,4 +1,4 @@
-//! What allocations hold while they grow and shrink, and from where their memory comes.
+//! The contents of allocations while they grow and shrink, and from where their memory comes.
 
 use crate::device::{MAIN, MIB, SIDE};
 use crate::world::{CAPACITY, OPTIONS, World};

@@ -187,7 +187,7 @@ fn one_of_a_tag_that_was_released_asleep_grows_no_more_until_the_tag_is_taken_up
     world.end(&[]);
 }
 
-/// Its parts are public from the pool's end on, and so is what comes, whoever has the pool's number then.
+/// The allocation's parts are public from the pool's end on, and so is what comes, whoever has the pool's number then.
 #[test]
 fn one_that_outlives_its_pool_takes_nothing_of_the_next_pool_of_that_number() {
     let mut world = World::new(CAPACITY, OPTIONS);

@@ -1,4 +1,4 @@
-//! What is refused, and what the types say.
+//! The calls that are refused, and the sizes that the types report.
 
 use crate::device::{MAIN, MIB, SIDE};
 use crate::random::Random;

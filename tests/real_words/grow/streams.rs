@@ -1,4 +1,4 @@
-//! What is given back serves others, and its addresses are unmapped, only once the GPU has passed it.
+//! The memory that is given back serves others, and its addresses are unmapped, only once the GPU has passed it.
 
 use crate::device::{MAIN, MIB, SIDE};
 use crate::world::{CAPACITY, OPTIONS, World};
@@ -149,7 +149,7 @@ fn an_allocation_whose_stream_is_forgotten_keeps_what_it_has() {
     world.end(&[]);
 }
 
-/// What is given back waits for the stream of the last use.
+/// The memory that is given back waits for the stream of the last use.
 #[test]
 fn one_that_owns_itself_shrinks_behind_its_last_use() {
     let world = World::new(CAPACITY, OPTIONS);

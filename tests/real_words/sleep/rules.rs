@@ -1,4 +1,4 @@
-//! What may sleep, what is refused meanwhile, and how a tag ends that sleeps.
+//! The rules of tags: which may sleep, what is refused meanwhile, and how a tag ends that sleeps.
 
 use super::{backups, file, furnished};
 use crate::device::{MAIN, MIB, SIDE};

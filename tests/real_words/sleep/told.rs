@@ -12,7 +12,7 @@ use std::thread;
 /// The next call fails.
 const FAULT: Fault = Fault { nth: 1, count: 1, status: Status::UNKNOWN };
 
-/// What callbacks were told: who, and when.
+/// The messages that callbacks received: who, and when.
 type Told = Arc<Mutex<Vec<(u8, SleepStage)>>>;
 
 fn tell(allocator: &Allocator, told: &Told, who: u8, agrees: &Arc<AtomicBool>) -> seamalloc::CallbackId {

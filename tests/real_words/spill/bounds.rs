@@ -6,7 +6,7 @@ use crate::world::World;
 use seamalloc::Advice;
 use seamalloc::driver::{Driver, MemoryInfo, PlainMemory};
 
-/// What goes to the machine takes nothing of the device, however far a limit was lowered.
+/// Memory that is spilled takes nothing of the device, however far a limit was lowered.
 #[test]
 fn a_limit_below_what_is_held_is_kept_by_spilling() {
     let (mut world, [old, ..]) = spilled();

@@ -168,7 +168,7 @@ fn what_is_freed_during_a_capture_serves_nobody_and_goes_after_it() {
     world.end_empty(&[]);
 }
 
-/// What is free, though much of what is live is not on the device.
+/// The free memory is counted, though much of what is live is not on the device.
 #[test]
 fn what_is_spilled_or_asleep_is_no_part_of_what_is_held() {
     let (mut world, [.., new]) = spilled();

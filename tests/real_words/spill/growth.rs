@@ -1,4 +1,4 @@
-//! What is said of an allocation that grows, and of a block that shares a view with others.
+//! The calls about an allocation that grows, and about a block that shares a view with others.
 
 use super::OF_SPILLING;
 use crate::device::{Fault, MAIN, MIB, SIDE};

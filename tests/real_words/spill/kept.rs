@@ -1,4 +1,4 @@
-//! What is spilled to is kept for the next time, counted to the byte, and goes back.
+//! The host memory that blocks are spilled to is kept for the next time, counted to the byte, and goes back.
 
 use super::{OF_SPILLING, small_step};
 use crate::device::{MAIN, MIB};

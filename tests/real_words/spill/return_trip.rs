@@ -1,4 +1,4 @@
-//! What is spilled comes back, or its memory goes.
+//! A spilled block comes back, or its memory goes.
 
 use super::small_step;
 use crate::device::{Fault, MAIN, MIB, SIDE};
@@ -77,7 +77,7 @@ fn the_memory_of_a_freed_block_goes_back_to_the_machine() {
     }
 }
 
-/// It goes without a wait for the device: an event tells.
+/// The free of a spilled block does not wait for the device: an event tells.
 #[test]
 fn a_free_of_what_is_spilled_waits_for_nothing() {
     let (mut world, blocks) = spilled("");

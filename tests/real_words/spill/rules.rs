@@ -1,4 +1,4 @@
-//! What is spilled, and what never is.
+//! The blocks that are spilled, and those that never are.
 
 use super::{FURNISHED, TOO_LARGE, furnished};
 use crate::device::{MAIN, MIB, SIDE};
@@ -244,7 +244,7 @@ fn what_others_know_of_a_block_is_not_its_neighbours() {
     }
 }
 
-/// What is spilled comes back before others are told of it, or they are not told.
+/// A spilled block comes back before others are told of it, or they are not told.
 #[test]
 fn what_others_are_to_know_comes_back_first() {
     let (mut world, blocks) = four();
@@ -395,7 +395,8 @@ fn hits_call_no_driver() {
     world.end_empty(&[]);
 }
 
-/// What grows in place is live memory as any other: its oldest part goes first, and it grows, shrinks and is read as before.
+/// An allocation that grows in place is live memory as any other: its oldest part goes first, and it grows, shrinks and
+/// is read as before.
 #[test]
 fn an_allocation_that_grows_is_spilled_and_grows_on() {
     let mut world = World::new(48 * MIB, "chunk_size_mb:8,spill:host=1GiB");

@@ -96,7 +96,7 @@ fn needed(of: &Crate, id: ModuleId) -> Vec<(Vec<String>, usize)> {
     needed
 }
 
-/// What the code of a module names.
+/// The names that the code of a module uses.
 #[derive(Default)]
 struct Code {
     /// Paths of more than one word, with their lines.

@@ -16,7 +16,7 @@ pub(crate) type ModuleId = usize;
 #[derive(Clone, Debug)]
 pub(crate) struct Import {
     pub(crate) path: Vec<String>,
-    /// What it is called here. `None`: every name of the module, by a `*`.
+    /// The name that the import has here. `None`: every name of the module, by a `*`.
     pub(crate) alias: Option<String>,
     pub(crate) line: usize,
     /// Whether the line makes the name part of this module, for others to use.
@@ -37,7 +37,7 @@ pub(crate) struct Module {
     folder: String,
 }
 
-/// What a path leads to.
+/// The target that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) file: String,

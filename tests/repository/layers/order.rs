@@ -34,7 +34,7 @@ const DRIVERS: [&str; 2] = ["crates/driver/src/cuda/", "crates/sim/src/"];
 
 /// The crate of the driver.
 const DRIVER: &str = "crates/driver/src/";
-/// Its files that are layers of their own.
+/// The files of that crate that are layers of their own.
 const BELOW_THE_DRIVER: [&str; 5] = ["ids", "fallible", "units", "nearest", "span"];
 /// The crate of the drivers that need no GPU.
 const SIM: &str = "crates/sim/src/";
@@ -62,7 +62,7 @@ fn rank_of(layer: &str) -> Option<usize> {
     LAYERS.iter().position(|names| names.contains(&layer))
 }
 
-/// What is wrong with an import; `None` where nothing is.
+/// Returns the error of an import; `None` where nothing is.
 pub(crate) fn objection(arrow: &Arrow) -> Option<String> {
     let [from, to] = [&arrow.from, &arrow.to].map(|file| name_of(file));
     let [Some(own), Some(other)] = [from, to].map(rank_of) else {

@@ -19,7 +19,7 @@ pub(crate) struct Function {
     pub(crate) closures: Vec<Vec<Option<Named>>>,
 }
 
-/// What is known of the types of a crate.
+/// The known types of a crate.
 pub(crate) struct Types<'a> {
     of: &'a Crate,
     fields: BTreeMap<(Named, String), Named>,
@@ -122,7 +122,7 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// What an `impl Iterator<Item = T>` gives.
+    /// Returns the item that an `impl Iterator<Item = T>` gives.
     fn item_of(&self, place: Place<'_>, bound: &syn::TypeParamBound) -> Option<Named> {
         let syn::TypeParamBound::Trait(bound) = bound else { return None };
         let PathArguments::AngleBracketed(list) = &bound.path.segments.last()?.arguments else { return None };

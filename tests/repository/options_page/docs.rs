@@ -1,4 +1,4 @@
-//! What the source says of the values of an option: their documentation, as plain Markdown.
+//! The documentation of the values of an option in the source, as plain Markdown.
 
 use std::fs;
 use std::path::Path;

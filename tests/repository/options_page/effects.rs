@@ -14,7 +14,7 @@ use std::sync::Arc;
 const DEVICE: &str = "sim:h200,capacity=400MiB";
 /// A device that has no more than the example of `memory_limit` allows.
 const SMALL: &str = "sim:h200,capacity=200MiB";
-/// What excludes others, and is no example of one option.
+/// The options that exclude others, and are no example of one option.
 const MORE: [&str; 3] = [
     "max_view_mappings:0",
     "max_view_address_space:0B",

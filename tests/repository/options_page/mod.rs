@@ -197,7 +197,7 @@ fn every_option_and_every_field_has_a_row() {
     }
 }
 
-/// What is typed as the default is the default, and the example is another value.
+/// The value that is typed as the default is the default, and the example is another value.
 #[test]
 fn defaults_are_typed_as_they_are_told() {
     for row in rows() {
@@ -278,7 +278,7 @@ fn other_strategies_do_not_heed_an_option() {
     assert!(heeded.is_empty(), "the page says that these do not matter: {heeded:?}");
 }
 
-/// Those that are named do something else with the example, wherever this run is one that can show it.
+/// The strategies that are named do something else with the example, wherever this run is one that can show it.
 #[test]
 fn the_strategies_that_are_named_heed_it() {
     // What shows only while the GPU is behind, after seconds without a request, or under a fraction; and

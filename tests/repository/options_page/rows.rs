@@ -19,9 +19,9 @@ pub(crate) struct Field {
 pub(crate) struct Row {
     /// As in text.
     pub(crate) name: &'static str,
-    /// What it needs beside it to have an effect.
+    /// The options that the option needs beside it to have an effect.
     pub(crate) beside: &'static str,
-    /// What is typed, and its unit.
+    /// The text that is typed, and its unit.
     pub(crate) typed: &'static str,
     /// The default, as it is typed.
     pub(crate) default: &'static str,

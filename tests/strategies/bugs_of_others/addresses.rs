@@ -151,7 +151,7 @@ fn without_addresses_plain_memory_serves_or_is_advised() {
     device.allocator("strategy:caching").allocate(GIB, MAIN).unwrap();
 }
 
-/// What depends on the strategy keeps it: tags have chunks of their own.
+/// Pools that depend on the strategy keep it: tags have chunks of their own.
 #[test]
 fn a_tag_keeps_the_strategy_without_addresses() {
     let device = FewAddresses::new("sim:h100,capacity=62GiB", 0, u64::MAX);

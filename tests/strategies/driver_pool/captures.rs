@@ -103,7 +103,8 @@ fn a_capture_that_nobody_told_of_stays_valid() {
     balanced(&gpu, &allocator);
 }
 
-/// What was freed meanwhile goes back with the next request of any stream. Until then it is free memory of its size.
+/// The memory that was freed meanwhile goes back with the next request of any stream. Until then it is free memory of
+/// its size.
 #[test]
 fn what_is_freed_in_a_capture_goes_back_whoever_asks_next() {
     let (gpu, allocator) = on("sim:h200", "");

@@ -114,7 +114,7 @@ fn free_memory_of_the_very_size_serves_at_a_limit() {
     balanced(&gpu, &allocator);
 }
 
-/// What is live may hold more than a limit that came later. What is free of that serves.
+/// Live memory may exceed a limit that came later. The free part of that memory serves requests.
 #[test]
 fn beyond_a_later_limit_free_memory_serves() {
     let (gpu, allocator) = on("sim:h200", "memory_limit:100MiB");

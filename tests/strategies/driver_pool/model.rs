@@ -1,6 +1,6 @@
 //! A pool as decision 51 describes it, written anew and as simply as possible: a list of pieces, walked from the front each time.
 
-/// What a pool grows by, in bytes.
+/// The step by which a pool grows, in bytes.
 const STEP: u64 = 32 << 20;
 
 /// A piece of the pool's addresses with memory.

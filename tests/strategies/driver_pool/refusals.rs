@@ -1,4 +1,4 @@
-//! What memory of the driver's pools cannot do, and devices that have no pools.
+//! The operations that memory of the driver's pools does not support, and devices that have no pools.
 
 use super::{MAIN, MIB, on};
 use seamalloc::driver::sim::{SimConfig, SimGpu};

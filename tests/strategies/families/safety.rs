@@ -1,5 +1,5 @@
-//! What the contract suite counts in bytes, for the strategies whose blocks are larger than requests: the same promises, in
-//! sizes of blocks.
+//! The promises that the contract suite counts in bytes, for the strategies whose blocks are larger than requests: the
+//! same promises, in sizes of blocks.
 
 use super::model::MIB;
 use super::{MAIN, held, on};

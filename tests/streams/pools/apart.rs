@@ -1,4 +1,4 @@
-//! What a private pool has serves it alone: requests, routes, statistics, and wrong uses.
+//! The memory of a private pool serves the pool alone: requests, routes, statistics, and wrong uses.
 
 use super::{GRAPH, MAIN, MIB, SIDE, calls, graph_of, on, reserved};
 use crate::simulated;

@@ -1,4 +1,4 @@
-//! What a graph may use stays where it is, whatever others want.
+//! The memory that a graph may use stays where it is, whatever others want.
 
 use super::{GRAPH, MAIN, MIB, SIDE, graph_of, on, reserved};
 use crate::simulated;
@@ -56,7 +56,7 @@ fn of_a_view_that_a_graph_uses_a_part_of_that_part_stays() {
     assert_eq!(reserved(&allocator), 0);
 }
 
-/// That all work of a stream has passed says nothing of graphs, which run on any stream.
+/// The end of all work of a stream says nothing of graphs, which run on any stream.
 #[test]
 fn what_a_graph_uses_stays_though_the_stream_of_its_capture_ends() {
     for kind in StrategyKind::MAIN {

@@ -20,12 +20,12 @@ struct Checkpointed {
     allocator: Allocator,
     pool: PoolId,
     graph: Graph,
-    /// What is live outside of the pool.
+    /// The blocks that are live outside of the pool.
     others: Vec<u64>,
     /// The figures when the checkpoint was taken.
     figures: Stats,
     checkpoint: Vec<PoolBlock>,
-    /// What is live now: none of it was then.
+    /// The blocks that are live now: none of them was live then.
     live: Vec<PoolBlock>,
 }
 

@@ -74,7 +74,7 @@ fn that_there_is_no_broker_is_said_once_with_the_reason() {
     assert!(!membership.is_joined());
 }
 
-/// Its thread holds the member, and drops it at its end.
+/// The membership's thread holds the member, and drops it at its end.
 #[test]
 fn who_looks_for_a_broker_ends_with_its_membership_or_its_allocator() {
     let folder = tempfile::tempdir().unwrap();

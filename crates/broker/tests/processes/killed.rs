@@ -83,7 +83,7 @@ fn ends_well(child: Pid) -> bool {
     }
 }
 
-/// What the processes of these tests do.
+/// Runs the processes of these tests, each by its role.
 #[test]
 fn role() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };

@@ -81,7 +81,7 @@ impl Job {
     }
 }
 
-/// What the processes of these tests do: a phase for each line of standard input, with its bytes and its seed.
+/// Runs a process of these tests: a phase for each line of standard input, with its bytes and its seed.
 #[test]
 fn process_of_a_test() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };

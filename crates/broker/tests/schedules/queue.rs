@@ -90,7 +90,7 @@ fn a_number_of_the_broker_before_hides_nobody() {
     assert_eq!(queue.room.members()[0].was_short, 1);
 }
 
-/// What one did not give is asked of the others, and no more than that.
+/// Memory that one process did not give is asked of the others, and no more than that.
 #[test]
 fn what_was_given_is_not_asked_for_again() {
     let now = Instant::now();

@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// When all is played on fairly it ends within so many steps.
 const MAX_STEPS: usize = 400;
 
-/// What a process does by itself.
+/// An action that a process takes by itself.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) enum Act {
     Join,
@@ -46,11 +46,11 @@ pub(crate) struct Bounds {
     pub(crate) kills: u32,
 }
 
-/// What may happen. Processes are named by their place.
+/// A step that may happen. Processes are named by their place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     Acts(usize),
-    /// It answers the broker's oldest question.
+    /// The process answers the broker's oldest question.
     Answers(usize),
     Asks(usize),
     /// After the broker was killed.
@@ -68,12 +68,12 @@ struct Process {
     guarantee: u64,
     script: Vec<Act>,
     at: usize,
-    /// Its connection at this broker.
+    /// The process's connection at this broker.
     member: Option<u64>,
-    /// Its number, as it knows it: that of a broker before this one until it has joined again.
+    /// The process's number, as it knows it: that of a broker before this one until it has joined again.
     number: Option<u64>,
     questions: Vec<Value>,
-    /// What it told the broker last: held and free.
+    /// The figures that the process told the broker last: held and free.
     told: (u64, u64),
     held: u64,
     live: u64,
@@ -92,7 +92,7 @@ struct Asked {
     /// In which order they came.
     turn: u64,
     overtaken: u32,
-    /// What all have given until then.
+    /// The memory that all processes have given until then.
     given_before: u64,
 }
 

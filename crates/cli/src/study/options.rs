@@ -15,7 +15,7 @@ use seamalloc_trace::replay::ReplayOptions;
 use seamalloc_trace::{Trace, recorded};
 use std::path::PathBuf;
 
-/// What every study takes.
+/// The options that every study takes.
 #[derive(Debug, Args)]
 pub(crate) struct StudyArgs {
     #[command(flatten)]

@@ -4,7 +4,7 @@ use super::{Folder, STRATEGIES, complaint, has, lines, run, seamalloc, stdout};
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// What `stress` prints of a small workload.
+/// Returns the lines that `stress` prints of a small workload.
 fn rows() -> Vec<Value> {
     lines(&["stress", "comb", "--steps", "1", "--json", "--passes", "2"], 0)
 }

@@ -17,10 +17,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What stands for `seamalloc`.
+/// The beginnings of a command line that stand for `seamalloc`.
 const BEGINNINGS: [&str; 3] =
     ["seamalloc ", "cargo run --release -- ", "cargo run --release -p seamalloc-cli --features highs -- "];
-/// What a page leaves to its reader, and what is taken here.
+/// The words that a page leaves to its reader to fill in, and the values that the test takes.
 const PLACEHOLDERS: [(&str, &str); 5] = [
     ("SHELL", "bash"),
     ("POLICY", "wait"),
@@ -142,7 +142,7 @@ fn input(word: &str, workloads: &BTreeSet<String>) -> Option<String> {
     }
 }
 
-/// The same line with inputs that exist and outputs in a folder; None where it is not run.
+/// Returns the line with inputs that exist and outputs in a folder; None where it is not run.
 fn runnable(words: &[String], workloads: &BTreeSet<String>, folder: &Folder) -> Option<Vec<String>> {
     let line = words.join(" ");
     let has_input = words.len() > 1 && !words[1].starts_with('-') && line != "study chunks";

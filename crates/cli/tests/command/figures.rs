@@ -1,4 +1,5 @@
-//! What some jobs and workloads come to is what is stored. `.ci/figures` compares all, and stores them anew.
+//! The figures of some jobs and workloads are equal to the stored ones. `.ci/figures` compares all, and stores them
+//! anew.
 
 use super::{Folder, lines, run};
 use std::path::Path;

@@ -6,7 +6,7 @@ use seamalloc::snapshot::Snapshot;
 use seamalloc_trace::{TimedEvent, Trace, TraceEvent, read_path, write_snapshot_json, write_snapshot_pickle};
 use serde_json::Value;
 
-/// What a trace comes to, without its name and the time it took.
+/// Returns the figures of a trace's replays, without its name and the time it took.
 fn figures(from: &str) -> Vec<Value> {
     let mut all = lines(&["replay", from, "--json"], 0);
     for line in &mut all {

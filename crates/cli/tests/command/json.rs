@@ -238,7 +238,7 @@ fn two_runs_are_equal_but_for_the_time_that_they_took() {
     }
 }
 
-/// Nothing but JSON on standard output, and no progress bars where there is no terminal.
+/// Standard output has only JSON, and there are no progress bars where there is no terminal.
 #[test]
 fn standard_error_stays_empty() {
     run(&["stress", "comb", "--steps", "1", "--json"], 0).stderr("");

@@ -1,4 +1,4 @@
-//! What is printed of jobs whose figures follow from arithmetic: tables, words, lines of JSON.
+//! The output for jobs whose figures follow from arithmetic: tables, words, lines of JSON.
 
 use super::{Folder, has, lines, stdout};
 use seamalloc::driver::Call;

@@ -135,7 +135,7 @@ fn an_unwritable_picture_is_found_before_the_run() {
     assert_eq!(std::fs::read(&picture).unwrap(), b"old");
 }
 
-/// What would be written is SVG, whatever the name says.
+/// The picture would be SVG, whatever the name says.
 #[test]
 fn a_picture_that_is_no_svg_is_refused() {
     let folder = Folder::new();

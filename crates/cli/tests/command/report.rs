@@ -134,7 +134,7 @@ fn a_layout_without_history_has_words_and_a_page() {
     has(&String::from_utf8_lossy(&ended.get_output().stderr), &["a snapshot without a history has one by itself"]);
 }
 
-/// What `seamalloc fleet --json` prints, as far as the command reads it.
+/// The part of `seamalloc fleet --json` that the command reads.
 const FLEET: &str = r#"{"job": {"strategies": {}, "sentences": ["<b>"]}, "ranks": [{"strategies": {}}], "broken": []}"#;
 
 #[test]

@@ -51,7 +51,7 @@ fn has_keys(line: &Value, own: &[&str]) {
     assert_eq!(keys, expected);
 }
 
-/// What a replay of three passes with these options prints.
+/// Returns the lines that a replay of three passes with these options prints.
 fn replayed(trace: &str, conf: &str, lag: &str) -> Vec<Value> {
     let args = ["replay", trace, "--steps", "1", "--json", "--passes", "3", "--strategy", "stitch"];
     lines(&with(&args, &["--conf", conf, "--lag", lag]), 0)

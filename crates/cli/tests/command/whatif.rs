@@ -66,7 +66,7 @@ fn a_snapshot_tells_what_every_strategy_would_have_held() {
     );
 }
 
-/// What is printed, in one line.
+/// Returns the printed text in one line.
 fn words(args: &[&str]) -> String {
     words_of(&stdout(args, 0))
 }

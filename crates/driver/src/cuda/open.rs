@@ -86,7 +86,7 @@ impl CudaDriver {
     /// or copy this memory, and it cannot be exported to other processes.
     ///
     /// # Errors
-    /// Those of [`Self::open`]; [`CudaOpenError::UnknownMemory`].
+    /// The errors of [`Self::open`]; [`CudaOpenError::UnknownMemory`].
     pub fn open_pinned(ordinal: u32, node: Option<u32>) -> Result<Self, CudaOpenError> {
         Self::open_pinned_with(CudaApi::load()?, ordinal, node)
     }

@@ -59,7 +59,7 @@ impl<M: Memory> Memory for Checked<M> {
     }
 }
 
-/// What a random program does next.
+/// The next action of a random program.
 #[derive(Clone, Debug)]
 enum Act {
     Constant(u64),

@@ -1,4 +1,4 @@
-//! What is published of DTR, and what follows from arithmetic.
+//! The bounds that are published of DTR, and those that follow from arithmetic.
 
 use seamalloc_evict::generate::linear;
 use seamalloc_evict::memory::Counted;
@@ -26,7 +26,7 @@ fn a_chain_takes_linear_time_in_memory_for_the_square_root_of_its_length() {
     }
 }
 
-/// What counts no neighbourhood thrashes on the same chain: the test above could fail.
+/// A scheme that counts no neighbourhood thrashes on the same chain: the test above could fail.
 #[test]
 fn without_the_neighbourhood_the_same_chain_takes_far_longer() {
     let outcome = chain(1024, 66, SchemeKind::Size);

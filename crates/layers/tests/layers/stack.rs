@@ -139,8 +139,8 @@ impl Program {
 }
 
 impl Stack {
-    /// What a request comes to, by the rules of each layer from the outermost on. `below`: what the resource below all would say.
-    /// Notes in the model what each layer counts of it.
+    /// Returns the expected outcome of a request, by the rules of each layer from the outermost on. `below`: what the
+    /// resource below all would say. Notes in the model what each layer counts of it.
     pub(crate) fn expect_allocation(
         &mut self,
         program: &Program,

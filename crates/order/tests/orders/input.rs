@@ -1,4 +1,4 @@
-//! What is read, and what is said where it is no graph.
+//! The graphs that are read, and the errors for input that is no graph.
 
 use seamalloc_order::{Graph, GraphError, Limits, Load, LoadError, Method, OrderError, ReadError, order, read_text};
 use std::time::Duration;

@@ -95,7 +95,7 @@ fn run(problem: &Problem, method: Method, time: Duration) -> Outcome {
     outcome
 }
 
-/// What every method has to keep to, where the least peak is known.
+/// Checks the rules that every method has to keep, where the least peak is known.
 fn judge(problem: &Problem, least: u64) {
     for method in Method::ALL {
         let time = if method == Method::Annealing { SHORT } else { LONG };

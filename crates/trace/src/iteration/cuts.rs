@@ -24,9 +24,9 @@ const BETWEEN_PART: u64 = 4;
 /// In which way the iterations of a trace are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Likeness {
-    /// The same operations with the same sizes.
+    /// All iterations have the same operations with the same sizes.
     Equal,
-    /// The same operations on the same blocks, some with other sizes.
+    /// All iterations have the same operations on the same blocks, some with other sizes.
     Shape,
     /// Each iteration has only a part of the operations in common with the others.
     Part,

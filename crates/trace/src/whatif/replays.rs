@@ -95,7 +95,7 @@ impl<'t> Replays<'t> {
         config.limit_on(all).into_iter().chain(shared).min()
     }
 
-    /// The same job on a device with so much memory, all of it for the allocator.
+    /// Returns replays of the same job on a device with so much memory, all of it for the allocator.
     pub(crate) fn on(&self, capacity: u64) -> Replays<'_> {
         let config = Config { memory_fraction: None, memory_limit: None, headroom: 0, ..self.options.config.clone() };
         let device = SimConfig { capacity, ..self.options.device.clone() };
@@ -109,7 +109,7 @@ impl<'t> Replays<'t> {
         }
     }
 
-    /// The same job on a device on which no strategy runs out of memory.
+    /// Returns replays of the same job on a device on which no strategy runs out of memory.
     pub(crate) fn on_plenty(&self) -> Replays<'_> {
         self.on(plenty_for(&self.job))
     }

@@ -44,7 +44,7 @@ pub fn find(name: &str) -> Result<&'static Workload, UnknownWorkload> {
     })
 }
 
-/// What a training job does to save memory: letters as in GMLake's evaluation.
+/// The techniques by which a training job saves memory: letters as in GMLake's evaluation.
 #[derive(Clone, Copy)]
 struct Strategy {
     recompute: bool,

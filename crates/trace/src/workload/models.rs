@@ -103,7 +103,7 @@ pub struct ParameterTensor {
     pub layer: Option<u64>,
     /// Number of elements.
     pub elements: u64,
-    /// Its size in bytes.
+    /// The tensor's size in bytes.
     pub bytes: u64,
 }
 

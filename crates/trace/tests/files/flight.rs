@@ -1,4 +1,4 @@
-//! What the flight recorder kept, in files: they load, and say what was done and what was lost.
+//! The events that the flight recorder kept, in files: they load, and say what was done and what was lost.
 
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimGpu};

@@ -1,4 +1,4 @@
-//! What an allocator records can be replayed, and read by PyTorch's tools.
+//! The recordings of an allocator can be replayed, and read by PyTorch's tools.
 
 use crate::simulated;
 use seamalloc::driver::StreamId;

@@ -27,7 +27,8 @@ fn the_strategies_reserve_what_pytorch_reserved() {
     }
 }
 
-/// What stitching reaches today, in the first and in the third pass: floors, so that no change lowers them unseen.
+/// The utilization that stitching reaches today, in the first and in the third pass: floors, so that no change lowers
+/// them unseen.
 #[test]
 fn stitching_wastes_less_than_either_of_them() {
     let floors = [

@@ -1,5 +1,5 @@
-//! What TinyTorch's author measured of its allocator: an MNIST demo made 283 calls of cudaMalloc with the allocator that it had,
-//! and 18 with this one.
+//! TinyTorch's author measured its allocator: an MNIST demo made 283 calls of cudaMalloc with the allocator that it
+//! had, and 18 with this one.
 //!
 //! The trace is of that demo (TinyTorch 614956a, `demo_mnist`), built for the CPU, whose tensors are those of the GPU's but
 //! for some scratch of the GPU's kernels: three whole batches of 64, the last one of 32, and all ten test batches of 1000.

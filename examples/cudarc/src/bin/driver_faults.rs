@@ -36,7 +36,7 @@ type Failure = Box<dyn Error>;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// What is left of a full device.
+/// The bytes that are left of a full device.
 const LEFT: u64 = 256 * MIB;
 /// Page 0 is never mapped.
 const NOWHERE: u64 = 16;
@@ -92,7 +92,8 @@ fn run(device: &str) -> Result<bool, Failure> {
     Ok(ok)
 }
 
-/// The same faults on a simulated device: another allocation of the device fills it, and a call loses the context.
+/// Causes the same faults on a simulated device: another allocation of the device fills it, and a call loses the
+/// context.
 fn simulated(device: &str) -> Result<bool, Failure> {
     let mut ok = true;
     for kind in StrategyKind::MAIN {
@@ -153,7 +154,7 @@ fn no_device() -> Result<String, Failure> {
     }
 }
 
-/// Nothing follows the handle: it is refused before libcuda sees it.
+/// No call follows the handle: it is refused before libcuda sees it.
 fn foreign_stream(ordinal: u32) -> Result<String, Failure> {
     let allocator = Allocator::new(Arc::new(CudaDriver::open(ordinal)?), Config::default())?;
     match allocator.allocate(MIB, StreamId(0xdead_beef)) {

@@ -1,4 +1,4 @@
-//! What a call is given, made of an input's bytes.
+//! The arguments that a call is given, made of an input's bytes.
 //!
 //! Owns: the allocators, blocks and pools of an input, and the memory that pointers lead to.
 

@@ -42,7 +42,7 @@ unsafe extern "C" fn sleep(notice: *const SleepNotice, user: *mut c_void) -> boo
     user.addr() % 2 == 1
 }
 
-/// It is called under the allocator's lock, so that what it calls is refused.
+/// The observer is called under the allocator's lock, so that what it calls is refused.
 unsafe extern "C" fn observer(_: *const Event, user: *mut c_void) {
     assert!(seam_check(user.addr() as u64) != Status::Ok, "an observer may not call the library");
 }

@@ -10,7 +10,7 @@ use seamalloc::{Error, PoolId};
 
 /// Blocks live at most: more take longer to look at than they show.
 const MAX_BLOCKS: usize = 100;
-/// What every address is a multiple of, in bytes.
+/// The alignment of every address, in bytes.
 const ALIGNMENT: u64 = 512;
 
 impl World {

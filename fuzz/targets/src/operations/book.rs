@@ -82,7 +82,7 @@ impl Part {
     }
 }
 
-/// What kernels that have not ended use, by memory.
+/// The memory that kernels that have not ended use, by piece of memory.
 #[derive(Default)]
 pub(super) struct Uses(HashMap<u64, Vec<Part>>);
 

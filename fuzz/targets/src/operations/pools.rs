@@ -191,7 +191,8 @@ impl World {
         self.checkpoints.push((id, blocks));
     }
 
-    /// What a pool has live afterwards is what the allocator says, over memory that nobody else has.
+    /// Restores a checkpoint of a pool. The live blocks of the pool afterwards are those that the allocator reports,
+    /// over memory that nobody else has.
     pub(super) fn restore(&mut self, checkpoint: u8) {
         if self.capture.is_some() || self.checkpoints.is_empty() {
             return;

@@ -10,7 +10,7 @@ use seamalloc::driver::{Call, CaptureMode, Status};
 
 pub(super) const MIB: u64 = 1 << 20;
 
-/// What a failing call answers: shortage, which is overcome where possible, and worse.
+/// The statuses that a failing call returns: shortage, which is overcome where possible, and worse.
 const STATUSES: [Status; 5] =
     [Status::OUT_OF_MEMORY, Status::OUT_OF_MEMORY, Status::UNKNOWN, Status::INVALID_VALUE, Status::NOT_SUPPORTED];
 
@@ -283,7 +283,7 @@ pub(super) enum Op {
     Look,
 }
 
-/// What the next operations are read by.
+/// The function that reads the next operations.
 type Read = fn(&mut Bytes<'_>, &mut Vec<Op>);
 
 /// How likely each operation is, in 256ths.

@@ -7,8 +7,8 @@
 use super::bytes::Bytes;
 use super::program::{How, Kernel, Op, Size, Until, Which};
 
-/// What all scenarios choose: two streams, which are different, a pool, how long kernels run, and bits that leave out an
-/// operation or choose between two.
+/// The choices that all scenarios make: two streams, which are different, a pool, how long kernels run, and bits that
+/// leave out an operation or choose between two.
 struct Choice {
     a: u8,
     b: u8,

@@ -40,7 +40,7 @@ pub(super) struct Captured {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// What a capture used, as long as every pool of it has a use.
+/// The memory that a capture used, as long as every pool of it has a use.
 pub(super) struct Graph(pub(super) Vec<Captured>);
 
 /// Blocks that the callback may free, and those that it freed.
@@ -71,7 +71,7 @@ pub(super) struct World {
     pub(super) capture: Option<Capture>,
     /// Captures so far.
     pub(super) captures: u64,
-    /// What the capture under way has used.
+    /// The memory that the capture under way has used.
     pub(super) capturing: Vec<Captured>,
     pub(super) graphs: Vec<Graph>,
     pub(super) checkpoints: Vec<(PoolId, Vec<PoolBlock>)>,

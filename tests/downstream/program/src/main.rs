@@ -42,7 +42,7 @@ impl Observer for Allocations {
     }
 }
 
-/// What a user writes over cudarc: it compiles, whether or not there is a GPU.
+/// The code that a user writes over cudarc: it compiles, whether or not there is a GPU.
 #[allow(dead_code)]
 fn on_a_gpu(allocator: &Allocator, stream: Arc<CudaStream>, kernel: &mut LaunchArgs<'_>) -> Result<(), CudaBlockError> {
     let stream = Stream::of_cudarc(allocator, stream);

@@ -40,7 +40,7 @@ pub enum Step {
     ReleaseSeveral,
     /// All that was cached was given back, and the request was met then.
     ReleaseCached,
-    /// Nothing more was to be had, but a block that became free in the wait fits. PyTorch does not look again.
+    /// No more memory was to be had, but a block that became free in the wait fits. PyTorch does not look again.
     LookAgain,
     OutOfMemory,
     /// An expandable segment grew at more than one place for a request.

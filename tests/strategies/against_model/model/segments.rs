@@ -9,7 +9,7 @@ use seamalloc::snapshot::{BlockInfo, BlockState, SegmentInfo};
 use super::tally::{increase, raise};
 use super::{Model, Request, Step};
 
-/// What a block is doing.
+/// The use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     Live,
