@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+mod comments;
 mod docs_commands;
 mod docs_paths;
 mod layers;
