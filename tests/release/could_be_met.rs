@@ -46,9 +46,11 @@ fn comb(run: &mut Run, size: u64, device: u64) -> u64 {
 /// PyTorch 29554, 173049: with blocks of 12 MB and 2 GiB free between them, 33 MiB were said to be possible, of 1,670.
 #[test]
 fn free_granules_between_blocks_count_to_what_could_be_met() {
-    for megabytes in [5, 12, 37] {
+    for (megabytes, options) in
+        [(5, ""), (12, ""), (37, ""), (12, "sharing:never"), (12, "chunk_size_mb:8"), (37, "split:ungated")]
+    {
         let mut told = [false, true].map(|by_report| {
-            let mut run = Run::on("sim:h100,capacity=4GiB", "");
+            let mut run = Run::on("sim:h100,capacity=4GiB", options);
             let free = comb(&mut run, megabytes * 1_000_000, 4 * GIB);
             let most = if by_report {
                 let Err(Error::OutOfMemory(report)) = run.step(Allocate(4 * GIB, MAIN)) else {
@@ -58,7 +60,12 @@ fn free_granules_between_blocks_count_to_what_could_be_met() {
             } else {
                 run.allocator.reports().largest_request().unwrap()
             };
-            assert!(most >= (free - 24 * MIB) / 100 * 95, "{megabytes} MB: {} of {} MiB", most / MIB, free / MIB);
+            assert!(
+                most >= (free - 24 * MIB) / 100 * 95,
+                "{megabytes} MB, {options:?}: {} of {} MiB",
+                most / MIB,
+                free / MIB
+            );
             run.step(Allocate(most, MAIN))
                 .unwrap_or_else(|error| panic!("{megabytes} MB, {} MiB: {error}", most / MIB));
             most
@@ -184,4 +191,44 @@ fn what_a_refusal_says_could_be_met_is_served_whatever_was_done() {
         }
         assert!(wrong.is_empty() && refusals > 4, "{options:?}, {refusals} refusals: {wrong:?}");
     }
+}
+
+/// The same of requests for private pools, which keep what they have to themselves.
+#[test]
+fn what_a_refusal_says_could_be_met_for_a_private_pool_is_served() {
+    for options in ["", "split:off", "sharing:never", "chunk_size_mb:64", "chunk_size_mb:64,sharing:never"] {
+        for seed in 0..SEEDS {
+            let mut program = Program::new(options, seed);
+            let steps = 20 + program.random.below(180);
+            (0..steps).for_each(|_| drop(program.step()));
+            let pools = program.run.allocator.pools();
+            let pool = pools.create();
+            let first = pools.allocate(pool, MIB + program.random.below(30 * MIB), MAIN);
+            if let Ok(block) = first
+                && seed % 2 == 0
+            {
+                program.run.allocator.free(block).unwrap();
+            }
+            // Nothing may be live.
+            let Err(Error::OutOfMemory(report)) = pools.allocate(pool, 700 * MIB, MAIN) else { continue };
+            let most = said(&report);
+            if most > 0 {
+                let served = pools.allocate(pool, most, MAIN);
+                served.unwrap_or_else(|error| panic!("{options:?}, seed {seed}: {most} bytes: {error}"));
+            }
+        }
+    }
+}
+
+/// While a stream may end at any time, no gate holds it, and nothing is split: what splitting would give does not count.
+#[test]
+fn where_no_gate_can_be_closed_splits_do_not_count() {
+    let mut run = Run::on("sim:h100,capacity=4GiB", "");
+    let free = comb(&mut run, 12_000_000, 4 * GIB);
+    run.allocator.streams().mark_external(SIDE).unwrap();
+    let largest = run.allocator.reports().largest_request().unwrap();
+    assert!(largest < 100 * MIB && free > 1_600 * MIB, "{largest} of {free}");
+    let Err(Error::OutOfMemory(report)) = run.step(Allocate(1_600 * MIB, MAIN)) else { panic!("nothing is split") };
+    assert!(said(&report) < 100 * MIB, "{report}");
+    run.step(Allocate(largest, MAIN)).unwrap();
 }

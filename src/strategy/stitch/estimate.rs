@@ -4,7 +4,7 @@
 
 use super::choose;
 use super::grow::most_chunks;
-use super::miss::{SPLIT_RESERVE, Stitch};
+use super::miss::Stitch;
 use super::release::ReleasableChunks;
 use super::split::{Splits, all_splits, splittable};
 use crate::backing::{ViewPlan, usage_of_kept_views};
@@ -12,7 +12,7 @@ use crate::config::rounding::SMALL_LIMIT;
 use crate::config::{Config, StreamSharing};
 use crate::fallible::{Grown, TryCollect};
 use crate::heap::{GRANULE, Heap, Request, ViewUsage};
-use crate::ids::{Class, PoolIndex};
+use crate::ids::{BlockId, Class, PoolIndex};
 use crate::strategy::estimates::{Assumption, Estimates, Present};
 
 impl Estimates for Stitch {
@@ -124,13 +124,12 @@ fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
     // The last resort makes all streams' memory idle where they share any.
     let shares = heap.takes_idle(pool.large()) && (across || config.sharing != StreamSharing::Never);
     let Ok(pools) = pools(heap, pool, shares) else { return 0 };
-    let (Ok(whole), Ok(all)) = (choose::whole(heap, &pools), all_splits(heap, room)) else { return 0 };
+    let usable = |id: BlockId| pools.iter().any(|pool| heap.is_open(id, *pool));
+    let (Ok(whole), Ok(all)) = (choose::whole(heap, &pools), all_splits(heap, room, usable)) else { return 0 };
     if !has_room_for_split_view(present, &all) {
         return 0;
     }
-    // Memory that is not the request's own goes back for it, and the reserve for splits stays free meanwhile.
-    let reserve = if shares { 0 } else { SPLIT_RESERVE };
-    (whole + all.gain).saturating_sub(reserve)
+    whole + all.gain
 }
 
 /// Returns whether the bounds allow one more view, over all chunks that come of these splits and of a growth by all room.

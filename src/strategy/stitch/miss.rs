@@ -31,7 +31,7 @@ const EXACT_WAITS: u32 = 4;
 
 /// The bytes of room into which memory grows only after chunks were split, where they may be. A split needs room for
 /// copies: without any, free memory inside chunks could not be used.
-pub(super) const SPLIT_RESERVE: u64 = 20 << 20;
+const SPLIT_RESERVE: u64 = 20 << 20;
 
 /// The state of the present request, and choices of earlier requests. Free memory is in the heap.
 #[derive(Default)]

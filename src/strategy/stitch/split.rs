@@ -55,23 +55,33 @@ pub(super) struct Splits {
 }
 
 /// Returns what comes of splitting all candidates that there is room to copy, if memory can grow by `room` bytes and free
-/// chunks are given back. Each split makes room for others.
-pub(super) fn all_splits(heap: &Heap, room: u64) -> Result<Splits> {
+/// chunks are given back. Each split makes room for others. Only parts count whose blocks are all `usable`.
+pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> bool) -> Result<Splits> {
+    let Some(home) = heap.home() else { return Ok(Splits::default()) };
     let mut candidates = candidates(heap)?;
     let mut free = room.saturating_add(ReleasableChunks::of(heap)?.bytes());
     let mut splits = Splits::default();
     for _ in 0..MAX_PASSES {
         let before = candidates.len();
-        candidates.retain(|Candidate { size, gain, parts, views, .. }| {
-            let fits = size - gain <= free;
-            if fits {
-                free = free.saturating_add(*gain);
-                splits.gain += gain;
-                splits.parts += parts;
-                splits.mappings += parts * views;
+        let mut left = Vec::new();
+        for candidate in candidates {
+            let Candidate { id, size, gain, parts, views, .. } = candidate;
+            if size - gain > free {
+                left.try_push(candidate)?;
+                continue;
             }
-            !fits
-        });
+            free = free.saturating_add(gain);
+            splits.parts += parts;
+            splits.mappings += parts * views;
+            // Where free memory of a private pool is usable, all of the chunk may be as it is.
+            let of_use = |span: Span| heap.blocks_over(span).all(&usable);
+            let Some(chunk) = home.chunk(id).filter(|chunk| !of_use(chunk.span())) else { continue };
+            visit_free_granules(heap, &chunk, |part| {
+                splits.gain += if of_use(part) { part.size } else { 0 };
+                Ok(())
+            })?;
+        }
+        candidates = left;
         if candidates.len() == before {
             break;
         }
