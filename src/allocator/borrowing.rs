@@ -55,7 +55,9 @@ impl Core {
         let segmented = self.heap.is_segmented(request.pool);
         let strategy = if segmented { OWN_SEGMENTS_ESTIMATES } else { self.strategy.estimates() };
         let assumption = if refused.is_some() { Assumption::NoMoreViews } else { Assumption::AsIs };
-        let growth = strategy.growth_needed(&self.heap, &self.config, request, assumption);
+        let free = self.driver.memory_info().map_or(0, |info| info.free);
+        let present = self.present(self.limits.room(self.heap.reserved(), free));
+        let growth = strategy.growth_needed(&present, request, assumption);
         self.missing_of_device(growth)
     }
 

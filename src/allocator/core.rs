@@ -17,7 +17,7 @@ use crate::heap::{GRANULE, Heap, HeapRules, Request, ViewUsage};
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
 use crate::span::Span;
-use crate::strategy::{AnyStrategy, Rules, Strategy};
+use crate::strategy::{AnyStrategy, Present, Rules, Strategy};
 use crate::streams::Streams;
 use crate::units::format_bytes_exactly;
 use parking_lot::Mutex;
@@ -152,6 +152,7 @@ impl Core {
         let mut context = AllocatorContext::new(tables, &*self.driver, rules, exchanges, spill);
         let result = step(&mut self.strategy, &mut context);
         self.features.fallback.no_addresses |= context.has_no_addresses();
+        self.features.fallback.no_gate |= context.has_no_gate();
         if !context.is_whole()
             && let Err(error) = context.retry_rollback()
         {
@@ -179,6 +180,28 @@ impl Core {
             _ if self.driver.properties().stream_gates => Exchanges::Gated,
             _ => Exchanges::Never,
         }
+    }
+
+    /// Returns the value of `split` with which chunks could be split, if they cannot be now.
+    fn split_to_set(&self) -> Option<Split> {
+        let gates = self.driver.properties().stream_gates;
+        let (split, helps) = match self.config.split {
+            Split::Ungated => return None,
+            set if gates => (Split::LastResort, set == Split::Off && self.streams.known.may_be_held(&self.heap)),
+            _ => (Split::Ungated, true),
+        };
+        (helps && self.config.wait_ms.is_none() && self.nobody_else_looks()).then_some(split)
+    }
+
+    /// Returns the present memory for estimates, with so many bytes of room.
+    pub(super) fn present(&self, room: u64) -> Present<'_> {
+        let gate = || !self.features.fallback.no_gate && self.streams.known.may_be_held(&self.heap);
+        let splits = match self.exchanges() {
+            Exchanges::Never => false,
+            Exchanges::Gated => gate(),
+            Exchanges::Ungated => true,
+        };
+        Present { heap: &self.heap, config: &self.config, room, splits }
     }
 
     /// Returns how much live memory may be spilled, if any.
@@ -212,7 +235,10 @@ impl Core {
         let free = device.map_or(0, |info| info.free);
         self.heap.journal_mut().note_time();
         self.heap.notify(Action::Oom, Span::new(free, request.size), request.pool);
+        let lending = self.features.lending.told.take();
+        let room = self.limits.room(self.heap.reserved(), free);
         let input = ReportInput {
+            present: self.present(room),
             heap: &self.heap,
             strategy: self.strategy.estimates(),
             sharing: self.rules.sharing,
@@ -222,10 +248,10 @@ impl Core {
             device,
             request,
             spill_policy: self.features.spill.policy.name(),
-            may_exchange: self.nobody_else_looks(),
+            split: self.split_to_set(),
             refused,
             instead_of: self.features.fallback.instead_of,
-            lending: self.features.lending.told.take(),
+            lending,
             no_addresses: self.features.fallback.no_addresses,
         };
         match input.report().and_then(|report| Ok(OutOfMemoryReport::new(report)?)) {

@@ -30,7 +30,7 @@ pub(super) fn serve(
     asked: &AllocRequest,
     prepared: Prepared,
 ) -> Result<u64> {
-    core.features.fallback.no_addresses = false;
+    core.features.fallback.begin_miss();
     core.heap.note_miss(prepared.request.pool);
     let served = Search::new(allocator, core, asked, prepared).serve();
     if core.config.headroom > 0 {

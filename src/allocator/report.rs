@@ -6,6 +6,7 @@ use crate::config::{StrategyKind, StreamSharing};
 use crate::error::Result;
 use crate::fallible::try_text;
 use crate::heap::{GRANULE, Kept};
+use crate::ids::Class;
 use crate::report::flight::Flight;
 use crate::report::fragmentation::Fragmentation;
 use crate::report::observer::{Observer, ObserverId};
@@ -107,7 +108,8 @@ impl Reports<'_> {
 
     /// Returns the largest request, in bytes, that some stream could be given at present: from free memory that is
     /// held, and from memory that the device and the limits leave; from both together where the strategy joins them and
-    /// the bounds on views allow it. Walks over all free ranges under the lock, and asks the driver for its free
+    /// the bounds on views allow it. Where chunks may be split, all free granules (2 MiB) count that splits get at. Walks
+    /// over all free ranges under the lock, and all blocks where chunks may be split, and asks the driver for its free
     /// memory.
     ///
     /// # Errors
@@ -118,8 +120,17 @@ impl Reports<'_> {
         let room = core.limits.room(core.heap.reserved(), free);
         let room = room - room % GRANULE;
         let across = core.rules.sharing == StreamSharing::Wait;
-        let of = |pool| core.strategy.estimates().largest_with_growth(&core.heap, &core.config, pool, across, room);
-        Ok(core.heap.stream_pools().map(of).max().unwrap_or(room))
+        let present = core.present(room);
+        let of = |pool| core.strategy.estimates().largest_with_growth(&present, pool, across);
+        let largest = core.heap.stream_pools().map(of).max().unwrap_or(room);
+        let layout = core.heap.layout();
+        let size = layout.rounding.largest_within(largest, &core.config.roundup_power2_divisions);
+        if layout.class_of(size) == Class::Large {
+            return Ok(size);
+        }
+        // Large memory of so few bytes serves no small request.
+        let small = core.heap.stream_pools().map(|pool| of(pool.small())).max().unwrap_or(room).min(layout.small_limit);
+        Ok(layout.rounding.largest_within(small, &core.config.roundup_power2_divisions))
     }
 
     /// Sets every peak to the present value.

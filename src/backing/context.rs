@@ -30,6 +30,8 @@ pub(crate) struct StrategyContext<'a> {
     pub(super) spill: Option<Spill<'a>>,
     /// Whether the driver has refused to reserve addresses.
     pub(super) no_addresses: bool,
+    /// Whether no gate could be closed.
+    pub(super) no_gate: bool,
 }
 
 /// The tables that a step may change.
@@ -61,7 +63,19 @@ impl<'a> AllocatorContext<'a> {
         exchanges: Exchanges,
         spill: Option<Spill<'a>>,
     ) -> Self {
-        Self(StrategyContext { heap, streams, rollback, driver, config, limits, exchanges, spill, no_addresses: false })
+        let (no_addresses, no_gate) = (false, false);
+        Self(StrategyContext {
+            heap,
+            streams,
+            rollback,
+            driver,
+            config,
+            limits,
+            exchanges,
+            spill,
+            no_addresses,
+            no_gate,
+        })
     }
 
     pub(crate) fn driver(&self) -> &'a dyn Driver {
@@ -85,6 +99,11 @@ impl<'a> AllocatorContext<'a> {
     /// Returns whether all live memory is mapped at its addresses.
     pub(crate) fn is_whole(&self) -> bool {
         self.0.rollback.is_whole()
+    }
+
+    /// Returns whether memory was to be exchanged behind a gate, and no gate could be closed.
+    pub(crate) fn has_no_gate(&self) -> bool {
+        self.0.no_gate
     }
 
     /// Returns whether the driver has refused addresses during the step.

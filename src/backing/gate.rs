@@ -50,6 +50,7 @@ pub(super) fn copy_behind_gate<'a>(
              holding them, if no other thread launches work meanwhile"
         );
         context.exchanges = Exchanges::Never;
+        context.no_gate = true;
         return Err(Miss::OUT_OF_MEMORY);
     }
     copies.iter().try_for_each(|copy| context.driver.copy(copy.from, copy.to, copy.size))?;

@@ -51,6 +51,8 @@ impl StreamSharing {
 /// as a network card (RDMA) or a disk (cuFile), must be named to
 /// [`Sharing::pin_physical`](crate::operations::Sharing::pin_physical).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Split {
     /// Never.

@@ -4,8 +4,8 @@
 
 use super::figures::Figures;
 use super::input::ReportInput;
+use crate::config::StreamSharing;
 use crate::config::rounding::segment_size;
-use crate::config::{Split, StreamSharing};
 use crate::fallible::{Grown, TryCollect};
 use crate::report::out_of_memory::{Advice, Cause};
 use crate::strategy::Assumption;
@@ -100,18 +100,14 @@ fn share_streams(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advic
     helps.then(|| Advice::ShareStreams { free: others() })
 }
 
-/// Advises to split chunks, if enough memory lies free inside them.
+/// Advises to split chunks, if enough memory lies in free granules, wherever they are.
 fn split_chunks(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
+    let split = input.split?;
     let enough = figures.whole_granules().saturating_add(figures.room) >= figures.with_copies();
-    let helps = figures.stitches
-        && !figures.capturing
-        && input.may_exchange
-        && input.config.split == Split::Off
-        && input.config.wait_ms.is_none()
-        && figures.servable < input.request.size
-        && figures.has_room_for_views();
-    let landlocked = figures.memory.landlocked_bytes;
-    (helps && enough && landlocked > 0).then_some(Advice::SplitChunks { landlocked })
+    let helps =
+        figures.stitches && !figures.capturing && figures.servable < input.request.size && figures.has_room_for_views();
+    let free = || figures.strategy.splittable(input.heap);
+    (helps && enough).then(free).filter(|free| *free > 0).map(|free| Advice::SplitChunks { free, split })
 }
 
 /// Advises the strategy that joins free memory, if another one refused the request.

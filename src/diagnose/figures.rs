@@ -45,11 +45,11 @@ pub(super) struct Figures<'a> {
 
 impl<'a> Figures<'a> {
     pub(super) fn new(input: &'a ReportInput<'a>, memory: &'a Fragmentation) -> Self {
-        let ReportInput { heap, config, request, limits, .. } = *input;
+        let ReportInput { heap, config, request, .. } = *input;
         let segmented = heap.is_segmented(request.pool);
         let strategy = if segmented { OWN_SEGMENTS_ESTIMATES } else { input.strategy };
         let assumption = if input.refused.is_some() { Assumption::NoMoreViews } else { Assumption::AsIs };
-        let room = limits.room(heap.reserved(), input.device.map_or(0, |info| info.free));
+        let room = input.present.room;
         let awake = (memory.allocated + memory.pending).saturating_sub(memory.asleep + memory.spilled);
         let needed = (awake + memory.unsettled).saturating_add(request.size);
         let unbounded = Config {
@@ -67,7 +67,7 @@ impl<'a> Figures<'a> {
             capturing: heap.private().capturing(),
             servable: strategy.largest_servable(heap, &unbounded, request.pool, false),
             servable_across: strategy.largest_servable(heap, &unbounded, request.pool, true),
-            growth: strategy.growth_needed(heap, config, request, assumption),
+            growth: strategy.growth_needed(&input.present, request, assumption),
             room,
             max_held: memory.reserved.saturating_add(room),
             needed,
@@ -102,7 +102,7 @@ impl<'a> Figures<'a> {
 
     /// Returns the bytes by which memory would have to grow for a request.
     fn growth_for(&self, request: &Request, assumption: Assumption) -> u64 {
-        self.strategy.growth_needed(self.input.heap, self.input.config, request, assumption)
+        self.strategy.growth_needed(&self.input.present, request, assumption)
     }
 
     /// Returns which limits forbid this growth.

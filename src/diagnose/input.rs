@@ -1,14 +1,17 @@
 //! The input of a report.
 
-use crate::config::{Config, Limits, StrategyKind, StreamSharing};
+use crate::config::{Config, Limits, Split, StrategyKind, StreamSharing};
 use crate::driver::{DeviceProperties, MemoryInfo};
 use crate::heap::{Heap, Request, ViewUsage};
 use crate::report::lending::Lending;
-use crate::strategy::Estimates;
+use crate::strategy::{Estimates, Present};
 
 /// The allocator's state right after the failed request.
 pub(crate) struct ReportInput<'a> {
     pub(crate) heap: &'a Heap,
+    /// The same memory for estimates of growth, with the bytes that the driver could give and the limits allow; none if the
+    /// driver did not tell.
+    pub(crate) present: Present<'a>,
     pub(crate) strategy: &'a dyn Estimates,
     /// When memory freed on one stream may serve another.
     pub(crate) sharing: StreamSharing,
@@ -20,8 +23,8 @@ pub(crate) struct ReportInput<'a> {
     pub(crate) request: &'a Request,
     /// The name of the policy that chooses the memory to spill.
     pub(crate) spill_policy: &'static str,
-    /// Whether memory could be exchanged under live addresses, if the program allowed it.
-    pub(crate) may_exchange: bool,
+    /// The value of `split` with which chunks could be split, if they cannot be now.
+    pub(crate) split: Option<Split>,
     /// The usage of all views with the one that the bounds forbade, if they did.
     pub(crate) refused: Option<ViewUsage>,
     /// The strategy that the present one replaces.

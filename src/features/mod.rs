@@ -51,7 +51,7 @@ impl Features {
             sharing: Sharing::default(),
             spill: Spilling::default(),
             own_memory: OwnMemory::new(config, rules),
-            fallback: Fallback { instead_of, no_addresses: false },
+            fallback: Fallback { instead_of, ..Fallback::default() },
         }
     }
 

@@ -3,8 +3,8 @@
 //! Owns: the trait [`Estimates`]. An estimate makes no driver call and changes nothing.
 
 use crate::config::Config;
-use crate::heap::{Heap, Request};
-use crate::ids::PoolIndex;
+use crate::heap::{GRANULE, Heap, Request};
+use crate::ids::{PoolIndex, ViewId};
 
 /// The state of memory that an estimate of growth assumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +17,22 @@ pub(crate) enum Assumption {
     AllStreams,
 }
 
+/// The present memory, as an estimate of growth takes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Present<'a> {
+    pub(crate) heap: &'a Heap,
+    pub(crate) config: &'a Config,
+    /// The bytes by which memory can grow.
+    pub(crate) room: u64,
+    /// Whether chunks that are partly in use can be split before a request is refused.
+    pub(crate) splits: bool,
+}
+
 /// Estimates of a strategy. The provided methods are for strategies that join no free memory.
 pub(crate) trait Estimates {
     /// Returns by how many bytes at most the memory held would have to grow for a request that no free memory serves,
     /// less the bytes that would be given back for it.
-    fn growth_needed(&self, heap: &Heap, config: &Config, request: &Request, assumption: Assumption) -> u64;
+    fn growth_needed(&self, present: &Present<'_>, request: &Request, assumption: Assumption) -> u64;
 
     /// Returns the largest request that the free memory of a pool could serve at present, without new memory and within
     /// the bounds on views. With `across`, memory of other streams counts as this one's.
@@ -29,8 +40,25 @@ pub(crate) trait Estimates {
         heap.largest_in(pool)
     }
 
-    /// Returns the largest request that could be served if memory may grow by `room` bytes.
-    fn largest_with_growth(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
-        self.largest_servable(heap, config, pool, across).max(room)
+    /// Returns the largest request that could be served if memory may grow into the room.
+    fn largest_with_growth(&self, present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
+        let Present { heap, config, room, .. } = *present;
+        let layout = heap.layout_of(pool);
+        let grows_for = |size: &u64| {
+            let class = layout.class_of(*size);
+            let pool = pool.large().of(class);
+            let size = layout.rounding.round(*size, &config.roundup_power2_divisions);
+            let request = Request { size, requested: size, pool, class, extends: ViewId::NONE };
+            self.growth_needed(present, &request, Assumption::AsIs) <= room
+        };
+        let whole = |unit: u64| room - room % unit.max(1);
+        let grown = [whole(GRANULE), whole(config.large_segment_size), layout.small_limit.min(room)];
+        let grown = grown.into_iter().filter(|size| *size > 0).filter(grows_for).max().unwrap_or(0);
+        self.largest_servable(heap, config, pool, across).max(grown)
+    }
+
+    /// Returns how many bytes lie in free granules of chunks that are partly in use, and could be split.
+    fn splittable(&self, _heap: &Heap) -> u64 {
+        0
     }
 }

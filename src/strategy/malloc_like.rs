@@ -4,7 +4,7 @@
 //! Owns: [`MallocLike`], which is all that such a strategy writes; how segments go back; and pages.
 
 use super::contract::{FreeUsedBy, Goal};
-use super::estimates::{Assumption, Estimates};
+use super::estimates::{Assumption, Estimates, Present};
 use crate::backing::{
     MissResult, Served, StrategyContext, malloc_segment, release_segment, release_segments_from,
     release_whole_segments, whole_segments,
@@ -14,7 +14,7 @@ use crate::config::rounding::SMALL_SEGMENT;
 use crate::config::{Config, Increase};
 use crate::error::Result;
 use crate::fallible::TryCollect;
-use crate::heap::{FitRules, Heap, Layout, Request};
+use crate::heap::{FitRules, Layout, Request};
 use crate::ids::BlockId;
 
 /// Bytes of a page, in which a device gives its memory.
@@ -75,8 +75,8 @@ pub(super) trait MallocLike: Send {
 }
 
 impl<T: MallocLike> Estimates for T {
-    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
-        self.growth(config, request)
+    fn growth_needed(&self, present: &Present<'_>, request: &Request, _assumption: Assumption) -> u64 {
+        self.growth(present.config, request)
     }
 }
 

@@ -23,7 +23,7 @@ mod own_segments;
 mod stitch;
 
 pub(crate) use contract::{FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered};
-pub(crate) use estimates::{Assumption, Estimates};
+pub(crate) use estimates::{Assumption, Estimates, Present};
 pub(crate) use own_segments::{ESTIMATES as OWN_SEGMENTS_ESTIMATES, rules_of_own_segments, serve_own_segments};
 
 use crate::config::{ConfigError, StrategyKind};

@@ -4,6 +4,7 @@
 //! `record_stream` has named, and those that the program has announced, until they are forgotten.
 
 use super::context::{StreamContext, is_destroyed};
+use crate::heap::Heap;
 use crate::ids::StreamId;
 use rustc_hash::FxHashSet;
 
@@ -40,9 +41,14 @@ impl KnownStreams {
         self.streams.remove(&stream);
     }
 
+    /// Returns whether a gate may hold all streams: all are known, and none may be destroyed at any time.
+    pub(crate) fn may_be_held(&self, heap: &Heap) -> bool {
+        !self.incomplete && !heap.has_external()
+    }
+
     /// Returns the streams that a gate must hold, or `None` if not all are known, or if one may be destroyed at any time.
     pub(crate) fn held_streams(&mut self, on: &StreamContext<'_>) -> Option<Vec<StreamId>> {
-        if self.incomplete || on.heap.has_external() {
+        if !self.may_be_held(on.heap) {
             return None;
         }
         self.streams.retain(|stream| *stream == StreamId::DEFAULT || !is_destroyed(on.driver, *stream));

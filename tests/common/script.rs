@@ -105,7 +105,7 @@ pub(crate) fn follow(advice: Advice, run: Run, device: &str, options: &str, scri
     match advice {
         Advice::ShareStreams { .. } => again("sharing:wait"),
         Advice::WaitLonger { .. } => again("wait_ms:60000"),
-        Advice::SplitChunks { .. } => again("split:last_resort"),
+        Advice::SplitChunks { split, .. } => again(&format!("split:{}", split.name())),
         Advice::MoreViews { views, mappings, address_space } => {
             let views = views.map(|to| format!("max_views:{to}"));
             let mappings = mappings.map(|to| format!("max_view_mappings:{to}"));

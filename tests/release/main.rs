@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 mod bounds;
+mod could_be_met;
 mod free_memory;
 mod headroom;
 mod idle;
@@ -14,6 +15,7 @@ mod pending_waits;
 mod refusal;
 mod retry;
 mod shortage;
+mod split_advice;
 mod trim;
 mod watch;
 

@@ -6,7 +6,7 @@ use crate::script::{Run, advised, balanced, follow};
 use crate::simulated;
 use seamalloc::driver::{Call, Status, StreamId};
 use seamalloc::out_of_memory::{Advice, Cause};
-use seamalloc::{Config, Error, Fragmentation, OutOfMemoryReport, StrategyKind};
+use seamalloc::{Config, Error, Fragmentation, OutOfMemoryReport, Split, StrategyKind};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -297,7 +297,7 @@ fn what_lies_free_inside_of_chunks_is_advised_to_be_split_and_then_serves() {
     let device = "sim:h200,capacity=420MiB";
     let (run, report) = Run::short(device, "", &script);
     let advice = advised(&report, |advice| matches!(advice, Advice::SplitChunks { .. }));
-    assert_eq!(advice, Advice::SplitChunks { landlocked: 160 * MIB });
+    assert_eq!(advice, Advice::SplitChunks { free: 160 * MIB, split: Split::LastResort });
     assert!(report.to_string().contains("split:last_resort"), "{report}");
     assert!(follow(advice, run, device, "", &script));
     // It is no advice for those who have it, who have given other devices access, or whose holes are too small.
@@ -418,16 +418,19 @@ fn the_largest_request_joins_what_is_free_with_what_is_new_where_views_are_allow
     }
 }
 
-/// New memory in a hole of home joins two ranges into one, of which a view uses one end: both together are not promised.
+/// New memory in a hole of home joins two ranges into one, of which a view uses one end: both together are not promised, unless
+/// chunks can be split, so that the ranges end where chunks do.
 #[test]
 fn the_largest_request_is_of_one_piece_where_home_has_holes() {
-    let (_, allocator) = simulated::on("sim:h200,capacity=128MiB", Config::default());
-    let chunks = [(); 6].map(|()| allocator.allocate(16 * MIB, MAIN).unwrap());
-    allocator.free(chunks[3]).unwrap();
-    allocator.empty_cache().unwrap();
-    assert_eq!(allocator.reports().reserved(), 80 * MIB);
-    chunks[..2].iter().for_each(|address| allocator.free(*address).unwrap());
-    assert_eq!(allocator.allocate(6 * MIB, MAIN).unwrap(), chunks[0]);
-    assert_eq!(allocator.reports().largest_request(), Ok(48 * MIB));
-    allocator.allocate(48 * MIB, MAIN).unwrap();
+    for (options, largest) in [("split:off", 48 * MIB), ("", 74 * MIB)] {
+        let (_, allocator) = simulated::on("sim:h200,capacity=128MiB", Config::parse(options).unwrap());
+        let chunks = [(); 6].map(|()| allocator.allocate(16 * MIB, MAIN).unwrap());
+        allocator.free(chunks[3]).unwrap();
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.reports().reserved(), 80 * MIB);
+        chunks[..2].iter().for_each(|address| allocator.free(*address).unwrap());
+        assert_eq!(allocator.allocate(6 * MIB, MAIN).unwrap(), chunks[0]);
+        assert_eq!(allocator.reports().largest_request(), Ok(largest), "{options}");
+        allocator.allocate(largest, MAIN).unwrap();
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Cause`] and [`Advice`]. `diagnose` decides when each is true.
 
-use crate::config::{Limit, StreamSharing};
+use crate::config::{Limit, Split, StreamSharing};
 use crate::units::{format_bytes, format_bytes_exactly};
 use std::fmt;
 
@@ -73,10 +73,12 @@ pub enum Advice {
         /// The option `max_view_address_space`: at least this many bytes.
         address_space: Option<u64>,
     },
-    /// The option `split:last_resort`, if the program obeys the rules of [`Split`](crate::Split).
+    /// The option `split`, if the program obeys the rules of [`Split`](crate::Split).
     SplitChunks {
-        /// Bytes that lie free inside of chunks, where no view can use them.
-        landlocked: u64,
+        /// Bytes in free granules (2 MiB) of chunks that are partly in use.
+        free: u64,
+        /// The value of the option: `last_resort`, its default, or `ungated` on a device without gates.
+        split: Split,
     },
     /// The option `strategy:stitch`.
     Stitch {
@@ -155,12 +157,18 @@ impl fmt::Display for Advice {
                 let options = if named.len() > 1 { "options" } else { "option" };
                 write!(f, "the {options} {}, or more", named.join(","))
             }
-            Self::SplitChunks { landlocked } => write!(
-                f,
-                "the option split:last_resort, which gets at what lies free inside of chunks ({}), if no other thread \
-                 launches work while memory is allocated",
-                format_bytes(landlocked)
-            ),
+            Self::SplitChunks { free, split } => {
+                let condition = match split {
+                    Split::Ungated => "if no other thread launches work while memory is allocated",
+                    _ => "behind a gate that holds all streams: the default",
+                };
+                write!(
+                    f,
+                    "the option split:{}, which gets at what lies free inside of chunks ({}), {condition}",
+                    split.name(),
+                    format_bytes(free)
+                )
+            }
             Self::Stitch { chunk_size } => {
                 f.write_str("the option strategy:stitch, which joins free memory wherever it lies")?;
                 chunk_size.map_or(Ok(()), |size| write!(f, ", with chunk_size_mb:{}", size >> 20))

@@ -32,10 +32,10 @@ use crate::backing::{DriverPool, InTurn, Miss, MissResult, Served, StrategyConte
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::config::{Config, Increase};
 use crate::error::Result;
-use crate::heap::{FitRules, Heap, Layout, Merging, Request};
+use crate::heap::{FitRules, Layout, Merging, Request};
 use crate::ids::BlockId;
 use crate::strategy::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
-use crate::strategy::estimates::{Assumption, Estimates};
+use crate::strategy::estimates::{Assumption, Estimates, Present};
 
 /// The step in bytes by which a pool grows and shrinks: seen on an H200, in every figure of PyTorch's backend.
 const STEP: u64 = 32 << 20;
@@ -127,7 +127,7 @@ impl StreamOrdered for MallocAsync {
 
 /// Estimates by request size alone: the driver does not tell which requests its pool could serve.
 impl Estimates for MallocAsync {
-    fn growth_needed(&self, _heap: &Heap, _config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+    fn growth_needed(&self, _present: &Present<'_>, request: &Request, _assumption: Assumption) -> u64 {
         grown_by(request.size)
     }
 }

@@ -64,6 +64,11 @@ pub(super) fn usable(heap: &Heap, pools: &[PoolIndex]) -> Result<u64> {
     Ok(spans_of(heap, u64::MAX, pools)?.err().map_or(u64::MAX, |missing| u64::MAX - missing))
 }
 
+/// Returns the bytes of wholly free chunks in free ranges of these large pools and in wholly free slabs.
+pub(super) fn whole(heap: &Heap, pools: &[PoolIndex]) -> Result<u64> {
+    Ok(open_ranges(heap, pools)?.iter().map(Range::whole).sum())
+}
+
 /// The spans of a view, or the number of missing bytes.
 pub(super) type Spans = std::result::Result<Vec<Span>, u64>;
 

@@ -6,13 +6,14 @@ use super::choose;
 use super::grow::most_chunks;
 use super::miss::Stitch;
 use super::release::ReleasableChunks;
+use super::split::{Splits, all_splits, splittable};
 use crate::backing::{ViewPlan, usage_of_kept_views};
-use crate::config::Config;
 use crate::config::rounding::SMALL_LIMIT;
+use crate::config::{Config, StreamSharing};
 use crate::fallible::{Grown, TryCollect};
 use crate::heap::{GRANULE, Heap, Request, ViewUsage};
-use crate::ids::{Class, PoolIndex};
-use crate::strategy::estimates::{Assumption, Estimates};
+use crate::ids::{BlockId, Class, PoolIndex};
+use crate::strategy::estimates::{Assumption, Estimates, Present};
 
 impl Estimates for Stitch {
     /// Returns the largest request that the free memory of a pool could serve, in one range or a view. With `across`,
@@ -30,26 +31,43 @@ impl Estimates for Stitch {
     }
 
     /// Returns the bytes of free and new memory together where a view over both is certain to be possible; otherwise
-    /// the bytes of one piece, of new memory and wholly free chunks.
-    fn largest_with_growth(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
+    /// the bytes of one piece, of new memory and wholly free chunks. Where chunks may be split, the bytes of all free
+    /// granules that splits get at, with the new memory.
+    fn largest_with_growth(&self, present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
+        let Present { heap, config, room, .. } = *present;
         let servable = self.largest_servable(heap, config, pool, across);
         let in_one_piece = room.saturating_add(releasable(heap));
-        let joins = !is_scattered(heap) && has_room_for_any_view(heap, config, room);
+        let joins = !pool.is_small() && !is_scattered(heap) && has_room_for_any_view(heap, config, room);
         let joined = if joins { usable(heap, pool, across).saturating_add(room) } else { 0 };
-        servable.max(in_one_piece).max(joined)
+        let split = match with_splits(present, pool, across) {
+            0 => 0,
+            bytes => bytes.saturating_add(room),
+        };
+        servable.max(in_one_piece).max(joined).max(split)
     }
 
     /// Returns by how many bytes home must grow, at most, for a request that no free memory serves. The last resort gives
-    /// whole free chunks back, so that home grows in one piece instead.
-    fn growth_needed(&self, heap: &Heap, _config: &Config, request: &Request, assumption: Assumption) -> u64 {
+    /// whole free chunks back, so that home grows in one piece instead, and splits chunks.
+    fn growth_needed(&self, present: &Present<'_>, request: &Request, assumption: Assumption) -> u64 {
+        let heap = present.heap;
         let size = request.size.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
         let in_one_piece = size.saturating_sub(releasable(heap));
-        if request.class == Class::Small || is_scattered(heap) || assumption == Assumption::NoMoreViews {
+        if request.class == Class::Small || assumption == Assumption::NoMoreViews {
             return in_one_piece;
         }
-        let usable = usable(heap, request.pool, assumption == Assumption::AllStreams);
-        let missing = request.size.saturating_sub(usable);
-        missing.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX).min(in_one_piece)
+        let across = assumption == Assumption::AllStreams;
+        // A view that grows takes chunks whole, which may be more than it lacks.
+        let splits = if request.extends.is_some() { 0 } else { with_splits(present, request.pool, across) };
+        let least = in_one_piece.min(size.saturating_sub(splits));
+        if is_scattered(heap) {
+            return least;
+        }
+        let missing = request.size.saturating_sub(usable(heap, request.pool, across));
+        missing.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX).min(least)
+    }
+
+    fn splittable(&self, heap: &Heap) -> u64 {
+        splittable(heap).unwrap_or(0)
     }
 }
 
@@ -93,6 +111,42 @@ fn has_room_for_any_view(heap: &Heap, config: &Config, room: u64) -> bool {
 /// Returns the most bytes that a view of any size could have over the memory from which a pool may take.
 fn usable(heap: &Heap, pool: PoolIndex, across: bool) -> u64 {
     pools(heap, pool, across).map_or(0, |pools| choose::usable(heap, &pools).unwrap_or(0))
+}
+
+/// Returns the bytes that one view could have over free memory of a pool, without new memory, once all chunks are split
+/// that there is room to copy; 0 if none are to be split, or if the bounds might forbid the view. Parts of chunks at the
+/// ends of a view do not count, so new memory adds to these bytes wherever it lies.
+fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
+    let Present { heap, config, room, splits } = *present;
+    if !splits || pool.is_small() || heap.private().capturing() {
+        return 0;
+    }
+    // The last resort makes all streams' memory idle where they share any.
+    let shares = heap.takes_idle(pool.large()) && (across || config.sharing != StreamSharing::Never);
+    let Ok(pools) = pools(heap, pool, shares) else { return 0 };
+    let usable = |id: BlockId| pools.iter().any(|pool| heap.is_open(id, *pool));
+    let (Ok(whole), Ok(all)) = (choose::whole(heap, &pools), all_splits(heap, room, usable)) else { return 0 };
+    if !has_room_for_split_view(present, &all) {
+        return 0;
+    }
+    whole + all.gain
+}
+
+/// Returns whether the bounds allow one more view, over all chunks that come of these splits and of a growth by all room.
+fn has_room_for_split_view(present: &Present<'_>, all: &Splits) -> bool {
+    let Present { heap, config, room, .. } = *present;
+    let Some(home) = heap.home() else { return config.max_views > 0 };
+    let kept = usage_of_kept_views(heap);
+    // Chunks of a set size come back in as many pieces as were given back; others may have been larger.
+    let taken_again = if config.chunk_size.is_some() { 0 } else { heap.reserved() };
+    let pieces =
+        home.chunks().count() + all.parts as usize + most_chunks(heap, config, room.saturating_add(taken_again));
+    let with_one_more = ViewUsage {
+        views: kept.views + 1,
+        mappings: kept.mappings + all.mappings as usize + pieces,
+        addresses: kept.addresses.saturating_add(heap.reserved()).saturating_add(room),
+    };
+    with_one_more.is_within(config)
 }
 
 /// Returns the bytes of free chunks that the last resort may give back, so that home grows in one piece instead.

@@ -22,6 +22,10 @@ use rustc_hash::FxHashMap;
 /// The cost of mapping a part, in bytes that could be copied instead: 40 us at 750 GB/s.
 const MAPPING: u64 = 30 << 20;
 
+/// How often all candidates are gone through, as room comes of splits. A request may split in more steps
+/// ([`MAX_SPLITS`](super::last_resort)).
+const MAX_PASSES: u32 = 8;
+
 /// The most chunks that one search tries in vain, because bounds or the driver forbid the exchange.
 const MAX_REFUSED: u32 = 64;
 
@@ -33,6 +37,56 @@ pub(super) struct Candidate {
     gain: u64,
     /// Bytes to copy, with those of the mappings to make.
     cost: u64,
+    /// How many chunks it becomes.
+    parts: u64,
+    /// How many views it is part of.
+    views: u64,
+}
+
+/// The effect of every split for which there is room.
+#[derive(Default)]
+pub(super) struct Splits {
+    /// Bytes that lie in wholly free chunks afterwards, or that memory can grow by.
+    pub(super) gain: u64,
+    /// How many chunks come of those that are split.
+    pub(super) parts: u64,
+    /// The most mappings that are added to views over these chunks.
+    pub(super) mappings: u64,
+}
+
+/// Returns what comes of splitting all candidates that there is room to copy, if memory can grow by `room` bytes and free
+/// chunks are given back. Each split makes room for others. Only parts count whose blocks are all `usable`.
+pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> bool) -> Result<Splits> {
+    let Some(home) = heap.home() else { return Ok(Splits::default()) };
+    let mut candidates = candidates(heap)?;
+    let mut free = room.saturating_add(ReleasableChunks::of(heap)?.bytes());
+    let mut splits = Splits::default();
+    for _ in 0..MAX_PASSES {
+        let before = candidates.len();
+        let mut left = Vec::new();
+        for candidate in candidates {
+            let Candidate { id, size, gain, parts, views, .. } = candidate;
+            if size - gain > free {
+                left.try_push(candidate)?;
+                continue;
+            }
+            free = free.saturating_add(gain);
+            splits.parts += parts;
+            splits.mappings += parts * views;
+            // Where free memory of a private pool is usable, all of the chunk may be as it is.
+            let of_use = |span: Span| heap.blocks_over(span).all(&usable);
+            let Some(chunk) = home.chunk(id).filter(|chunk| !of_use(chunk.span())) else { continue };
+            visit_free_granules(heap, &chunk, |part| {
+                splits.gain += if of_use(part) { part.size } else { 0 };
+                Ok(())
+            })?;
+        }
+        candidates = left;
+        if candidates.len() == before {
+            break;
+        }
+    }
+    Ok(splits)
 }
 
 /// Returns how many bytes a split could free: those of wholly free granules inside chunks that are partly in use.
@@ -117,9 +171,9 @@ pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
             continue;
         }
         count += u64::from(end < chunk.end());
-        let places = 2 + views.get(&id).copied().unwrap_or(0);
-        let cost = chunk.size - gain + count * places * MAPPING;
-        found.try_push(Candidate { id, size: chunk.size, gain, cost })?;
+        let views = views.get(&id).copied().unwrap_or(0);
+        let cost = chunk.size - gain + count * (2 + views) * MAPPING;
+        found.try_push(Candidate { id, size: chunk.size, gain, cost, parts: count, views })?;
     }
     // a.gain / a.cost > b.gain / b.cost, without fractions.
     let by_gain = |a: &Candidate, b: &Candidate| {

@@ -15,7 +15,7 @@ use crate::fallible::TryCollect;
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::{BlockId, Class, PoolIndex};
 use crate::strategy::contract::{FreeUsedBy, Goal, Means, Rules, Strategy, Target};
-use crate::strategy::estimates::{Assumption, Estimates};
+use crate::strategy::estimates::{Assumption, Estimates, Present};
 use crate::strategy::malloc_like::MallocLike;
 
 /// The points at which the release tries to stitch. `defragLevel` skips the first ones.
@@ -94,7 +94,8 @@ impl Estimates for GmLake {
         if stitches { free } else { heap.largest_in(pool) }
     }
 
-    fn growth_needed(&self, heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+    fn growth_needed(&self, present: &Present<'_>, request: &Request, _assumption: Assumption) -> u64 {
+        let Present { heap, config, .. } = *present;
         let free = free_bytes(heap, request.pool);
         let stitches = request.class == Class::Large && request.size >= config.frag_limit && config.defrag_level == 0;
         if !stitches || free == 0 {
