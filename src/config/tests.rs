@@ -84,7 +84,7 @@ fn what_is_wrong_is_named() {
         ("strategy:planned", &["strategy `planned` was removed", "use `stitch`"]),
         ("plan:auto", &["option `plan` was removed", "`strategy:stitch` needs no plan"]),
         ("arenas:off", &["option `arenas` was removed", "leave it out"]),
-        ("split:before_growth", &["`before_growth`", "`off` or `last_resort`"]),
+        ("split:before_growth", &["`before_growth`", "`off`, `last_resort` or `ungated`"]),
         ("memory_fraction:0.5", &["write `per_process_memory_fraction`"]),
         ("flight_dump:[a,b]", &["`[a,b]`", "without commas"]),
         ("wait_ms:1.5", &["`1.5`", "whole number of milliseconds, or None"]),
