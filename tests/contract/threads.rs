@@ -128,6 +128,7 @@ pub(crate) fn eight_threads_share_an_allocator(Subject { kind, exchanges, .. }: 
     left.into_iter().for_each(|address| shared.free(address));
     let Shared { gpu, allocator, taken, .. } = shared;
     assert!(taken.lock().is_empty());
+    assert_eq!(allocator.stats().splits.chunks > 0, exchanges, "too tame to show anything");
     allocator.reports().check().unwrap();
     assert_eq!(allocator.stats().allocated_bytes.all.current, 0);
     allocator.empty_cache().unwrap();
