@@ -6,7 +6,9 @@
 use crate::gpu::{Findings, Gpu, GraphId, Kernel, Key, Outcome, WORD, Words, WrongWord};
 use parking_lot::Mutex;
 use seamalloc::driver::sim::{Piece, Range, SimConfig, SimGpu};
-use seamalloc::driver::{CaptureMode, Contents as _, Driver, DriverResult, ForwardingDriver, StreamId};
+use seamalloc::driver::{
+    CaptureMode, Contents as _, Driver, DriverResult, ForwardingDriver, GateCopy, StreamGate as _, StreamId,
+};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -41,10 +43,18 @@ impl ForwardingDriver for WithWords {
         let state = &mut *self.state.lock();
         self.gpu.copy(from, to, size)?;
         state.run_until(self.gpu.now_ns());
-        let [from, to] = [from, to].map(|address| self.gpu.physical(Range { address, size }));
-        let words = state.contents.read(&from);
-        state.contents.write(&to, &words);
+        state.copy(&self.gpu, GateCopy { from, to, size });
         Ok(())
+    }
+
+    fn close_gate(&self, streams: &[StreamId], copies: &[GateCopy], patience_ns: u64) -> DriverResult<bool> {
+        let state = &mut *self.state.lock();
+        let closed = self.gpu.close_gate(streams, copies, patience_ns)?;
+        state.run_until(self.gpu.now_ns());
+        if closed {
+            copies.iter().for_each(|copy| state.copy(&self.gpu, *copy));
+        }
+        Ok(closed)
     }
 }
 
@@ -161,6 +171,13 @@ impl Gpu for SimWords {
 }
 
 impl State {
+    /// Copies words that the device has just copied.
+    fn copy(&mut self, gpu: &SimGpu, GateCopy { from, to, size }: GateCopy) {
+        let [from, to] = [from, to].map(|address| gpu.physical(Range { address, size }));
+        let words = self.contents.read(&from);
+        self.contents.write(&to, &words);
+    }
+
     fn run_until(&mut self, now: u64) {
         while let Some(&Reverse((ends, number))) = self.waiting.peek()
             && ends <= now

@@ -156,7 +156,7 @@ impl Core {
         if self.is_own_stream(id, stream) {
             return Ok(None);
         }
-        self.streams.known.add(stream);
+        self.streams.known.add(stream)?;
         let large = self.heap.block(id).pool.large();
         // A block that waits for other streams already, or that belongs to no stream, waits for this stream too. A
         // guarded or spilled block is unmapped once both have passed.

@@ -289,8 +289,8 @@ impl Core {
 
     /// Notes that a stream uses an allocation that grows, later parts included.
     pub(super) fn name_growing(&mut self, address: u64, stream: StreamId) -> Result<()> {
+        self.streams.known.add(stream)?;
         self.features.growing.name(address, stream)?;
-        self.streams.known.add(stream);
         if self.config.spill.is_none() {
             // Only spilling asks when an allocation was last used.
             return Ok(());

@@ -7,8 +7,8 @@ use crate::ids::{BlockId, Class, PoolIndex, StreamId};
 impl Core {
     /// Notes that a stream other than its own uses a block. Returns whether that was new.
     pub(super) fn name_stream(&mut self, id: BlockId, stream: StreamId) -> Result<bool> {
+        self.streams.known.add(stream)?;
         self.heap.used_now(id);
-        self.streams.known.add(stream);
         if !self.config.paddle_stream_safe() {
             return Ok(self.streams.recorded.record_use(&mut self.heap, id, stream)?);
         }
@@ -24,7 +24,7 @@ impl Core {
     #[cold]
     pub(super) fn register_stream(&mut self, stream: StreamId, size: u64) -> Result<(PoolIndex, Class)> {
         let canonical = self.driver.canonical_stream(stream)?;
-        self.streams.known.add(canonical);
+        self.streams.known.add(canonical)?;
         if canonical == StreamId::DEFAULT {
             self.heap.alias_default(stream)?;
         } else {

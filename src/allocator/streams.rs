@@ -69,11 +69,11 @@ impl Streams<'_> {
     /// ([`Split`](crate::Split)). [`Self::forget`] before the stream is destroyed.
     ///
     /// # Errors
-    /// The driver's, if it does not know the stream.
+    /// The driver's, if it does not know the stream; [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn announce(self, stream: StreamId) -> Result<()> {
         let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
-        core.streams.known.add(stream);
+        core.streams.known.add(stream)?;
         Ok(())
     }
 

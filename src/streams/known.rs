@@ -4,6 +4,7 @@
 //! `record_stream` has named, and those that the program has announced, until they are forgotten.
 
 use super::context::{StreamContext, is_destroyed};
+use crate::fallible::Grown;
 use crate::heap::Heap;
 use crate::ids::StreamId;
 use rustc_hash::FxHashSet;
@@ -15,26 +16,29 @@ const MOST: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct KnownStreams {
     streams: FxHashSet<StreamId>,
-    /// Whether there was no room for a stream, so that not all are known.
+    /// Whether there were more than [`MOST`] streams, so that not all are known.
     incomplete: bool,
 }
 
 impl KnownStreams {
-    /// Adds a stream.
+    /// Adds a stream. Callers add it before they change anything else, so that no stream that may use memory is missing.
+    ///
+    /// # Errors
+    /// Host memory for the table is missing. Nothing has changed.
     #[inline]
-    pub(crate) fn add(&mut self, stream: StreamId) {
-        if !self.streams.contains(&stream) {
-            self.insert(stream);
-        }
+    pub(crate) fn add(&mut self, stream: StreamId) -> Grown<()> {
+        if self.streams.contains(&stream) { Ok(()) } else { self.insert(stream) }
     }
 
     #[cold]
-    fn insert(&mut self, stream: StreamId) {
-        if self.streams.len() >= MOST || self.streams.try_reserve(1).is_err() {
+    fn insert(&mut self, stream: StreamId) -> Grown<()> {
+        if self.streams.len() >= MOST {
             self.incomplete = true;
         } else {
+            self.streams.try_reserve(1)?;
             self.streams.insert(stream);
         }
+        Ok(())
     }
 
     pub(crate) fn forget(&mut self, stream: StreamId) {

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 mod attack;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod behind_gate;
 mod gpu_content;
 mod hostile;
 mod pool_programs;

@@ -5,14 +5,14 @@
 //! Random programs that run ahead of the simulated GPU: captures in every mode, sometimes two at once, replays on any
 //! stream, pools routed by stream and named, used several times and released at any moment, also with live blocks and
 //! with replays still running; beside them ordinary traffic, short of memory. The test keeps its own book of physical
-//! memory. In a storm driver calls fail at random besides. A capture that does not end valid fails the test.
+//! memory. In half of the programs chunks may be split: then the book follows, and no kernel may run. In a storm driver calls fail at random besides. A capture that does not end valid fails the test.
 
 use crate::physical::Taken;
 use crate::random::Random;
 use crate::simulated;
 use seamalloc::driver::sim::{CaptureMode, Piece, Range, SimGpu};
 use seamalloc::driver::{Call, DriverResult, EventId, Events, Status, StreamCapture, StreamId};
-use seamalloc::{Allocator, Config, Error, PoolId, Route, StrategyKind};
+use seamalloc::{Allocator, Config, Error, PoolId, Route, Split, StrategyKind};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -67,6 +67,7 @@ struct Tally {
     released_while_running: u64,
     shortages: u64,
     failures: u64,
+    splits: u64,
 }
 
 struct Program {
@@ -181,6 +182,7 @@ impl Program {
     }
 
     fn got(&mut self, allocated: Result<u64, Error>, size: u64, stream: StreamId, pool: Option<PoolId>) {
+        self.follow_splits();
         let Some(address) = self.done(allocated) else { return self.free() };
         let range = Range { address, size: self.allocator.reports().size_of(address).unwrap() };
         assert!(range.size >= size && address.is_multiple_of(512));
@@ -217,6 +219,33 @@ impl Program {
         self.live.push(Live { range, stream, pieces, pool });
         if self.random.below(2) == 0 {
             self.launch_on(self.live.len() - 1, stream);
+        }
+    }
+
+    /// Notes where live blocks and the memory of graphs lie if a chunk was split since the last request.
+    fn follow_splits(&mut self) {
+        let splits = self.allocator.stats().splits.chunks;
+        if splits == self.tally.splits {
+            return;
+        }
+        self.tally.splits = splits;
+        let now = self.gpu.now_ns();
+        assert!(self.uses.iter().all(|used| used.ends <= now), "a kernel ran while memory came under live addresses");
+        self.taken = Taken::default();
+        let lies = |range: Range| {
+            let pieces = self.gpu.physical(range);
+            assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size, "memory behind every byte");
+            pieces
+        };
+        for block in &mut self.live {
+            block.pieces = lies(block.range);
+            self.taken.take(&block.pieces);
+        }
+        let recorded = self.routes.iter_mut().filter_map(|route| route.capture.as_mut());
+        for graph in self.pools.iter_mut().flat_map(|pool| &mut pool.graphs).chain(recorded) {
+            for (range, pieces) in &mut graph.0 {
+                *pieces = lies(*range);
+            }
         }
     }
 
@@ -460,8 +489,11 @@ fn programs(kind: StrategyKind, storm: bool) -> Tally {
     .enumerate()
     {
         let config = Config { strategy: kind, ..Config::parse(options).unwrap() };
-        for device in ["sim:h200,capacity=400MiB", "sim:h200,capacity=2GiB"] {
-            let mut program = Program::new(device, config.clone(), seed as u64, storm);
+        for (at, device) in ["sim:h200,capacity=400MiB", "sim:h200,capacity=2GiB"].into_iter().enumerate() {
+            // In every other program the memory of live blocks stays where it is.
+            let split = if (seed + at).is_multiple_of(2) { Split::LastResort } else { Split::Off };
+            let config = Config { split, ..config.clone() };
+            let mut program = Program::new(device, config, seed as u64, storm);
             for _ in 0..ops {
                 program.step();
                 program.check();
@@ -473,6 +505,7 @@ fn programs(kind: StrategyKind, storm: bool) -> Tally {
             all.released_while_running += tally.released_while_running;
             all.shortages += tally.shortages;
             all.failures += tally.failures;
+            all.splits += tally.splits;
         }
     }
     // Otherwise the programs would be too tame to show anything.
@@ -480,6 +513,7 @@ fn programs(kind: StrategyKind, storm: bool) -> Tally {
     assert!(all.replays > 200, "{kind}: {} replays", all.replays);
     assert!(all.released_while_running > 5, "{kind}: {} released while running", all.released_while_running);
     assert!(all.shortages > 20, "{kind}: {} shortages", all.shortages);
+    assert!(all.splits > 0 || kind != StrategyKind::Stitch, "{kind}: {} splits", all.splits);
     all
 }
 

@@ -4,7 +4,8 @@
 //! Random programs that run ahead of the simulated GPU: kernels with a duration, blocks used on several streams and
 //! freed right after the launch, some of them without a word of the stream that used them but that it is the current one,
 //! memory so short that everything is given back now and then. The test keeps its own
-//! book, of physical memory and not of addresses, so that it holds for views too. In a storm, driver calls fail at random
+//! book, of physical memory and not of addresses, so that it holds for views too. In half of the programs chunks may be
+//! split: then the book follows, and no kernel may run. In a storm, driver calls fail at random
 //! besides, several at once and while failures are undone: the same must hold, and what failed must have changed nothing.
 
 use crate::length::rounds;
@@ -13,7 +14,7 @@ use crate::random::Random;
 use crate::simulated;
 use seamalloc::driver::sim::{Piece, Range, SimGpu};
 use seamalloc::driver::{Call, DriverResult, EventId, Events, Status, StreamId};
-use seamalloc::{Allocator, Config, Error, StrategyKind, StreamSharing};
+use seamalloc::{Allocator, Config, Error, Split, StrategyKind, StreamSharing};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -64,6 +65,8 @@ struct Tally {
     freed_under: u64,
     /// Blocks handed out of which a chunk was in the hands of another block too.
     shared_chunks: u64,
+    /// Chunks that were split.
+    splits: u64,
 }
 
 impl Tally {
@@ -80,6 +83,7 @@ impl Tally {
             (&mut self.streams, other.streams),
             (&mut self.freed_under, other.freed_under),
             (&mut self.shared_chunks, other.shared_chunks),
+            (&mut self.splits, other.splits),
         ] {
             *sum += more;
         }
@@ -200,6 +204,7 @@ impl Program {
             return self.free();
         }
         let allocated = self.allocator.allocate(size, stream);
+        self.follow_splits();
         let Some(address) = self.done(allocated) else { return self.free() };
         let range = Range { address, size: self.allocator.reports().size_of(address).unwrap() };
         assert!(range.size >= size && address.is_multiple_of(512) && range.size.is_multiple_of(512));
@@ -230,6 +235,25 @@ impl Program {
         self.live.push(Live { range, stream, pieces });
         if self.random.below(2) == 0 {
             self.launch_on(self.live.len() - 1, stream, true);
+        }
+    }
+
+    /// Notes where live blocks lie if a chunk was split since the last request.
+    fn follow_splits(&mut self) {
+        let splits = self.allocator.stats().splits.chunks;
+        if splits == self.tally.splits {
+            return;
+        }
+        self.tally.splits = splits;
+        let now = self.gpu.now_ns();
+        let is_over = self.uses.values().flatten().all(|used| used.ends <= now);
+        assert!(is_over, "a kernel ran while memory came under live addresses");
+        self.taken = Taken::default();
+        for block in &mut self.live {
+            block.pieces = self.gpu.physical(block.range);
+            let size = block.pieces.iter().map(|piece| piece.size).sum::<u64>();
+            assert_eq!(size, block.range.size, "memory behind every byte");
+            self.taken.take(&block.pieces);
         }
     }
 
@@ -368,8 +392,8 @@ fn programs(kind: StrategyKind, habit: Habit) -> Tally {
     .enumerate()
     {
         let config = Config { strategy: kind, ..Config::parse(options).unwrap() };
-        for device in ["sim:h200,capacity=300MiB", "sim:h200,capacity=1GiB"] {
-            all.add(&run(device, &config, seed as u64, habit));
+        for (at, device) in ["sim:h200,capacity=300MiB", "sim:h200,capacity=1GiB"].into_iter().enumerate() {
+            all.add(&run(device, &in_turn(&config, seed + at), seed as u64, habit));
         }
     }
     // Otherwise the programs would be too tame to show anything.
@@ -377,7 +401,14 @@ fn programs(kind: StrategyKind, habit: Habit) -> Tally {
     assert!(all.over_running_kernels > 20, "{kind}: {} before the GPU was done", all.over_running_kernels);
     assert!(all.shortages > 20, "{kind}: {} shortages", all.shortages);
     assert!(all.freed_under > 100, "{kind}: {} freed under another stream", all.freed_under);
+    assert!(all.splits > 20 || kind != StrategyKind::Stitch, "{kind}: {} splits", all.splits);
     all
+}
+
+/// Every other program has chunks that are not split: the memory of live blocks stays where it is.
+fn in_turn(config: &Config, number: usize) -> Config {
+    let split = if number.is_multiple_of(2) { Split::LastResort } else { Split::Off };
+    Config { split, ..config.clone() }
 }
 
 #[test]
@@ -400,7 +431,7 @@ fn nor_where_driver_calls_fail_at_random() {
 #[test]
 fn nor_through_views_that_share_chunks() {
     let first = std::env::var("SEAMALLOC_CONTENT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
-    for options in [
+    for (number, options) in [
         "sharing:wait,chunk_size_mb:2,max_view_mappings:60",
         "sharing:wait,chunk_size_mb:6,max_view_mappings:24",
         "sharing:wait,chunk_size_mb:4,max_views:6",
@@ -408,11 +439,14 @@ fn nor_through_views_that_share_chunks() {
         "chunk_size_mb:2,max_view_mappings:60",
         "chunk_size_mb:2,max_view_mappings:100,sharing:completed",
         "sharing:never,chunk_size_mb:4,max_view_mappings:30",
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let config = Config { strategy: StrategyKind::Stitch, ..Config::parse(options).unwrap() };
         let mut all = Tally::default();
-        for (seed, device) in (first..).zip(["sim:h200,capacity=300MiB", "sim:h200,capacity=700MiB"]) {
-            all.add(&run(device, &config, seed, Habit::Views));
+        for (at, device) in ["sim:h200,capacity=300MiB", "sim:h200,capacity=700MiB"].into_iter().enumerate() {
+            all.add(&run(device, &in_turn(&config, number + at), first + at as u64, Habit::Views));
         }
         assert!(all.over_running_kernels > 20, "{options}: {all:?}");
         let Tally { views_built, views_reused, views_dropped, stream_waits, shared_chunks, .. } = all;

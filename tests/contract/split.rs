@@ -1,4 +1,4 @@
-//! Stitching, where chunks are split: no promise depends on which memory is behind an address.
+//! Stitching, where chunks are split, as is the default: no promise depends on which memory is behind an address.
 
 use crate::suite::Subject;
 use seamalloc::StrategyKind;

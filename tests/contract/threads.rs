@@ -1,4 +1,5 @@
-//! One allocator, many threads: blocks of shared and own streams, freed by whichever thread has them.
+//! One allocator, many threads: blocks of shared and own streams, freed by whichever thread has them. Where other memory may
+//! come under live addresses, the book that all threads share is of addresses.
 
 use crate::random::Random;
 use crate::simulated::Device;
@@ -14,33 +15,42 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 const THREADS: u64 = 8;
 const OPS: u64 = 1_500 / SHORTER;
 
-/// The state that all threads share: the allocator, and which physical memory is in someone's hands.
+/// The state that all threads share: the allocator, and which memory is in someone's hands.
 struct Shared {
     gpu: Arc<Device>,
     allocator: Allocator,
+    exchanges: bool,
+    /// From where to where: physical memory and the offset there, or addresses, with 0 in the place of the memory.
     /// Not the standard library's lock: under contention that one calls compiled code, in which ThreadSanitizer sees no order.
     taken: Mutex<BTreeMap<(u64, u64), u64>>,
 }
 
 impl Shared {
-    fn take(&self, address: u64) {
+    /// The parts of a block, for the book.
+    fn parts(&self, address: u64) -> Vec<((u64, u64), u64)> {
         let range = Range { address, size: self.allocator.reports().size_of(address).unwrap() };
+        if self.exchanges {
+            return vec![((0, address), address + range.size)];
+        }
         let pieces = self.gpu.physical(range);
         assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size);
+        pieces.iter().map(|piece| ((piece.memory, piece.offset), piece.offset + piece.size)).collect()
+    }
+
+    fn take(&self, address: u64) {
+        let parts = self.parts(address);
         let mut taken = self.taken.lock();
-        for piece in pieces {
-            let end = piece.offset + piece.size;
-            let before = taken.range(..(piece.memory, end)).next_back();
-            let clash = before.is_some_and(|((memory, _), to)| *memory == piece.memory && *to > piece.offset);
-            assert!(!clash, "{piece:?} is in another thread's hands");
-            taken.insert((piece.memory, piece.offset), end);
+        for ((memory, from), end) in parts {
+            let before = taken.range(..(memory, end)).next_back();
+            let clash = before.is_some_and(|((of, _), to)| *of == memory && *to > from);
+            assert!(!clash, "{from:#x} to {end:#x} of memory {memory} is in another thread's hands");
+            taken.insert((memory, from), end);
         }
     }
 
     fn free(&self, address: u64) {
-        let range = Range { address, size: self.allocator.reports().size_of(address).unwrap() };
-        for piece in self.gpu.physical(range) {
-            self.taken.lock().remove(&(piece.memory, piece.offset)).unwrap();
+        for (from, _) in self.parts(address) {
+            self.taken.lock().remove(&from).unwrap();
         }
         self.allocator.free(address).unwrap();
     }
@@ -96,12 +106,8 @@ fn work(shared: &Shared, number: u64, out: &Sender<u64>, inbox: &Receiver<u64>) 
 }
 
 pub(crate) fn eight_threads_share_an_allocator(Subject { kind, exchanges, .. }: Subject) {
-    if exchanges {
-        // Threads that launch kernels beside each other are none of its programs: see `Split`.
-        return;
-    }
     let (gpu, allocator) = on(kind, "sim:h200,capacity=700MiB");
-    let shared = Shared { gpu, allocator, taken: Mutex::default() };
+    let shared = Shared { gpu, allocator, exchanges, taken: Mutex::default() };
     let (senders, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel()).unzip();
     let left = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..)
@@ -120,8 +126,9 @@ pub(crate) fn eight_threads_share_an_allocator(Subject { kind, exchanges, .. }: 
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<u64>>()
     });
     left.into_iter().for_each(|address| shared.free(address));
-    let Shared { gpu, allocator, taken } = shared;
+    let Shared { gpu, allocator, taken, .. } = shared;
     assert!(taken.lock().is_empty());
+    assert_eq!(allocator.stats().splits.chunks > 0, exchanges, "too tame to show anything");
     allocator.reports().check().unwrap();
     assert_eq!(allocator.stats().allocated_bytes.all.current, 0);
     allocator.empty_cache().unwrap();

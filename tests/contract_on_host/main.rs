@@ -32,6 +32,8 @@ mod gmlake;
 mod paddle_auto_growth;
 #[path = "../contract/paddle_vmm.rs"]
 mod paddle_vmm;
+#[path = "../contract/split.rs"]
+mod split;
 #[path = "../contract/stitch.rs"]
 mod stitch;
 #[path = "../contract/tiny.rs"]

@@ -12,21 +12,25 @@ const GRANULE: u64 = 2 * MIB;
 
 #[test]
 fn free_chunks_of_streams_that_share_nothing_change_hands() {
-    let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200,capacity=100MiB", "sharing:never");
-    let side = allocator.allocate(60 * MIB, SIDE).unwrap();
-    let main = allocator.allocate(20 * MIB, MAIN).unwrap();
-    gpu.sim.hold(SIDE);
-    allocator.free(side).unwrap();
-    allocator.free(main).unwrap();
-    // 20 MiB of its own, 20 that the device still has, and one chunk of the other stream's.
-    allocator.allocate(60 * MIB, MAIN).unwrap();
-    assert_eq!(reserved(&allocator), 100 * MIB);
-    assert_eq!(allocator.stats().num_alloc_retries, 1);
-    balanced(&gpu, &allocator);
-    // The rest of the other stream's.
-    allocator.allocate(40 * MIB, StreamId(9)).unwrap();
-    assert!(allocator.allocate(1, MAIN).unwrap_err().is_out_of_memory());
-    balanced(&gpu, &allocator);
+    // 20 MiB of its own, 20 that the device still has, and 20 of the other stream's; where chunks may be split, 40 of the
+    // other stream's, since the device's are the room for splits.
+    for (split, held) in [("off", 100 * MIB), ("last_resort", 80 * MIB)] {
+        let options = format!("sharing:never,split:{split}");
+        let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200,capacity=100MiB", &options);
+        let side = allocator.allocate(60 * MIB, SIDE).unwrap();
+        let main = allocator.allocate(20 * MIB, MAIN).unwrap();
+        gpu.sim.hold(SIDE);
+        allocator.free(side).unwrap();
+        allocator.free(main).unwrap();
+        allocator.allocate(60 * MIB, MAIN).unwrap();
+        assert_eq!(reserved(&allocator), held, "{split}");
+        assert_eq!(allocator.stats().num_alloc_retries, 1, "{split}");
+        balanced(&gpu, &allocator);
+        // The rest of the other stream's, and of the device.
+        allocator.allocate(40 * MIB, StreamId(9)).unwrap();
+        assert!(allocator.allocate(1, MAIN).unwrap_err().is_out_of_memory());
+        balanced(&gpu, &allocator);
+    }
 }
 
 #[test]
@@ -114,7 +118,7 @@ fn prepare(gpu: &Watch, allocator: &Allocator) {
 #[test]
 fn any_call_of_the_last_resort_may_fail() {
     let mut failed = 0;
-    for options in ["sharing:never", "sharing:wait,max_views:0"] {
+    for options in ["sharing:never,split:off", "sharing:never", "sharing:wait,max_views:0,split:off"] {
         for size in [3 * CHUNK, 100] {
             let (.., plain, made) = last_resort(options, size);
             plain.unwrap();
@@ -223,11 +227,13 @@ impl Program {
     }
 }
 
-/// Runs programs under each of these options, often at the edge.
+/// Runs programs under each of these options, often at the edge, in turn without splits and with them.
 fn programs(options: &[&str], first_seed: u64) {
     let mut edge = Edge::default();
-    for (seed, options) in (first_seed..).zip(options.iter().cycle().take(4 * options.len())) {
-        let mut program = Program::new(options, seed);
+    let rounds = ["off", "last_resort", "off", "last_resort"];
+    let each = rounds.iter().flat_map(|split| options.iter().map(move |options| format!("{options},split:{split}")));
+    for (seed, options) in (first_seed..).zip(each) {
+        let mut program = Program::new(&options, seed);
         for _ in 0..250 {
             program.step(&mut edge);
         }

@@ -91,7 +91,7 @@ fn the_bounds_on_views_are_named_where_they_were_met() {
         // Three mappings are enough for this one, but not for views that might have been refused before it.
         ("max_views:0,max_view_mappings:3", "the options max_views:4,max_view_mappings:16, or more"),
     ] {
-        let options = format!("strategy:stitch,chunk_size_mb:128,{bounds}");
+        let options = format!("strategy:stitch,chunk_size_mb:128,split:off,{bounds}");
         let (run, report) = Run::short(device, &options, &script);
         assert_eq!(report.cause, Cause::ViewBounds, "{report}");
         // Without views each half is one range; three mappings are enough for the view that is refused, if one may be.
@@ -115,7 +115,7 @@ fn the_bounds_on_views_are_named_where_they_were_met() {
 #[test]
 fn a_bound_that_views_in_use_have_met_is_named() {
     let device = "sim:h200,capacity=1280MiB";
-    let options = "strategy:stitch,chunk_size_mb:128,max_views:1";
+    let options = "strategy:stitch,chunk_size_mb:128,max_views:1,split:off";
     // The first view is over the middle of the first half, and stays in use.
     let second: Vec<Step> = in_parts_of_chunks().into_iter().map(|step| shifted(step, 7)).collect();
     let script = [in_parts_of_chunks(), vec![Allocate(300 * MIB, MAIN)], second, vec![Allocate(300 * MIB, MAIN)]];
@@ -158,6 +158,7 @@ fn cases() -> Vec<String> {
     let mut cases: Vec<String> = StrategyKind::MAIN.map(|kind| format!("strategy:{kind}")).into();
     cases.extend(
         [
+            "strategy:stitch,split:off",
             "strategy:stitch,sharing:never",
             "strategy:stitch,sharing:completed",
             "strategy:stitch,max_view_mappings:3,chunk_size_mb:512",
@@ -295,15 +296,17 @@ fn what_lies_free_inside_of_chunks_is_advised_to_be_split_and_then_serves() {
     let script: Vec<Step> =
         first.into_iter().chain(blocks).chain(freed).chain([Allocate(60 * MIB, StreamId::DEFAULT)]).collect();
     let device = "sim:h200,capacity=420MiB";
-    let (run, report) = Run::short(device, "", &script);
+    let (run, report) = Run::short(device, "split:off", &script);
     let advice = advised(&report, |advice| matches!(advice, Advice::SplitChunks { .. }));
     assert_eq!(advice, Advice::SplitChunks { free: 160 * MIB, split: Split::LastResort });
     assert!(report.to_string().contains("split:last_resort"), "{report}");
-    assert!(follow(advice, run, device, "", &script));
+    assert!(follow(advice, run, device, "split:off", &script));
+    // Without a word they are split.
+    assert!(Run::all(device, "", &script));
     // It is no advice for those who have it, who have given other devices access, or whose holes are too small.
     let (_, report) = Run::short(
         "sim:h200,capacity=400MiB",
-        "chunk_size_mb:2",
+        "chunk_size_mb:2,split:off",
         &script[..script.len() - 1].iter().copied().chain([Allocate(300 * MIB, StreamId::DEFAULT)]).collect::<Vec<_>>(),
     );
     assert!(!report.advice.iter().any(|advice| matches!(advice, Advice::SplitChunks { .. })), "{report}");

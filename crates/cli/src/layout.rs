@@ -18,8 +18,8 @@ const MOST_OWNERS: usize = 10;
 
 /// The assumptions behind the largest requests.
 const ASSUMPTIONS: &str = "The blocks stay where they are. native serves a request from one hole, or from wholly free segments that \
-    it gives back; expandable segments map wholly free pieces of 20 MiB anew; stitch joins these and two free ends of others; \
-    split:last_resort joins all free pieces of 2 MiB.";
+    it gives back; expandable segments map wholly free pieces of 20 MiB anew; stitch joins all free pieces of 2 MiB, for \
+    which it splits chunks; with split:off it joins wholly free pieces of 20 MiB and two free ends of others.";
 
 /// The layouts of several files without a history.
 #[derive(Default)]
@@ -136,11 +136,11 @@ fn words(layout: &Layout, capacity: Option<u64>, owners: Option<&Owners>) -> Lay
     };
     texts.push(format!(
         "The largest request that could be served then, {room}: {} with native, {} with expandable segments, {} with stitch, {} with \
-         stitch and split:last_resort. {ASSUMPTIONS}",
+         stitch and split:off. {ASSUMPTIONS}",
         bytes(largest.native),
         bytes(largest.expandable),
         bytes(largest.stitch),
-        bytes(largest.split)
+        bytes(largest.unsplit)
     ));
     let mut tables = vec![pools(layout)];
     match owners {

@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn options_that_look_at_contents_are_refused() {
-        let options = ReplayOptions { config: Config::parse("split:last_resort").unwrap(), ..options() };
+        let options = ReplayOptions { config: Config::parse("split:ungated").unwrap(), ..options() };
         assert!(matches!(host_pool(&trace(&[alloc(MIB)]), &options), Err(ReplayError::Config(_))));
     }
 }

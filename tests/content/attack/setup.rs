@@ -73,7 +73,8 @@ fn options(capacity: u64, dice: &mut Dice) -> Vec<String> {
     let (often, never) = if exchanges { (1, u64::MAX) } else { (2, 12) };
     add(2, &mut of("spill", &["host=2MiB", "host=16MiB", "host=64MiB", "host=300MiB", "host=2000MiB"]), dice);
     add(3, &mut of("backup_cache", &["0B", "4MiB", "64MiB"]), dice);
-    add(often, &mut of("split", &["last_resort", "before_growth", "before_growth"]), dice);
+    let splits: &[&str] = if exchanges { &["last_resort", "ungated"] } else { &["off", "last_resort", "ungated"] };
+    add(often, &mut of("split", splits), dice);
     add(5, &mut of("wait_ms", &["0", "1", "50"]), dice);
     add(5, &mut of("idle_release_s", &["1", "5"]), dice);
     add(3, &mut of("flight_recorder", &["0", "1", "100", "20000"]), dice);

@@ -44,7 +44,7 @@ fn what_is_no_page_locked_memory_is_refused() {
         has(&complaint(&["pinned", "comb", "--device", device], 2), &["--device sim:h200, or pinned:0"]);
     }
     has(&complaint(&["pinned", "comb", "--device", "pinned:0", "--lag", "3"], 2), &["keeps its own time"]);
-    has(&complaint(&["pinned", "comb", "--steps", "1", "--conf", "split:last_resort"], 1), &["split", "the CPU uses"]);
+    has(&complaint(&["pinned", "comb", "--steps", "1", "--conf", "split:ungated"], 1), &["split", "the CPU uses"]);
     has(&complaint(&["replay", "comb", "--device", "pinned:x"], 2), &["pinned:x"]);
     has(&complaint(&["fit", "comb", "--device", "pinned:0"], 2), &["simulated"]);
     let table = stdout(&["pinned", "comb", "--steps", "1", "--device", "sim:h200,capacity=4MiB"], 3);

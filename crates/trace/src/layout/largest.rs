@@ -3,8 +3,8 @@
 //! Owns: the assumptions. The blocks stay where they are. PyTorch's native allocator serves a request from one free
 //! block, or from new memory, for which wholly free segments go back to the driver. Expandable segments map whole free
 //! pieces of 20 MiB (2 MiB of memory for small requests) anew behind a stream's last block, those of other streams too,
-//! after a wait for the GPU. `stitch` joins the same pieces, and the free ends of two more, at other addresses; with
-//! `split:last_resort` every free piece of 2 MiB. Private pools keep their memory. Pending memory counts as in use.
+//! after a wait for the GPU. `stitch` joins every free piece of 2 MiB at other addresses,
+//! for which it splits chunks; with `split:off` the same pieces as expandable segments, and the free ends of two more. Private pools keep their memory. Pending memory counts as in use.
 
 use crate::memory::{Memory, MemoryError, SeededMap};
 use seamalloc::driver::StreamId;
@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 
 /// Bytes of a piece of memory for requests of more than 1 MiB: of an expandable segment, and of a chunk of `stitch`.
 pub(super) const LARGE_PIECE: u64 = 20 << 20;
-/// Bytes of a piece of memory for small requests, and of the pieces into which `split:last_resort` divides chunks.
+/// Bytes of a piece of memory for small requests, and of the pieces into which `stitch` splits chunks.
 pub(super) const GRANULE: u64 = 2 << 20;
 
 /// The largest request that each allocator could serve at the moment of a layout. Sizes are bytes.
@@ -24,10 +24,10 @@ pub struct LargestRequests {
     pub native: u64,
     /// PyTorch's expandable segments.
     pub expandable: u64,
-    /// seamalloc's `stitch`.
+    /// seamalloc's `stitch` with `split:off`.
+    pub unsplit: u64,
+    /// seamalloc's `stitch`, which splits chunks.
     pub stitch: u64,
-    /// seamalloc's `stitch` with `split:last_resort`.
-    pub split: u64,
 }
 
 /// The free memory of public pools, in the parts that together can serve a request. Sizes are bytes.
@@ -150,9 +150,9 @@ fn whole(start: u64, end: u64, unit: u64, from: u64, to: u64) -> (u64, u64) {
 impl LargestRequests {
     /// Returns the requests, each limited to these bytes.
     pub(super) fn at_most(self, most: u64) -> Self {
-        let Self { native, expandable, stitch, split } = self;
-        let [native, expandable, stitch, split] = [native, expandable, stitch, split].map(|bytes| bytes.min(most));
-        Self { native, expandable, stitch, split }
+        let Self { native, expandable, unsplit, stitch } = self;
+        let [native, expandable, unsplit, stitch] = [native, expandable, unsplit, stitch].map(|bytes| bytes.min(most));
+        Self { native, expandable, unsplit, stitch }
     }
 }
 
@@ -163,8 +163,8 @@ impl Parts {
         let whole = |bytes: u64, unit: u64| bytes - bytes % unit;
         let native = hole.max(whole(room.saturating_add(segments), GRANULE));
         let expandable = hole.max(edge.saturating_add(whole(room.saturating_add(pieces), LARGE_PIECE)));
-        let stitch = hole.max(whole(room, GRANULE).saturating_add(pieces).saturating_add(ends));
-        let split = stitch.max(whole(room, GRANULE).saturating_add(granules));
-        LargestRequests { native, expandable, stitch, split }
+        let unsplit = hole.max(whole(room, GRANULE).saturating_add(pieces).saturating_add(ends));
+        let stitch = unsplit.max(whole(room, GRANULE).saturating_add(granules));
+        LargestRequests { native, expandable, unsplit, stitch }
     }
 }

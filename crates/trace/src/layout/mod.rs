@@ -153,8 +153,8 @@ impl Layout {
             "largest_request": {
                 "caching": largest.native,
                 "expandable": largest.expandable,
+                "stitch,split:off": largest.unsplit,
                 "stitch": largest.stitch,
-                "stitch,split:last_resort": largest.split,
             },
             "pools": pools.collect::<Vec<_>>(),
             "verdict": self.verdict(capacity).to_json(),

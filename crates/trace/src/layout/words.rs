@@ -212,8 +212,8 @@ impl Layout {
         let [free, hole] = [held.free, self.largest_public_hole()].map(|bytes| self.bytes(bytes));
         let holes = if held.holes == 1 { "1 hole".to_owned() } else { format!("{} holes", held.holes) };
         let largest = self.largest_requests(capacity);
-        let [native, expandable, stitch, split] =
-            [largest.native, largest.expandable, largest.stitch, largest.split].map(|bytes| self.bytes(bytes));
+        let [native, expandable, stitch] =
+            [largest.native, largest.expandable, largest.stitch].map(|bytes| self.bytes(bytes));
         let reasons = format!(
             "One request could have {native} with native, {expandable} with expandable segments, {stitch} with seamalloc."
         );
@@ -225,15 +225,11 @@ impl Layout {
         }
         let headline = format!("Fragmentation: {free} free in {holes}, the largest {hole}.");
         let now = if self.expandable { largest.expandable } else { largest.native };
-        let helps = |could: u64| could > now.saturating_add(now / LITTLE) && could >= largest.split / MOST;
+        let helps = |could: u64| could > now.saturating_add(now / LITTLE) && could >= largest.stitch / MOST;
         let next = if helps(largest.expandable) {
             format!("Set {EXPANDABLE_SETTING}.")
         } else if helps(largest.stitch) {
             format!("Run it with seamalloc: {SEAMALLOC_COMMAND}.")
-        } else if helps(largest.split) {
-            format!(
-                "Run it with seamalloc: SEAMALLOC_CONF=split:last_resort {SEAMALLOC_COMMAND}; one request could have {split}."
-            )
         } else {
             "Reduce the batch size a little: no allocator joins these holes.".to_owned()
         };

@@ -290,9 +290,9 @@ fn options_that_run_the_job_are_part_of_the_step() {
     let set = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,max_split_size_mb:128.";
     assert_eq!(step(with(job(12_000, [None, Some(10_200), Some(10_100)]))), format!("Set {set}"));
     assert_eq!(step(with(job(20_000, [11_000; 3]))), "Set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128.");
-    // Chunks that are split ask for one thread, whoever names them.
-    let options = Options { seamalloc: "split:last_resort".into(), ..Options::default() };
-    let ours = "seamalloc: SEAMALLOC_CONF=split:last_resort python -m seamalloc run train.py";
+    // Chunks that are split without a gate ask for one thread.
+    let options = Options { seamalloc: "split:ungated".into(), ..Options::default() };
+    let ours = "seamalloc: SEAMALLOC_CONF=split:ungated python -m seamalloc run train.py";
     let splits = Figures { options: options.clone(), ..job(10_500, [None, None, Some(10_100)]) };
     assert_eq!(step(splits), format!("If one thread launches all work, run it with {ours}."));
     let shortage = Shortage { choice: Choice::Seamalloc, spill: None, ..found() };
@@ -306,9 +306,15 @@ fn options_that_run_the_job_are_part_of_the_step() {
         "seamalloc helps: with split:last_resort it runs the job on 9.77 GiB, PyTorch's allocators do not."
     );
     assert_eq!(
-        step(splits),
-        "If one thread launches all work, run it with seamalloc: \
+        step(splits.clone()),
+        "Run it with seamalloc: \
          SEAMALLOC_CONF=max_split_size_mb:128,sharing:wait,split:last_resort python -m seamalloc run train.py."
+    );
+    // What runs it takes the place of what does not.
+    let options = Options { seamalloc: "split:off,sharing:wait".into(), ..Options::default() };
+    assert_eq!(
+        step(Figures { options, ..splits }),
+        "Run it with seamalloc: SEAMALLOC_CONF=sharing:wait,split:last_resort python -m seamalloc run train.py."
     );
 }
 

@@ -8,6 +8,7 @@ use super::figures::{
 };
 use super::rules::{FEW_BYTES, FEW_PERCENT, NEAR_PERCENT, near, saving};
 use crate::whatif::DeviceFrom;
+use seamalloc::Split;
 use seamalloc::units::format_bytes as bytes;
 
 /// The variable with PyTorch's options.
@@ -327,7 +328,7 @@ pub(super) fn next_step(found: &Judgement) -> String {
         }
         Verdict::Streams { .. } | Verdict::SeamallocHelps { .. } => {
             let options = joined(&figures.options.seamalloc, figures.remedy().unwrap_or_default());
-            match splits(&options) {
+            match needs_one_thread(&options) {
                 true => format!("If one thread launches all work, run it with seamalloc: {}.", command(&options)),
                 false => format!("Run it with seamalloc: {}.", command(&options)),
             }
@@ -398,7 +399,7 @@ fn with(figures: &Figures, choice: Choice) -> String {
         Choice::Expandable => format!(", and set {}", setting(figures)),
         Choice::Seamalloc => {
             let options = &figures.options.seamalloc;
-            let condition = if splits(options) { ", if one thread launches all work," } else { "" };
+            let condition = if needs_one_thread(options) { ", if one thread launches all work," } else { "" };
             format!(", and{condition} run it with seamalloc: {}", command(options))
         }
     }
@@ -418,15 +419,18 @@ fn command(options: &str) -> String {
     }
 }
 
-/// Whether chunks are split with these options.
-fn splits(options: &str) -> bool {
-    options.split(',').any(|option| option.starts_with("split:"))
+/// Whether chunks may be split while no gate holds other threads' work.
+fn needs_one_thread(options: &str) -> bool {
+    let ungated = format!("split:{}", Split::Ungated.name());
+    options.split(',').any(|option| option == ungated)
 }
 
-/// Options beside others.
+/// Options beside others, which replace those of the same name.
 fn joined(options: &str, more: &str) -> String {
-    let both = [options, more].map(str::trim);
-    both.into_iter().filter(|options| !options.is_empty()).collect::<Vec<_>>().join(",")
+    let name = |option: &str| option.split(':').next().map(str::to_owned);
+    let replaced = |option: &str| more.split(',').any(|other| name(other) == name(option));
+    let kept = options.trim().split(',').filter(|option| !replaced(option));
+    kept.chain(more.trim().split(',')).filter(|option| !option.is_empty()).collect::<Vec<_>>().join(",")
 }
 
 /// Names as a list: a, b and c.
