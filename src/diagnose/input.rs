@@ -9,7 +9,7 @@ use crate::strategy::{Estimates, Present};
 /// The allocator's state right after the failed request.
 pub(crate) struct ReportInput<'a> {
     pub(crate) heap: &'a Heap,
-    /// The same memory for estimates of growth, with the bytes that the driver could give and the limits allow; none if the
+    /// The state of memory for estimates of growth, with the bytes that the driver could give and the limits allow; none if the
     /// driver did not tell.
     pub(crate) present: Present<'a>,
     pub(crate) strategy: &'a dyn Estimates,

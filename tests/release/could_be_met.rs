@@ -193,7 +193,7 @@ fn what_a_refusal_says_could_be_met_is_served_whatever_was_done() {
     }
 }
 
-/// The same of requests for private pools, which keep what they have to themselves.
+/// Requests for private pools, which keep what they have to themselves.
 #[test]
 fn what_a_refusal_says_could_be_met_for_a_private_pool_is_served() {
     for options in ["", "split:off", "sharing:never", "chunk_size_mb:64", "chunk_size_mb:64,sharing:never"] {
