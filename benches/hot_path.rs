@@ -3,6 +3,7 @@
 //! On the simulated device, or where SEAMALLOC_BENCH_DEVICE=cuda:0 says so on a real one.
 
 #![allow(clippy::expect_used, reason = "a benchmark that cannot run should stop")]
+#![allow(clippy::print_stdout, reason = "the table at its end")]
 
 mod stage;
 
