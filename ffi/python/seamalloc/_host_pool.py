@@ -71,7 +71,7 @@ class HostPool:
         check(library.seam_enable_peer_access(self._handle, device))
 
     def stats(self) -> dict[str, Any]:
-        """What the pool has done and holds, as `seamalloc.stats` says of a device."""
+        """Returns the pool's statistics, with the keys of `seamalloc.stats`."""
         found: dict[str, Any] = read_json(library.seam_stats_json, self._handle)
         return found
 
