@@ -537,7 +537,7 @@ seam_status seam_malloc(seam_allocator allocator, size_t size, seam_stream strea
 // a stream may use it once `seam_record_stream` has named the stream. Once freed by `seam_free`, it serves again when each stream
 // that was named has passed all it was given until then, and not before: the CPU is in no stream's order. 0 bytes are NULL, which
 // is no error. `*address` is set to NULL where this fails; `SEAM_STATUS_INVALID_ARGUMENT` for memory of a GPU, and with options
-// that look at contents (`guard`, `split`).
+// that look at contents (`guard`, `spill`, `split:ungated`).
 seam_status seam_host_malloc(seam_allocator allocator,
                              size_t size,
                              void **address);

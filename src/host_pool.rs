@@ -54,8 +54,8 @@ impl HostPool {
     /// Makes a pool of memory of `driver`, which the CPU can use. `own` is a stream of the driver that gets no work.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for options that make the device read or write contents, guard mode and
-    /// `split`; those of [`Allocator::new`].
+    /// [`Error::Config`](crate::Error::Config) for options that make the device read or write contents, guard mode,
+    /// `spill` and `split:ungated`; those of [`Allocator::new`].
     pub fn new(driver: Arc<dyn Driver>, own: StreamId, config: Config) -> Result<Self> {
         Ok(Self { allocator: Allocator::new(driver, Self::config(config)?)?, own })
     }
@@ -93,7 +93,7 @@ impl HostPool {
     /// Refuses options with which the device reads or writes contents in the order of streams.
     ///
     /// # Errors
-    /// [`ConfigError::BadValue`] for guard mode, `split` and `spill`.
+    /// [`ConfigError::BadValue`] for guard mode, `spill` and `split:ungated`.
     pub fn check(config: &Config) -> std::result::Result<(), ConfigError> {
         config.check_for_host_pool()
     }

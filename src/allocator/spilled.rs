@@ -68,7 +68,7 @@ impl Core {
             return;
         }
         if let Err(error) = self.timed(|_, context| backing::release_host_stock(context)) {
-            tracing::warn!(%error, "memory of the machine that is kept could not be given back yet");
+            tracing::warn!(%error, "host memory that is kept could not be given back yet");
         }
     }
 
@@ -81,7 +81,7 @@ impl Core {
     pub(super) fn drop_spilled(&mut self) -> Result<()> {
         let Err(error) = self.timed(|_, context| backing::drop_spilled(context)) else { return Ok(()) };
         if self.rollback.is_whole() {
-            tracing::warn!(%error, "memory of the machine that is free could not be given back yet");
+            tracing::warn!(%error, "host memory that is free could not be given back yet");
             return Ok(());
         }
         Err(error)

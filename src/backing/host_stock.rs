@@ -50,7 +50,7 @@ pub(super) fn make_room(context: &mut StrategyContext<'_>, spilled: u64) {
         }
         let Some(piece) = context.heap.host_stock_mut().take_for(excess) else { return };
         if let Err(error) = release(context, piece) {
-            tracing::warn!(%error, "memory of the machine that is kept could not be given back yet");
+            tracing::warn!(%error, "host memory that is kept could not be given back yet");
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! Spilling of live memory to the machine's memory, and its return to the device.
+//! Spilling of live memory to host memory, and its return to the device.
 //!
 //! Owns: the choice of chunks to spill. `exchange.rs` makes the calls; the heap says which chunks may be spilled.
 
@@ -46,7 +46,7 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
             bytes,
             budget = spill.budget,
             policy = spill.policy.name(),
-            "live memory does not fit the device: what is used least is spilled to the machine's memory, and is slower from now on"
+            "live memory does not fit the device: what is used least is spilled to host memory, and is slower from now on"
         );
     }
     let (mut any, mut refused) = (false, 0);

@@ -147,22 +147,21 @@ options! {
         "split": Choice(&Split::ALL, Split::name, "`off`, `last_resort` or `ungated`"), only &[Stitch],
             typed "a name", default "last_resort", example "off",
             when "threads use memory on streams that the allocator does not know, or a network card or disk reaches it: `off`";
-        /// How many bytes of the machine's memory may be taken, with the strategy `stitch`, so that live memory which does not fit
-        /// the device lies there. Before a request is refused, chunks that were not used for long are then backed by the
-        /// machine's memory, at their addresses and with their contents; kernels that use them take longer. `None`: none.
+        /// How many bytes of host memory may be taken, with the strategy `stitch`, so that live memory which does not
+        /// fit the device lies there. Before a request is refused, chunks that were not used for long are then backed
+        /// by host memory, at their addresses and with their contents; kernels that use them take longer. `None`: none.
         ///
-        /// What a program must keep to is what [`Split`] asks: while it allocates, no other thread launches work that uses memory of
-        /// the allocator.
+        /// While the program allocates, no other thread may launch work that uses memory of the allocator.
         spill: Option<u64> = None;
         "spill": OrOff(HostSize), only &[Stitch],
             typed "`host=` and a size, or `off`", default "off", example "host=64GiB",
             when "what is live does not fit, a slower job is better than none, and no thread launches work while another allocates";
-        /// The most bytes of page-locked memory of the machine that are kept while they serve nothing, with the strategy `stitch`:
-        /// what backups of tags lay in ([`Backup`](crate::Backup)), for the next tag that sleeps, and what was spilled to, for
-        /// the next spill. To have a GiB of it takes the machine a third of a second for spilling, and about half of that for backups. What
-        /// serves at present does not count. 0: none is kept. `None`: all of the backups' until
-        /// [`Tags::release_backups`](crate::operations::Tags::release_backups), and of spilling as much as lay spilled at most, until
-        /// [`Allocator::empty_cache`](crate::Allocator::empty_cache).
+        /// The most bytes of page-locked host memory that are kept while they serve nothing, with the strategy
+        /// `stitch`: what backups of tags lay in ([`Backup`](crate::Backup)), for the next tag that sleeps, and what
+        /// was spilled to, for the next spill. To have a GiB of it takes the machine a third of a second for spilling,
+        /// and about half of that for backups. What serves at present does not count. 0: none is kept. `None`: all of
+        /// the backups' until [`Tags::release_backups`](crate::operations::Tags::release_backups), and of spilling as
+        /// much as lay spilled at most, until [`Allocator::empty_cache`](crate::Allocator::empty_cache).
         backup_cache: Option<u64> = None;
         "backup_cache": Optional(Bytes("32GiB")), only &[Stitch],
             typed "a size", default "None", example "0B",

@@ -102,14 +102,14 @@ __version__ = version()
 
 
 def stats(device: Device = None) -> dict[str, Any]:
-    """What the device's allocator has done and holds: a dict, with the names of `torch.cuda.memory_stats` nested, and
+    """Returns the statistics of the device's allocator: a dict, with the names of `torch.cuda.memory_stats` nested, and
     those of `seam_stats`."""
     found: dict[str, Any] = read_json(library.seam_stats_json, plugged(current_device(device)))
     return found
 
 
 def fragmentation(device: Device = None) -> dict[str, Any]:
-    """How the memory is divided up now: what is free for whom, and how much of it one request could have."""
+    """Returns how the memory is divided up now: what is free for whom, and how much of it one request could have."""
     found: dict[str, Any] = read_json(library.seam_fragmentation_json, plugged(current_device(device)))
     return found
 
@@ -162,8 +162,8 @@ def forget_stream(stream: Stream, device: Device = None) -> None:
 
 
 def whatif(path: FileName, device: str | None = None, **options: object) -> list[dict[str, Any]]:
-    """What each strategy would have made of a job: of a snapshot that `torch.cuda.memory._dump_snapshot` wrote with its
-    history, or of a trace. A list of dicts, one for each job of the file and each strategy, or for the one of
+    """Replays a job under each strategy: a snapshot that `torch.cuda.memory._dump_snapshot` wrote with its history,
+    or a trace. Returns a list of dicts, one for each job of the file and each strategy, or for the one of
     `strategy=...`: `peak_reserved` is what it would have held, `recorded_reserved` what PyTorch held, `persistent` the
     bytes of weights and optimizer state that stay from step to step, `largest_step` how many times as large all else could
     be, 8 at most, None where it frees nothing (`grows` False) or the device is unknown (`sought` False);

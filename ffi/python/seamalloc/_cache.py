@@ -1,6 +1,6 @@
 """The folder in which compiled shims are kept, between processes and users who must not meddle with each other.
 
-What lies there is loaded into every process of the user, so that nobody else may write to it.
+Every process of the user loads files from that folder, so nobody else may write to it.
 """
 
 from __future__ import annotations

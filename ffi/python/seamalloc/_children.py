@@ -37,8 +37,8 @@ if inherit is not None:
 
 
 class Parent(NamedTuple):
-    """What a process hands down: its options; "full", "pluggable", or "pytorch" where it went on without seamalloc; what
-    it had asked for where the full allocator cannot be had; and the options of page-locked memory, if that is seamalloc's."""
+    """Settings that a process hands down: its options; "full", "pluggable", or "pytorch" where it went on without
+    seamalloc; its `fallback`; and the options of page-locked memory, if that is seamalloc's."""
 
     conf: str
     kind: str
@@ -84,7 +84,7 @@ class _Inheritance:
 class AfterImport:
     """Calls a function after a module was imported for the first time; at once if it was already.
 
-    It is a finder at the head of `sys.meta_path`, which leaves it when the module is there. Until then it stays: a
+    The object is a finder at the head of `sys.meta_path`, which leaves it when the module is there. Until then it stays: a
     program may ask for a module's spec, to know whether it is installed, and an import may fail and be tried again.
     """
 

@@ -61,7 +61,7 @@ def compiler() -> list[str]:
 
 
 def toolchain() -> str | None:
-    """What compiles here, as a text that another compiler does not have. None without one."""
+    """Returns a text that identifies the C++ compiler. None without a compiler."""
     try:
         command = compiler()
     except UnavailableError:
@@ -187,7 +187,7 @@ def _run_all(commands: list[list[str]], folder: Path, deadline: float) -> tuple[
 
 
 def _failure(torch: Any, command: list[str], errors: str) -> UnavailableError:
-    """What is wrong where the compiler failed."""
+    """Returns the error that says why the compiler failed."""
     lines = [line for line in errors.splitlines() if re.search(r"error|cannot find|undefined", line)][:5]
     details = "\n".join([shlex.join(command), "failed:", *(lines or [errors[-2000:]])])
     missing = re.search(r"fatal error: '?([^':]+)'?(?:: No such file| file not found)", errors)

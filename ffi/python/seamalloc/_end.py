@@ -1,5 +1,5 @@
-"""What is written down when the process ends: a report of each device that it used, where SEAMALLOC_REPORT asks for it,
-and a line in the log."""
+"""Output at the end of the process: a report of each device that it used, where SEAMALLOC_REPORT asks for it, and a line in
+the log."""
 
 from __future__ import annotations
 

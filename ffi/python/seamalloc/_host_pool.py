@@ -28,9 +28,9 @@ class HostPool:
             block.record_stream(stream)  # each stream that uses it
             block.free()                 # or its last reference, and that of its views, goes
 
-    `device` is page-locked memory ("pinned:0", "pinned:0,node=1"), or, on machines without a GPU, memory of the machine
-    ("host:4GiB"). Options are the library's, but for `guard` and `split`, which look at contents in the order of streams.
-    Sizes are bytes; addresses are multiples of 512.
+    `device` is page-locked memory ("pinned:0", "pinned:0,node=1"), or, on machines without a GPU, host memory
+    ("host:4GiB"). Options are the library's, but for `guard`, `spill` and `split:ungated`, which use contents in the
+    order of streams. Sizes are bytes; addresses are multiples of 512.
 
     Page-locked memory is for copies of the device that is named; `enable_peer_access` names others.
 
@@ -71,7 +71,7 @@ class HostPool:
         check(library.seam_enable_peer_access(self._handle, device))
 
     def stats(self) -> dict[str, Any]:
-        """What the pool has done and holds, as `seamalloc.stats` says of a device."""
+        """Returns the pool's statistics, with the keys of `seamalloc.stats`."""
         found: dict[str, Any] = read_json(library.seam_stats_json, self._handle)
         return found
 

@@ -1,4 +1,4 @@
-"""What a compiled shim depends on in PyTorch: its version, and the headers of its allocator interface.
+"""The parts of PyTorch that a compiled shim depends on: its version, and the headers of its allocator interface.
 
 Imports nothing of this package, so that the command that builds the wheel's shims can use it without the C library.
 """

@@ -41,7 +41,7 @@ class Pool(ctypes.Structure):
 
 
 class Error(RuntimeError):
-    """What the library refused or could not do. `status` is its number in `seam_status`, `name` its name there."""
+    """A call that the library refused, or that failed. `status` is its number in `seam_status`, `name` its name there."""
 
     def __init__(self, status: int, name: str, text: str) -> None:
         super().__init__(text)

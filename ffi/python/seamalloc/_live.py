@@ -1,4 +1,4 @@
-"""What other processes are told of this one's allocators, metrics, and the flight recorder."""
+"""Access for other processes to this one's allocators, metrics, and the flight recorder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stop_serving() -> None:
 
 
 def serve_as_asked(asked: bool | FileName | None) -> None:
-    """What `enable` is asked for. Processes that this one starts serve too, each at a socket of its own."""
+    """Serves as the argument `serve` of `enable` asks. Processes that this one starts serve too, each at a socket of its own."""
     if asked is None or asked is False:
         return
     if asked is True:
@@ -37,7 +37,7 @@ def serve_as_asked(asked: bool | FileName | None) -> None:
 
 
 def metrics() -> str:
-    """What all allocators of this process do, as Prometheus reads it: docs/metrics.md lists the metrics."""
+    """Returns the metrics of all allocators of this process, as Prometheus reads them. docs/metrics.md lists them."""
     return read_text(library.seam_metrics)
 
 

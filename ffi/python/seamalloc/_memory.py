@@ -278,7 +278,7 @@ class Idle:
 
 
 def memory_info(device: int) -> tuple[int, int]:
-    """What a request may still get, within the limit, and how much memory the device has."""
+    """Returns the bytes that one request may still get, within the limit, and those of the device."""
     free_bytes, total = c_uint64(), c_uint64()
     handle = plugged(device)
     check(library.seam_memory_info(handle, None, byref(total)))

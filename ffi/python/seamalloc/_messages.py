@@ -1,4 +1,4 @@
-"""What seamalloc says on standard error of its own accord, a line at a time, and when it is quiet."""
+"""Messages of seamalloc on standard error that nobody asked for, a line at a time, and when it is quiet."""
 
 from __future__ import annotations
 

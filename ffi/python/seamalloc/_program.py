@@ -8,7 +8,7 @@ PROGRAM = Path(__file__).resolve().parent / "bin" / "seamalloc"
 
 
 def missing(command: str) -> str:
-    """What to say where the package was built without it."""
+    """The message for a package that was built without the program."""
     return (
         f"{command}: this package was built without the program for all but `run` ({PROGRAM}). Install a released wheel, or in "
         "the repository: cargo install --locked --path crates/cli"

@@ -42,7 +42,7 @@ def strategy_of(stats: Mapping[str, Any]) -> str:
 
 
 def headroom_of(headroom: dict[str, int]) -> str:
-    """What went back because others needed it."""
+    """The line about memory that went back because others needed it."""
     given = in_units(headroom["yielded_bytes"])
     return f"short {headroom['short']} times at {headroom['looks']} looks; {given} went back in {headroom['yields']} steps"
 

@@ -146,7 +146,7 @@ def _load_compiled(torch: Any, note: str) -> Any:
 
 
 def _name(torch: Any) -> str:
-    """What a compiled shim depends on beside the compiler and PyTorch's headers, as a name."""
+    """Returns a name made of all that a compiled shim depends on beside the compiler and PyTorch's headers."""
     digest = hashlib.sha256()
     machine = platform.machine()
     for part in (

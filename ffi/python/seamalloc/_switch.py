@@ -54,12 +54,12 @@ def enable(
     library (`strategy="stitch"`, `memory_limit="80GiB"`, ...), beside the environment variable SEAMALLOC_CONF.
     Processes that multiprocessing starts from now on, by `spawn` or `forkserver`, have it too, with the same options.
 
-    Nothing may have used CUDA before: an allocator cannot be changed later.
+    Call it before anything uses CUDA: an allocator cannot be changed later.
 
-    Where that cannot be, it raises `UnavailableError`, whose text has the remedy. With `fallback="pytorch"` it warns
-    instead, and the program goes on with PyTorch's own allocator. With `fallback="pluggable"` it takes PyTorch's
-    pluggable interface where only the shim is missing, which loses much (a warning says what). The environment variable
-    SEAMALLOC_FALLBACK says it where the argument does not.
+    Where PyTorch's allocator cannot be replaced, it raises `UnavailableError`, whose text has the remedy. With
+    `fallback="pytorch"` it warns instead, and the program goes on with PyTorch's own allocator. With
+    `fallback="pluggable"` it takes PyTorch's pluggable interface where only the shim is missing, which loses much (a
+    warning says what). The environment variable SEAMALLOC_FALLBACK says it where the argument does not.
 
     With `pinned=True` PyTorch's page-locked memory is seamalloc's too (`pin_memory=True`, `Tensor.pin_memory`, the
     DataLoader's): split, merged and stitched instead of rounded up to powers of two. `pinned="memory_limit:8GiB"`, or a

@@ -66,10 +66,10 @@ def pool_of(name: str, device: int) -> Pool:
 
 @contextmanager
 def tag(name: str, device: Device = None, *, all_threads: bool = False) -> Iterator[None]:
-    """What this thread allocates in the context belongs to the tag of that name, whatever the stream: weights, kv-cache,
-    optimizer. Contexts may lie inside of each other, of which the inner one counts, and several threads may have one of the same
-    tag at once. With `all_threads` it is also what threads without a context of their own allocate meanwhile: those of PyTorch's
-    backward passes, which allocate in threads of their own."""
+    """Makes a context: memory that this thread allocates in it belongs to the tag of that name, whatever the stream: weights,
+    kv-cache, optimizer. Contexts may lie inside of each other, of which the inner one counts, and several threads may have one of
+    the same tag at once. With `all_threads` the tag also has memory that threads without a context of their own allocate meanwhile:
+    PyTorch's backward passes allocate in threads of their own."""
     handle, pool = _of(name, device, True)
     if all_threads:
         check(library.seam_pool_begin_other_threads(handle, pool))

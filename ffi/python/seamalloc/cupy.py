@@ -45,7 +45,7 @@ def enabled() -> bool:
 
 
 class _Block:
-    """What owns an array's memory. Not CuPy's `PythonFunctionAllocator`, which forgets its function, and so the memory, where
+    """The owner of an array's memory. Not CuPy's `PythonFunctionAllocator`, which forgets its function, and so the memory, where
     the collector ends an array in a cycle of references (CuPy 14.2)."""
 
     __slots__ = ("address", "device")

@@ -23,8 +23,8 @@ __all__ = ["check_guards", "explain", "findings", "watch"]
 
 
 def explain(address: int, device: Device = None) -> str:
-    """What an address belongs to: the allocation that it lies in, live or freed, or at whose edge; its size, streams and
-    number. "" where that is not known. Where PyTorch records memory history
+    """Describes the allocation, live or freed, that an address lies in, or at whose edge it lies: its size, streams and
+    number. Returns "" where that is not known. Where PyTorch records memory history
     (`torch.cuda.memory._record_memory_history()`), the lines of Python that allocated and freed it follow. Works after an
     illegal address was used."""
     number = current_device(device)

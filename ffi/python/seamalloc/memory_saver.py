@@ -8,8 +8,8 @@
     with torch_memory_saver.region(tag="weights", enable_cpu_backup=True): ...
     torch_memory_saver.pause("weights"); torch_memory_saver.resume("weights")
 
-It needs neither the library nor its preloading. What lies free in a region serves other requests of it, stitched, and its backups
-are page-locked once for all tags.
+The module needs neither the library nor its preloading. Free memory of a region serves other requests of it, stitched, and its
+backups are page-locked once for all tags.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MemorySaver:
 
     @contextmanager
     def region(self, tag: str = DEFAULT, enable_cpu_backup: bool = False) -> Iterator[None]:
-        """What this thread allocates in it can be paused."""
+        """Makes a context: memory that this thread allocates in it can be paused."""
         name = tag if enable_cpu_backup else LOST.format(tag)
         before = getattr(self._mine, "name", None)
         with _tags.tag(name):
@@ -59,7 +59,7 @@ class MemorySaver:
 
     @contextmanager
     def disable(self, dispose_mem_pool_after_use: bool = True) -> Iterator[None]:
-        """What this thread allocates in it, inside of a region, is never paused."""
+        """Makes a context inside of a region: memory that this thread allocates in it is never paused."""
         name = getattr(self._mine, "name", None)
         if name is None:
             raise RuntimeError("disable() is for the inside of a region")

@@ -39,13 +39,13 @@ def _contract() -> Any:
 
 
 class Allocator:
-    """What vLLM calls its CuMemAllocator, over tags."""
+    """The interface of vLLM's CuMemAllocator, over tags."""
 
     default_tag = "default"
 
     @contextmanager
     def use_memory_pool(self, tag: str | None = None) -> Iterator[None]:
-        """What this thread allocates in it belongs to the tag."""
+        """Makes a context: memory that this thread allocates in it belongs to the tag."""
         with _tags.tag(PREFIX + (tag or self.default_tag)):
             yield
 

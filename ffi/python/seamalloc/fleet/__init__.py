@@ -1,4 +1,4 @@
-"""`seamalloc fleet`: what every rank of a job holds, and would hold with each strategy.
+"""`seamalloc fleet`: the memory that every rank of a job holds, and would hold with each strategy.
 
     command     the command line, and what ends it
     files       the snapshots: by fsspec, local or in an object store
@@ -6,14 +6,14 @@
     engines     many files at a time: threads that start processes here, or tasks of Ray
     job         what follows for the job as a whole
     outliers    which ranks are unlike the others
-    words       what its figures say, in sentences
+    words       its figures, in sentences
     table       all of it as text
     progress    how far it is
 
-Nothing is imported here: fsspec, rich and Ray are needed by the command alone.
+This module imports nothing: fsspec, rich and Ray are needed by the command alone.
 """
 
 SHORT_USAGE = """\
 usage: seamalloc fleet [options] 'snapshots/rank-*.pickle' ...
 
-What every rank of a job holds, and would hold with each strategy; seamalloc fleet --help"""
+Shows the memory that every rank of a job holds, and would hold with each strategy; seamalloc fleet --help"""

@@ -19,8 +19,8 @@ from .._program import PROGRAM, missing
 from .._run import fail
 
 DESCRIPTION = """\
-What every rank of a job holds, and would hold with each strategy on its device; which rank decides the batch size;
-which ranks are unlike the others; and what the job as a whole could save. Needs no GPU."""
+Shows what every rank of a job holds, and would hold with each strategy on its device; which rank decides the batch
+size; which ranks are unlike the others; and what the job as a whole could save. Needs no GPU."""
 EPILOG = """\
 Files are PyTorch memory snapshots (.pickle, .pickle.gz), or traces in any format that `seamalloc whatif` reads.
 Addresses are those of fsspec, such as s3://bucket/job/rank-*.pickle, whose package is then needed too (s3fs, gcsfs,

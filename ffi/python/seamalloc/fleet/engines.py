@@ -32,7 +32,7 @@ class EngineError(Exception):
 
 
 class Engine(Protocol):
-    """What looks at files. A task is whatever the engine knows one by."""
+    """The interface that analyses files. A task is whatever the engine knows a file by."""
 
     # The number of files that are analysed at a time.
     workers: int
@@ -102,7 +102,7 @@ class Signals:
 
 
 def run(engine: Engine, files: Iterable[File]) -> Iterator[Found]:
-    """What each file says, in the order in which that becomes known. At most as many files as there are workers are
+    """Yields the result of each file, in the order in which they become known. At most as many files as there are workers are
     under way, so that nothing but results grows with their number. SIGINT and SIGTERM end it, and what it started."""
     with Signals(engine.wake) as signals:
         yield from _found(engine, files, signals)

@@ -80,7 +80,7 @@ def find(patterns: Iterable[str]) -> list[File]:
 
 
 def _name(opened: Any) -> str:
-    """What a file is called for people: its path where it is local, else its address."""
+    """Returns a file's name for people: its path where it is local, else its address."""
     name = str(opened.full_name)
     return name.removeprefix("file://")
 

@@ -1,4 +1,4 @@
-"""What follows for a job as a whole from what its ranks say.
+"""The result for a job as a whole, from the results of its ranks.
 
 The result is one value of dicts and lists, the same whatever the engine and the order in which files were done;
 `--json` prints it, and `seamalloc report --fleet` makes the page of it. Sizes are bytes.
@@ -115,13 +115,13 @@ def _step(row: Row, strategy: str) -> float | None:
 
 
 def _recorded(row: Row) -> int | None:
-    """What PyTorch held, where all of it is of the recorded blocks."""
+    """Bytes that PyTorch held; None where some were not of the recorded blocks."""
     held: int | None = row["recorded_reserved"]
     return held if row["reserved_before"] == 0 else None
 
 
 def _figures(rows: Sequence[Row], strategies: Sequence[str]) -> list[tuple[str, list[float | None]]]:
-    """Those that ranks are compared by."""
+    """Returns the figures that ranks are compared by."""
     figures: list[tuple[str, list[float | None]]] = [
         ("live", [row["peak_live"] for row in rows]),
         ("recorded", [_recorded(row) for row in rows]),
@@ -233,7 +233,7 @@ def _decides(rows: list[Row], strategy: str, row: Row | None) -> dict[str, Any] 
 
 
 def _saves(rows: list[Row], strategy: str, baseline: str, deciders: dict[str, Row | None]) -> dict[str, Any]:
-    """What a strategy holds less than one of PyTorch's; less than nothing where it holds more."""
+    """Returns the bytes that a strategy holds less than one of PyTorch's; negative where it holds more."""
     both = [
         (ours, theirs)
         for row in rows
@@ -258,7 +258,7 @@ def _least_step(rows: list[Row], strategy: str) -> float | None:
 
 
 def _saves_recorded(rows: list[Row], strategy: str) -> dict[str, int]:
-    """What a strategy holds less than PyTorch held when ranks were recorded."""
+    """Returns the bytes that a strategy holds less than PyTorch held when ranks were recorded."""
     both = [
         (ours, theirs)
         for row in rows
@@ -268,7 +268,7 @@ def _saves_recorded(rows: list[Row], strategy: str) -> dict[str, int]:
 
 
 def _notes(rows: list[Row], broken: list[Row]) -> list[str]:
-    """What a reader must know of the figures."""
+    """Remarks on the figures that a reader must know."""
     notes = []
     files: dict[int, set[str]] = {}
     for row in [*rows, *broken]:

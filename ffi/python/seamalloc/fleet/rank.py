@@ -41,7 +41,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Found:
-    """What a file says: the lines of `seamalloc whatif --json`, or why there are none."""
+    """The result of a file: the lines of `seamalloc whatif --json`, or why there are none."""
 
     url: str
     lines: tuple[Row, ...] = ()
@@ -49,7 +49,7 @@ class Found:
 
 
 class Ended(Exception):
-    """Nothing more is started, since the whole command ends."""
+    """Raised instead of starting a process, since the whole command ends."""
 
 
 class Running:
@@ -87,7 +87,7 @@ class Running:
 
 
 def look(file: File, settings: Settings, running: Running | None = None) -> Found:
-    """What a file says. What is wrong with it is a part of that, and no error of ours."""
+    """Returns the result of a file. A broken file is a result with `error`, and raises nothing."""
     try:
         with file.here(settings.folder) as path:
             return _judge(file.url, path, settings, running or Running())

@@ -1,4 +1,4 @@
-"""What the figures of a job say, in sentences."""
+"""The figures of a job, in sentences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def signed(size: int) -> str:
 
 
 def sentences(job: dict[str, Any]) -> list[str]:
-    """What the figures of a job say, the verdict first."""
+    """Puts the figures of a job into sentences, the verdict first."""
     files = f"{_ranks_of(job['ranks'])} in {job['files']} files, {job['broken']} broken"
     devices = ", ".join(f"{name} ({count})" for name, count in job["devices"].items())
     said = [*verdict(job), f"{files}; live {in_units(job['live'])} in all. Devices: {devices}."]
