@@ -782,9 +782,7 @@ seam_status seam_serve_stop(void);
 
 // Writes the metrics of all allocators of the process, as the text that Prometheus reads (docs/metrics.md). Needs no
 // `seam_serve`. The buffer is as in `seam_stats_json`.
-seam_status seam_metrics(char *buffer,
-                         size_t capacity,
-                         size_t *length);
+seam_status seam_metrics(char *buffer, size_t capacity, size_t *length);
 
 // Writes the last operations of the allocator, which its flight recorder has kept (the option `flight_recorder`), and what it holds:
 // as a trace where the file's name ends in .seam, .csv or .csv.gz, else as a pickle that PyTorch's viewer opens and `seamalloc
