@@ -821,9 +821,9 @@ void seamalloc_free(void *address, size_t size, int device, seam_stream stream);
 // It cannot be destroyed.
 seam_status seam_plugged(int device, seam_allocator *allocator);
 
-// Options for the allocators behind `seamalloc_malloc` where SEAMALLOC_CONF does not say otherwise; those of an earlier call
-// are forgotten. For a program that frees by `seamalloc_free` and lets other streams than an allocation's own use it without
-// a word, as PyTorch's users do, "sharing:never". Refused once an allocator was asked for.
+// Options for the allocators behind `seamalloc_malloc` where SEAMALLOC_CONF does not say otherwise; those of an
+// earlier call are forgotten. Pass "sharing:never" for a program that calls `seamalloc_free` and uses an allocation on
+// other streams without naming them, as PyTorch's users do. Refused once an allocator was asked for.
 seam_status seam_plugged_defaults(const char *options);
 
 // The device whose allocator has the live allocation that starts at `address`, among those of `seamalloc_malloc`; -1 if none

@@ -97,9 +97,9 @@ pub unsafe extern "C" fn seam_plugged(device: c_int, allocator: *mut AllocatorId
     unsafe { out_param(allocator, 0, "allocator", || Ok(plugged(device)?.0)) }
 }
 
-/// Options for the allocators behind `seamalloc_malloc` where SEAMALLOC_CONF does not say otherwise; those of an earlier call
-/// are forgotten. For a program that frees by `seamalloc_free` and lets other streams than an allocation's own use it without
-/// a word, as PyTorch's users do, "sharing:never". Refused once an allocator was asked for.
+/// Options for the allocators behind `seamalloc_malloc` where SEAMALLOC_CONF does not say otherwise; those of an
+/// earlier call are forgotten. Pass "sharing:never" for a program that calls `seamalloc_free` and uses an allocation on
+/// other streams without naming them, as PyTorch's users do. Refused once an allocator was asked for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged_defaults(options: *const c_char) -> Status {
     call(|| {

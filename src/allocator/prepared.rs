@@ -156,8 +156,8 @@ impl Core {
         Ok(Some(id))
     }
 
-    /// Returns the request anew: while the lock was not held, the private pool may have changed, and the pool of a
-    /// stream without memory may have become another stream's.
+    /// Prepares the request again, since the lock was not held meanwhile: the private pool may have changed, and a
+    /// stream that held no memory may have lost its pool to another stream.
     pub(super) fn prepare_again(&mut self, asked: &AllocRequest) -> Result<Prepared> {
         if let Some(owner) = asked.owner {
             self.heap.private().exists(owner)?;

@@ -37,13 +37,14 @@ impl<'a, 'guard> Search<'a, 'guard> {
         Self { allocator, core, asked, prepared, refused: None, room: None }
     }
 
-    /// Makes the request anew, after a while without the lock.
+    /// Prepares the request again, after a while without the lock.
     pub(super) fn prepare_again(&mut self) -> Result<()> {
         self.prepared = self.core.prepare_again(self.asked)?;
         Ok(())
     }
 
-    /// Makes the request anew, and returns the block that fits it once frees that have passed are complete.
+    /// Prepares the request again, completes the frees that the GPU has passed (without waiting), and returns a free
+    /// block that fits, if there is one.
     pub(super) fn fit_again(&mut self) -> Result<Option<BlockId>> {
         self.prepare_again()?;
         self.core.poll()?;

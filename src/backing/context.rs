@@ -116,7 +116,7 @@ impl<'a> AllocatorContext<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exchanges {
     Never,
-    /// While a gate holds all streams.
+    /// While a gate holds all streams that the allocator knows.
     Gated,
     /// Without a gate, if there is none or it cannot be closed: no other thread launches work meanwhile.
     Ungated,

@@ -1,4 +1,4 @@
-//! A gate that holds all streams while memory changes under live addresses.
+//! A gate that holds all streams that the allocator knows while memory changes under live addresses.
 //!
 //! Owns: when the gate is closed and opened, and how often closing is tried. The driver holds the streams.
 //!

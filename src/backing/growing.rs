@@ -95,7 +95,7 @@ pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request)
     Ok(tail)
 }
 
-/// Waits until the GPU has passed all uses of a view that have ended.
+/// Waits until the GPU has done all work that used parts of a view which the program has given back.
 fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> {
     let state = |context: &StrategyContext<'_>| {
         let view = context.heap.views().get(view);

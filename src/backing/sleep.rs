@@ -135,8 +135,8 @@ fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, 
     Ok(())
 }
 
-/// Gives back memory with which a pool could not wake. Where a place could not be unmapped, the memory counts as held until it
-/// is, so it is released after that.
+/// Gives back memory with which a pool could not wake. If a place cannot be unmapped now, it is unmapped later; until
+/// then the memory counts as held, and it is released only afterwards.
 fn undo(context: &mut StrategyContext<'_>, memory: Mapping, mut left: Vec<Run>) {
     // Runs that cannot be undone here are undone in the same order later.
     left.retain_mut(|run| run.mapping.undo(context.driver).is_err());

@@ -57,7 +57,8 @@ impl StreamSharing {
 pub enum Split {
     /// Never.
     Off,
-    /// Before a request is refused, while a gate holds all streams. Never on a device without gates.
+    /// Before a request is refused, while a gate holds all streams that the allocator knows. Never on a device without
+    /// gates.
     #[default]
     LastResort,
     /// Before a request is refused, behind a gate where one can be closed, and without one otherwise: the program promises

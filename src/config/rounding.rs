@@ -53,7 +53,7 @@ pub(crate) enum Rounding {
     /// The next power of two, at least `least` bytes.
     #[cfg(feature = "baselines")]
     PowerOfTwo { least: u64 },
-    /// The next of some classes of size: [`CLASSES`] for each power of two, all of them multiples of 512.
+    /// The next size class. There are [`CLASSES`] classes in each power of two, all of them multiples of 512.
     #[cfg(feature = "baselines")]
     Classes,
 }

@@ -99,7 +99,7 @@ impl<T: DeviceRepr, A: Deref<Target = Allocator>> CudaBlock<T, A> {
         let too_large = || CudaBlockError::TooLarge { len, size: size_of::<T>() };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(too_large)?;
         let block = Block::new(allocator, bytes as u64, stream)?;
-        // SAFETY: the block was allocated for as many bytes; the caller vouches for what they say.
+        // SAFETY: the block has room for `len` values, and the caller promises to read none before it is written.
         unsafe { Self::from_block(block, stream) }
     }
 

@@ -19,7 +19,7 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    /// Returns a shortage of `missing` bytes beside the `held` ones, first asked for now.
+    /// Returns a shortage of `missing` bytes for an allocator that holds `held`. The request's first question is now.
     #[must_use]
     pub fn new(missing: u64, held: u64) -> Self {
         Self { missing, wanted: missing, held, since: Instant::now() }

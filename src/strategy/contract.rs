@@ -18,14 +18,19 @@
 //! - Before it takes memory it asks whether the limits allow that (`context.require(…)`).
 //!
 //! # To add a strategy
-//! 1. Write its file beside this one, or in `baselines/` if it is there to be compared. If its misses take PyTorch's
-//!    steps, implement `MallocLike` (`baselines/classic/tiny.rs` is the shortest), otherwise [`Strategy`] and
-//!    [`Estimates`](super::Estimates).
-//! 2. Give it a row in the table of `strategy/mod.rs`, and a name in `config/strategy_kind.rs`; the compiler asks for the rest.
-//! 3. Add a line to `tests/contract`: the suite runs all promises of a strategy on it.
+//! 1. Write its file beside this one, or in `baselines/` (the feature `baselines`) if it is there to be compared. If
+//!    its misses take PyTorch's steps, implement `MallocLike` (`baselines/classic/tiny.rs` is the shortest), otherwise
+//!    [`Strategy`] and [`Estimates`](super::Estimates).
+//! 2. Give it a row in the table of `strategy/mod.rs`, which makes it by `Default`, and a name in
+//!    `config/strategy_kind.rs`. The compiler does not ask for four `matches!` there (`needs_virtual_memory` and those
+//!    below it), for `just options`, or for the count in `CONTRIBUTING.md`.
+//! 3. Add a file of one line and its `mod` to `tests/contract`, where the suite runs all promises of a strategy on it;
+//!    and the `mod` to `tests/contract_on_host`, if it runs on host memory.
 //!
 //! # Example
-//! `first_fit.rs`, which a test below runs:
+//! `first_fit.rs`, which a test below runs. The file shows the trait alone: a row of the table also needs `Default` and
+//! [`Estimates`](super::Estimates). With `FitRules::BEST` in place of `EXACT`, the smallest block that fits would serve
+//! a hit:
 //! ```ignore
 #![doc = include_str!("first_fit.rs")]
 //! ```

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 /// The time limit for immediate answers of the broker, and for sending a line.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The time limit for the answer to a demand. The broker gives others three times two seconds, and serves one demand
-/// after the other.
+/// The time limit for the answer to a demand. The broker asks the others in up to three rounds (`ROUNDS`) of at most
+/// two seconds each (`GIVE`), and a demand may also wait behind earlier ones.
 const PATIENCE_OF_ASKERS: Duration = Duration::from_secs(10);
 /// The time between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(500);

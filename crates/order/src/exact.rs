@@ -171,7 +171,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Runs tasks that do not increase the live bytes, and pushes the state on the stack, unless it failed before.
+    /// Runs tasks that do not increase the live bytes, then pushes the state that they lead to, unless the search has
+    /// failed from that state already.
     fn enter(&mut self, stack: &mut Vec<Frame>) {
         loop {
             let mut free = None;

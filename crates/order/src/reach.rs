@@ -112,9 +112,10 @@ pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
 
 /// Merges tasks that may run without another between them, without changing the least peak.
 ///
-/// A task joins the group before it if it is ready behind the group, rises no higher than the group did, and does not
-/// increase the live bytes, whatever else ran. In any order the task can be moved to that place: it frees there all
-/// that it is sure to free, and every later task has as much memory as before, or more.
+/// A task joins the group before it if all that it needs is done once the group has run, if its peak is not above the
+/// group's, and if it never leaves more bytes live than before, whatever else ran. In any order the task can be moved
+/// to that place: it frees there all that it is sure to free, and every later task has as much memory as before, or
+/// more.
 pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
     let Some(reach) = reach else { return instance.clone() };
     let mut groups: Vec<Group> = Vec::new();

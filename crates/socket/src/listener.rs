@@ -162,8 +162,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // All copies of the descriptor share the lock: closing one leaves it to a forked child, and unlocking one
-        // releases it for all.
+        // A forked child shares the lock. Closing this descriptor would leave the lock held by the child; unlocking
+        // releases it for both.
         if self.owner.is_here() {
             let _ = flock(&self.file, FlockOperation::Unlock);
         }

@@ -23,8 +23,9 @@ pub(crate) const BEYOND: u64 = 256 << 20;
 /// The most bytes that a reader ever holds: as many as the longest snapshot that is read takes.
 pub(crate) const MOST: u64 = 6 << 30;
 
-/// The least that an allocation takes of the heap in bytes, and the steps in which it grows (glibc).
+/// The fewest bytes that a heap allocation takes (glibc).
 const LEAST_ALLOCATION: u64 = 32;
+/// Heap allocations are multiples of this many bytes (glibc).
 const ALLOCATION_STEP: u64 = 16;
 /// Up to this many bytes a list doubles, and beyond grows by a quarter: while it moves, both copies are held.
 const DOUBLES_TO: u64 = 1 << 20;

@@ -113,9 +113,9 @@ impl Heap {
         Ok(found)
     }
 
-    /// Cuts a block that is in no index into blocks of `size` bytes, `most` of them, and a rest behind them. Fewer are
-    /// cut if the rest would otherwise have a size that the layout gives to requests. Returns the first; the others are
-    /// free. Blocks that the host has no memory to note stay one block.
+    /// Cuts a block that is in no index into at most `most` blocks of `size` bytes; what is left stays behind them as
+    /// one block. Fewer are cut if that block would otherwise have a size to which the layout rounds requests, or if
+    /// the host has no memory to note another block. Returns the first block; the others are free.
     pub(crate) fn cut_equally(&mut self, id: BlockId, size: u64, most: u64) -> BlockId {
         let block = self.blocks[id];
         let rest = |count: u64| block.size - count * size;

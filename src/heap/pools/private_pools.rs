@@ -272,8 +272,9 @@ impl PrivatePools {
         Ok(self.begun)
     }
 
-    /// Ends a route to a pool, even if the pool was released meanwhile: the route with the number, or else the last of
-    /// the calling thread, or else the last of all threads, or else the only one.
+    /// Ends a route to a pool, even if the pool was released meanwhile. With a number: that route. Without one: the
+    /// last that covers the calling thread alone, else the last that covers all threads without a route of their own,
+    /// else the pool's route if it has only one.
     pub(crate) fn end(&mut self, id: PoolId, number: Option<u64>) -> Result<()> {
         let not_routed = if self.pools.contains_key(&id) {
             Error::PoolNotRouted { pool: id }

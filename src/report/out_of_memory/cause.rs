@@ -111,8 +111,8 @@ pub enum Advice {
     },
     /// A smaller request, or less live memory: a smaller batch, recomputation.
     AskLess {
-        /// The excess of live bytes: with fewer freed than these, no arrangement of memory would help. 0 if that is not
-        /// the cause, or if freeing all live memory would not be enough. Never more than the live bytes.
+        /// How many live bytes must be freed at least: with less freed, the request fits in no arrangement of memory. 0
+        /// if that is not the cause, or if freeing all live memory would not be enough. Never more than the live bytes.
         missing: u64,
         /// A request of up to this many bytes could be served at present; 0 if none could.
         at_most: u64,

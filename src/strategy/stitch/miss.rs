@@ -219,7 +219,7 @@ impl Stitch {
     /// Serves a large request from free memory, from freed memory that the GPU may still use (behind waits), and from
     /// new memory.
     fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        // Gathering comes before views: memory that merges needs no view, and an event costs a tenth of a mapping.
+        // Gathering comes before views: memory that merges needs no view, and an event costs a hundredth of a mapping.
         context.gather(request)?;
         // Slabs come after memory behind waits: a small request waits for no other stream, and would need new slabs.
         self.spares_slabs = context.heap().knows_streams();
@@ -295,7 +295,7 @@ impl Stitch {
         if context.may_exchange() && !self.spends_reserve { SPLIT_RESERVE } else { 0 }
     }
 
-    /// In a capture, asks for the events that were recorded before it, and tries again.
+    /// In a capture, queries the events that were recorded before it began, then tries the miss again.
     fn poll_and_miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.poll_in_capture()?;
         self.miss(context, request)

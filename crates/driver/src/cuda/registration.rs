@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! host_pages.rs -> cuMemHostRegister     0.147 s a GiB, 0.018 to give it back
-//!        | refused, with an event; but not for lack of memory, of which the driver would need as much
+//!        | refused, with a warning; if the system lacks memory, this is the end: cuMemHostAlloc would need as much
 //! cuMemHostAlloc                         0.355 s a GiB, 0.1 to give it back
 //! ```
 //! On an H100's machine (docs/measurements/2026-11-25-page-locking) cuMemHostAlloc takes shared small pages of the

@@ -110,7 +110,8 @@ impl CudaDriver {
         self.make(CALL, |api| unsafe { api.stream_destroy(ptr::with_exposed_provenance_mut(stream.0 as usize)) })
     }
 
-    /// Makes a call that is not an allocator's, and so is not counted.
+    /// Makes a driver call for the program, such as destroying a stream. Only an allocator's calls are counted, so this
+    /// one is not.
     pub(super) fn make(
         &self,
         call: &'static str,

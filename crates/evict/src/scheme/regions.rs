@@ -38,7 +38,8 @@ impl Regions {
         self.cost(state, storage, Way::Down)
     }
 
-    /// Drops the known costs at the border of a storage's neighbourhood, after it was evicted or made.
+    /// Drops a storage's known costs, and those of the storages in memory at the border of its evicted neighbourhood.
+    /// Called after the storage was evicted or computed.
     pub(super) fn changed(&mut self, state: &State<'_>, storage: StorageId) {
         self.fit(state);
         self.known[storage.index()] = [None; 2];

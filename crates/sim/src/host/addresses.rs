@@ -63,7 +63,7 @@ impl Reserved {
         if self.size == 0 {
             return Ok(());
         }
-        // SAFETY: the addresses are this device's, by reserve, and no reference leads there.
+        // SAFETY: `reserve` made these addresses for this device, and no reference points there.
         let done = unsafe { munmap(ptr::with_exposed_provenance_mut(self.address as usize), length(self.size)?) };
         done.map_err(|error| failed("munmap", error))
     }
@@ -72,7 +72,7 @@ impl Reserved {
     pub(super) fn map(self, part: FilePart<'_>, access: bool) -> Answer<()> {
         let protection = if access { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::empty() };
         let (at, flags) = (ptr::with_exposed_provenance_mut(self.address as usize), MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: what lies at the addresses is this device's, by reserve, and no reference leads there.
+        // SAFETY: `reserve` made these addresses for this device, and no reference points there.
         let done = unsafe { mmap(at, length(self.size)?, protection, flags, part.file.as_fd(), part.offset) };
         done.map(drop).map_err(|error| failed("mmap", error))
     }

@@ -79,7 +79,7 @@ pub struct Refusal {
 }
 
 impl Origins {
-    /// Returns the bytes of the heap that a copy of the refusal takes.
+    /// Returns the bytes of the heap that a copy of these origins takes.
     fn heap_bytes(&self) -> u64 {
         let frames = self.frames.iter().map(Frame::heap_bytes);
         let stacks = self.stacks.iter().map(|stack| list_bytes::<u32>(stack.len()));

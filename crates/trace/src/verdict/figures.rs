@@ -9,8 +9,8 @@ pub(super) const OWNERS: usize = 3;
 /// The command that runs a program with seamalloc.
 pub const SEAMALLOC_COMMAND: &str = "python -m seamalloc run train.py";
 
-/// The memory of the device that a CUDA context is taken to hold, which every process on it has. PyTorch's took 0.7 GiB on an H100 with
-/// cuBLAS and cuDNN loaded, of which the context itself is about half a GiB.
+/// The memory of the device that a CUDA context is taken to hold, which every process on it has. A PyTorch process with
+/// cuBLAS and cuDNN loaded took 0.7 GiB on an H100, about half a GiB of it for the context itself.
 pub const CONTEXT_BYTES: u64 = 512 << 20;
 
 /// The figures that a verdict follows from. Sizes are bytes.

@@ -61,7 +61,8 @@ pub(super) fn release(context: &mut StrategyContext<'_>, ids: &[BlockId]) -> Res
 /// Returns the pBlocks that can be given back, those freed longest ago first: they are free and whole, every stream has
 /// passed them, and the same holds for the sBlocks over them.
 pub(super) fn releasable(heap: &Heap) -> Result<Vec<BlockId>> {
-    // If an sBlock in use serves with its head alone, the chunks of its tail are free, but mapped in it.
+    // A request may use only the head of an sBlock. The chunks of its tail are then free, but still mapped in it, so
+    // they cannot be given back.
     let in_use = heap.views().iter().filter(|(_, view)| !heap.is_done_with(view));
     let pinned = marked(in_use.flat_map(|(_, view)| view.chunks.iter().copied()))?;
     let is_pinned = |(id, _): &(ChunkId, Chunk)| pinned.get(id.0 as usize).copied().unwrap_or(false);
