@@ -130,7 +130,7 @@ impl<'t> Job<'t> {
 /// The operations of a trace, as the page carries them.
 #[derive(Default)]
 struct Operations {
-    /// One number for each operation: 0 is an allocation, n frees the n-th last block so far.
+    /// One number for each operation: 0 is an allocation, n frees the n-th last block allocated so far, freed ones counted.
     ops: Vec<u64>,
     sizes: Vec<u64>,
     streams: Vec<u64>,

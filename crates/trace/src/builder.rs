@@ -36,7 +36,7 @@ impl TraceBuilder {
         Self { trace: Trace { name: name.into(), ..Trace::default() }, ..Self::default() }
     }
 
-    /// Makes a builder of an empty trace of that name, which takes no more memory than the account has.
+    /// Makes a builder of an empty trace of that name, which takes no more host memory than `memory` still allows.
     pub(crate) fn within(memory: Memory, name: impl Into<String>) -> Self {
         Self { memory, ..Self::new(name) }
     }

@@ -28,7 +28,7 @@ struct Earlier {
 /// Makes a trace of a history as PyTorch records it: its last entries. Blocks allocated before them are known from
 /// their frees, or from `held`, the blocks that the allocator holds at the end. The trace allocates them at its start,
 /// in the order of addresses, so that the peaks are right. `None` stands for entries that are no events. The trace
-/// takes no more memory than the account has.
+/// takes no more host memory than `memory` still allows.
 ///
 /// # Errors The index of the first event that breaks a rule, and the rule. For errors in `held`, the index is the end
 /// of the history.

@@ -27,7 +27,8 @@ pub(crate) struct Spilling {
     /// Ranges of home that were freed at the operation `passed_at`, and that every stream has passed.
     pub(super) passed: Vec<Span>,
     pub(super) passed_at: u64,
-    /// The sum of all allocated bytes when memory was last spilled, or last came back by itself.
+    /// How many bytes had been allocated since the start, freed ones included, when memory was last spilled or came back by
+    /// itself.
     pub(super) quiet_since: u64,
     /// Whether memory came back by itself since it was last spilled.
     pub(super) returned: bool,

@@ -70,8 +70,8 @@ impl Scheme for Coop {
     }
 }
 
-/// Returns the run of pieces of one segment that has `bytes` at the least cost, the first of several. Two ends move
-/// over the pieces. A piece without a cost ends a run.
+/// Returns the run of neighbouring pieces of one segment that has `bytes` and costs least; of equally cheap runs the first. The
+/// start and the end of a window move over the pieces. A piece without a cost ends a run.
 fn cheapest_window(pieces: &[Piece], costs: &[Option<f64>], bytes: u64) -> Option<std::ops::Range<usize>> {
     let mut best: Option<(f64, std::ops::Range<usize>)> = None;
     let (mut start, mut held) = (0, 0);

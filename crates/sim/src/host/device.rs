@@ -132,7 +132,8 @@ impl HostDriver {
         let state = self.shared.state.read();
         state.check_context()?;
         let runs = state.captures.check_work(stream)?;
-        // Work of a held stream waits behind the gate, where memory may be missing meanwhile. Each step checks it again.
+        // Work of a held stream waits behind the gate, where memory may be missing meanwhile. Memory is checked
+        // again before each step of the work.
         let checked = !self.shared.streams.lock().is_at_gate(stream);
         let fault = work.ranges().filter(|_| checked).find_map(|range| state.memory.check_use(range, stream).err());
         drop(state);

@@ -219,8 +219,7 @@ mod tests {
     use crate::TraceBuilder;
     use seamalloc::driver::StreamId;
 
-    /// Builds a trace of operations: a positive number is a request for as many units, a negative one frees the block
-    /// of that name.
+    /// Builds a trace of operations: `make` requests units under a number, `free` frees the block of that number.
     struct Program(TraceBuilder);
 
     impl Program {
@@ -345,7 +344,7 @@ mod tests {
     #[test]
     fn layers_that_repeat_without_the_peak_are_no_steps() {
         let mut program = Program::new();
-        // A pass of layers that keep one block each, the peak, and the way back.
+        // A forward pass of layers that each keep one block, then the peak, then the frees in reverse order.
         for layer in 0..40 {
             program.make(3 * layer, 9);
             program.make(3 * layer + 1, 4);

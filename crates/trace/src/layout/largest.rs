@@ -101,8 +101,8 @@ impl PartsCounter {
             if to == end {
                 edge = first - from;
             }
-            // A block inside of one piece touches at most one end of it. A view takes only whole pieces of memory for
-            // small requests.
+            // A block inside of one piece touches at most one end of it. Of a segment for small requests
+            // a view takes whole pieces only, so its ends do not count.
             let has_ends = first <= last && !segment.small;
             let head = if has_ends { first - from } else { 0 };
             let tail = if has_ends { to - last } else { 0 };
