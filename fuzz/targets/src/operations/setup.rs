@@ -41,7 +41,8 @@ impl Setup {
     pub(super) fn read(bytes: &mut Bytes<'_>) -> Self {
         let capacity = bytes.pick(&CAPACITIES) * MIB;
         let streams = bytes.pick(&STREAMS);
-        let mut options = format!("strategy:{}", bytes.pick(&STRATEGIES));
+        // The book is of physical memory, which must stay where it is; `tests/content/attack` has programs with splits.
+        let mut options = format!("strategy:{},split:off", bytes.pick(&STRATEGIES));
         let mut add = |option: &str| options += &format!(",{option}");
         let sharing = bytes.next();
         match sharing % 8 {
