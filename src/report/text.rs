@@ -48,11 +48,7 @@ impl fmt::Display for Stats {
             format_bytes(held.current),
             format_bytes(held.peak)
         )?;
-        writeln!(
-            f,
-            "requests: {}, {} tried again, {} refused",
-            blocks.allocated, self.num_alloc_retries, self.num_ooms
-        )?;
+        writeln!(f, "requests: {}, {} retried, {} refused", blocks.allocated, self.num_alloc_retries, self.num_ooms)?;
         write!(
             f,
             "driver: memory taken {} times, given back {} times; {}",
@@ -92,10 +88,10 @@ impl fmt::Display for Fragmentation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [reserved, allocated, pending, free] =
             [self.reserved, self.allocated, self.pending, self.free].map(format_bytes);
-        let asked_for = 100.0 * self.utilization();
+        let utilization = 100.0 * self.utilization();
         write!(
             f,
-            "{reserved} held: {allocated} in use, {pending} pending, {free} free; {asked_for:.1}% was asked for"
+            "{reserved} held: {allocated} in use, {pending} pending, {free} free; utilization {utilization:.1}%"
         )?;
         for pool in &self.pools {
             write!(f, "\n{pool}")?;

@@ -12,14 +12,14 @@ fn statistics_and_fragmentation_print_themselves() {
     let text = allocator.stats().to_string();
     for said in [
         "memory: 32.00 MiB in 1 blocks, peak 128.00 MiB; 128.00 MiB held",
-        "requests: 2, 0 tried again, 0 refused",
+        "requests: 2, 0 retried, 0 refused",
         "driver: ",
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }
     let text = allocator.reports().fragmentation().to_string();
     for said in [
-        "128.00 MiB held: 32.00 MiB in use, 0 B pending, 96.00 MiB free",
+        "128.00 MiB held: 32.00 MiB in use, 0 B pending, 96.00 MiB free; utilization 25.0%",
         "stream 0x7: 96.00 MiB free in 1 range, the longest 96.00 MiB",
         "stream 0x8",
     ] {
