@@ -196,6 +196,22 @@ impl Call {
         )
     }
 
+    /// Returns whether the call reserves addresses, takes or gives back a chunk, or maps one: the calls of virtual memory
+    /// management that a device without it refuses, and that wait for no stream.
+    #[must_use]
+    pub const fn is_of_virtual_memory(self) -> bool {
+        matches!(
+            self,
+            Self::Reserve
+                | Self::AddressFree
+                | Self::Create
+                | Self::Release
+                | Self::Map
+                | Self::Unmap
+                | Self::SetAccess
+        )
+    }
+
     /// Returns whether only an allocator over the driver's pools of stream-ordered memory makes this call.
     #[must_use]
     pub const fn is_of_pools(self) -> bool {

@@ -27,17 +27,7 @@ impl Gate {
 
     /// Refuses a call of the thread that closed the gate, unless it is a call of virtual memory.
     pub(super) fn refuse(&self, call: Call) -> Answer<()> {
-        let is_mapping = matches!(
-            call,
-            Call::Reserve
-                | Call::AddressFree
-                | Call::Create
-                | Call::Release
-                | Call::Map
-                | Call::Unmap
-                | Call::SetAccess
-        );
-        if self.closed_by.is_none() || is_mapping {
+        if self.closed_by.is_none() || call.is_of_virtual_memory() {
             return Ok(());
         }
         Err(refuse(Status::NOT_PERMITTED, "the call waits for streams that the gate holds, for ever".to_owned()))

@@ -263,17 +263,7 @@ impl SimGpu {
 
     /// Refuses calls of virtual memory, if the device has none.
     fn supports(&self, call: Call) -> Answer<()> {
-        let needs_it = matches!(
-            call,
-            Call::Reserve
-                | Call::AddressFree
-                | Call::Create
-                | Call::Release
-                | Call::Map
-                | Call::Unmap
-                | Call::SetAccess
-        );
-        if needs_it && !self.config.virtual_memory {
+        if call.is_of_virtual_memory() && !self.config.virtual_memory {
             return Err(refuse(Status::NOT_SUPPORTED, "the device has no virtual memory management".to_owned()));
         }
         Ok(())
