@@ -56,7 +56,7 @@ impl Core {
         let strategy = if segmented { OWN_SEGMENTS_ESTIMATES } else { self.strategy.estimates() };
         let assumption = if refused.is_some() { Assumption::NoMoreViews } else { Assumption::AsIs };
         let free = self.driver.memory_info().map_or(0, |info| info.free);
-        let present = self.present(self.limits.room(self.heap.reserved(), free));
+        let present = self.present(free);
         let growth = strategy.growth_needed(&present, request, assumption);
         self.missing_of_device(growth)
     }

@@ -193,8 +193,9 @@ impl Core {
         (helps && self.config.wait_ms.is_none() && self.nobody_else_looks()).then_some(split)
     }
 
-    /// Returns the present memory for estimates, with so many bytes of room.
-    pub(super) fn present(&self, room: u64) -> Present<'_> {
+    /// Returns the present memory for estimates, where the device has `free` bytes free.
+    pub(super) fn present(&self, free: u64) -> Present<'_> {
+        let room = self.limits.room(self.heap.reserved(), free);
         let gate = || !self.features.fallback.no_gate && self.streams.known.may_be_held(&self.heap);
         let splits = match self.exchanges() {
             Exchanges::Never => false,
@@ -236,9 +237,8 @@ impl Core {
         self.heap.journal_mut().note_time();
         self.heap.notify(Action::Oom, Span::new(free, request.size), request.pool);
         let lending = self.features.lending.told.take();
-        let room = self.limits.room(self.heap.reserved(), free);
         let input = ReportInput {
-            present: self.present(room),
+            present: self.present(free),
             heap: &self.heap,
             strategy: self.strategy.estimates(),
             sharing: self.rules.sharing,

@@ -117,10 +117,10 @@ impl Reports<'_> {
     pub fn largest_request(self) -> Result<u64> {
         let free = self.0.driver.memory_info()?.free;
         let core = &*self.0.core.lock();
-        let room = core.limits.room(core.heap.reserved(), free);
-        let room = room - room % GRANULE;
         let across = core.rules.sharing == StreamSharing::Wait;
-        let present = core.present(room);
+        let mut present = core.present(free);
+        present.room -= present.room % GRANULE;
+        let room = present.room;
         let of = |pool| core.strategy.estimates().largest_with_growth(&present, pool, across);
         let largest = core.heap.stream_pools().map(of).max().unwrap_or(room);
         let layout = core.heap.layout();

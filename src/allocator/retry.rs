@@ -21,8 +21,15 @@ const LOOKS_PER_QUESTION: u32 = 10;
 struct Seen {
     /// Allocations and frees so far.
     operations: u64,
-    /// Free bytes of the device.
+    /// Free bytes of the device; 0 if it does not tell.
     free: u64,
+}
+
+impl Seen {
+    fn now(search: &Search<'_, '_>) -> Self {
+        let free = search.allocator.driver.memory_info().map_or(0, |info| info.free);
+        Self { operations: operations(search), free }
+    }
 }
 
 /// Tries the request again whenever memory may have become free, as long as the option `retry_ms` says. Not during a
@@ -36,28 +43,25 @@ pub(super) fn retry(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
         return Ok(None);
     }
     let Some(until) = Instant::now().checked_add(patience) else { return Ok(None) };
-    let mut seen = Seen { operations: search.core.heap.counters().operations(), free: free(search) };
+    let mut seen = Seen::now(search);
     let mut looks = 0;
     while Instant::now() < until && !search.core.capturing() {
         MutexGuard::unlocked(search.core, || thread::sleep(TICK));
         looks += 1;
         let asks = looks % LOOKS_PER_QUESTION == 0;
-        let now = Seen {
-            operations: search.core.heap.counters().operations(),
-            free: if asks { free(search) } else { seen.free },
-        };
+        let now = if asks { Seen::now(search) } else { Seen { operations: operations(search), ..seen } };
         if now == seen {
             continue;
         }
         if let Some(id) = search.retry(Means::All)? {
             return Ok(Some(id));
         }
-        seen = Seen { operations: search.core.heap.counters().operations(), free: free(search) };
+        seen = Seen::now(search);
     }
     Ok(None)
 }
 
-/// Returns the free bytes of the device; 0 if it does not tell.
-fn free(search: &Search<'_, '_>) -> u64 {
-    search.allocator.driver.memory_info().map_or(0, |info| info.free)
+/// Returns the number of allocations and frees so far.
+fn operations(search: &Search<'_, '_>) -> u64 {
+    search.core.heap.counters().operations()
 }

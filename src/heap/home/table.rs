@@ -31,7 +31,7 @@ pub(in crate::heap) struct Home {
     pub(super) asleep: [u64; 2],
     /// The state of spilled chunks, which are not held of the device either.
     pub(super) spilling: Spilling,
-    /// Whether a segment has become free that the layout has released ([`Layout::release_from`]).
+    /// Whether a segment has become free that the layout gives back to the driver ([`Layout::release_from`]).
     ///
     /// [`Layout::release_from`]: crate::heap::Layout::release_from
     pub(super) release_due: bool,

@@ -98,14 +98,7 @@ fn largest_view(heap: &Heap, config: &Config, pools: &[PoolIndex]) -> u64 {
 /// Returns whether the bounds allow one more view, over any of the present chunks and those of a growth by `room`
 /// bytes.
 fn has_room_for_any_view(heap: &Heap, config: &Config, room: u64) -> bool {
-    let Some(home) = heap.home() else { return config.max_views > 0 };
-    let kept = usage_of_kept_views(heap);
-    let with_one_more = ViewUsage {
-        views: kept.views + 1,
-        mappings: kept.mappings + home.chunks().count() + most_chunks(heap, config, room),
-        addresses: kept.addresses.saturating_add(heap.reserved()).saturating_add(room),
-    };
-    with_one_more.is_within(config)
+    has_room_for_view_of(heap, config, room, &Splits::default(), 0)
 }
 
 /// Returns the most bytes that a view of any size could have over the memory from which a pool may take.
@@ -135,15 +128,21 @@ fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
 /// Returns whether the bounds allow one more view, over all chunks that come of these splits and of a growth by all room.
 fn has_room_for_split_view(present: &Present<'_>, all: &Splits) -> bool {
     let Present { heap, config, room, .. } = *present;
-    let Some(home) = heap.home() else { return config.max_views > 0 };
-    let kept = usage_of_kept_views(heap);
     // Chunks of a set size come back in as many pieces as were given back; others may have been larger.
     let taken_again = if config.chunk_size.is_some() { 0 } else { heap.reserved() };
+    has_room_for_view_of(heap, config, room, all, taken_again)
+}
+
+/// Returns whether the bounds allow one more view, over all chunks that come of these splits and of a growth by `room`
+/// bytes, and those that come of `taken_again` bytes that are given back before the growth.
+fn has_room_for_view_of(heap: &Heap, config: &Config, room: u64, splits: &Splits, taken_again: u64) -> bool {
+    let Some(home) = heap.home() else { return config.max_views > 0 };
+    let kept = usage_of_kept_views(heap);
     let pieces =
-        home.chunks().count() + all.parts as usize + most_chunks(heap, config, room.saturating_add(taken_again));
+        home.chunks().count() + splits.parts as usize + most_chunks(heap, config, room.saturating_add(taken_again));
     let with_one_more = ViewUsage {
         views: kept.views + 1,
-        mappings: kept.mappings + all.mappings as usize + pieces,
+        mappings: kept.mappings + splits.mappings as usize + pieces,
         addresses: kept.addresses.saturating_add(heap.reserved()).saturating_add(room),
     };
     with_one_more.is_within(config)
