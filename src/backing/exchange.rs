@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! home   |aa....bbb...|     one chunk: a and b are live, dots are free
-//! home   |aa|...|bbb..|     three chunks: the parts with live bytes are copies, the middle one is free memory, or none
+//! home   |aa|...|bbb..|     three chunks: the parts with live bytes are copies, the middle one has no memory
 //! ```
 //! New memory is created before old memory is released: live contents are copied to it through temporary addresses, and
 //! only then is the old memory unmapped, place by place, and the new memory mapped there. Until the last place is done,
@@ -12,10 +12,11 @@
 //!
 //! No work may use the memory from the copy to the end. The caller has waited for the device. A gate (`gate.rs`) holds
 //! what other threads launch meanwhile; without one, the program has promised that they launch nothing.
-//! If a map fails, the old memory is mapped again before the gate opens.
+//! If a map fails, the old memory is mapped again before the gate opens. Closing a gate takes long, since all earlier work has
+//! to end, so several chunks are exchanged behind one.
 
 use super::context::{Miss, MissResult, StrategyContext};
-use super::gate::copy_behind_gate;
+use super::gate::{ClosedGate, copy_behind_gate};
 use super::host_stock::{create_on_host, keep, make_room};
 use super::mapping::{Mapping, Piece};
 use super::place::Place;
@@ -23,8 +24,8 @@ use super::view::{drop_view, make_room_for};
 use crate::config::Increase;
 use crate::driver::{Call, DriverError, DriverResult, GateCopy};
 use crate::error::{Error, Result};
-use crate::fallible::{TryCollect, with_room};
-use crate::heap::{Chunk, GRANULE, Heap, ViewUsage};
+use crate::fallible::{Grown, TryCollect, with_room};
+use crate::heap::{Chunk, ExchangeRoom, GRANULE, Heap, ViewUsage};
 use crate::ids::{Account, ChunkId, Class, Handle};
 use crate::span::Span;
 
@@ -38,8 +39,6 @@ pub(crate) enum Fate {
     Copied,
     /// The part's contents are copied to host memory. No part of such a chunk is `Copied`.
     Spilled,
-    /// The part is free, and gets new memory with arbitrary contents.
-    Renewed,
     /// The part is free, and loses its memory.
     Lost,
 }
@@ -62,20 +61,16 @@ pub(crate) struct Part {
 struct NewMemory {
     /// The copied parts, mapped one behind the other.
     copied: Mapping,
-    renewed: Mapping,
     /// For each piece of `copied`, whether it comes from the host stock. Empty for parts on the device.
     kept: Vec<bool>,
 }
 
 impl NewMemory {
     fn of(parts: &[Part], spilled: bool) -> Result<Self> {
-        let of = |account: Account, fate: &dyn Fn(Fate) -> bool| {
-            Mapping::of_new_pieces(account, parts.iter().filter(|part| fate(part.fate)).count())
-        };
-        let device = Account::Device(Class::Large);
-        let copied = of(if spilled { Account::Host } else { device }, &Fate::is_copied)?;
-        let kept = with_room(if spilled { copied.pieces.capacity() } else { 0 })?;
-        Ok(Self { copied, renewed: of(device, &|fate| fate == Fate::Renewed)?, kept })
+        let account = if spilled { Account::Host } else { Account::Device(Class::Large) };
+        let copied = parts.iter().filter(|part| part.fate.is_copied()).count();
+        let kept = with_room(if spilled { copied } else { 0 })?;
+        Ok(Self { copied: Mapping::of_new_pieces(account, copied)?, kept })
     }
 
     /// Takes host memory for all copied parts, from the host stock where a kept piece fits, otherwise newly created.
@@ -106,8 +101,8 @@ impl NewMemory {
         }
     }
 
-    /// Creates the new memory, and maps what gets contents from `source`, where the old memory is mapped. Adds the copies
-    /// to `copies`, which has room for all parts.
+    /// Creates the new memory, and maps it where it gets its contents from `source`, where the old memory is mapped. Adds
+    /// the copies to `copies`, which has room for all parts.
     fn make(
         &mut self,
         context: &mut StrategyContext<'_>,
@@ -120,13 +115,8 @@ impl NewMemory {
         if on_host {
             self.make_on_host(context, parts)?;
         }
-        for part in parts {
-            match part.fate {
-                Fate::Copied | Fate::Spilled if on_host => {}
-                Fate::Copied | Fate::Spilled => self.copied.create(driver, part.size, part.size)?,
-                Fate::Renewed => self.renewed.create(driver, part.size, part.size)?,
-                Fate::Lost => {}
-            }
+        for part in parts.iter().filter(|part| part.fate.is_copied() && !on_host) {
+            self.copied.create(driver, part.size, part.size)?;
         }
         let size = self.copied.pieces.iter().map(|piece| piece.size).sum();
         // A chunk that is mapped nowhere has no contents to copy.
@@ -148,91 +138,185 @@ impl NewMemory {
 
     /// Starts to count the new memory as held beside the old if `held`, and stops otherwise.
     fn count(&self, heap: &mut Heap, held: bool) {
-        for mapping in [&self.copied, &self.renewed] {
-            let size = mapping.pieces.iter().map(|piece| piece.size).sum();
-            let account = mapping.owned.unwrap_or(Account::Device(Class::Large));
-            let (now, before) = if held { (size, 0) } else { (0, size) };
-            heap.pending_rollback(account, now, before);
-        }
+        let size = self.copied.pieces.iter().map(|piece| piece.size).sum();
+        let account = self.copied.owned.unwrap_or(Account::Device(Class::Large));
+        let (now, before) = if held { (size, 0) } else { (0, size) };
+        heap.pending_rollback(account, now, before);
     }
 
     /// Returns the bytes and the handle of each part.
     fn of_parts<'a>(&'a self, parts: &'a [Part]) -> impl Iterator<Item = (u64, Option<Handle>)> + 'a {
-        let (mut copied, mut renewed) = (self.copied.pieces.iter(), self.renewed.pieces.iter());
+        let mut copied = self.copied.pieces.iter();
         parts.iter().map(move |part| {
-            let piece = match part.fate {
-                Fate::Copied | Fate::Spilled => copied.next(),
-                Fate::Renewed => renewed.next(),
-                Fate::Lost => None,
-            };
+            let piece = if part.fate.is_copied() { copied.next() } else { None };
             (part.size, piece.and_then(|Piece { handle, .. }| *handle))
         })
     }
 }
 
-/// Exchanges the memory of a chunk for new memory in these parts, which add up to it. The CPU has waited for the
-/// device. Lost parts become idle memory first, and views without users that map them are dropped.
+/// A chunk and the parts that it becomes, which add up to it.
+pub(crate) struct Cut {
+    pub(crate) id: ChunkId,
+    pub(crate) parts: Vec<Part>,
+}
+
+impl Cut {
+    /// Returns the cut of a chunk that stays one part.
+    pub(super) fn whole(id: ChunkId, size: u64, fate: Fate) -> Grown<Self> {
+        let mut parts = with_room(1)?;
+        parts.push(Part { size, fate });
+        Ok(Self { id, parts })
+    }
+
+    /// Returns the bytes of new memory on the device.
+    fn copied(&self) -> u64 {
+        self.parts.iter().filter(|part| part.fate == Fate::Copied).map(|part| part.size).sum()
+    }
+
+    fn has(&self, fate: Fate) -> bool {
+        self.parts.iter().any(|part| part.fate == fate)
+    }
+
+    /// Returns how many mappings each place of the chunk gets.
+    fn mapped(&self) -> usize {
+        self.parts.iter().filter(|part| part.fate != Fate::Lost).count()
+    }
+}
+
+/// A chunk whose memory is exchanged, with room for all that follows.
+struct Exchange<'a> {
+    cut: &'a Cut,
+    chunk: Chunk,
+    room: ExchangeRoom,
+    places: Vec<Place>,
+    new: NewMemory,
+}
+
+impl Exchange<'_> {
+    fn spills(&self) -> bool {
+        self.cut.has(Fate::Spilled)
+    }
+
+    /// Returns whether contents move between the device and the host.
+    fn moves(&self) -> bool {
+        self.spills() || self.chunk.spilled
+    }
+}
+
+/// Exchanges the memory of chunks for new memory in parts, all behind one gate. The CPU has waited for the device. Lost
+/// parts become idle memory first, and views without users that map them are dropped. Returns how many chunks were
+/// exchanged, from the first on: there may be too little memory for the others.
 ///
 /// # Errors
-/// [`Miss::OutOfMemory`]: there is too little memory for the new parts beside the old one, or too little room for
-/// mappings. After any error all addresses have the same memory as before; calls that could not be undone are retried
-/// later (`PendingRollback`).
-pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
+/// [`Miss::OutOfMemory`]: there is too little memory for the new parts of the first chunk beside the old one, or too little
+/// room for mappings. After any error all addresses of the chunks that were not exchanged have the same memory as before; calls
+/// that could not be undone are retried later (`PendingRollback`).
+pub(crate) fn exchange(context: &mut StrategyContext<'_>, cuts: &[Cut]) -> MissResult<usize> {
     context.retry_rollback().map_err(|error| failure(context, error))?;
-    let chunk = context.heap.home().and_then(|home| home.chunk(id));
-    let chunk = chunk.ok_or(Error::Internal("a chunk that is gone is to be exchanged"))?;
-    let spills = parts.iter().any(|part| part.fate == Fate::Spilled);
-    let of_device = |part: &&Part| matches!(part.fate, Fate::Copied | Fate::Renewed);
-    let bytes = parts.iter().filter(of_device).map(|part| part.size).sum();
+    let mut exchanges = prepare(context, cuts)?;
+    let gate = match copy_contents(context, &mut exchanges) {
+        Ok(gate) => gate,
+        Err(miss) => {
+            exchanges.into_iter().for_each(|of| undo(context, of.new));
+            return Err(miss);
+        }
+    };
+    let (mut done, mut mapped) = (0, Ok(()));
+    for Exchange { cut, places, new, .. } in &mut exchanges {
+        // Old and new memory are both held during the exchange.
+        new.count(context.heap, true);
+        mapped = map_everywhere(context, std::mem::take(places), new, &cut.parts);
+        if mapped.is_err() {
+            new.count(context.heap, false);
+            break;
+        }
+        done += 1;
+    }
+    drop(gate);
+    for (index, of) in exchanges.into_iter().enumerate() {
+        if index < done { commit(context, of)? } else { undo(context, of.new) }
+    }
+    match mapped {
+        Ok(()) => Ok(done),
+        Err(error) => failure_after(context, done, error),
+    }
+}
+
+/// Makes room in all tables for the exchange of these chunks, and drops views that stand in its way.
+fn prepare<'a>(context: &mut StrategyContext<'_>, cuts: &'a [Cut]) -> MissResult<Vec<Exchange<'a>>> {
+    let bytes = cuts.iter().map(Cut::copied).sum();
     // New memory that takes nothing of the device is not subject to the device's bounds.
     if bytes > 0 {
         context.require(Increase::of(bytes))?;
     }
-    let lost = lost_spans(&chunk, parts)?;
-    if !lost.is_empty() {
-        drop_views_over(context, id)?;
+    for cut in cuts.iter().filter(|cut| cut.has(Fate::Lost)) {
+        drop_views_over(context, cut.id)?;
     }
-    make_room_in_views(context, id, parts)?;
-    let room = context.heap.reserve_exchange(id, parts.len(), lost.into_iter())?;
-    let places = places_of(context, id, &chunk, parts.len())?;
-    context.rollback.reserve(2)?;
-    context.rollback.reserve_handles(1)?;
-    context.rollback.reserve_places(places.len())?;
-    if spills || chunk.spilled {
-        context.heap.host_stock_mut().reserve(parts.len())?;
+    make_room_in_views(context, cuts)?;
+    for cut in cuts {
+        let chunk = chunk_of(context.heap, cut.id)?;
+        lost_spans(&chunk, &cut.parts).try_for_each(|span| context.heap.gather_span(span).map(drop))?;
     }
-    let mut new = NewMemory::of(parts, spills)?;
-    let mut copies = with_room(parts.len())?;
-    let moves = spills || chunk.spilled;
-    let made = new.make(context, parts, places.first().map(Place::address), &mut copies);
-    let copied = made.map_err(Miss::from).and_then(|()| match moves {
-        // Memory moves between the device and the host only as the program has allowed it.
-        true => {
-            Ok(copies.iter().try_for_each(|copy| context.driver.copy(copy.from, copy.to, copy.size)).map(|()| None)?)
+    // Every table has room for the parts of all chunks.
+    let parts = cuts.iter().map(|cut| cut.parts.len()).sum();
+    let lost = cuts.iter().flat_map(|cut| &cut.parts).filter(|part| part.fate == Fate::Lost).count();
+    let mut exchanges = with_room(cuts.len())?;
+    let mut places_of_all = 0;
+    for cut in cuts {
+        let chunk = chunk_of(context.heap, cut.id)?;
+        let room = context.heap.reserve_exchange(cut.id, parts, lost)?;
+        let places = places_of(context, cut.id, &chunk, cut.parts.len())?;
+        places_of_all += places.len();
+        let new = NewMemory::of(&cut.parts, cut.has(Fate::Spilled))?;
+        exchanges.push(Exchange { cut, chunk, room, places, new });
+    }
+    context.rollback.reserve(cuts.len())?;
+    context.rollback.reserve_handles(cuts.len())?;
+    context.rollback.reserve_places(places_of_all)?;
+    if exchanges.iter().any(Exchange::moves) {
+        context.heap.host_stock_mut().reserve(parts)?;
+    }
+    Ok(exchanges)
+}
+
+/// Creates the new memory, and copies live contents to it, behind a gate where one is needed. Chunks for which there is too
+/// little memory are left out, but for the first.
+fn copy_contents<'a>(
+    context: &mut StrategyContext<'a>,
+    exchanges: &mut Vec<Exchange<'_>>,
+) -> MissResult<Option<ClosedGate<'a>>> {
+    let mut copies = with_room(exchanges.iter().map(|of| of.cut.parts.len()).sum())?;
+    for index in 0..exchanges.len() {
+        let before = copies.len();
+        let Exchange { cut, places, new, .. } = &mut exchanges[index];
+        match new.make(context, &cut.parts, places.first().map(Place::address), &mut copies).map_err(Miss::from) {
+            Ok(()) => {}
+            Err(Miss::OutOfMemory { .. }) if index > 0 => {
+                copies.truncate(before);
+                exchanges.drain(index..).for_each(|of| undo(context, of.new));
+                break;
+            }
+            Err(miss) => return Err(miss),
         }
-        false => copy_behind_gate(context, &copies),
-    });
-    let gate = match copied {
-        Ok(gate) => gate,
-        Err(miss) => {
-            undo(context, new);
-            return Err(miss);
-        }
-    };
-    // Old and new memory are both held during the exchange.
-    new.count(context.heap, true);
-    let mapped = map_everywhere(context, places, &new, parts);
-    drop(gate);
-    if let Err(error) = mapped {
-        new.count(context.heap, false);
-        undo(context, new);
-        return Err(failure(context, error));
     }
+    // Memory moves between the device and the host only as the program has allowed it.
+    if exchanges.iter().any(Exchange::moves) {
+        copies.iter().try_for_each(|copy| context.driver.copy(copy.from, copy.to, copy.size))?;
+        return Ok(None);
+    }
+    copy_behind_gate(context, &copies)
+}
+
+/// Notes an exchange whose memory is mapped, and releases the old memory. A chunk whose contents stay on the device counts
+/// as split.
+fn commit(context: &mut StrategyContext<'_>, exchange: Exchange<'_>) -> Result<()> {
+    let (spills, moves) = (exchange.spills(), exchange.moves());
+    let Exchange { cut, chunk, room, mut new, .. } = exchange;
     // Memory that moves between the device and the host is never counted twice on either side.
     if moves {
         new.count(context.heap, false);
     }
-    context.heap.exchanged(id, new.of_parts(parts), spills, room)?;
+    context.heap.exchanged(cut.id, new.of_parts(&cut.parts), spills, room)?;
     if spills {
         let spilled = context.heap.spilled();
         context.heap.host_stock_mut().note_spilled(spilled);
@@ -252,6 +336,7 @@ pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[
     };
     if !moves {
         new.count(context.heap, false);
+        context.heap.journal_mut().chunk_split(cut.parts.len() as u64, cut.copied());
     }
     context.heap.pending_rollback(account, unreleased, 0);
     new.copied.disown();
@@ -259,26 +344,19 @@ pub(super) fn exchange(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[
     Ok(())
 }
 
-/// Splits a chunk into these parts, as [`exchange`] does, and counts it.
-///
-/// # Errors
-/// The errors of [`exchange`].
-pub(crate) fn split_chunk(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
-    exchange(context, id, parts)?;
-    let copied = parts.iter().filter(|part| part.fate == Fate::Copied).map(|part| part.size).sum();
-    context.heap.journal_mut().chunk_split(parts.len() as u64, copied);
-    Ok(())
+fn chunk_of(heap: &Heap, id: ChunkId) -> Result<Chunk> {
+    let chunk = heap.home().and_then(|home| home.chunk(id));
+    chunk.ok_or(Error::Internal("a chunk that is gone is to be exchanged"))
 }
 
 /// Returns the parts of a chunk that lose their memory, as spans of home.
-fn lost_spans(chunk: &Chunk, parts: &[Part]) -> Result<Vec<Span>> {
+pub(crate) fn lost_spans(chunk: &Chunk, parts: &[Part]) -> impl Iterator<Item = Span> {
     let mut at = chunk.address;
-    let lost = parts.iter().filter_map(|part| {
+    parts.iter().filter_map(move |part| {
         let span = Span::new(at, part.size);
         at += part.size;
         (part.fate == Fate::Lost).then_some(span)
-    });
-    Ok(lost.try_to_vec()?)
+    })
 }
 
 /// Drops the views over a chunk that have no users.
@@ -288,12 +366,11 @@ fn drop_views_over(context: &mut StrategyContext<'_>, id: ChunkId) -> Result<()>
     over.map(|(view, _)| view).try_to_vec()?.into_iter().try_for_each(|view| drop_view(context, view))
 }
 
-/// Makes room within the bounds on views for the added mappings: each view over the chunk gets one for each part with
+/// Makes room within the bounds on views for the added mappings: each view over a chunk gets one for each part with
 /// memory, in place of one.
-fn make_room_in_views(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> MissResult<()> {
-    let mapped = parts.iter().filter(|part| part.fate != Fate::Lost).count();
-    let views = context.heap.views().iter().filter(|(_, view)| view.chunks.contains(&id)).count();
-    let mappings = views * mapped.saturating_sub(1);
+fn make_room_in_views(context: &mut StrategyContext<'_>, cuts: &[Cut]) -> MissResult<()> {
+    let views = |id: ChunkId| context.heap.views().iter().filter(|(_, view)| view.chunks.contains(&id)).count();
+    let mappings = cuts.iter().map(|cut| views(cut.id) * cut.mapped().saturating_sub(1)).sum();
     if mappings == 0 {
         return Ok(());
     }
@@ -343,17 +420,23 @@ fn failure(context: &StrategyContext<'_>, error: DriverError) -> Miss {
     if context.rollback.is_whole() { error.into() } else { Miss::Failed(error.into()) }
 }
 
+/// Returns how many chunks were exchanged, if there was too little memory for the next one, or why the request fails.
+fn failure_after(context: &StrategyContext<'_>, done: usize, error: DriverError) -> MissResult<usize> {
+    match failure(context, error) {
+        Miss::OutOfMemory { .. } if done > 0 => Ok(done),
+        miss => Err(miss),
+    }
+}
+
 /// Gives back the new memory of a failed exchange. At a place that is not restored, it may still be mapped.
 fn undo(context: &mut StrategyContext<'_>, mut new: NewMemory) {
     // Pieces that are still mapped are not put into the host stock; they are released once unmapped.
     if context.rollback.is_whole() && new.copied.unmap(context.driver).is_ok() {
         new.put_back(context.heap);
     }
-    for mapping in [new.copied, new.renewed] {
-        if context.rollback.is_whole() {
-            context.rollback.undo(context.heap, context.driver, mapping);
-        } else {
-            context.rollback.keep(context.heap, mapping);
-        }
+    if context.rollback.is_whole() {
+        context.rollback.undo(context.heap, context.driver, new.copied);
+    } else {
+        context.rollback.keep(context.heap, new.copied);
     }
 }

@@ -63,7 +63,7 @@ fn close<'a>(context: &mut StrategyContext<'a>, copies: &[GateCopy]) -> MissResu
         return Ok(None);
     }
     let (streams, on) = context.on_streams();
-    let Some(held) = streams.known.held_streams(&on) else { return Ok(None) };
+    let Some(held) = streams.known.held_streams(&on)? else { return Ok(None) };
     let patience = PATIENCE_NS + copies.iter().map(|copy| copy.size).sum::<u64>() / BYTES_PER_NS;
     for _ in 0..TRIES {
         match driver.close_gate(&held, copies, patience) {

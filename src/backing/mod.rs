@@ -33,7 +33,7 @@ pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
 pub(crate) use context::{AllocatorContext, Exchanges, InTurn, Miss, MissResult, Served, Spill, StrategyContext};
 #[cfg(feature = "baselines")]
 pub(crate) use driver_pool::DriverPool;
-pub(crate) use exchange::{Fate, Part, split_chunk};
+pub(crate) use exchange::{Cut, Fate, Part, exchange, lost_spans};
 pub(crate) use growing::{map_part, release_addresses, reserve_addresses, settled_tail};
 pub(crate) use guarded::{GUARD_RANGE, map_guarded, unmap_guarded};
 pub(crate) use home::{grow_home, release_home, reserve_home};

@@ -3,7 +3,7 @@
 //! Owns: the choice of chunks to spill. `exchange.rs` makes the calls; the heap says which chunks may be spilled.
 
 use super::context::{InTurn, Miss, MissResult, Spill, StrategyContext};
-use super::exchange::{Fate, Part, exchange};
+use super::exchange::{Cut, Fate, Part, exchange};
 use crate::config::SpillCandidate;
 use crate::error::Result;
 use crate::fallible::{Grown, TryPush};
@@ -54,8 +54,8 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
         if refused == MAX_REFUSED {
             break;
         }
-        let parts = parts_of(context.heap, &chunk)?;
-        if exchange(context, id, &parts).found()?.is_none() {
+        let cut = Cut { id, parts: parts_of(context.heap, &chunk)? };
+        if exchange(context, &[cut]).found()?.is_none() {
             refused += 1;
             continue;
         }
@@ -141,8 +141,8 @@ fn takes(of: &SpillCandidate, bytes: u64, gained: &mut u64, left: &mut u64) -> b
 /// A driver call failed; memory given back before stays given back.
 pub(crate) fn drop_spilled(context: &mut StrategyContext<'_>) -> Result<()> {
     for (id, size) in context.heap.spilled_and_free()? {
-        match exchange(context, id, &[Part { size, fate: Fate::Lost }]) {
-            Ok(()) | Err(Miss::OutOfMemory { .. }) => {}
+        match exchange(context, &[Cut::whole(id, size, Fate::Lost)?]) {
+            Ok(_) | Err(Miss::OutOfMemory { .. }) => {}
             Err(Miss::Failed(error)) => return Err(error),
         }
     }
@@ -174,8 +174,8 @@ pub(crate) fn unspill(context: &mut StrategyContext<'_>, only: Option<&[ChunkId]
         if context.room() < size.saturating_add(spare) {
             continue;
         }
-        match exchange(context, id, &[Part { size, fate: Fate::Copied }]) {
-            Ok(()) => returned += size,
+        match exchange(context, &[Cut::whole(id, size, Fate::Copied)?]) {
+            Ok(_) => returned += size,
             Err(Miss::OutOfMemory { .. }) => {
                 refused += 1;
                 continue;

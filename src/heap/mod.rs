@@ -58,6 +58,7 @@ pub(crate) use blocks::layout::{Layout, Placement};
 pub(crate) use blocks::request::{FitRules, Request};
 pub(crate) use blocks::starts::GRANULE;
 pub(crate) use home::chunk_map::{Chunk, ChunkMap, MAX_HOME};
+pub(crate) use home::exchange::ExchangeRoom;
 pub(crate) use home::growing::Tail;
 pub(crate) use home::guarded::GuardedMemory;
 pub(crate) use home::physical::{Physical, PhysicalSpan};

@@ -4,7 +4,7 @@
 //! `record_stream` has named, and those that the program has announced, until they are forgotten.
 
 use super::context::{StreamContext, is_destroyed};
-use crate::fallible::Grown;
+use crate::fallible::{Grown, TryCollect};
 use crate::heap::Heap;
 use crate::ids::StreamId;
 use rustc_hash::FxHashSet;
@@ -51,16 +51,14 @@ impl KnownStreams {
     }
 
     /// Returns the streams that a gate must hold, or `None` if not all are known, or if one may be destroyed at any time.
-    pub(crate) fn held_streams(&mut self, on: &StreamContext<'_>) -> Option<Vec<StreamId>> {
+    pub(crate) fn held_streams(&mut self, on: &StreamContext<'_>) -> Grown<Option<Vec<StreamId>>> {
         if !self.may_be_held(on.heap) {
-            return None;
+            return Ok(None);
         }
         self.streams.retain(|stream| *stream == StreamId::DEFAULT || !is_destroyed(on.driver, *stream));
-        let mut streams = Vec::new();
-        streams.try_reserve_exact(self.streams.len()).ok()?;
-        streams.extend(self.streams.iter().copied());
+        let mut streams = self.streams.iter().copied().try_to_vec()?;
         // The same order each time, whatever the table's.
         streams.sort_unstable();
-        Some(streams)
+        Ok(Some(streams))
     }
 }

@@ -71,6 +71,19 @@ fn a_comb_serves_what_is_free_by_default() {
     }
 }
 
+/// Each gate waits for all work that the streams were given, so a request that needs many splits closes few gates.
+#[test]
+fn many_chunks_are_split_behind_one_gate() {
+    for size in [5_000_000, 12_000_000, 37_000_000] {
+        let (device, allocator) = device("");
+        let mut live = comb(&allocator, size);
+        live.push(allocator.allocate(nearly_all(live.len(), size), MAIN).unwrap());
+        let (chunks, gates) = (allocator.stats().splits.chunks, device.held.lock().len() as u64);
+        assert!(chunks >= 10 && gates * 4 <= chunks, "{size}: {chunks} chunks, {gates} gates");
+        end(&device, allocator, live);
+    }
+}
+
 #[test]
 fn every_stream_that_was_named_is_held() {
     let [freeing, recorded, announced, forgotten] = [8, 9, 10, 11].map(StreamId);

@@ -39,21 +39,13 @@ impl Heap {
         Ok(places)
     }
 
-    /// Makes room for [`Self::exchanged`] with `count` parts, of which these spans of home lose their memory. The spans
-    /// become idle, since they are free and every stream has passed them.
-    pub(crate) fn reserve_exchange(
-        &mut self,
-        id: ChunkId,
-        count: usize,
-        lost: impl ExactSizeIterator<Item = Span>,
-    ) -> Result<ExchangeRoom> {
+    /// Makes room for [`Self::exchanged`] with `count` parts, of which `lost` lose their memory. Where several chunks are
+    /// exchanged together, both count the parts of all.
+    pub(crate) fn reserve_exchange(&mut self, id: ChunkId, count: usize, lost: usize) -> Result<ExchangeRoom> {
         let chunk = self.home.map.as_ref().and_then(|home| home.chunk(id)).ok_or(GONE)?;
         self.home.views.reserve_splice(id, count)?;
         self.reserve_chunks(count)?;
-        let slots = self.reserve_parts(self.covering(chunk.address), lost.len())?;
-        for span in lost {
-            self.gather_span(span)?;
-        }
+        let slots = self.reserve_parts(self.covering(chunk.address), lost)?;
         Ok(ExchangeRoom { new: with_room(count)?, slots })
     }
 

@@ -91,7 +91,9 @@ impl Growth {
         if suffices && missing < self.request {
             return Ok(false);
         }
-        grow_home(context, HOME_MULTIPLE, missing, !suffices)
+        // Memory for a whole request needs a gap of its size: at a bound on views nothing else serves the request.
+        let times = if missing < self.request { HOME_MULTIPLE } else { 2 * HOME_MULTIPLE };
+        grow_home(context, times, missing, !suffices)
     }
 }
 

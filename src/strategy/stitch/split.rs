@@ -11,10 +11,12 @@
 //! places at home: a program that repeats itself finds its free memory where it was, only finer.
 
 use super::release::ReleasableChunks;
-use crate::backing::{Fate, InTurn, MissResult, Part, StrategyContext, split_chunk};
+use crate::backing::{
+    ChunkPlace, Cut, Fate, InTurn, MissResult, Part, StrategyContext, add_chunks, exchange, lost_spans,
+};
 use crate::error::Result;
 use crate::fallible::{Grown, TryPush};
-use crate::heap::{Chunk, GRANULE, Heap, State};
+use crate::heap::{Chunk, GRANULE, Heap, NewMemory, State};
 use crate::ids::{BlockId, ChunkId};
 use crate::span::Span;
 use rustc_hash::FxHashMap;
@@ -25,6 +27,10 @@ const MAPPING: u64 = 30 << 20;
 /// How often all candidates are gone through, as room comes of splits. A request may split in more steps
 /// ([`MAX_SPLITS`](super::last_resort)).
 const MAX_PASSES: u32 = 8;
+
+/// The most chunks that are split behind one gate, and the most bytes that are copied there: streams stand meanwhile.
+const MOST_CHUNKS: usize = 16;
+const MOST_COPIED: u64 = 64 << 20;
 
 /// The most chunks that one search tries in vain, because bounds or the driver forbid the exchange.
 const MAX_REFUSED: u32 = 64;
@@ -41,6 +47,13 @@ pub(super) struct Candidate {
     parts: u64,
     /// How many views it is part of.
     views: u64,
+}
+
+impl Candidate {
+    /// Returns the bytes to copy.
+    fn copied(&self) -> u64 {
+        self.size - self.gain
+    }
 }
 
 /// The effect of every split for which there is room.
@@ -94,44 +107,131 @@ pub(super) fn splittable(heap: &Heap) -> Grown<u64> {
     Ok(candidates(heap)?.iter().map(|candidate| candidate.gain).sum())
 }
 
+/// Chunks that are split together, behind one gate. Each closing of a gate waits for all that the streams were given before.
+#[derive(Default)]
+struct Batch {
+    cuts: Vec<Cut>,
+    /// Each chunk, and the bytes that it gains.
+    chunks: Vec<(Chunk, u64)>,
+    gain: u64,
+    /// Bytes of new memory, to which live bytes are copied while streams stand.
+    copied: u64,
+}
+
+impl Batch {
+    /// Returns whether streams would stand too long if so many bytes more were copied.
+    fn is_full_for(&self, copied: u64) -> bool {
+        self.cuts.len() >= MOST_CHUNKS || self.copied + copied > MOST_COPIED
+    }
+
+    fn add(&mut self, heap: &Heap, candidate: &Candidate) -> Grown<()> {
+        let Some(chunk) = heap.home().and_then(|home| home.chunk(candidate.id)) else { return Ok(()) };
+        self.chunks.try_push((chunk, candidate.gain))?;
+        self.cuts.try_push(Cut { id: candidate.id, parts: parts(heap, &chunk)? })?;
+        self.gain += candidate.gain;
+        self.copied += candidate.copied();
+        Ok(())
+    }
+
+    /// Splits the chunks. Returns how many were not split, and the bytes gained by the others. Adds their free parts to
+    /// `lost`.
+    fn split(self, context: &mut StrategyContext<'_>, lost: &mut Vec<Span>) -> MissResult<(u32, u64)> {
+        let (mut next, mut refused, mut gained) = (0, 0, 0);
+        while next < self.cuts.len() && context.may_exchange() {
+            let done = exchange(context, &self.cuts[next..]).found()?.unwrap_or(0);
+            for (cut, (chunk, gain)) in self.cuts.iter().zip(&self.chunks).skip(next).take(done) {
+                lost_spans(chunk, &cut.parts).try_for_each(|span| lost.try_push(span))?;
+                gained += gain;
+            }
+            // The chunk that could not be split is left out.
+            next += done + 1;
+            refused += u32::from(next <= self.cuts.len());
+        }
+        Ok((refused, gained))
+    }
+}
+
+/// Takes memory again for the free parts of chunks that were split, where they lie, as far as there is room.
+fn renew(context: &mut StrategyContext<'_>, lost: &[Span]) -> MissResult<()> {
+    let mut added = Vec::new();
+    for span in lost {
+        let Some(room) = context.heap().block_around(*span).filter(|_| context.room() >= span.size) else { continue };
+        let memory = NewMemory { room, span: *span, pool: context.heap().idle() };
+        add_chunks(context, ChunkPlace { memory, chunk: span.size, mapped: false, slab: false }, &mut added).found()?;
+    }
+    Ok(())
+}
+
 /// Splits some of these chunks, which [`StrategyContext::may_exchange`] allows, until about `bytes` more lie in chunks
 /// that are wholly free, or the device has room for them. Returns whether any was split.
 pub(super) fn split(context: &mut StrategyContext<'_>, candidates: Vec<Candidate>, bytes: u64) -> MissResult<bool> {
     if candidates.iter().map(|candidate| candidate.gain).sum::<u64>().saturating_add(context.room()) < bytes {
         return Ok(false);
     }
-    let (mut gained, mut any, mut refused) = (0, false, 0);
-    // The least size for which no room was found since the last split. A search for room walks over all chunks.
-    let mut too_many = u64::MAX;
+    let mut splitting =
+        Splitting { batch: Batch::default(), lost: Vec::new(), gained: 0, refused: 0, too_many: u64::MAX };
     for candidate in candidates {
-        if gained >= bytes || refused >= MAX_REFUSED || !context.may_exchange() {
+        if splitting.is_over(bytes) {
+            splitting.split(context)?;
+        }
+        if splitting.is_over(bytes) || !context.may_exchange() {
             break;
         }
-        let mut has_room = |context: &mut StrategyContext<'_>, bytes: u64| -> Result<bool> {
-            let found = bytes < too_many && make_room(context, bytes)?;
-            too_many = if found { too_many } else { too_many.min(bytes) };
-            Ok(found)
-        };
-        // If the device has room for the chunk twice, its free parts stay. Otherwise they are taken again where memory
-        // grows.
-        let free = if has_room(context, candidate.size)? {
-            Fate::Renewed
-        } else if has_room(context, candidate.size - candidate.gain)? {
-            Fate::Lost
-        } else {
-            continue;
-        };
-        let Some(chunk) = context.heap().home().and_then(|home| home.chunk(candidate.id)) else { continue };
-        let parts = parts(context.heap(), &chunk, free)?;
-        if split_chunk(context, candidate.id, &parts).found()?.is_none() {
-            refused += 1;
-            continue;
-        }
-        too_many = u64::MAX;
-        gained += candidate.gain;
-        any = true;
+        splitting.add(context, &candidate)?;
     }
-    Ok(any)
+    splitting.split(context)?;
+    renew(context, &splitting.lost)?;
+    Ok(splitting.gained > 0)
+}
+
+/// The course of [`split`].
+struct Splitting {
+    batch: Batch,
+    /// The free parts of chunks that were split. They have no memory, which leaves room for copies of other chunks.
+    lost: Vec<Span>,
+    gained: u64,
+    refused: u32,
+    /// The least size for which no room was found since the last split. A search for room walks over all chunks.
+    too_many: u64,
+}
+
+impl Splitting {
+    /// Returns whether no more chunk is needed, or is worth a try.
+    fn is_over(&self, bytes: u64) -> bool {
+        self.gained + self.batch.gain >= bytes || self.refused >= MAX_REFUSED
+    }
+
+    /// Adds a chunk to the batch, if there is room for its new memory; if need be, after the batch is split.
+    fn add(&mut self, context: &mut StrategyContext<'_>, candidate: &Candidate) -> MissResult<()> {
+        let copied = candidate.copied();
+        if !self.batch.cuts.is_empty() {
+            // Free chunks are given back for the first chunk of a batch alone: each split makes room for others.
+            let room = context.room().saturating_sub(self.batch.copied);
+            if !self.batch.is_full_for(copied) && room >= copied {
+                return Ok(self.batch.add(context.heap(), candidate)?);
+            }
+            self.split(context)?;
+        }
+        if copied >= self.too_many {
+            return Ok(());
+        }
+        if !make_room(context, copied)? {
+            self.too_many = copied;
+            return Ok(());
+        }
+        Ok(self.batch.add(context.heap(), candidate)?)
+    }
+
+    /// Splits the chunks of the batch, and empties it.
+    fn split(&mut self, context: &mut StrategyContext<'_>) -> MissResult<()> {
+        let (refused, gained) = std::mem::take(&mut self.batch).split(context, &mut self.lost)?;
+        self.gained += gained;
+        self.refused += refused;
+        if gained > 0 {
+            self.too_many = u64::MAX;
+        }
+        Ok(())
+    }
 }
 
 /// Makes room for `bytes` beside all that is held, by giving back free chunks. They come back as the memory grows for the
@@ -184,15 +284,15 @@ pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
     Ok(found)
 }
 
-/// Returns the parts of a chunk: its free granules in runs, with the fate `free_ones`, and the parts between them.
-fn parts(heap: &Heap, chunk: &Chunk, free_ones: Fate) -> Grown<Vec<Part>> {
+/// Returns the parts of a chunk: its free granules in runs, which are lost, and the parts between them, which are copied.
+fn parts(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     let mut parts = Vec::new();
     let mut at = chunk.address;
     visit_free_granules(heap, chunk, |free| {
         if free.start > at {
             parts.try_push(Part { size: free.start - at, fate: Fate::Copied })?;
         }
-        parts.try_push(Part { size: free.size, fate: free_ones })?;
+        parts.try_push(Part { size: free.size, fate: Fate::Lost })?;
         at = free.end();
         Ok(())
     })?;
