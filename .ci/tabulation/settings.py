@@ -10,7 +10,7 @@ SETTINGS = [
     ("PyTorch native", "caching", ""),
     ("native, `max_split_size_mb:128`", "caching", "max_split_size_mb:128"),
     ("expandable segments", "expandable", ""),
-    ("`stitch`, as it comes", "stitch", ""),
+    ("`stitch`, defaults", "stitch", ""),
     ("`sharing:never`", "stitch", "sharing:never"),
     ("`chunk_size_mb:2`", "stitch", "chunk_size_mb:2"),
     ("`chunk_size_mb:64`", "stitch", "chunk_size_mb:64"),
@@ -50,7 +50,7 @@ def settings(job):
                 *(ms(row["driver_time_us"]) for row in (first, third)),
                 ms(stall),
             ])
-        return table(["setting", "used, pass 1", "pass 3", "driver ms, pass 1", "pass 3", "worst stall, ms"], "lrrrrr", lines)
+        return table(["setting", "utilization, pass 1", "pass 3", "driver ms, pass 1", "pass 3", "worst stall, ms"], "lrrrrr", lines)
 
     return of
 

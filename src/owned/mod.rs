@@ -14,7 +14,6 @@
 //!
 //! **Limitations.** A value that is dropped under the allocator's lock, in an observer or in a filter of a route, waits
 //! for the lock for ever, like any other call from there. Errors in a drop go to the log.
-//! ever, like any other call from there. What fails in a drop goes to the log.
 
 mod block;
 #[cfg(feature = "cudarc")]
