@@ -1,4 +1,4 @@
-"""Which tests notice a mutant. One program of tests has all mutants, so a judgement is some runs of programs.
+"""Finds the tests that notice a mutant. One program of tests has all mutants, so a judgement is some runs of programs.
 
 First every test runs once without a mutant: how long it takes, and which functions with mutants it reaches. A mutant is then
 judged by the tests that reach its function, the fastest first, up to the first that fails.

@@ -50,7 +50,7 @@ class Engine(Protocol):
     def result(self, task: Any, file: File) -> Found: ...
 
     def close(self) -> None:
-        """Ends what still runs."""
+        """Ends the tasks that still run."""
         ...
 
 

@@ -66,7 +66,7 @@ def reader(device):
 
 
 def address_of(tensor):
-    """Its address, as CuPy's kernels take one."""
+    """Returns a tensor's address as CuPy's kernels take one."""
     import numpy
 
     return numpy.uint64(tensor.data_ptr())
@@ -210,7 +210,7 @@ def growth(gib):
 
 
 def spill(gib):
-    """What is spilled comes back when another GPU gets access, and nothing is spilled after that."""
+    """Spilled memory comes back when another GPU gets access, and nothing is spilled after that."""
     os.environ["SEAMALLOC_CONF"] = f"spill:host=16GiB,memory_limit:{gib}GiB"
     import seamalloc
 
