@@ -27,7 +27,7 @@ ORDINARY_S = 60
 TIMES, AT_LEAST_S = 10, 10
 # Threads that wait for each other take no CPU time.
 WALL_TIMES, WALL_AT_LEAST_S = 20, 30
-# A loop without end that fills a list would take all memory of the machine.
+# A loop without end that fills a list would take all host memory.
 MEMORY = 4 << 30
 
 

@@ -250,7 +250,7 @@ def _say_that_it_is_on(torch: Any, options: str, pinned: str | None) -> None:
         _messages.say(f"no GPU is visible ({why}), so that no GPU memory will be allocated")
     for name in OF_PYTORCH:
         text = os.environ.get(name, "")
-        # PyTorch still reads its options for the host's memory.
+        # PyTorch still reads its options for host memory.
         if any(not key.startswith("pinned_") for key in re.findall(r"([A-Za-z_]\w*)\s*:", text)):
             _messages.say(f"what {name} says of GPU memory has no effect ({text}); {VARIABLE} takes the same syntax")
 

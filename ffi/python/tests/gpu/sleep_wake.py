@@ -1,6 +1,6 @@
 """Tags that sleep and wake on a GPU: python sleep_wake.py [--gib N] [--only sleep|saver|library|rlhf].
 
-Needs a GPU of 80 GB, as much memory of the host as the tag has twice, PyTorch and seamalloc. Each part is a process of its own:
+Needs a GPU of 80 GB, as much host memory as the tag has twice, PyTorch and seamalloc. Each part is a process of its own:
 
 - `sleep`: a tag of 30 GiB sleeps under a process that also trains, and wakes. Bytes are compared by sums over rows and columns,
   a captured graph is launched right after.

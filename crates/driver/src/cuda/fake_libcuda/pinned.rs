@@ -1,4 +1,4 @@
-//! Page-locked memory of the machine: the arguments that libcuda receives for it.
+//! Page-locked host memory: the arguments that libcuda receives for it.
 
 use super::*;
 use crate::prelude::*;
