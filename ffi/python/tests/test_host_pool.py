@@ -19,7 +19,7 @@ class Pool(unittest.TestCase):
     def live(self):
         return self.pool.stats()["allocated_bytes"]["all"]["current"]
 
-    def test_gives_memory_of_the_machine(self):
+    def test_gives_host_memory(self):
         block = self.pool.allocate(3 * MIB + 5)
         self.assertEqual((len(block), block.size, block.address % 512), (3 * MIB + 5, 3 * MIB + 5, 0))
         view = block.view()
