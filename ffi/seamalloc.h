@@ -31,7 +31,7 @@
 // that a capture forbids, in any thread. Begin before the capture does, end after its end.
 #define SEAM_POOL_CAPTURING 1
 
-// For `backup` of `seam_pool_sleep`: what live blocks hold is kept in the host's memory.
+// For `backup` of `seam_pool_sleep`: what live blocks hold is kept in host memory.
 #define SEAM_BACKUP_HOST 0
 
 // The contents of live blocks are lost: the blocks keep their addresses, and hold anything after waking.
@@ -40,7 +40,7 @@
 // The contents of live blocks are kept in a file, which must not exist.
 #define SEAM_BACKUP_FILE 2
 
-// The contents of live blocks are kept in page-locked memory of the host, which is copied to and from at the speed of
+// The contents of live blocks are kept in page-locked host memory, which is copied to and from at the speed of
 // the link, and kept for the next sleep.
 #define SEAM_BACKUP_PINNED 3
 
@@ -159,7 +159,7 @@ typedef enum {
     SEAM_ACTION_SEGMENT_LEFT = 8,
     // Memory that had left other segments is part of this one; PyTorch's snapshots call it `segment_map`.
     SEAM_ACTION_SEGMENT_JOINED = 9,
-    // Memory of live blocks was spilled: a range at home has memory of the machine from now on. PyTorch's snapshots have neither this
+    // Memory of live blocks was spilled: a range at home has host memory from now on. PyTorch's snapshots have neither this
     // nor the next three.
     SEAM_ACTION_SPILLED = 10,
     // A range that was spilled has memory of the device again.
@@ -333,9 +333,9 @@ typedef struct {
     uint64_t wakes;
     // Bytes that waking all tags that sleep takes from the device.
     uint64_t asleep_bytes;
-    // Page-locked memory of the host for backups of tags.
+    // Page-locked host memory for backups of tags.
     uint64_t page_locked_bytes;
-    // With `spill:host=SIZE`: bytes of the machine's memory in which live memory lies. No part of `reserved_bytes`.
+    // With `spill:host=SIZE`: bytes of host memory in which live memory lies. No part of `reserved_bytes`.
     seam_stat spilled_bytes;
     // Requests that were served only because memory was spilled for them.
     uint64_t spill_requests;
@@ -347,7 +347,7 @@ typedef struct {
     uint64_t spill_returned_bytes;
     // The time in the driver that both took. A part of `stall_total_ns`.
     uint64_t spill_total_ns;
-    // Bytes of the machine's memory that are kept for the next spill, beside `spilled_bytes`. `seam_empty_cache` gives them back.
+    // Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. `seam_empty_cache` gives them back.
     uint64_t spill_kept_bytes;
     // Bytes that were spilled to memory which was kept of an earlier spill.
     uint64_t spill_reused_bytes;
@@ -506,9 +506,9 @@ const char *seam_version(void);
 
 // A new allocator, which holds nothing yet.
 //
-// `device` is "cuda:0", the memory of the machine itself, "host:4GiB" (Linux; without a size, a quarter of what is available),
-// or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB". "pinned:0" is page-locked memory of the
-// machine, on the NUMA node nearest to device 0 or on another one ("pinned:0,node=1"), for `seam_host_malloc`.
+// `device` is "cuda:0", host memory, "host:4GiB" (Linux; without a size, a quarter of what is available),
+// or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB". "pinned:0" is page-locked host
+// memory, on the NUMA node nearest to device 0 or on another one ("pinned:0,node=1"), for `seam_host_malloc`.
 // `options` is a list in the syntax of PYTORCH_CUDA_ALLOC_CONF, "strategy:stitch,memory_limit:80GiB"; NULL and "" are
 // the defaults. `*allocator` is set to 0 where this fails.
 seam_status seam_create(const char *device,
@@ -1071,7 +1071,7 @@ seam_status seam_pool_malloc_held(seam_allocator allocator,
                                   void **address);
 
 // Says how the program uses a live allocation from now on (`SEAM_ADVICE_COLD`, `SEAM_ADVICE_NORMAL`, `SEAM_ADVICE_HOT`). It
-// matters with the option `spill:host=SIZE`, by which live memory that does not fit the device lies in the machine's memory.
+// matters with the option `spill:host=SIZE`, by which live memory that does not fit the device lies in host memory.
 seam_status seam_advise(seam_allocator allocator,
                         void *address,
                         uint32_t advice);

@@ -147,7 +147,7 @@ public:
 
     // For the functions of seamalloc.h.
     seam_allocator handle() const noexcept { return owned_->handle; }
-    // The CUDA device's number; -1 if it is a simulated one, or the machine's memory.
+    // The CUDA device's number; -1 if it is a simulated one, or host memory.
     int ordinal() const noexcept { return owned_->ordinal; }
 
     // Memory for work on `stream`; of no bytes, a block without memory.

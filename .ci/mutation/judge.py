@@ -1,4 +1,4 @@
-"""Which tests notice a mutant. One program of tests has all mutants, so a judgement is some runs of programs.
+"""Finds the tests that notice a mutant. One program of tests has all mutants, so a judgement is some runs of programs.
 
 First every test runs once without a mutant: how long it takes, and which functions with mutants it reaches. A mutant is then
 judged by the tests that reach its function, the fastest first, up to the first that fails.
@@ -27,7 +27,7 @@ ORDINARY_S = 60
 TIMES, AT_LEAST_S = 10, 10
 # Threads that wait for each other take no CPU time.
 WALL_TIMES, WALL_AT_LEAST_S = 20, 30
-# A loop without end that fills a list would take all memory of the machine.
+# A loop without end that fills a list would take all host memory.
 MEMORY = 4 << 30
 
 

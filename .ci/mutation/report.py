@@ -1,4 +1,4 @@
-"""What came of the mutants, as docs/mutants.md has it."""
+"""The outcomes of mutants, as docs/mutants.md has them."""
 
 from .listing import PARTS
 

@@ -26,7 +26,7 @@ MODULE = "chosen_mutant"
 EITHER = f"crate::{MODULE}::Either"
 CHOSEN = "SEAMALLOC_MUTANT"
 REACHED = "SEAMALLOC_MUTANT_REACHED"
-# Reads the environment once. A function that is reached is written, as four bytes, without memory of the host: some tests count it.
+# Reads the environment once. A function that is reached is written, as four bytes, without host memory: some tests count it.
 HELPER = '''
 use std::fs::{File, OpenOptions};
 use std::io::Write;

@@ -13,7 +13,7 @@ def _sizes(rows):
 
 
 def chunk_sizes(runs):
-    """By size and job."""
+    """Returns the table by chunk size and job."""
     rows = runs.of("chunks", "chunk_size_mb", "trace")
 
     def cell(size, job):
@@ -26,7 +26,7 @@ def chunk_sizes(runs):
 
 
 def chunk_sizes_mean(runs):
-    """By size, the seven jobs together."""
+    """Returns the table by chunk size: means over the seven jobs."""
     rows = runs.of("chunks", "chunk_size_mb", "trace")
 
     def mean(size, key):
@@ -46,7 +46,7 @@ def chunk_sizes_mean(runs):
 
 
 def chunk_sizes_ahead(runs):
-    """By size, while the program runs ahead."""
+    """Returns the table by chunk size while the program runs ahead of the GPU."""
     rows = runs.of("chunks-ahead", "chunk_size_mb", "trace")
     lines = []
     for size in _sizes(rows):

@@ -11,7 +11,7 @@ NAMED = {2: "2 MiB (default here)", 256: "256 MiB (its tutorial's)", 512: "512 M
 
 
 def gmlake_jobs(runs):
-    """The recorded jobs."""
+    """Returns the table of the recorded jobs."""
     lines = []
     for job in JOBS:
         rows = [runs.row(job, "gmlake", number) for number in (1, 2, 3)]
@@ -33,7 +33,7 @@ def gmlake_jobs(runs):
 
 
 def gmlake_frag_limit(runs):
-    """The recorded jobs by `fragLimit`."""
+    """Returns the table of the recorded jobs by `fragLimit`."""
 
     def cell(job, mib):
         first, third = (runs.of(f"frag-{mib}", "trace", "pass")[job, number] for number in (1, 3))
@@ -45,7 +45,7 @@ def gmlake_frag_limit(runs):
 
 
 def gmlake_generated(runs):
-    """The generated workloads over three passes."""
+    """Returns the table of the generated workloads over three passes."""
     lines = []
     for name in runs.workloads():
         rows = [runs.stored.get((0, name, "gmlake", number)) for number in (1, 2, 3)]

@@ -46,32 +46,32 @@ def differences(old, new, page):
 
 
 def percent(part):
-    """0.7326 is 73.26%."""
+    """Returns a part as a percentage: "73.26%" for 0.7326."""
     return f"{100 * part:.2f}%"
 
 
 def percents(*parts):
-    """Several parts with one sign."""
+    """Returns several parts as percentages with one sign."""
     return ", ".join(f"{100 * part:.2f}" for part in parts) + "%"
 
 
 def above(part):
-    """0.0056 is +0.56%."""
+    """Returns a part as a percentage with its sign: "+0.56%" for 0.0056."""
     return f"{100 * part:+.2f}%"
 
 
 def gib(size):
-    """Bytes in GiB."""
+    """Returns bytes in GiB."""
     return f"{size / (1 << 30):.2f}"
 
 
 def ms(us):
-    """Microseconds in milliseconds: one digit behind the point, from 100 on none."""
+    """Returns microseconds in milliseconds: one digit behind the point, from 100 on none."""
     value = us / 1e3
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def short(us):
-    """Microseconds in milliseconds: from 10 on without digits behind the point."""
+    """Returns microseconds in milliseconds: from 10 on without digits behind the point."""
     value = us / 1e3
     return f"{value:.1f}" if round(value, 1) < 10 else f"{value:.0f}"

@@ -21,20 +21,20 @@ WIDTH = re.compile(r"─+| +")
 
 @dataclass
 class Picture:
-    """One that differs, and as it should be."""
+    """A picture that differs, with the bytes that it should have."""
 
     path: str
     new: bytes
 
 
 def words(picture):
-    """The lines of text in a picture of a table, without widths of columns."""
+    """Returns the lines of text in a picture of a table, without widths of columns."""
     text = "\n".join(html.unescape(TAG.sub("", text)) for text in TEXT.findall(picture.decode()))
     return [WIDTH.sub(lambda run: run[0][0], line.rstrip()) for line in text.split("\n")]
 
 
 def changed(root, runs):
-    """The pictures that are not as this version makes them."""
+    """Returns the pictures that are not as this version makes them."""
     found = []
     for path, name in PICTURES.items():
         old, new = (root / path).read_bytes(), (runs.folder / name).read_bytes()

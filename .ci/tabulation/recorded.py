@@ -7,7 +7,7 @@ GIB = 1 << 30
 
 
 def named(job, lag):
-    """A job, and how far its CPU runs ahead."""
+    """Returns the name of a job with how far its CPU runs ahead."""
     return f"{job}, {lag:,} ahead" if lag else job
 
 
@@ -23,8 +23,8 @@ def stitched(runs):
 
 
 def recorded_memory(runs):
-    """What each job uses of what is held. `caching` and `expandable` hold what PyTorch's two held on an H200, to the
-    byte (crates/trace/tests/jobs/recorded_jobs.rs)."""
+    """Returns the table of the part of the held memory that each job uses. `caching` and `expandable` hold what PyTorch's
+    allocators held on an H200, to the byte (crates/trace/tests/jobs/recorded_jobs.rs)."""
     lines = []
     for name, job, lag, passes in stitched(runs):
         native, expandable = (runs.row(job, kind, lag=lag) for kind in ("caching", "expandable"))
@@ -42,19 +42,19 @@ def recorded_memory(runs):
 
 
 def smallest(runs, job, strategy):
-    """The smallest device, part above live."""
+    """Returns the capacity of the smallest device, as a part above live."""
     return runs.of(f"fit-{strategy}", "trace")[job,]["capacity"] / runs.live(job) - 1
 
 
 def smallest_device(runs):
-    """On how small a device each job still runs."""
+    """Returns the table of the smallest device on which each job runs."""
     lines = [[job, gib(runs.live(job)), *(above(smallest(runs, job, kind)) for kind in STRATEGIES)] for job in JOBS]
     head = ["job", "live, GiB", "native (`caching`)", "expandable", "`gmlake`", "`stitch`"]
     return table(head, "lrrrrr", lines)
 
 
 def cost(passes):
-    """What passes take the driver, and how often the CPU waits."""
+    """Returns the driver time of passes, and how often the CPU waited in each."""
     if any(row is None or row["oom"] for row in passes):
         return "does not run"
     times = ", ".join(ms(row["driver_time_us"]) for row in passes)
@@ -62,7 +62,7 @@ def cost(passes):
 
 
 def near_live(runs):
-    """What it costs on a device that is nearly too small."""
+    """Returns the table of driver times on a device that is nearly too small."""
     lines = []
     for job, lag in CASES:
         rows = runs.of(f"near-{job}-{lag}", "strategy", "pass")
@@ -73,7 +73,7 @@ def near_live(runs):
 
 
 def recorded_time(runs):
-    """What the driver takes."""
+    """Returns the table of driver times and stalls."""
     lines = []
     for name, job, lag, rows in stitched(runs):
         if lag:
@@ -96,7 +96,7 @@ def recorded_time(runs):
 
 
 def workloads(runs):
-    """All recorded jobs and generated workloads, first pass."""
+    """Returns the table of all recorded jobs and generated workloads, first pass."""
     lines = []
     for name in runs.workloads():
         rows = [runs.row(name, kind) for kind in STRATEGIES]

@@ -1,4 +1,4 @@
-"""What the tables are made of.
+"""The rows that the tables are made of.
 
 Owns: the runs of the command, some at once, and the rows that `.ci/figures` stores.
 """

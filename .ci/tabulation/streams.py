@@ -29,17 +29,17 @@ def _run_ahead(runs, lags=None):
 
 
 def run_ahead(runs):
-    """By how far the CPU runs ahead."""
+    """Returns the table by how far the CPU runs ahead."""
     return _run_ahead(runs)
 
 
 def run_ahead_short(runs):
-    """At the ends, and at the real job's distance."""
+    """Returns the table of `run_ahead` for the smallest, the real and the largest distance."""
     return _run_ahead(runs, (0, 1500, 12000))
 
 
 def forty_passes(runs):
-    """What becomes of it over forty passes."""
+    """Returns the table of memory and driver time over forty passes."""
     lines = []
     for sharing, lag in FORTY_PASSES:
         rows = [row for _, row in sorted(runs.of(f"forty-{sharing}-{lag}", "pass").items())]

@@ -1,4 +1,4 @@
-//! The host's memory, by who asked for it: the allocator under test, the simulated driver, or the program around them.
+//! Host memory, by who asked for it: the allocator under test, the simulated driver, or the program around them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -21,7 +21,7 @@ thread_local! {
     static AT_WORK: Cell<Part> = const { Cell::new(Part::Program) };
 }
 
-/// Bytes that a part holds of the host's memory.
+/// Bytes that a part holds of host memory.
 pub(crate) fn held_by(part: Part) -> i64 {
     HELD[part as usize].load(Relaxed)
 }

@@ -60,7 +60,7 @@ class Progress:
             print(line, end="", file=sys.stderr, flush=True)
 
     def is_due(self):
-        """Whether the last line is some time ago."""
+        """Returns whether the last line is some time ago."""
         return time.monotonic() - self._last > self.INTERVAL
 
     @staticmethod
@@ -152,14 +152,14 @@ class BuildWithBinaries(build_py):
 
 
 class WheelOfPlatform(bdist_wheel):
-    """For one platform, and every Python 3 there."""
+    """A wheel for one platform, and every Python 3 there."""
 
     def get_tag(self):
         return ("py3", "none", super().get_tag()[2])
 
 
 class WithBinaries(Distribution):
-    """Not pure: it carries a library and a program."""
+    """A distribution that is not pure: it carries a library and a program."""
 
     def has_ext_modules(self):
         return True

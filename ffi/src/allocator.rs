@@ -16,9 +16,9 @@ pub const NO_LIMIT: u64 = u64::MAX;
 
 /// A new allocator, which holds nothing yet.
 ///
-/// `device` is "cuda:0", the memory of the machine itself, "host:4GiB" (Linux; without a size, a quarter of what is available),
-/// or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB". "pinned:0" is page-locked memory of the
-/// machine, on the NUMA node nearest to device 0 or on another one ("pinned:0,node=1"), for `seam_host_malloc`.
+/// `device` is "cuda:0", host memory, "host:4GiB" (Linux; without a size, a quarter of what is available),
+/// or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB". "pinned:0" is page-locked host
+/// memory, on the NUMA node nearest to device 0 or on another one ("pinned:0,node=1"), for `seam_host_malloc`.
 /// `options` is a list in the syntax of PYTORCH_CUDA_ALLOC_CONF, "strategy:stitch,memory_limit:80GiB"; NULL and "" are
 /// the defaults. `*allocator` is set to 0 where this fails.
 #[unsafe(no_mangle)]

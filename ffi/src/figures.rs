@@ -167,9 +167,9 @@ figures! {
         pub wakes: u64 = sleep.wakes,
         /// Bytes that waking all tags that sleep takes from the device.
         pub asleep_bytes: u64 = sleep.asleep_bytes,
-        /// Page-locked memory of the host for backups of tags.
+        /// Page-locked host memory for backups of tags.
         pub page_locked_bytes: u64 = sleep.page_locked_bytes,
-        /// With `spill:host=SIZE`: bytes of the machine's memory in which live memory lies. No part of `reserved_bytes`.
+        /// With `spill:host=SIZE`: bytes of host memory in which live memory lies. No part of `reserved_bytes`.
         pub spilled_bytes: Stat = spilled_bytes,
         /// Requests that were served only because memory was spilled for them.
         pub spill_requests: u64 = spills.requests,
@@ -181,7 +181,7 @@ figures! {
         pub spill_returned_bytes: u64 = spills.returned_bytes,
         /// The time in the driver that both took. A part of `stall_total_ns`.
         pub spill_total_ns: u64 = spills.total_ns,
-        /// Bytes of the machine's memory that are kept for the next spill, beside `spilled_bytes`. `seam_empty_cache` gives them back.
+        /// Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. `seam_empty_cache` gives them back.
         pub spill_kept_bytes: u64 = spill_kept_bytes,
         /// Bytes that were spilled to memory which was kept of an earlier spill.
         pub spill_reused_bytes: u64 = spills.reused_bytes,

@@ -34,7 +34,7 @@ pub enum Action {
     SegmentLeft = 8,
     /// Memory that had left other segments is part of this one; PyTorch's snapshots call it `segment_map`.
     SegmentJoined = 9,
-    /// Memory of live blocks was spilled: a range at home has memory of the machine from now on. PyTorch's snapshots have neither this
+    /// Memory of live blocks was spilled: a range at home has host memory from now on. PyTorch's snapshots have neither this
     /// nor the next three.
     Spilled = 10,
     /// A range that was spilled has memory of the device again.

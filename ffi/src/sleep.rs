@@ -8,13 +8,13 @@ use crate::status::{Failure, Outcome, Status};
 use seamalloc::{Backup, SleepNotice as Notice, SleepStage};
 use std::ffi::{c_char, c_void};
 
-/// For `backup` of `seam_pool_sleep`: what live blocks hold is kept in the host's memory.
+/// For `backup` of `seam_pool_sleep`: what live blocks hold is kept in host memory.
 pub const BACKUP_HOST: u32 = 0;
 /// The contents of live blocks are lost: the blocks keep their addresses, and hold anything after waking.
 pub const BACKUP_DISCARD: u32 = 1;
 /// The contents of live blocks are kept in a file, which must not exist.
 pub const BACKUP_FILE: u32 = 2;
-/// The contents of live blocks are kept in page-locked memory of the host, which is copied to and from at the speed of
+/// The contents of live blocks are kept in page-locked host memory, which is copied to and from at the speed of
 /// the link, and kept for the next sleep.
 pub const BACKUP_PINNED: u32 = 3;
 

@@ -293,7 +293,7 @@ static void what_a_file_holds_is_replayed(const char *folder) {
 }
 
 #ifdef __linux__
-static void the_hosts_memory_holds_bytes(void) {
+static void host_memory_holds_bytes(void) {
     seam_allocator a = create("host:256MiB", "strategy:stitch,chunk_size_mb:2");
     unsigned char *blocks[8];
     for (int i = 0; i < 8; i++) {
@@ -333,7 +333,7 @@ int main(int count, char **arguments) {
     an_allocator_may_be_destroyed_from_its_own_callback();
     figures_are_json_too();
 #ifdef __linux__
-    the_hosts_memory_holds_bytes();
+    host_memory_holds_bytes();
 #endif
     if (count > 1) {
         files_are_written(arguments[1]);

@@ -18,7 +18,7 @@
 //! | growing | allocations that grow in place |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
 //! | sleep_change | programs are told of that, before and after |
-//! | spill, spilled | live memory lies in the machine's memory, and comes back |
+//! | spill, spilled | live memory lies in host memory, and comes back |
 //! | headroom | free memory goes back where others need the device's |
 //! | idle | memory goes back while nobody uses the allocator |
 //! | streams | `record_stream`, streams that end, and streams of others |

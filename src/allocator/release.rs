@@ -217,7 +217,7 @@ impl Drop for Allocator {
                 backing::release_backups(context).and(released)
             });
             if let Err(error) = released {
-                tracing::warn!(%error, "page-locked memory of the host could not be given back");
+                tracing::warn!(%error, "page-locked host memory could not be given back");
             }
         }
         core.heap.private_mut().leak_sources();

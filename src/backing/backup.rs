@@ -251,7 +251,7 @@ fn settle(context: &StrategyContext<'_>, locked: &[Locked]) {
     }
 }
 
-/// Page-locks memory of the host. If the host refuses, all kept page-locked memory is given back first.
+/// Page-locks host memory. If the host refuses, all kept page-locked memory is given back first.
 fn make(context: &mut StrategyContext<'_>, size: u64) -> Result<Locked> {
     context.heap.private_mut().stock_mut().reserve()?;
     // The shortage is one of the host, not of the device.

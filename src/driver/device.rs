@@ -20,7 +20,7 @@ use seamalloc_driver::{Driver, DriverError, StreamId};
 /// | `sim:h200`, `sim:h200,capacity=80GiB` | [`SimGpu`] |
 /// | `host:4GiB`, `host` | [`HostDriver`] |
 /// | `cuda:0` | [`CudaDriver`] |
-/// | `pinned:0`, `pinned:0,node=1` | page-locked memory of the machine, [`CudaDriver::open_pinned`] |
+/// | `pinned:0`, `pinned:0,node=1` | page-locked host memory, [`CudaDriver::open_pinned`] |
 ///
 /// ```
 /// use seamalloc::driver::{Device, Driver};
@@ -46,7 +46,7 @@ pub enum Device {
         /// The GPU's number among those that `CUDA_VISIBLE_DEVICES` lets the process see.
         ordinal: u32,
     },
-    /// Page-locked memory of the machine.
+    /// Page-locked host memory.
     #[non_exhaustive]
     Pinned {
         /// The number of the GPU that uses it too.
@@ -72,7 +72,7 @@ pub struct OpenDevice {
 pub enum OpenError {
     /// There is no such kind of device.
     #[error(
-        "`{name}` is no device; expected cuda:0, page-locked memory such as pinned:0, the host's memory such as host:4GiB, or a simulated one such as sim:h200"
+        "`{name}` is no device; expected cuda:0, page-locked memory such as pinned:0, host memory such as host:4GiB, or a simulated one such as sim:h200"
     )]
     Unknown {
         /// The name as given.
@@ -80,7 +80,7 @@ pub enum OpenError {
     },
     /// Devices of this kind are not in the build: the feature `sim` of seamalloc, on by default, is off.
     #[error(
-        "`{name}` is not in this build: simulated GPUs and the machine's memory are devices with the feature `sim` of seamalloc, which is \
+        "`{name}` is not in this build: simulated GPUs and host memory are devices with the feature `sim` of seamalloc, which is \
          off here"
     )]
     WithoutSim {
@@ -91,7 +91,7 @@ pub enum OpenError {
     #[cfg(feature = "sim")]
     #[error(transparent)]
     Sim(#[from] SimConfigError),
-    /// The machine's memory cannot be had.
+    /// Host memory cannot be had.
     #[cfg(feature = "sim")]
     #[error(transparent)]
     Host(#[from] HostConfigError),

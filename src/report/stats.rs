@@ -87,11 +87,11 @@ pub struct SleepStats {
     pub wakes: u64,
     /// Bytes that waking all of them takes from the device. They are not part of `reserved_bytes`.
     pub asleep_bytes: u64,
-    /// Page-locked memory of the host for backups, whether it serves one at present or is kept for the next.
+    /// Page-locked host memory for backups, whether it serves one at present or is kept for the next.
     pub page_locked_bytes: u64,
 }
 
-/// Live memory that was spilled to the machine's memory ([`Config::spill`](crate::Config::spill)), and came back.
+/// Live memory that was spilled to host memory ([`Config::spill`](crate::Config::spill)), and came back.
 /// [`Stats::spilled_bytes`] has the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -101,7 +101,7 @@ pub struct SpillStats {
     pub requests: u64,
     /// Pieces of memory that were spilled.
     pub chunks: u64,
-    /// Bytes that were spilled to memory of the machine which was kept of an earlier spill.
+    /// Bytes that were spilled to host memory which was kept of an earlier spill.
     pub reused_bytes: u64,
     /// Pieces that came back to the device.
     pub returned_chunks: u64,
@@ -160,7 +160,7 @@ macro_rules! statistics {
                 oversize_allocations,
                 /// Segments of at least `max_split_size`.
                 oversize_segments,
-                /// Bytes of the machine's memory that were taken to spill live memory to it. They are no part of `reserved_bytes`; the blocks
+                /// Bytes of host memory that were taken to spill live memory to it. They are no part of `reserved_bytes`; the blocks
                 /// in them are part of `allocated_bytes`.
                 spilled_bytes,
             }
@@ -216,7 +216,7 @@ macro_rules! statistics {
                 view_address_space_bytes: u64,
                 /// Tags that sleep.
                 sleep: SleepStats,
-                /// Bytes of the machine's memory that are kept for the next spill, beside `spilled_bytes`. Both together are no more than
+                /// Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. Both together are no more than
                 /// lay spilled at most; [`Allocator::empty_cache`](crate::Allocator::empty_cache) gives them back.
                 spill_kept_bytes: u64,
                 /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no

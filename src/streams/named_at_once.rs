@@ -113,7 +113,7 @@ impl RecordedStreams {
         });
     }
 
-    /// Makes the block wait for the end of a capture, or for memory of the host, and then for the streams that use it.
+    /// Makes the block wait for the end of a capture, or for host memory, and then for the streams that use it.
     ///
     /// External streams are named now, and never after. If one of them cannot be, the block waits for the device instead.
     pub(crate) fn hold(&mut self, heap: &mut Heap, driver: &dyn Driver, id: BlockId) {

@@ -1,4 +1,4 @@
-//! The host's memory in the place of the simulated GPU, for tests that were written for that.
+//! Host memory in the place of the simulated GPU, for tests that were written for that.
 //!
 //! Memory, streams and events are the driver's own. What only the simulated GPU has is added here: calls that are made to fail,
 //! and a clock. A kernel that takes so long is held work, which ends when the clock has come so far, or when the CPU waits for

@@ -1,5 +1,5 @@
 //! Threads that launch work at any time, on eight streams, while chunks are split for another thread's requests: every word is
-//! right, on the machine's memory.
+//! right, on host memory.
 //!
 //! A block is written and read on its own stream alone, in the order of that stream. So each look knows the words that it must
 //! find, whenever the stream comes to it and whatever memory is behind the block by then.

@@ -81,7 +81,7 @@ fn every_word_is_right_where_chunks_are_split() {
     assert!(splits > 100, "{splits} chunks were split: too tame to show anything");
 }
 
-/// More is live than the device has: memory of the machine comes under live addresses, and that of the device comes back.
+/// More is live than the device has: host memory comes under live addresses, and that of the device comes back.
 #[test]
 fn every_word_is_right_where_memory_is_spilled() {
     let mut chunks = 0;
@@ -101,7 +101,7 @@ fn every_word_is_right_where_memory_is_spilled() {
     assert!(chunks > 100, "{chunks} chunks were spilled: too tame to show anything");
 }
 
-/// Runs the same program on the machine's memory, whose words are really written, read and compared. Driver calls fail
+/// Runs the same program on host memory, whose words are really written, read and compared. Driver calls fail
 /// besides.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod on_the_host {

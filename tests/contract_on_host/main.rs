@@ -1,11 +1,11 @@
-//! The promises of every strategy, on the host's memory: the same suite, with real addresses and streams.
+//! The promises of every strategy, on host memory: the same suite, with real addresses and streams.
 //!
-//! Left out is what needs other devices (`peers.rs`): the host's memory has none.
+//! Left out is what needs other devices (`peers.rs`): host memory has none.
 
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
-/// The host's memory has no peers.
+/// Host memory has no peers.
 macro_rules! promises_among_peers {
     () => {};
 }

@@ -1,4 +1,4 @@
-//! Memory of the host that runs out, at every allocation of every operation, as SQLite tests it.
+//! Host memory that runs out, at every allocation of every operation, as SQLite tests it.
 //!
 //! For each operation of a script, and for n = 1, 2, 3, … until the operation goes through without a failure: the script
 //! runs up to the operation, the n-th allocation of the library fails (once, or with all that follow), and the operation

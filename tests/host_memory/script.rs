@@ -222,7 +222,7 @@ pub(crate) const SPLIT: &[Step] = &[
     ("free a middle", |w| w.free(5)),
 ];
 
-/// An allocation that grows, and memory that is spilled for it and comes back, to memory of the machine that is new and that was
+/// An allocation that grows, and memory that is spilled for it and comes back, to host memory that is new and that was
 /// kept.
 pub(crate) const GROWN: &[Step] = &[
     ("addresses", |w| w.reserve(0, 200 * MIB)),

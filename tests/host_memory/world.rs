@@ -1,4 +1,4 @@
-//! A program on a simulated GPU, one operation at a time. Its own books take no memory of the host.
+//! A program on a simulated GPU, one operation at a time. Its own books take no host memory.
 
 use crate::physical::Taken;
 use crate::short_host::{Apart, outside};
@@ -309,7 +309,7 @@ impl World {
         let parts = memory.allocated + memory.pending + memory.free + memory.unsettled;
         assert_eq!(memory.reserved + memory.asleep + memory.spilled, parts, "{when}: {memory:?}");
         let (stats, machine) = (self.allocator.stats(), self.gpu.leaks().host_bytes);
-        assert_eq!(stats.spilled_bytes.current + stats.spill_kept_bytes, machine, "{when}: memory of the machine");
+        assert_eq!(stats.spilled_bytes.current + stats.spill_kept_bytes, machine, "{when}: host memory");
         let asleep = self.pools.iter().any(|pool| self.allocator.tags().is_asleep(*pool));
         assert_eq!(memory.unsettled, 0, "{when}: no driver call has failed");
         let mut taken = Taken::default();

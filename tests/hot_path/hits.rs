@@ -43,7 +43,7 @@ fn a_hit_allocates_nothing_and_calls_nobody() {
         let allocations = ALLOCATIONS.get();
         assert!(allocations > 0, "the counter counts");
         step(&allocator, &mut live, streams);
-        assert_eq!(ALLOCATIONS.get(), allocations, "{kind}: the host's memory");
+        assert_eq!(ALLOCATIONS.get(), allocations, "{kind}: host memory");
         assert_eq!(gpu.call_stats(), calls, "{kind}: the driver");
     }
 }
@@ -73,7 +73,7 @@ fn a_block_allocates_nothing_and_calls_nobody() {
     }
     let (calls, allocations) = (gpu.call_stats(), ALLOCATIONS.get());
     step();
-    assert_eq!(ALLOCATIONS.get(), allocations, "the host's memory");
+    assert_eq!(ALLOCATIONS.get(), allocations, "host memory");
     assert_eq!(gpu.call_stats(), calls, "the driver");
     assert_eq!(allocator.stats().allocation.all.current, 0);
 }

@@ -1,4 +1,4 @@
-//! Memory of one process in another, with real bytes: what one writes, the other reads, through the host's memory and the
+//! Memory of one process in another, with real bytes: what one writes, the other reads, through host memory and the
 //! server of descriptors.
 
 #![allow(clippy::print_stdout, reason = "processes tell each other, and a test what it came to")]

@@ -1,4 +1,4 @@
-//! The interface beside allocating and freeing: blocks that end by themselves, pools of the host's memory, guard mode, the
+//! The interface beside allocating and freeing: blocks that end by themselves, pools of host memory, guard mode, the
 //! flight recorder, snapshots, and memory of other processes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]

@@ -1,4 +1,4 @@
-//! The host's memory as a device of which calls can be made to fail, and words by which the contents of blocks are known.
+//! Host memory as a device of which calls can be made to fail, and words by which the contents of blocks are known.
 
 use parking_lot::Mutex;
 use seamalloc::driver::host::{HostConfig, HostDriver, HostWork, Range};
@@ -11,7 +11,7 @@ pub(crate) const MAIN: StreamId = StreamId::DEFAULT;
 pub(crate) const SIDE: StreamId = StreamId(7);
 pub(crate) const THIRD: StreamId = StreamId(8);
 
-/// The host's memory, of which calls can be made to fail.
+/// Host memory, of which calls can be made to fail.
 pub(crate) struct Device {
     pub(crate) host: HostDriver,
     book: Mutex<Book>,

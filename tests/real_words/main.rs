@@ -1,6 +1,6 @@
 //! Live memory keeps every word while it grows, is spilled, sleeps and wakes.
 //!
-//! On the host's memory, where blocks hold real words, and on a simulated GPU for sizes, times and recorded jobs.
+//! On host memory, where blocks hold real words, and on a simulated GPU for sizes, times and recorded jobs.
 
 #![cfg(target_os = "linux")]
 #![allow(

@@ -1,6 +1,6 @@
 //! Chunks that are split: other physical memory comes under live addresses, and no word is lost.
 //!
-//! On the host's memory, where blocks hold real words. Each block is filled when it is handed out, and every word of every live
+//! On host memory, where blocks hold real words. Each block is filled when it is handed out, and every word of every live
 //! block is read after each operation that has split a chunk, and when the block is freed. Programs are random, and their memory
 //! is so short that chunks are split again and again; then each call of the driver fails in turn, once or from then on.
 
@@ -37,7 +37,7 @@ const OF_MEMORY: [Call; 8] = [
     Call::CloseGate,
 ];
 
-/// The host's memory, of which calls can be made to fail.
+/// Host memory, of which calls can be made to fail.
 struct Device {
     host: HostDriver,
     book: Mutex<Book>,

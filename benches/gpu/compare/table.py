@@ -12,7 +12,7 @@ COLUMNS = ("job", "allocator", "held, GiB", "utilization, %", "ns/op, pass 1", "
 
 
 def calls_until(line):
-    """How many driver calls there were by the end of a pass: of seamalloc those for memory and all others."""
+    """Returns the number of driver calls by the end of a pass, of seamalloc those for memory and all others; None: unknown."""
     figures = line.get("figures")
     if not figures:
         return None
@@ -63,7 +63,7 @@ class Run:
         self.plain = [line for line in self.whole if not line["timed"]]
 
     def held(self):
-        """Bytes that the device lacked at most; on a simulated device those that the allocator says it held."""
+        """Returns the most bytes that the device lacked; on a simulated device the most that the allocator says it held."""
         held = [line["held"] for line in self.whole if line["held"] is not None]
         return max(held) if held else max((reserved(line) or 0 for line in self.whole), default=0)
 
@@ -84,7 +84,7 @@ class Run:
         return statistics.mean(line["ns_per_op"] for line in self.plain) if self.plain else None
 
     def figure(self, of, name):
-        """Of timed passes after the first the median, of the largest the largest; the first if there is no other."""
+        """Returns the median of timed passes after the first, or the largest for "max"; the first pass's if there is no other."""
         lines = self.timed[1:] or self.passes[:1]
         values = [line[of][name] for line in lines if line.get(of)]
         if not values:
@@ -131,7 +131,7 @@ def ratio(one, other):
 
 
 def against_torch(runs):
-    """Ours as a part of PyTorch's: what the library has to keep to."""
+    """Returns rows of seamalloc's times as a part of PyTorch's, which the library's goals are about."""
     for of in runs.values():
         native, expandable = of.get("torch-native"), of.get("torch-expandable")
         for name, run in of.items():

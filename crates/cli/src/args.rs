@@ -27,7 +27,7 @@ pub(crate) enum Color {
 }
 
 fn run_device_help() -> String {
-    let more = ", or for replay and stress host[:SIZE] (this machine's memory), cuda:N, pinned:N[,node=M] (page-locked memory)";
+    let more = ", or for replay and stress host[:SIZE] (host memory), cuda:N, pinned:N[,node=M] (page-locked memory)";
     let default = "[default: sim:h200; of whatif and report with the memory of the recorded device]";
     format!("{} {default}", device_help(more))
 }

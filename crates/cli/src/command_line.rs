@@ -69,7 +69,7 @@ as much less (--device sim:h200,capacity=138GiB).";
 
 const PINNED: &str = "\
 Without --strategy the host pool is one of stitch. With --device pinned:0 it has page-locked memory of this machine; \
-PyTorch's cache is counted all the same. A job's page-locked memory is recorded so:
+PyTorch's cache is counted all the same. Snapshots of a GPU's memory are refused. A job's page-locked memory is recorded so:
   SEAMALLOC_PINNED=1 python -m seamalloc run --record job-{device}.seam train.py
 job-pinned.seam is the trace. Its free blocks serve again when the streams have passed that used them.";
 

@@ -50,6 +50,12 @@ pub(crate) enum Failure {
          (`seamalloc stress --list` shows the names){nearest}", path = .path.display()
     )]
     NoSuchTrace { path: PathBuf, nearest: String },
+    #[error(
+        "{path} is a snapshot of a GPU's memory; `seamalloc replay` compares allocators on it. `seamalloc pinned` takes a trace of \
+         page-locked memory: `SEAMALLOC_PINNED=1 python -m seamalloc run --record job-{{device}}.seam train.py` writes one, \
+         job-pinned.seam", path = .path.display()
+    )]
+    GpuSnapshot { path: PathBuf },
     #[error("cannot write {path}: {error}", path = .path.display())]
     Write { path: PathBuf, error: std::io::Error },
     #[error("cannot draw {path}: {error}", path = .path.display())]
@@ -102,7 +108,8 @@ impl Failure {
             | Self::Evict { .. }
             | Self::NoSuchGraph { .. }
             | Self::Read { .. }
-            | Self::NoSuchTrace { .. } => true,
+            | Self::NoSuchTrace { .. }
+            | Self::GpuSnapshot { .. } => true,
             Self::Plan { error, .. } => !matches!(error, PlanError::Capacity { .. }),
             _ => false,
         }
@@ -124,6 +131,7 @@ impl Failure {
             | Self::NoSuchGraph { .. }
             | Self::Read { .. }
             | Self::NoSuchTrace { .. }
+            | Self::GpuSnapshot { .. }
             | Self::Write { .. }
             | Self::Draw { .. }
             | Self::ReadRows { .. }

@@ -2,14 +2,16 @@
 
 use crate::args::{Color, TraceArgs};
 use crate::failure::Failure;
+use crate::inputs::Inputs;
 use crate::output::{self, Output};
 use crate::source;
 use crate::table::Table;
 use crate::values::Device;
 use seamalloc::StrategyKind;
-use seamalloc_trace::Trace;
 use seamalloc_trace::pinned::{PinnedReport, host_pool, host_pool_on_pinned, pytorch};
 use seamalloc_trace::replay::ReplayOptions;
+use seamalloc_trace::{Trace, TraceError};
+use std::path::Path;
 
 pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     let run = &args.run;
@@ -20,12 +22,14 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     if run.device().is_real() && run.lag > 0 {
         return Err(Failure::Usage("a real device keeps its own time: --lag is for simulated devices".to_owned()));
     }
-    let (traces, mut inputs) = source::load_all(&args.traces, args.generate)?;
+    source::must_be_given(&args.traces)?;
+    let load = |path: &Path| without_snapshots(path, source::load(path, args.generate));
+    let (traces, mut inputs) = Inputs::read(&args.traces, load)?;
     let mut output = Output::new(color, run.svg.as_deref())?;
     let mut table = Table::new(PinnedReport::COLUMNS);
     let (mut failed, mut all) = (0, 0);
     inputs.each(&traces, |trace| {
-        note_of_device_memory(trace);
+        note_of_gpu_memory(trace);
         let mut reports = vec![pytorch(trace, run.passes)];
         for options in chosen(run.runs(), run.strategy.is_empty()) {
             reports.push(of_host_pool(trace, &run.device(), &options)?);
@@ -48,12 +52,28 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, all)) } else { Ok(()) })
 }
 
-/// Notes that a trace is of a GPU's memory, not of page-locked memory.
-fn note_of_device_memory(trace: &Trace) {
-    if trace.meta.get("source").is_some_and(|source| source == "pytorch snapshot") {
+/// Refuses PyTorch's snapshots, which hold a GPU's memory.
+fn without_snapshots(path: &Path, loaded: Result<Vec<Trace>, Failure>) -> Result<Vec<Trace>, Failure> {
+    let is_snapshot = match &loaded {
+        Ok(traces) => traces.iter().any(is_pytorchs_snapshot),
+        Err(failure) => matches!(failure, Failure::Trace(TraceError::NoHistory { .. })),
+    };
+    if is_snapshot { Err(Failure::GpuSnapshot { path: path.to_owned() }) } else { loaded }
+}
+
+/// Returns whether PyTorch wrote the snapshot that the trace was read from. Dumps of seamalloc's flight recorder have the same form,
+/// and may be of page-locked memory.
+fn is_pytorchs_snapshot(trace: &Trace) -> bool {
+    let is_dump =
+        trace.meta.get("allocator_settings").is_some_and(|settings| settings.get("flight_recorder").is_some());
+    !is_dump && trace.meta.get("source").is_some_and(|source| source == "pytorch snapshot")
+}
+
+/// Notes that a trace was recorded on a GPU: its header has the memory of the device.
+fn note_of_gpu_memory(trace: &Trace) {
+    if trace.meta.contains_key("total_memory") {
         output::note(&format!(
-            "{} is a PyTorch snapshot of a GPU's memory; the figures are those of page-locked memory with the same requests. \
-             `python -m seamalloc run --record job-{{device}}.seam` records page-locked memory, in job-pinned.seam",
+            "{} was recorded of GPU memory; the figures are those of page-locked memory with the same requests",
             trace.name
         ));
     }

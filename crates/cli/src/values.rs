@@ -37,7 +37,7 @@ pub(crate) fn policy(text: &str) -> Result<Policy, ConfigError> {
 pub(crate) enum Device {
     /// A simulated GPU.
     Sim(SimConfig),
-    /// The host's memory.
+    /// Host memory.
     Host(HostConfig),
     /// Page-locked memory for the GPU of that ordinal, on a NUMA node or the nearest.
     Pinned(u32, Option<u32>),
@@ -52,7 +52,7 @@ impl Device {
     }
 }
 
-/// Parses a simulated device, the host's memory, page-locked memory, or a real GPU.
+/// Parses a simulated device, host memory, page-locked memory, or a real GPU.
 pub(crate) fn any_device(text: &str) -> Result<Device, String> {
     if text.starts_with("cuda") {
         return CudaDriver::parse_ordinal(text).map(Device::Cuda).map_err(|error| error.to_string());

@@ -48,7 +48,7 @@ pub struct Handle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryPool(pub u64);
 
-/// Page-locked memory of the host, which a driver copies from and to by itself (`cuMemHostRegister`).
+/// Page-locked host memory, which a driver copies from and to by itself (`cuMemHostRegister`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostBuffer(pub u64);
 

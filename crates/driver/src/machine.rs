@@ -1,4 +1,4 @@
-//! The host memory of the machine.
+//! The size of host memory.
 //!
 //! Owns: how the system is asked for the size of this memory.
 
@@ -38,7 +38,7 @@ const GROUPS: [Groups; 2] = [
     },
 ];
 
-/// Returns the total memory of the machine, and the bytes that programs could still take of it, as the kernel estimates
+/// Returns the total host memory, and the bytes that programs could still take of it, as the kernel estimates
 /// them. A control group with a limit, of either version, bounds both. `None` if the system does not tell.
 pub fn memory() -> Option<MemoryInfo> {
     let machine = read(&fs::read_to_string("/proc/meminfo").ok()?)?;
@@ -68,7 +68,7 @@ impl Groups {
         })
     }
 
-    /// Bounds the machine's memory by the limits of a group and of each group around it. `file` returns the content of
+    /// Bounds host memory by the limits of a group and of each group around it. `file` returns the content of
     /// a file.
     fn bound(&self, machine: MemoryInfo, group: &str, file: impl Fn(&str) -> Option<String>) -> MemoryInfo {
         let mut group = group.trim_matches('/');

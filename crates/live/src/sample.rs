@@ -86,9 +86,9 @@ figures! {
     largest_request_bytes: gauge, "The largest request above 1 MiB that some stream could be given without new memory.",
         |look| look.memory.largest_reachable();
     limit_bytes: gauge, "The most memory that may be held; 0 is no limit.", |look| look.limit;
-    host_bytes: gauge, "Memory of the host for the allocator's tables.", |look| look.stats.host_bytes;
+    host_bytes: gauge, "Host memory for the allocator's tables.", |look| look.stats.host_bytes;
     asleep_bytes: gauge, "Memory that waking all tags that sleep takes.", |look| look.stats.sleep.asleep_bytes;
-    page_locked_bytes: gauge, "Page-locked memory of the host for backups of tags that sleep.",
+    page_locked_bytes: gauge, "Page-locked host memory for backups of tags that sleep.",
         |look| look.stats.sleep.page_locked_bytes;
     live_blocks: gauge, "Live blocks.", |look| look.stats.allocation.all.current;
     views: gauge, "Stitched views that exist.", |look| look.stats.views;
@@ -113,7 +113,7 @@ figures! {
     yields_total: counter, "Times that memory went back for others, with a headroom.",
         |look| look.stats.headroom.yields;
     yielded_bytes_total: counter, "Memory that went back then.", |look| look.stats.headroom.yielded_bytes;
-    spilled_bytes: gauge, "Live memory that lies in the machine's memory, and is not held of the device.",
+    spilled_bytes: gauge, "Live memory that lies in host memory, and is not held of the device.",
         |look| look.memory.spilled;
     spills_total: counter, "Pieces of live memory that were spilled to the machine's.", |look| look.stats.spills.chunks;
     spill_returns_total: counter, "Spilled pieces that came back to the device.",

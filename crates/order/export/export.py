@@ -169,7 +169,7 @@ class Writer:
 
 
 def aliases(target):
-    """Which argument the output is a view of, by the operator's schema; None: none."""
+    """Returns the argument that the output is a view of, by the operator's schema; None: none."""
     if target is torch.ops.aten._unsafe_view.default:
         return 0
     schema = getattr(target, "_schema", None)

@@ -19,7 +19,7 @@ const PROFILE: &str = "profile";
 pub const MAX_CAPACITY: u64 = 16 << 40;
 /// The keys that a specification may have.
 const KEYS: [&str; 3] = ["capacity", "vmm", "host"];
-/// Bytes of the machine's memory that a device may use, unless the specification gives a number: the share of one GPU
+/// Bytes of host memory that a device may use, unless the specification gives a number: the share of one GPU
 /// in a server with eight GPUs and 2 TiB.
 const HOST_CAPACITY: u64 = 256 << 30;
 
@@ -33,7 +33,7 @@ pub struct SimConfig {
     /// Whether the device has virtual memory management. Some vGPUs and virtual machines have none: then those calls
     /// are refused.
     pub virtual_memory: bool,
-    /// The machine's memory that the device may use, in bytes
+    /// Host memory that the device may use, in bytes
     /// ([`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host)).
     pub host_capacity: u64,
     /// Whether the clock advances by the cost of each call. `false` if the clock counts something else, such as the
@@ -50,7 +50,7 @@ impl SimConfig {
     }
 
     /// Reads `sim`, `sim:h200`, `sim:h200,capacity=80GiB`, `sim:capacity=80GiB` or `sim:h200,host=64GiB`. The default profile is the
-    /// H200, the default capacity all memory of the card, and the default of the machine's memory 256 GiB. `vmm=no` is a device
+    /// H200, the default capacity all memory of the card, and the default of host memory 256 GiB. `vmm=no` is a device
     /// without virtual memory management, `vmm=yes` one with it, as all are by default.
     ///
     /// # Errors

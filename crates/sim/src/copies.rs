@@ -1,4 +1,4 @@
-//! The engine that copies between a simulated GPU and page-locked memory of the host.
+//! The engine that copies between a simulated GPU and page-locked host memory.
 //!
 //! Owns: which buffers there are, and when each copy ends. `page_locked.rs` has the calls.
 

@@ -73,15 +73,15 @@ const FURTHER_LIMIT: u64 = 128 * MIB;
 /// Copies inside of the device's memory, which the CPU waits for: 1.3 ms for 1 GiB.
 const COPY_NS_PER_MIB: u64 = 1_270;
 
-/// Page-locked memory of the machine: on an H200 exchanging 1 GiB for it, by chunks of 2 and 4 MiB, took 0.28 to 0.5 s
+/// Page-locked host memory: on an H200 exchanging 1 GiB for it, by chunks of 2 and 4 MiB, took 0.28 to 0.5 s
 /// in all (`HOST_NUMA`), with the copy, which is counted separately.
 const CREATE_ON_HOST_NS_PER_MIB: u64 = 340_000;
 
-/// Copies between the device's memory and page-locked memory of the host, or chunks in the machine's memory: 55.3 GB/s
+/// Copies between the device's memory and page-locked host memory, or chunks in host memory: 55.3 GB/s
 /// each way on an H200.
 const LINK_NS_PER_MIB: u64 = 18_960;
 
-/// Page-locked memory of the host, in huge pages that are populated and registered: on an H100's machine locking 8 GiB
+/// Page-locked host memory, in huge pages that are populated and registered: on an H100's machine locking 8 GiB
 /// took 1.173 s by one thread, and unlocking 0.143 s (docs/measurements/2026-11-25-page-locking). `cuMemHostAlloc` took
 /// 0.355 ms a MiB there.
 const LOCK_NS_PER_MIB: u64 = 143_000;
@@ -243,7 +243,7 @@ impl Profile {
         }
     }
 
-    /// Returns the time that a copy of so many bytes takes between the device and page-locked memory of the host.
+    /// Returns the time that a copy of so many bytes takes between the device and page-locked host memory.
     #[must_use]
     pub fn link(self, size: u64) -> u64 {
         link(size)

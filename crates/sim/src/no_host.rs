@@ -1,4 +1,4 @@
-//! A stand-in for the host's memory on systems other than 64-bit Linux. Code that names it compiles, and gets an error
+//! A stand-in for host memory on systems other than 64-bit Linux. Code that names it compiles, and gets an error
 //! when it opens a device.
 
 #[path = "host/config.rs"]

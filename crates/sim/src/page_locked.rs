@@ -1,4 +1,4 @@
-//! Page-locked memory of the host beside a simulated GPU, and the engine that copies from and to it.
+//! Page-locked host memory beside a simulated GPU, and the engine that copies from and to it.
 //!
 //! Owns: the calls for this memory. Copies run one after the other at the speed of the link, in parallel with all other
 //! work. As with kernels, the bytes of a copy change at once.

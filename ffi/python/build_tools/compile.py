@@ -19,7 +19,7 @@ def include_flags(release):
 
 
 def errors_of(release, source):
-    """What the compiler finds wrong in one source; empty where it finds nothing."""
+    """Returns the compiler's errors in one source; empty if there are none."""
     compiler = shlex.split(os.environ.get("CXX", "")) or ["c++"]
     flags = [flag for flag in interface.flags(release.minor, release.cxx11_abi) if flag != "-shared"]
     command = [*compiler, *flags, "-fsyntax-only", *include_flags(release), str(source)]

@@ -1,4 +1,4 @@
-"""What a compiled library asks of the machine that it is loaded on, checked against what is promised."""
+"""Checks that a compiled library needs no more of the machine that loads it than is promised."""
 
 import re
 

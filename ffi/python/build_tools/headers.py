@@ -43,7 +43,7 @@ class Release(NamedTuple):
 
     @property
     def cxx11_abi(self):
-        """Which std::string the wheel's libraries take: names of the new one's functions have its namespace."""
+        """Returns whether the wheel's libraries take the new std::string: names of the new one's functions have its namespace."""
         return b"ErrorC1ENS_14SourceLocationENSt7__cxx11" in (self.torch / "lib" / "libc10.so").read_bytes()
 
 

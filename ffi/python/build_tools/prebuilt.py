@@ -120,13 +120,13 @@ def check(path, release, cxx11_abi, machine):
 
 @functools.cache
 def exported_by_cuda(packages):
-    """What CUDA's runtime library defines."""
+    """Returns the names that CUDA's runtime library defines."""
     (library,) = packages.glob("nvidia/*/lib/libcudart.so.*")
     return elf.Library(library).defined
 
 
 def fits(shim, release):
-    """Whether a shim was compiled from the same headers as a release has."""
+    """Returns whether a shim was compiled from the same headers as a release has."""
     try:
         return interface.digest(release.include, shim.headers) == shim.digest
     except FileNotFoundError:

@@ -12,7 +12,7 @@ SPACE = 8 << 30
 
 
 class Unavailable(BuildError):
-    """It cannot be had here, for no fault of this repository's."""
+    """The error for a PyTorch that cannot be installed here, through no fault of this repository."""
 
 
 def install():

@@ -14,11 +14,11 @@ HEADER_FOLDER = ROOT / "ffi"
 
 
 class BuildError(Exception):
-    """What could not be built, where, and what was expected."""
+    """The error of a build: what could not be built, where, and what was expected."""
 
 
 def _load_interface():
-    """By path: importing the package would load the C library, which is not built yet."""
+    """Loads the module by path: importing the package would load the C library, which is not built yet."""
     spec = importlib.util.spec_from_file_location("seamalloc_interface", PACKAGE / "_interface.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -29,7 +29,7 @@ interface = _load_interface()
 
 
 def cache_folder():
-    """Where what was fetched is kept between runs."""
+    """Returns the folder in which downloads are kept between runs."""
     folder = os.environ.get("SEAMALLOC_BUILD_CACHE")
     if folder:
         return Path(folder).resolve()

@@ -22,7 +22,7 @@ REMEDY = f"Set {VARIABLE} to a folder of your own that can be written to"
 
 
 def folder() -> Path:
-    """Where compiled shims are kept."""
+    """Returns the folder in which compiled shims are kept."""
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named).absolute()
@@ -33,7 +33,7 @@ def folder() -> Path:
 
 
 def is_trusted(path: Path) -> bool:
-    """Whether a file or folder is there. Raises an error where somebody else could have written to it."""
+    """Returns whether a file or folder is there. Raises an error where somebody else could have written to it."""
     try:
         found = path.stat()
     except OSError:

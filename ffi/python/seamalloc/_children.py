@@ -107,7 +107,7 @@ class AfterImport:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """For the one module, the spec that the other finders have, with a loader that says when it is imported."""
+        """Returns the other finders' spec of the one module, with a loader that tells when the module is imported."""
         if name != self._name:
             return None
         for finder in list(sys.meta_path):

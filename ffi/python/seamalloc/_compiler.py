@@ -217,7 +217,7 @@ def _failed(what: str, details: str = "") -> UnavailableError:
 
 
 def _names(needs: Path, include: Path) -> list[str]:
-    """Of a compiler's list of what a source includes, the files in the folder `include`, named from there."""
+    """Returns the files in the folder `include`, named from there, that a compiler's list of includes has."""
     text = needs.read_text(encoding="utf-8", errors="surrogateescape").replace("\\\n", " ")
     found = [part.replace("\\ ", " ") for part in re.split(r"(?<!\\)\s+", text)]
     inside = [os.path.relpath(path, include) for path in found if path.startswith(f"{include}{os.sep}")]

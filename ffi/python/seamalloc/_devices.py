@@ -1,4 +1,4 @@
-"""Which device and which stream a caller means."""
+"""Devices and streams, as callers name them."""
 
 from __future__ import annotations
 

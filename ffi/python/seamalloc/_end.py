@@ -31,7 +31,7 @@ def device_report(device: int) -> str:
 
 
 def _destination() -> str | None:
-    """Where the report goes: a file's name, "" for standard error, or None for nowhere."""
+    """Returns where the report goes: a file's name, "" for standard error, or None for nowhere."""
     found = os.environ.get(VARIABLE, "")
     if found in ("", "0"):
         return None
@@ -55,7 +55,7 @@ def check_destination() -> None:
 
 
 def prepare() -> None:
-    """From now on the end of the process is prepared for."""
+    """Has the report written at the end of the process."""
     global _owner
     if _owner is None:
         atexit.register(_write)

@@ -19,9 +19,9 @@ LIBRARIES = {
 
 
 def enable_all(**options: object) -> list[str]:
-    """Makes it the allocator of PyTorch, CuPy, Numba, RMM, cuda.core and Triton, as far as they are imported: over the same
-    memory, and one limit. Options are those of `enable`, which PyTorch's are too. Returns the names of the modules that
-    were enabled, "torch" first.
+    """Makes seamalloc the allocator of PyTorch, CuPy, Numba, RMM, cuda.core and Triton, as far as they are imported: over
+    the same memory, and one limit. Options are those of `enable`, which PyTorch's are too. Returns the names of the modules
+    that were enabled, "torch" first.
 
     Call it behind the imports and before CUDA is used. What is enabled already stays so. Raises what the modules'
     `enable` do; those before it are enabled then. Leaves out a cuda.core that is too old, since others import it.

@@ -43,7 +43,7 @@ class Growing:
 
     @property
     def address(self) -> int:
-        """Where it begins, which never changes; 0 once freed."""
+        """The first address, which never changes; 0 once freed."""
         return self._address
 
     @property
@@ -53,7 +53,7 @@ class Growing:
 
     @property
     def mapped(self) -> int:
-        """Bytes that have memory: up to here it grows without the driver."""
+        """Bytes that have memory: the allocation grows up to this size without the driver."""
         return self._extent()[1]
 
     @property
@@ -67,7 +67,7 @@ class Growing:
         return size.value, mapped.value, capacity.value
 
     def grow(self, size: int) -> None:
-        """At least the first `size` bytes can be used, and hold what they held. Raises `OutOfMemory` without a change."""
+        """Makes at least the first `size` bytes usable; their contents stay. Raises `OutOfMemory` without a change."""
         check(library.seam_grow(self._handle, self._address, _size(size)))
 
     def shrink(self, size: int) -> None:
@@ -80,7 +80,7 @@ class Growing:
         check(library.seam_record_stream(self._handle, self._address, handle))
 
     def free(self) -> None:
-        """Frees it now: no tensor over it may be used any more."""
+        """Frees the memory now: no tensor over it may be used any more."""
         address, self._address = self._address, 0
         if address:
             _memory.free(self.device, address, _current_stream(self.device))
@@ -92,7 +92,7 @@ class Growing:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """All of its addresses, as bytes. Only those that have memory may be used."""
+        """All reserved addresses, as bytes. Only those that have memory may be used."""
         return {
             "shape": (self.capacity,),
             "typestr": "|u1",

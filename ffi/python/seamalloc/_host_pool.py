@@ -63,7 +63,7 @@ class HostPool:
             library.seam_free(self._handle, address)
 
     def free(self, block: HostBlock) -> None:
-        """As `block.free()`."""
+        """Frees a block, as `block.free()` does."""
         block.free()
 
     def enable_peer_access(self, device: int) -> None:
@@ -116,7 +116,7 @@ class HostBlock:
         self._free.atexit = False
 
     def view(self) -> memoryview:
-        """Its bytes, to be read and written. The view keeps the memory."""
+        """Returns the block's bytes, to be read and written. The view keeps the memory."""
         self._check()
         return memoryview(self._bytes).cast("B")
 
@@ -127,14 +127,14 @@ class HostBlock:
         return {"shape": (self.size,), "typestr": _BYTES, "data": (self.address, False), "version": 3}
 
     def record_stream(self, stream: Stream) -> None:
-        """Says that work given to `stream`, a `torch.cuda.Stream` or a handle, uses it: once freed, it waits for that stream
-        too. Each stream must be named before the free."""
+        """Says that work given to `stream`, a `torch.cuda.Stream` or a handle, uses the block: once freed, it waits for
+        that stream too. Each stream must be named before the free."""
         self._check()
         handle, _ = stream_on(stream, 0)
         check(library.seam_record_stream(self.pool._handle, self.address, handle))
 
     def free(self) -> None:
-        """Frees it now. The CPU must not use its views any more; streams that were named may. A second call is an error."""
+        """Frees the block now. The CPU must not use its views any more; streams that were named may. A second call is an error."""
         self._check()
         self._free.detach()
         check(library.seam_free(self.pool._handle, self.address))

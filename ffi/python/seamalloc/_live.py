@@ -21,7 +21,7 @@ def serve(path: FileName | None = None) -> None:
 
 
 def stop_serving() -> None:
-    """Ends what `serve` began."""
+    """Ends the service that `serve` began."""
     check(library.seam_serve_stop())
 
 

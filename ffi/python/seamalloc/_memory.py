@@ -79,7 +79,7 @@ def begin(name: str, options: dict[str, object]) -> None:
 
 
 def is_simulated() -> bool:
-    """Whether every device is a simulated one."""
+    """Returns whether every device is a simulated one."""
     return bool(os.environ.get(SIMULATED))
 
 
@@ -160,8 +160,8 @@ def free_on(device: int, address: int, own: int, last: int) -> None:
 
 
 def _is_captured(stream: int) -> bool:
-    """Whether a stream is being captured, of which nobody told the allocator. An event to wait for could be recorded at the
-    capture's end only, and whose stream it is may have destroyed it by then."""
+    """Returns whether a stream is being captured, of which nobody told the allocator. An event to wait for could be
+    recorded at the capture's end only, and whose stream it is may have destroyed it by then."""
     if stream in (0, LEGACY) or is_simulated():
         return False
     answer = c_int()
@@ -176,7 +176,7 @@ def _finish(status: int) -> None:
 
 
 class Streams:
-    """Which stream each live address was allocated for, for libraries that name only that of the free."""
+    """The stream that each live address was allocated for, for libraries that name only that of the free."""
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -263,7 +263,7 @@ class Idle:
             _finish(library.seam_free(_handles[self.device], address))
 
     def forget(self) -> None:
-        """Its device is about to be reset."""
+        """Forgets the stream, since its device is about to be reset."""
         with self._lock:
             if self._handle is not None:
                 _finish(library.seam_forget_stream(plugged(self.device), self._handle))

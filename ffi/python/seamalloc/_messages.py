@@ -14,7 +14,7 @@ _quiet: bool | None = None
 
 
 def is_set(name: str) -> bool:
-    """Whether an environment variable switches something on."""
+    """Returns whether an environment variable switches something on."""
     return os.environ.get(name, "") not in ("", "0")
 
 
@@ -25,7 +25,7 @@ def be_quiet(quiet: bool | None) -> None:
 
 
 def is_first() -> bool:
-    """Whether no other process of the job on this machine says the same."""
+    """Returns whether no other process of the job on this machine says the same."""
     ranks = [rank for rank in map(os.environ.get, LOCAL_RANKS) if rank]
     return not ranks or ranks[0] == "0"
 
@@ -44,7 +44,7 @@ def say(text: str) -> None:
 
 
 def block(text: str) -> None:
-    """Lines that were asked for, as they are."""
+    """Writes requested lines unchanged to standard error."""
     if sys.stderr is not None:
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -22,7 +22,7 @@ def printable_lines(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Text that JSON and UTF-8 can have: bytes of a name that are no UTF-8 are escaped."""
+    """Returns the text so that JSON and UTF-8 can have it: bytes of a name that are no UTF-8 are escaped."""
     return _SURROGATE.sub(_escaped, text)
 
 

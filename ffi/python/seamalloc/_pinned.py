@@ -25,7 +25,7 @@ _NOT_PYTORCHS = _library.pinned_handle
 
 
 def _is_pytorchs() -> bool:
-    """Whether PyTorch's own page-locked memory is seamalloc's: then it knows the streams."""
+    """Returns whether PyTorch's own page-locked memory is seamalloc's, which then knows the streams."""
     return _library.pinned_handle is not _NOT_PYTORCHS
 
 

@@ -23,7 +23,7 @@ def spills_of(stats: dict[str, Any]) -> str:
     found, spills = stats["spilled_bytes"], stats["spills"]
     spent = milliseconds(spills["total_ns"])
     kept = f", {in_units(spills['kept_bytes'])} kept for the next time" if spills["kept_bytes"] else ""
-    return f"{in_units(found['current'])} in the machine's memory, at most {in_units(found['peak'])}{kept}; {spent}"
+    return f"{in_units(found['current'])} in host memory, at most {in_units(found['peak'])}{kept}; {spent}"
 
 
 def splits_of(splits: dict[str, int]) -> str:

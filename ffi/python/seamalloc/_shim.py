@@ -186,7 +186,7 @@ def _find(torch: Any, name: str) -> Path | None:
 
 
 def _is_as_recorded(torch: Any, path: Path) -> bool:
-    """Whether a compiled shim is whole, and PyTorch's headers are those that it was compiled with."""
+    """Returns whether a compiled shim is whole, and PyTorch's headers are those that it was compiled with."""
     try:
         record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         # Loading an incomplete file may end the process.

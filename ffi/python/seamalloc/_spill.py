@@ -1,4 +1,4 @@
-"""Live memory that lies in the machine's memory where the device has too little: what the program says of it."""
+"""Live memory that lies in host memory where the device has too little: what the program says of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How seamalloc becomes PyTorch's allocator: by the shim, and as a pluggable allocator only where that was asked for."""
+"""Makes seamalloc PyTorch's allocator: by the shim, and as a pluggable allocator only where that was asked for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _waiting: _children.AfterImport | None = None
 
 
 def enabled() -> str | None:
-    """How seamalloc is PyTorch's allocator: "full", "pluggable", or None if it is not (any more)."""
+    """Returns how seamalloc is PyTorch's allocator: "full", "pluggable", or None if it is not (any more)."""
     return _enabled if _is_current is not None and _is_current() else None
 
 
@@ -119,7 +119,7 @@ def _pinned(asked: bool | str | Mapping[str, object] | None) -> str | None:
 
 
 def _asks_as_parent(options: str, fallback: str | None, pinned: str | None) -> bool:
-    """Whether the process that started this one got what is asked for here."""
+    """Returns whether the parent process got what is asked for here."""
     if _parent is None:
         return False
     if _parent.kind == "pytorch":
@@ -129,7 +129,7 @@ def _asks_as_parent(options: str, fallback: str | None, pinned: str | None) -> b
 
 
 def _has_as_parent(options: str, fallback: str | None, pinned: str | None) -> bool:
-    """Whether what is asked for here is had already, from the process that started this one."""
+    """Returns whether this process has what is asked for already, from its parent."""
     is_settled = _enabled is not None or (_parent is not None and _parent.kind == "pytorch")
     return is_settled and _asks_as_parent(options, fallback, pinned)
 
@@ -162,8 +162,8 @@ def _go_without(error: UnavailableError, conf: str, stacklevel: int) -> None:
 
 
 def inherit(conf: str, kind: str, fallback: str | None, pinned: str | None = None) -> None:
-    """In a process that multiprocessing started: seamalloc as in the one that started it, now or when PyTorch is
-    imported. Where it cannot be, that is an error, unless the parent asked for PyTorch's own allocator then."""
+    """Enables seamalloc in a process that multiprocessing started, as in its parent, now or when PyTorch is imported.
+    Where it cannot be, that is an error, unless the parent asked for PyTorch's own allocator then."""
     global _parent, _waiting
     if _enabled is not None:
         # A module that the fork server imported has enabled it, before this process was forked.
@@ -197,7 +197,7 @@ def _follow(parent: _children.Parent) -> None:
 
 
 def _become(torch: Any, conf: str, fallback: str | None, pinned: str | None, tries_shim: bool = True) -> None:
-    """Installs it: as a pluggable allocator where `fallback` says so and the shim cannot be had."""
+    """Installs seamalloc: as a pluggable allocator where `fallback` says so and the shim cannot be had."""
     global _enabled
     if _messages.is_set("PYTORCH_NO_CUDA_MEMORY_CACHING"):
         raise UnavailableError(
@@ -250,7 +250,7 @@ def _say_that_it_is_on(torch: Any, options: str, pinned: str | None) -> None:
         _messages.say(f"no GPU is visible ({why}), so that no GPU memory will be allocated")
     for name in OF_PYTORCH:
         text = os.environ.get(name, "")
-        # PyTorch still reads its options for the host's memory.
+        # PyTorch still reads its options for host memory.
         if any(not key.startswith("pinned_") for key in re.findall(r"([A-Za-z_]\w*)\s*:", text)):
             _messages.say(f"what {name} says of GPU memory has no effect ({text}); {VARIABLE} takes the same syntax")
 

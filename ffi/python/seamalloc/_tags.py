@@ -88,7 +88,7 @@ def sleep(
     name: str, device: Device = None, *, discard: bool = False, file: FileName | None = None, pinned: bool = False
 ) -> int:
     """Waits for the device, and gives all physical memory of a tag back to it. Returns the bytes given back. What its tensors
-    hold is kept in the host's memory, with `pinned` in page-locked memory at the speed of the link, or in a new file of that name,
+    hold is kept in host memory, with `pinned` in page-locked memory at the speed of the link, or in a new file of that name,
     or lost with `discard`. Addresses stay, and graphs over them; until `wake`, nothing may use the tensors, nor launch such a graph.
     Where it fails, everything is as before."""
     if discard + pinned + (file is not None) > 1:

@@ -32,7 +32,7 @@ def _cuda_core() -> Any:
 
 
 def enable(device: int = 0, **options: object) -> Any:
-    """Makes it the resource of `cuda.core.Device(device)` in this thread, and returns it. Options are those of
+    """Makes seamalloc the resource of `cuda.core.Device(device)` in this thread, and returns it. Options are those of
     `seamalloc.enable`. Raises `LibraryError`, and `OptionError` for options that cannot be read."""
     core = _cuda_core()
     _memory.begin(NAME, options)

@@ -32,7 +32,7 @@ def _cupy() -> Any:
 
 
 def enable(**options: object) -> None:
-    """Makes it CuPy's allocator, in all threads, for what is allocated from now on. Options are those of
+    """Makes seamalloc CuPy's allocator, in all threads, for what is allocated from now on. Options are those of
     `seamalloc.enable`. Raises `LibraryError`, and `OptionError` for options that cannot be read."""
     cupy = _cupy()
     _memory.begin(NAME, options)
@@ -40,7 +40,7 @@ def enable(**options: object) -> None:
 
 
 def enabled() -> bool:
-    """Whether it is CuPy's allocator, in this thread."""
+    """Returns whether seamalloc is CuPy's allocator in this thread."""
     return bool(_cupy().cuda.get_allocator() is malloc)
 
 

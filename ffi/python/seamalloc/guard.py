@@ -74,7 +74,7 @@ def note_wait(stream: int, event: int) -> None:
 
 
 def _stacks(address: int, device: int) -> list[str]:
-    """Where the allocation at an address was made and freed, as far as PyTorch's history goes."""
+    """Returns where the allocation at an address was made and freed, as far as PyTorch's history goes."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return []
@@ -97,7 +97,7 @@ def _stacks(address: int, device: int) -> list[str]:
 
 
 def _tensors(value: Any, kind: type) -> Iterator[Any]:
-    """All tensors in the arguments or the results of an operator."""
+    """Returns all tensors in the arguments or the results of an operator."""
     if isinstance(value, kind):
         yield value
     elif isinstance(value, (list, tuple)):

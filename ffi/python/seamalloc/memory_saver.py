@@ -80,7 +80,7 @@ class MemorySaver:
         tag: str = DEFAULT,
         enable_cpu_backup: bool = False,
     ) -> Iterator[None]:
-        """As `torch.cuda.graph`, with memory that can be paused: the graph's pool becomes a tag before it has memory."""
+        """Captures as `torch.cuda.graph` does, with memory that can be paused: the graph's pool becomes a tag before it has memory."""
         import torch
 
         pool = torch.cuda.graph_pool_handle() if pool is None else pool
@@ -128,8 +128,8 @@ torch_memory_saver = MemorySaver()
 
 
 def install() -> None:
-    """Makes it what programs import as `torch_memory_saver`. Raises `LibraryError` where they have the real one already, and where
-    seamalloc is not PyTorch's allocator."""
+    """Makes seamalloc what programs import as `torch_memory_saver`. Raises `LibraryError` where they have the real one
+    already, and where seamalloc is not PyTorch's allocator."""
     found = sys.modules.get(NAME)
     if found is not None and not hasattr(found, "seamalloc"):
         raise LibraryError("too-late", NAME, "the real one was imported already", "Call seamalloc.memory_saver.install() before")

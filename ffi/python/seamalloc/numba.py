@@ -25,8 +25,8 @@ PRESSURE = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def enable(**options: object) -> None:
-    """Makes it Numba's allocator on CUDA, until the process ends. Options are those of `seamalloc.enable`. Raises `LibraryError`,
-    once Numba has used CUDA with its own too, and `OptionError` for options that cannot be read."""
+    """Makes seamalloc Numba's allocator on CUDA, until the process ends. Options are those of `seamalloc.enable`. Raises
+    `LibraryError`, once Numba has used CUDA with its own too, and `OptionError` for options that cannot be read."""
     driver = _driver()
     chosen = driver._memory_manager
     if chosen is not None and chosen is not _manager_class():
@@ -69,7 +69,7 @@ def _make(driver: Any) -> Any:
         _idle: Any = None
 
         def initialize(self) -> None:
-            """At every use of the context; the first one counts."""
+            """Prepares the memory at the first use of the context."""
             if self._idle is not None:
                 return
             # A context of other libraries has CUDA's own name for its device.

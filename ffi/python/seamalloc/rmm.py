@@ -29,7 +29,7 @@ def _rmm() -> Any:
 
 
 def enable(device: int | None = None, **options: object) -> None:
-    """Makes it the current resource of a device, or of all, for what is allocated from now on. Options are those of
+    """Makes seamalloc the current resource of a device, or of all, for what is allocated from now on. Options are those of
     `seamalloc.enable`. Raises `LibraryError`, and `OptionError` for options that cannot be read."""
     rmm = _rmm()
     _memory.begin(NAME, options)
@@ -38,7 +38,7 @@ def enable(device: int | None = None, **options: object) -> None:
 
 
 def enabled(device: int = 0) -> bool:
-    """Whether it is the current resource of a device."""
+    """Returns whether seamalloc is the current resource of a device."""
     return device in _resources and _rmm().mr.get_per_device_resource(device) is _resources[device]
 
 

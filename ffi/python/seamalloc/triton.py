@@ -20,8 +20,8 @@ ALIGNMENT = 512
 
 
 def enable(**options: object) -> None:
-    """Makes it Triton's allocator, in this thread. Options are those of `seamalloc.enable`. Raises `LibraryError`, and
-    `OptionError` for options that cannot be read."""
+    """Makes seamalloc Triton's allocator, in this thread. Options are those of `seamalloc.enable`. Raises `LibraryError`,
+    and `OptionError` for options that cannot be read."""
     try:
         import triton
     except ImportError as error:
@@ -50,7 +50,7 @@ class Buffer:
 
 
 def allocate(size: int, alignment: int, stream: int | None) -> Buffer:
-    """For `triton.set_allocator`."""
+    """Allocates for Triton, as `triton.set_allocator` requires."""
     if alignment > ALIGNMENT:
         raise ValueError(f"Triton asks for memory at a multiple of {alignment}; at most {ALIGNMENT} can be had")
     return Buffer(_current_device(), size, stream or 0)

@@ -81,7 +81,7 @@ def _make() -> Any:
         """Tags that sleep. Addresses stay, and with them graphs, compiled kernels and communicators."""
 
         def suspend(self, level: int = 1) -> None:
-            """1 keeps the weights in page-locked memory of the host, 2 nothing. Where it fails, all is as before."""
+            """Level 1 keeps the weights in page-locked host memory, level 2 nothing. A failure changes nothing."""
             allocator.sleep(("weights",) if level == 1 else ())
             self._state = "SUSPENDED"
 
@@ -128,8 +128,8 @@ def __getattr__(name: str) -> Any:
 
 
 def register() -> None:
-    """Makes it a backend of vLLM, and its tags those of vLLM where seamalloc is PyTorch's allocator. May be called again. Raises
-    `LibraryError` where there is no such vLLM."""
+    """Makes seamalloc a backend of vLLM, and its tags those of vLLM where seamalloc is PyTorch's allocator. May be called
+    again. Raises `LibraryError` where there is no such vLLM."""
     contract = _contract()
     try:
         contract.SleepModeBackendFactory.register_backend(BACKEND, __name__, "SeamallocBackend")

@@ -1,4 +1,4 @@
-// PyTorch's host allocator as its copies call it: the shim's, over memory of the machine.
+// PyTorch's host allocator as its copies call it: the shim's, over host memory.
 
 #include "exercise.h"
 

@@ -1,4 +1,4 @@
-"""Programs of tests: what is about a whole process runs in one of its own, on a simulated device."""
+"""Programs of tests: a test of a whole process runs in a process of its own, on a simulated device."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 
 def run(*arguments, conf="", device="sim:h200", **environment):
-    """Runs this Python with arguments. The environment has no options but these, and seamalloc is quiet."""
+    """Runs this Python with arguments. The environment has no options but the given ones, and seamalloc is quiet."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SEAMALLOC_", "PYTORCH_"))}
     for name in ("SEAMALLOC_CACHE",):
         if name in os.environ:
@@ -18,19 +18,19 @@ def run(*arguments, conf="", device="sim:h200", **environment):
 
 
 def run_code(code, **environment):
-    """Runs a program; what it prints."""
+    """Runs a program. Returns what it prints."""
     done = run("-c", code, **environment)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
 
 
 def path_with(folder):
-    """Python's path with a folder at its head."""
+    """Returns Python's path with a folder at its head."""
     return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
 def has_torch():
-    """Whether PyTorch with CUDA can be imported."""
+    """Returns whether PyTorch with CUDA can be imported."""
     try:
         import torch
     except ImportError:

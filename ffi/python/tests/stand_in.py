@@ -58,7 +58,7 @@ extern "C" unsigned long long seamalloc_pinned(bool, const char** why) { *why = 
 
 
 def make(folder, top=""):
-    """Puts it into a folder, to be found on a path."""
+    """Writes the stand-in to a folder that is to be on Python's path."""
     package = Path(folder) / "torch"
     package.mkdir()
     (package / "__init__.py").write_text(top + TORCH)
@@ -66,7 +66,7 @@ def make(folder, top=""):
 
 
 class WithShim:
-    """It with headers and libraries, in a folder, and a copy of the package seamalloc whose shim is of a few lines."""
+    """The stand-in with headers and libraries, in a folder, and a copy of the package seamalloc whose shim is of a few lines."""
 
     def __init__(self, folder, has_torch=False):
         import seamalloc

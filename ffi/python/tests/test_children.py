@@ -1,4 +1,4 @@
-"""Processes that multiprocessing starts. Most of it with a stand-in for PyTorch, which takes a pluggable allocator."""
+"""Processes that multiprocessing starts. Most tests have a stand-in for PyTorch, which takes a pluggable allocator."""
 
 import shutil
 import tempfile

@@ -1,4 +1,4 @@
-"""What is written down when a process ends, and what is logged."""
+"""The report at the end of a process, and log lines."""
 
 import tempfile
 import unittest

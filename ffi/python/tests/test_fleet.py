@@ -1,4 +1,4 @@
-"""`seamalloc fleet`: what follows for a job from what its ranks say. test_fleet_command.py has the command."""
+"""`seamalloc fleet`: the verdict on a job from the figures of its ranks. test_fleet_command.py has the command."""
 
 import contextlib
 import io
@@ -277,7 +277,7 @@ class Slow:
 
 
 class Interrupted(Slow):
-    """A signal comes while it waits."""
+    """An engine that gets a signal while it waits."""
 
     def __init__(self, number):
         super().__init__()

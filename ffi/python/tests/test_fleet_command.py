@@ -225,7 +225,7 @@ class Command(InFolder):
             self.wait_for(lambda: not self.started())
 
     def started(self):
-        """Processes that look at a file of the folder."""
+        """Returns the processes that look at a file of the folder."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -277,7 +277,7 @@ class Command(InFolder):
 
 
 class FileSystems(InFolder):
-    """Files that are not local."""
+    """Files that are not on the local disk."""
 
     def found(self, pattern, folder):
         from seamalloc.fleet.engines import Processes
@@ -360,7 +360,7 @@ print(json.dumps({one.url[-10:]: one.error for one in engines.run(engine, files.
 
 
 class Ray(InFolder):
-    """The same by Ray."""
+    """The command with Ray as its engine."""
 
     @classmethod
     def setUpClass(cls):
@@ -388,7 +388,7 @@ class Ray(InFolder):
         )
 
     def alone(self, code, *arguments):
-        """What a program prints in a process of its own: where Ray loses its own processes, it ends the one it is in."""
+        """Returns what a program prints in a process of its own, since Ray ends the process it is in when it loses its own."""
         done = run("-c", code, *arguments)
         self.assertEqual(done.returncode, 0, done.stderr)
         # Ray may say something before.

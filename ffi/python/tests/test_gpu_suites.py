@@ -1,4 +1,4 @@
-"""What the programs in gpu/ do without a GPU: which tests they take, what runs when, and their tables."""
+"""The parts of the programs in gpu/ that need no GPU: the choice of tests, the order of runs, and tables."""
 
 import gzip
 import itertools
@@ -189,7 +189,7 @@ class TestsTable(unittest.TestCase):
 
 class ProgramsTable(unittest.TestCase):
     def read(self, losses):
-        """What programs.py writes of one program in three rounds: ours takes twice as long, and longer from round to round."""
+        """Returns the lines of programs.py for one program in three rounds; seamalloc takes longer from round to round."""
         lines = []
         for number, (allocator, of) in itertools.product((1, 2, 3), losses.items()):
             factor = 1 + number / 2 if allocator == "seamalloc" else 1

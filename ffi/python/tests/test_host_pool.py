@@ -1,4 +1,4 @@
-"""Memory that the CPU and streams use, on the machine's own: no PyTorch, no GPU."""
+"""Pools of memory that the CPU and streams use, in host memory: no PyTorch, no GPU."""
 
 import gc
 import unittest
@@ -19,7 +19,7 @@ class Pool(unittest.TestCase):
     def live(self):
         return self.pool.stats()["allocated_bytes"]["all"]["current"]
 
-    def test_gives_memory_of_the_machine(self):
+    def test_gives_host_memory(self):
         block = self.pool.allocate(3 * MIB + 5)
         self.assertEqual((len(block), block.size, block.address % 512), (3 * MIB + 5, 3 * MIB + 5, 0))
         view = block.view()
@@ -146,7 +146,7 @@ class WithoutPinned(unittest.TestCase):
 
 @unittest.skipUnless(has_torch(), "PyTorch with CUDA is not installed")
 class Tensors(unittest.TestCase):
-    """Over memory of the machine, which no device waits for here."""
+    """Tensors in host memory, which no device waits for here."""
 
     def setUp(self):
         self.pool = seamalloc.HostPool(DEVICE)

@@ -61,7 +61,7 @@ class Modules(unittest.TestCase):
 
 
 class Refusals(Stand):
-    """What cannot be is an error with its cause, and a remedy."""
+    """A request that cannot be met is an error with its cause and a remedy."""
 
     names = ()
 
@@ -546,7 +546,7 @@ class Page(Stand):
 
 
 class Table(unittest.TestCase):
-    """Of what the programs for a GPU print."""
+    """The table of what the programs for a GPU print."""
 
     SUITE = {
         "suite": "rmm",

@@ -1,4 +1,4 @@
-"""What other processes are told, metrics, and the flight recorder: no PyTorch, no GPU."""
+"""Figures for other processes, metrics, and the flight recorder: no PyTorch, no GPU."""
 
 import pickle
 import tempfile

@@ -146,7 +146,7 @@ for token in range(1, 801):
     cache.grow(token * TOKEN)
 assert cache.address == address and cache.size == 800 * TOKEN
 assert cache.mapped == held() == 250 * MIB
-# The device is the machine's memory: what is written stays where it is.
+# The device is host memory: what is written stays where it is.
 pattern = bytes(range(256)) * (10 * MIB // 256)
 ctypes.memmove(address, pattern, len(pattern))
 cache.grow(300 * MIB)

@@ -61,7 +61,7 @@ class Command(unittest.TestCase):
             self.skipTest("the package was built without the command")
 
     def outputs(self, *arguments):
-        """What the command says, by way of Python and as a program of its own."""
+        """Returns what the command prints, run through Python and as a program of its own."""
         ways = [[sys.executable, "-m", "seamalloc"]]
         program = Path(sys.executable).parent / "seamalloc"
         if distribution() is not None:

@@ -57,7 +57,7 @@ class Command(unittest.TestCase):
 
 
 class InFolder(unittest.TestCase):
-    """With a copy of the package, and a stand-in for PyTorch."""
+    """Tests with a copy of the package and a stand-in for PyTorch."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -67,7 +67,7 @@ class InFolder(unittest.TestCase):
 
 
 class Others(InFolder):
-    """The commands that are not Python's."""
+    """Subcommands that the Rust command serves."""
 
     def setUp(self):
         super().setUp()

@@ -1,4 +1,4 @@
-"""Where the shim comes from: the package, the cache, the compiler. With a stand-in for PyTorch."""
+"""The sources of the shim: the package, the cache, the compiler. PyTorch is a stand-in."""
 
 import contextlib
 import fcntl
@@ -46,13 +46,13 @@ class OfStandIn(unittest.TestCase):
         }
 
     def enable(self, **environment):
-        """Enables it. Returns whether something was compiled."""
+        """Enables seamalloc. Returns whether a shim was compiled."""
         done = run("-c", ENABLE, **{**self.environment, **environment})
         self.assertEqual((done.returncode, done.stdout), (0, "full\n"), done.stderr)
         return "compiling" in done.stderr
 
     def error(self, **environment):
-        """Fails to enable it. Returns the cause and the text."""
+        """Fails to enable seamalloc. Returns the cause and the text."""
         done = run("-c", FAILS, **{**self.environment, **environment})
         self.assertEqual(done.returncode, 0, done.stderr)
         cause, _, text = done.stdout.partition("\n")
@@ -74,7 +74,7 @@ class OfStandIn(unittest.TestCase):
 
 
 class Pinned(OfStandIn):
-    """Page-locked memory: whether the shim is asked for it, and what where it cannot be had."""
+    """Page-locked memory: the request to the shim, and the error where it has none."""
 
     PROGRAM = """
 import ctypes, glob, os, seamalloc

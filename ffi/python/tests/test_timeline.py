@@ -1,4 +1,4 @@
-"""What becomes of a recording: its events' records and waits, its blocks, its threads; on small ones written by hand."""
+"""Timelines made of recordings: records and waits of events, blocks, threads; on small recordings written by hand."""
 
 import gzip
 import itertools

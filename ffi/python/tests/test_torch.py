@@ -1,4 +1,4 @@
-"""Inside of PyTorch, on a simulated device: addresses are never used."""
+"""Seamalloc inside PyTorch, on a simulated device: addresses are never used."""
 
 import tempfile
 import unittest

@@ -1,4 +1,4 @@
-"""Where seamalloc cannot be PyTorch's allocator: an error with its cause and a remedy, and what a fallback makes of it."""
+"""Programs in which seamalloc cannot be PyTorch's allocator: an error with its cause and a remedy, and fallbacks."""
 
 import pickle
 import shutil
@@ -38,7 +38,7 @@ COMPILER = shutil.which("c++")
 
 
 class Errors(unittest.TestCase):
-    """Of a stand-in for PyTorch."""
+    """Errors with a stand-in for PyTorch."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -265,7 +265,7 @@ assert seamalloc.enabled() is None
 
 
 class Lines(unittest.TestCase):
-    """What is said on standard error."""
+    """The lines on standard error."""
 
     setUp = Errors.setUp
     stand_in = Errors.stand_in

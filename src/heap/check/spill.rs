@@ -22,7 +22,7 @@ impl Heap {
         }
         let (all, counted) = (self.spilled(), self.journal.counters().spilled_bytes.current());
         if all != counted {
-            return Err(format!("{all} bytes of the machine's memory, {counted} counted"));
+            return Err(format!("{all} bytes of host memory, {counted} counted"));
         }
         if !self.home.spilling().stock.is_whole() {
             return Err(format!("what is kept for the next spill: {:?}", self.home.spilling().stock));

@@ -1,4 +1,4 @@
-//! Copies between memory of the CPU by several threads.
+//! Copies within host memory by several threads.
 //!
 //! Owns: how many threads copy, and from how many bytes on. One thread copies 5 to 10 GB/s into memory that it touches
 //! first, a link to a GPU carries 55 GB/s.

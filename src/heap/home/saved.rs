@@ -1,6 +1,6 @@
 //! The saved contents of a private pool's live blocks while the pool sleeps.
 //!
-//! Owns: the copies, in memory of the host or in a file, and how they are written and read. `backing/sleep.rs` gets the bytes
+//! Owns: the copies, in host memory or in a file, and how they are written and read. `backing/sleep.rs` gets the bytes
 //! from the device and puts them back.
 
 use super::bulk_copy::{self, PART};
@@ -19,7 +19,7 @@ pub enum Backup {
     /// The contents are kept in host memory, as many bytes as live blocks have. This memory is not page-locked, but
     /// copies go through 128 MiB of page-locked memory, which is kept for the next backup.
     Host,
-    /// The contents are kept in page-locked memory of the host, which is copied to and from at the speed of the link.
+    /// The contents are kept in page-locked host memory, which is copied to and from at the speed of the link.
     /// Page-locking takes seven times as long as the copy, so the memory is kept once the pool is awake, for the next
     /// pool that sleeps ([`Tags::release_backups`](crate::operations::Tags::release_backups) gives it back).
     Pinned,
@@ -31,7 +31,7 @@ pub enum Backup {
     File(PathBuf),
 }
 
-/// Page-locked memory of the host.
+/// Page-locked host memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Locked {
     pub(crate) buffer: HostBuffer,

@@ -10,14 +10,14 @@ use crate::ids::{BlockId, ChunkId, Class};
 use crate::span::Span;
 
 impl Heap {
-    /// Returns the bytes of the machine's memory that are held for spilled memory.
+    /// Returns the bytes of host memory that are held for spilled memory.
     #[inline]
     pub(crate) fn spilled(&self) -> u64 {
         let Spilling { bytes, unsettled, .. } = &self.home.spilling;
         bytes.iter().sum::<u64>() + unsettled
     }
 
-    /// Returns the memory of the machine that is kept for the next spill.
+    /// Returns the host memory that is kept for the next spill.
     #[inline]
     pub(crate) fn host_stock(&self) -> &HostStock {
         &self.home.spilling.stock
@@ -27,7 +27,7 @@ impl Heap {
         &mut self.home.spilling.stock
     }
 
-    /// Notes the bytes of the machine's memory that failed calls hold outside of all chunks: `now` instead of `before`.
+    /// Notes the bytes of host memory that failed calls hold outside of all chunks: `now` instead of `before`.
     pub(super) fn pending_on_host(&mut self, now: u64, before: u64) {
         self.home.spilling.unsettled = self.home.spilling.unsettled + now - before;
         self.journal.held_on_host(before, now);

@@ -18,7 +18,7 @@ pub(super) const MAX_DOUBLINGS: u32 = 20;
 pub(crate) struct Spilling {
     /// Bytes of blocks in chunks that are spilled. By [`Class`].
     pub(in crate::heap) bytes: [u64; 2],
-    /// Bytes of the machine's memory that are part of no chunk, because a call could not be undone yet.
+    /// Bytes of host memory that are part of no chunk, because a call could not be undone yet.
     pub(super) unsettled: u64,
     /// Host memory that is kept for the next spill.
     pub(in crate::heap) stock: HostStock,

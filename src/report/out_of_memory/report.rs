@@ -373,11 +373,7 @@ impl fmt::Display for OutOfMemory {
         }
         if let Some(budget) = self.spill_budget {
             let (spilled, budget) = (format_bytes(self.spilled), format_bytes(budget));
-            write!(
-                f,
-                ". Besides, {spilled} are spilled to the machine's memory, of {budget}, {} first",
-                self.spill_policy
-            )?;
+            write!(f, ". Besides, {spilled} are spilled to host memory, of {budget}, {} first", self.spill_policy)?;
         }
         write!(f, ". The largest free block for this request is {}", format_bytes(self.largest_free))?;
         if self.reachable > self.largest_free {

@@ -11,7 +11,7 @@ pub(super) const MIB: u64 = 1 << 20;
 pub(super) struct Setup {
     pub(super) seed: u64,
     pub(super) capacity: u64,
-    /// Bytes of the machine's memory that the device may use.
+    /// Bytes of host memory that the device may use.
     pub(super) host: u64,
     pub(super) options: Vec<String>,
     pub(super) streams: u64,

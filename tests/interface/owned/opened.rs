@@ -14,7 +14,7 @@ fn a_device_and_options_make_an_allocator() {
 }
 
 #[test]
-fn memory_of_the_host_can_be_written() {
+fn host_memory_can_be_written() {
     let allocator = Allocator::open("host:64MiB", "").unwrap();
     let block = allocator.block(MIB, StreamId::DEFAULT).unwrap();
     // SAFETY: the block is live, its memory is the machine's, and nobody else uses it.

@@ -107,7 +107,7 @@ fn every_call_that_fails_on_the_way_back_leaves_contents_and_accounts() {
 }
 
 #[test]
-fn every_call_that_fails_where_the_machines_memory_goes_back_is_tried_again() {
+fn every_call_that_fails_where_host_memory_goes_back_is_tried_again() {
     for count in [1, 2, u64::MAX] {
         let failed = fail_each(count, Status::UNKNOWN, |fault| attempt(Step::Go, fault));
         for call in [Call::Unmap, Call::Release] {

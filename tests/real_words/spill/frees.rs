@@ -156,7 +156,7 @@ fn what_is_freed_during_a_capture_serves_nobody_and_goes_after_it() {
     world.allocator.pools().begin(pool, Route::stream(stream).capturing()).unwrap();
     world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
     world.free(old);
-    assert!(world.allocator.allocate(16 * MIB, MAIN).unwrap_err().is_out_of_memory(), "it got the machine's memory");
+    assert!(world.allocator.allocate(16 * MIB, MAIN).unwrap_err().is_out_of_memory(), "the request got host memory");
     world.device.host.end_capture(stream).unwrap();
     world.allocator.pools().end(pool).unwrap();
     world.allocator.pools().release(pool).unwrap();

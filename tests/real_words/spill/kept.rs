@@ -319,7 +319,7 @@ fn what_may_be_mapped_at_a_live_block_is_not_kept() {
     assert!(broken > 0, "every way back succeeded");
 }
 
-/// Memory of the machine.
+/// Host memory.
 trait OfTheMachine {
     fn host(&self) -> u64;
 }

@@ -50,7 +50,7 @@ fn what_the_program_calls_hot_comes_back_at_once_if_there_is_room() {
     world.end_empty(&[]);
 }
 
-/// The machine's memory of a freed block goes back, once its stream has passed, and serves nobody as if it were the device's.
+/// Host memory of a freed block goes back, once its stream has passed, and serves nobody as if it were the device's.
 #[test]
 fn the_memory_of_a_freed_block_goes_back_to_the_machine() {
     for options in ["", "sharing:never", "sharing:wait"] {

@@ -34,7 +34,7 @@ fn it_is_off_by_default_and_a_budget_bounds_it() {
     let (mut world, _) = furnished("spill:host=8MiB");
     let Err(Error::OutOfMemory(report)) = world.allocate(TOO_LARGE, MAIN) else { panic!("beyond the budget") };
     assert_eq!((report.spill_budget, report.spilled, report.spill_policy), (Some(8 * MIB), 0, "coldest"));
-    assert!(report.to_string().contains("spilled to the machine's memory, of 8.00 MiB, coldest first"), "{report}");
+    assert!(report.to_string().contains("spilled to host memory, of 8.00 MiB, coldest first"), "{report}");
     assert_eq!(world.stats().spills.chunks, 0, "nothing is spilled for a request that is refused all the same");
     world.check_all();
     let mut served = 0;
@@ -50,7 +50,7 @@ fn it_is_off_by_default_and_a_budget_bounds_it() {
     world.end_empty(&[]);
 }
 
-/// Returns which of these blocks have a part that is spilled: no longer than the machine's memory has it, it comes back.
+/// Returns which of these blocks have a part that is spilled: no longer than host memory has it, it comes back.
 fn spilled_of(world: &World, blocks: &[u64]) -> Vec<usize> {
     let is_spilled = |address: &u64| {
         let before = world.stats().spills.returned_chunks;

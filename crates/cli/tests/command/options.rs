@@ -174,7 +174,7 @@ fn help_names_the_simulated_devices() {
 /// that size, whatever the machine has.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #[test]
-fn a_trace_runs_on_the_hosts_memory_as_on_a_simulated_device() {
+fn a_trace_runs_on_host_memory_as_on_a_simulated_device() {
     let run = |device: &str| {
         let lines = lines(&["replay", "comb", "--steps", "1", "--json", "--device", device], 0);
         assert!(lines.len() == 4 && lines.iter().all(|line| line["device"] == device), "{lines:?}");

@@ -30,12 +30,44 @@ fn pytorchs_powers_of_two_stand_beside_what_is_stitched() {
     has(&stdout(&["pinned", path.to_str().unwrap()], 0), &["pytorch", "stitch", "2.361", "1.012"]);
 }
 
+/// A snapshot of a GPU is refused, with a history or without, as it was written or converted; other inputs are processed.
 #[test]
-fn a_snapshot_of_device_memory_is_said_to_be_one() {
-    let file = super::snapshot("resnet-multi-wrapped.snapshot.pickle.gz");
-    let ended = super::run(&["pinned", &file, "--json"], 0);
-    let said = String::from_utf8_lossy(&ended.get_output().stderr).into_owned();
-    has(&said, &["resnet-multi-wrapped is a PyTorch snapshot of a GPU's memory", "run --record", "job-pinned.seam"]);
+fn a_snapshot_of_a_gpu_is_refused() {
+    let folder = super::Folder::new();
+    let [with, without] =
+        ["resnet-multi-wrapped", "layout-only"].map(|name| super::snapshot(&format!("{name}.snapshot.pickle.gz")));
+    let converted = folder.name("converted.seam");
+    stdout(&["convert", &with, &converted], 0);
+    for file in [&with, &without, &converted] {
+        for form in ["--json", "--color=never"] {
+            let said = complaint(&["pinned", file, form], 1);
+            let record = "SEAMALLOC_PINNED=1 python -m seamalloc run --record job-{device}.seam train.py";
+            has(&said, &["is a snapshot of a GPU's memory", "seamalloc replay", record, "job-pinned.seam"]);
+            assert!(said.contains(file.as_str()), "{said}");
+        }
+    }
+    let steps = folder.file("steps.csv", STEPS.as_bytes());
+    has(&stdout(&["pinned", &with, &steps], 4), &["steps", "2.361"]);
+}
+
+/// Dumps of seamalloc's flight recorder have the form of PyTorch's snapshots, and may be of a host pool.
+#[test]
+fn a_dump_of_a_host_pool_is_taken() {
+    let entry = |action: &str, addr: u64| serde_json::json!({"action": action, "addr": addr, "size": 5_242_880, "stream": 0, "time_us": 1, "frames": []});
+    let history = [entry("alloc", 4096), entry("free_requested", 4096), entry("free_completed", 4096)];
+    let mut dump = serde_json::json!({"segments": [], "device_traces": [history], "allocator_settings": {}});
+    let folder = super::Folder::new();
+    let file = |dump: &serde_json::Value| folder.file("dump.json", dump.to_string().as_bytes());
+    complaint(&["pinned", &file(&dump)], 1);
+    dump["allocator_settings"]["flight_recorder"] =
+        serde_json::json!({"operations": 3, "overwritten": 0, "capacity": 8});
+    assert_eq!(lines(&["pinned", &file(&dump), "--json"], 0)[0]["peak_reserved"], 8 << 20);
+}
+
+#[test]
+fn a_recorded_job_of_a_gpu_is_said_to_be_one() {
+    let ended = super::run(&["pinned", "resnet-multi", "--json"], 0);
+    has(&String::from_utf8_lossy(&ended.get_output().stderr), &["resnet-multi was recorded of GPU memory"]);
 }
 
 #[test]

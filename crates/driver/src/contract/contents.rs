@@ -31,8 +31,8 @@ pub trait Contents {
     /// pre: no capture forbids the call.
     fn write(&self, address: u64, bytes: &[u8]) -> DriverResult<()>;
 
-    /// `cuMemcpyAsync` on a stream of the driver's own: copies `size` bytes to other memory of the device, or to or from memory of
-    /// the machine that is mapped for it. The CPU waits for the copy, and for no other work.
+    /// `cuMemcpyAsync` on a stream of the driver's own: copies `size` bytes to other memory of the device, or to or from host
+    /// memory that is mapped for it. The CPU waits for the copy, and for no other work.
     ///
     /// pre: both ranges are memory of this device that it may use; they are whole words of 8 bytes, not empty, and share no
     /// physical memory.

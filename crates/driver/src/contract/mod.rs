@@ -10,7 +10,7 @@
 //! stream_capture.rs    StreamCapture: what captures forbid, and how a thread makes such a call nevertheless
 //! stream_gate.rs       StreamGate: streams that stand still while memory changes under fixed addresses
 //! contents.rs          Contents: the bytes in memory, for guard mode
-//! page_locked.rs       PageLocked: memory of the host that is copied from and to at the speed of the link
+//! page_locked.rs       PageLocked: host memory that is copied from and to at the speed of the link
 //! peer_access.rs       PeerAccess: other devices of the process
 //! process_sharing.rs   ProcessSharing: other processes
 //! ```

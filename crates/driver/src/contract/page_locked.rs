@@ -1,11 +1,11 @@
-//! Page-locked memory of the host, for copies that run by themselves at the speed of the link.
+//! Page-locked host memory, for copies that run by themselves at the speed of the link.
 //!
 //! Owns: the contract of [`PageLocked`]. The contents of sleeping memory go through it.
 
 use crate::error::DriverResult;
 use crate::ids::HostBuffer;
 
-/// Page-locked memory of the host, and copies between it and the device's.
+/// Page-locked host memory, and copies between it and the device's.
 ///
 /// ```text
 /// host_malloc -> buffer --+--> copy_out, copy_in -> host_wait --> host_bytes --+--> host_free
@@ -17,7 +17,7 @@ use crate::ids::HostBuffer;
 /// pre, for every call but `host_bytes`: no capture forbids it.
 pub trait PageLocked {
     /// `cuMemHostRegister` of pages that are populated first, or else `cuMemHostAlloc`: returns `size` bytes of
-    /// page-locked memory of the host, for all contexts, with unspecified contents. The call takes 0.15 ms a MiB where
+    /// page-locked host memory, for all contexts, with unspecified contents. The call takes 0.15 ms a MiB where
     /// there are huge pages, 0.36 by `cuMemHostAlloc`. Child processes do not inherit the memory.
     ///
     /// pre: `size` is not 0.

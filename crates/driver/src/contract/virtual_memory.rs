@@ -32,7 +32,7 @@ pub trait VirtualMemory {
     fn create(&self, size: u64) -> DriverResult<Handle>;
 
     /// `cuMemCreate` on a NUMA node of the machine (`CU_MEM_LOCATION_TYPE_HOST_NUMA`, CUDA 12.2): returns a handle of
-    /// `size` bytes of the machine's memory, page-locked. This memory is mapped, used and released like memory of the
+    /// `size` bytes of host memory, page-locked. This memory is mapped, used and released like memory of the
     /// device. It is slower, and takes no device memory. Returns
     /// [`Status::OUT_OF_MEMORY`](crate::Status::OUT_OF_MEMORY) if the machine has less than `size` free, and
     /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED) where the device cannot use such memory.

@@ -52,7 +52,7 @@ pub struct CudaDriver {
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
     /// The live handles, and their exports, which stay open while somebody else has them.
     pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
-    /// Live page-locked memory of the host.
+    /// Live page-locked host memory.
     pub(super) buffers: Mutex<FxHashMap<HostBuffer, Arc<Mutex<LockedBuffer>>>>,
     /// Takes pages of the system for page-locked memory.
     pub(super) host_pages: HostPages,

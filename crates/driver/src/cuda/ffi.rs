@@ -216,7 +216,7 @@ pub(super) struct MemAccessDesc {
 }
 
 impl MemAllocationProp {
-    /// Describes page-locked memory of the machine, on one NUMA node.
+    /// Describes page-locked host memory, on one NUMA node.
     pub(super) fn on_node(node: c_int) -> Self {
         Self { location: MemLocation::node(node), ..Self::on_device(0, false, false) }
     }

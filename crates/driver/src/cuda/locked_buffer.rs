@@ -1,4 +1,4 @@
-//! Page-locked memory of the host, as a device keeps it.
+//! Page-locked host memory, as a device keeps it.
 //!
 //! Owns: [`LockedBuffer`], its bounds, and where its memory came from. `page_locked.rs` makes the calls.
 

@@ -10,7 +10,7 @@
 //! process_sharing.rs  memory that processes share
 //! memory_pools.rs     stream-ordered memory: pools, and what is allocated of them
 //! open.rs             opening a GPU: what it and its driver can do; closing it
-//! page_locked.rs      page-locked memory of the host, and its copies
+//! page_locked.rs      page-locked host memory, and its copies
 //! registration.rs     how it is had: pages of the system (host_pages.rs) that the driver locks, or the driver's memory
 //! place.rs            where its memory lies: on the GPU, or page-locked in the machine
 //! query.rs            queries of a device that need no context

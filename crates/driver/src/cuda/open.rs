@@ -76,7 +76,7 @@ impl CudaDriver {
         Self::open_with(CudaApi::load()?, ordinal)
     }
 
-    /// Opens page-locked memory of the machine, on one of its NUMA nodes, which the CPU and the device with this
+    /// Opens page-locked host memory, on one NUMA node, which the CPU and the device with this
     /// ordinal use at the same addresses. Without a node, the memory is on the node nearest to the device. Copies
     /// between it and the device are asynchronous and as fast as those of `cudaHostAlloc`'s memory (CUDA 12.2's virtual
     /// memory on `CU_MEM_LOCATION_TYPE_HOST_NUMA`).

@@ -1,4 +1,4 @@
-//! Page-locked memory of the host, and copies that run by themselves.
+//! Page-locked host memory, and copies that run by themselves.
 //!
 //! Owns: the calls of [`PageLocked`], and the live buffers. Each has an event behind its last copy. `registration.rs` has the memory.
 

@@ -66,7 +66,7 @@ impl CudaDriver {
     fn check_peer(&self, ordinal: u32, device: CUdevice) -> DriverResult<()> {
         let peer_error = |error| peer_error(ordinal, error);
         if !self.place.is_on_device() {
-            // Every device reaches the machine's memory.
+            // Every device reaches host memory.
             return Ok(());
         }
         let mut can = 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long pages take to be written, drawn and zoomed: a JSON line for each.
+"""Measures how long pages take to be written, drawn and zoomed: a JSON line for each.
 
     measure.py --seamalloc target/release/seamalloc --chromium /usr/bin/chromium ARGUMENTS…
 

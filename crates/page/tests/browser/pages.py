@@ -93,7 +93,7 @@ class Opened:
         return shown.bounding_box()
 
     def colours(self, selector):
-        """How many colours a canvas has."""
+        """Returns the number of colours of a canvas."""
         return self.js(
             """(selector) => {
                 const canvas = document.querySelector(selector);

@@ -136,11 +136,11 @@ pub struct Leaks {
     pub streams: usize,
     /// Events.
     pub events: usize,
-    /// Buffers of page-locked memory of the host.
+    /// Buffers of page-locked host memory.
     pub host_buffers: usize,
     /// Physical bytes of the handles, mappings, allocations and pools together.
     pub bytes: u64,
-    /// Bytes of the machine's memory, of [`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host).
+    /// Bytes of host memory, of [`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host).
     pub host_bytes: u64,
 }
 

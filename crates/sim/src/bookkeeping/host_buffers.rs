@@ -1,4 +1,4 @@
-//! Page-locked memory of the host: which buffers are live, and which of them a copy may be using.
+//! Page-locked host memory: which buffers are live, and which of them a copy may be using.
 //!
 //! Owns: the checks of calls that name a buffer. The driver keeps a buffer's contents.
 

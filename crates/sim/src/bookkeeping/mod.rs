@@ -1,4 +1,4 @@
-//! The state by which a driver without CUDA refuses what CUDA refuses: shared by the simulated GPU and the host's
+//! The state by which a driver without CUDA refuses what CUDA refuses: shared by the simulated GPU and host
 //! memory.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! The driver's calls on the host's memory.
+//! The driver's calls on host memory.
 //!
 //! Owns: which parts of the device each call uses, and in which order. The rules are in those parts.
 
@@ -219,7 +219,7 @@ impl Contents for HostDriver {
 impl PeerAccess for HostDriver {
     fn enable_peer_access(&self, peer: u32, _: bool) -> DriverResult<()> {
         self.call(Call::EnablePeer, |_| {
-            Err(refuse(Status::PEER_ACCESS_UNSUPPORTED, format!("no device {peer} is connected to the host's memory")))
+            Err(refuse(Status::PEER_ACCESS_UNSUPPORTED, format!("no device {peer} is connected to host memory")))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! How much of the machine's memory a host device has, and its text form: `host:4GiB`.
+//! How much host memory a host device has, and its text form: `host:4GiB`.
 //!
 //! Owns: [`HostConfig`], its text form and its errors, and the share that is the default.
 
@@ -22,7 +22,7 @@ const DEFAULT_UNKNOWN: u64 = 1 << 30;
 /// The specification of a device whose memory is the machine's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostConfig {
-    /// The most bytes that the device hands out. The capacity may exceed the machine's memory: only touched memory
+    /// The most bytes that the device hands out. The capacity may exceed host memory: only touched memory
     /// takes any.
     pub capacity: u64,
 }
@@ -81,7 +81,7 @@ impl fmt::Display for HostConfig {
 #[non_exhaustive]
 pub enum HostConfigError {
     /// The text is no specification of a host device.
-    #[error("`{spec}` is not the host's memory; expected `host` or `host:4GiB`")]
+    #[error("`{spec}` is not host memory; expected `host` or `host:4GiB`")]
     NotHost {
         /// The text as given.
         spec: String,
@@ -96,7 +96,7 @@ pub enum HostConfigError {
         capacity: u64,
     },
     /// The system cannot make files in memory.
-    #[error("memory of the host cannot be had: {reason}")]
+    #[error("host memory cannot be had: {reason}")]
     System {
         /// The system's message.
         reason: String,

@@ -98,7 +98,7 @@ impl HostDriver {
             memory_pools: false,
             stream_gates: true,
         };
-        // The machine's memory without the device, whose memory is a part of it.
+        // Host memory without the device, whose memory is a part of it.
         let beside = memory().map_or(config.capacity, |memory| memory.free);
         let shared = Arc::new(Shared::new(State::new(config.capacity, beside)));
         let (gate, calls) = (Mutex::default(), CallCounters::default());

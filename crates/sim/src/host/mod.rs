@@ -1,7 +1,7 @@
 //! The machine's own memory behind the driver's calls: stitched addresses hold real bytes on any Linux machine.
 //!
 //! ```text
-//! config.rs            HostConfig: how much of the machine's memory, and its text form
+//! config.rs            HostConfig: how much host memory, and its text form
 //! device.rs            HostDriver: what a program does with it, and how a call is made and counted
 //! calls.rs             the driver's traits: which part serves which call
 //! gate.rs              the same for streams that stand at a gate

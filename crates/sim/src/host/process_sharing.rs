@@ -1,4 +1,4 @@
-//! Memory of the host that processes share: real bytes, through real descriptors.
+//! Host memory that processes share: real bytes, through real descriptors.
 //!
 //! Owns: which part of the device serves which of these calls, and the form of an IPC handle. The descriptor of a
 //! handle is found through `/proc`, which needs no more than the same user in both processes.

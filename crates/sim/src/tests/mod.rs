@@ -122,7 +122,7 @@ fn create_and_malloc_share_the_memory_there_is() {
 }
 
 #[test]
-fn memory_of_the_machine_is_mapped_as_the_devices_and_takes_none_of_it() {
+fn host_memory_is_mapped_as_the_devices_and_takes_none_of_it() {
     let gpu = SimGpu::new(SimConfig { capacity: 2 * G, host_capacity: 3 * G, ..SimConfig::default() }).unwrap();
     let [own, host] = [gpu.create(2 * G).unwrap(), gpu.create_on_host(2 * G).unwrap()];
     assert_eq!(gpu.memory_info().unwrap(), MemoryInfo { free: 0, total: 2 * G });

@@ -1,4 +1,4 @@
-//! The device of a replay: the simulated GPU, the host's memory, or a real GPU.
+//! The device of a replay: the simulated GPU, host memory, or a real GPU.
 //!
 //! Owns: the differences between them other than the driver's calls: which streams are used, and how a freed block is
 //! held back.
@@ -16,7 +16,7 @@ pub(super) enum ReplayDevice {
     /// A simulated GPU. The trace's own handles are its streams, if they are few, the clock is the replay's, and a free
     /// completes when the trace says so.
     Sim(Arc<SimGpu>),
-    /// The host's memory: as with the simulated GPU, but with the machine's clock.
+    /// Host memory: as with the simulated GPU, but with the machine's clock.
     Host(Arc<HostDriver>),
     /// A real GPU. New streams stand for those of the trace. They run no work, so a free completes when the GPU gets to
     /// it.

@@ -1,4 +1,4 @@
-//! Replays a trace through an allocator, on the simulated GPU, on the host's memory or on a real GPU, and reports the
+//! Replays a trace through an allocator, on the simulated GPU, on host memory or on a real GPU, and reports the
 //! result.
 //!
 //! Every comparison uses this replay: it makes only the requests and frees of the trace, and reads the result from the

@@ -62,7 +62,7 @@ pub fn replay_on_cuda(
     passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
 }
 
-/// Replays `trace` on page-locked memory of the machine with a host pool ([`HostPool`]): all requests are for one
+/// Replays `trace` on page-locked host memory with a host pool ([`HostPool`]): all requests are for one
 /// stream, which has no work. `node` is a NUMA node; without one, the node nearest to the device is used. Otherwise as
 /// [`replay_on_cuda`].
 ///
@@ -83,7 +83,7 @@ pub fn replay_on_pinned(
     passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
 }
 
-/// Replays `trace` on the host's memory. Blocks are neither filled nor used, so they take no memory of the machine, however
+/// Replays `trace` on host memory. Blocks are neither filled nor used, so they take no host memory, however
 /// large they are. A free completes when the trace says so; times are real ones.
 ///
 /// # Errors

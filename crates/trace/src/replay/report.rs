@@ -41,7 +41,7 @@ pub enum ReplayError {
     /// The real device cannot be opened, or cannot make streams.
     #[error(transparent)]
     Cuda(#[from] CudaOpenError),
-    /// The host's memory cannot be used.
+    /// Host memory cannot be used.
     #[error(transparent)]
     Host(#[from] HostConfigError),
     /// A host pool refuses the options.
@@ -104,7 +104,7 @@ pub struct PassReport {
     pub views_dropped: u64,
     /// Chunks that were split in the pass, the chunks made of them, and the bytes copied for it.
     pub splits: SplitStats,
-    /// Live memory that was spilled to the machine's memory in the pass, and moved back.
+    /// Live memory that was spilled to host memory in the pass, and moved back.
     pub spills: SpillStats,
     /// The most spilled bytes at any moment of the pass.
     pub peak_spilled: u64,

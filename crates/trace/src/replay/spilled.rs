@@ -4,7 +4,7 @@ use super::report::PassReport;
 use crate::columns::{Cell, gib, us};
 use serde_json::Value;
 
-/// Live memory that was spilled to the machine's memory (`spill:host=SIZE`).
+/// Live memory that was spilled to host memory (`spill:host=SIZE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spilled {
     /// The most bytes that were spilled at any moment.

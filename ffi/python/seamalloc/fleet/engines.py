@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from .files import File, in_words
 from .rank import Found, Running, Settings, look
 
-# A Ray that is started here passes only rows. Its default store is 30% of the machine's memory, in bytes.
+# A Ray that is started here passes only rows. Its default store is 30% of host memory, in bytes.
 ALONE: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 128 << 20}
 # Seconds within which a Ray that runs answers.
 REACHED_WITHIN = 10.0
@@ -50,7 +50,7 @@ class Engine(Protocol):
     def result(self, task: Any, file: File) -> Found: ...
 
     def close(self) -> None:
-        """Ends what still runs."""
+        """Ends the tasks that still run."""
         ...
 
 

@@ -115,7 +115,7 @@ def _step(row: Row, strategy: str) -> float | None:
 
 
 def _recorded(row: Row) -> int | None:
-    """Bytes that PyTorch held; None where some were not of the recorded blocks."""
+    """Returns the bytes that PyTorch held; None where some were not of the recorded blocks."""
     held: int | None = row["recorded_reserved"]
     return held if row["reserved_before"] == 0 else None
 
@@ -203,7 +203,7 @@ def _pressure(row: Row, strategy: str) -> tuple[float, float]:
 
 
 def _is_near(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether both figures of two ranks are within 1% of each other."""
+    """Returns whether both figures of two ranks are within 1% of each other."""
     pairs = zip(one, other, strict=True)
     return all(math.isclose(a, b, rel_tol=NEAR) for a, b in pairs)
 
@@ -213,7 +213,7 @@ def _decider(rows: list[Row], strategy: str) -> Row | None:
 
 
 def _decides(rows: list[Row], strategy: str, row: Row | None) -> dict[str, Any] | None:
-    """Which rank decides how large the batch can be."""
+    """Returns the rank that decides how large the batch can be."""
     if row is None:
         return None
     step = _step(row, strategy)

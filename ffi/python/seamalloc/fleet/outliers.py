@@ -1,4 +1,4 @@
-"""Which ranks are unlike the others, by a rule that a few of them cannot move: the median, and the median absolute
+"""Finds the ranks that are unlike the others, by a rule that a few of them cannot move: the median, and the median absolute
 deviation (MAD).
 
 A value is an outlier where its modified z-score, 0.6745 (x - median) / MAD, is beyond 3.5 (Iglewicz and Hoaglin, 1993),

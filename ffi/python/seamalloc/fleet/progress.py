@@ -1,4 +1,4 @@
-"""How far it is, on standard error: a bar on a terminal, elsewhere a line now and then."""
+"""Shows the progress on standard error: a bar on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 

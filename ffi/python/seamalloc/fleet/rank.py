@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """How each file is looked at."""
+    """The settings with which each file is read."""
 
     # Options of `seamalloc whatif`.
     options: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ def _by_signal(number: int) -> str:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0)) or 1
     except AttributeError:

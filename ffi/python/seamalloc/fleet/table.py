@@ -98,7 +98,7 @@ def _strategies(job: dict[str, Any]) -> Table:
 
 
 def most_telling(judged: dict[str, Any], most: int) -> list[int]:
-    """Which rows to show, in their order: those that decide or do not run, outliers, then the first ones."""
+    """Returns the rows to show, in their order: those that decide or do not run, outliers, then the first ones."""
     rows, job = judged["ranks"], judged["job"]
     if most == 0 or len(rows) <= most:
         return list(range(len(rows)))
@@ -141,7 +141,7 @@ def _ranks(judged: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
 
 
 def _unlike(row: dict[str, Any]) -> str:
-    """In which figures a rank is unlike the others: of a kind of figure once, and all its strategies together."""
+    """Returns the figures in which a rank is unlike the others: each kind once, with all its strategies."""
     kinds: dict[str, list[str]] = {}
     for one in row["outlier"]:
         strategy, _, kind = one["figure"].rpartition(" ")
@@ -157,7 +157,7 @@ def _step(row: dict[str, Any], strategy: str) -> float | None:
 
 
 def _marks(job: dict[str, Any]) -> dict[str, str]:
-    """Which rank decides, with which strategies."""
+    """Returns the rank that decides, with the strategies under which it does."""
     deciding: dict[str, list[str]] = {}
     for strategy, figures in job["strategies"].items():
         if figures["decides"]:

@@ -5,7 +5,7 @@ Needs two GPUs with peer access, PyTorch, CuPy and seamalloc. Each part is a pro
 - `peers`: kernels of the second GPU read a tag's memory on the first one, the tag sleeps and wakes, and they read it again. Then a
   tag on each GPU sleeps and wakes at once, in two threads.
 - `growth`: a tensor grows on the first GPU; kernels of the second one read each part right after it was written.
-- `spill`: memory of the first GPU lies in the host's memory when the second one gets access: it comes back, and from then on a
+- `spill`: memory of the first GPU lies in host memory when the second one gets access: it comes back, and from then on a
   request that does not fit is refused instead.
 - `ddp`: DistributedDataParallel in two processes. Optimizer states and weights sleep between steps; the buffer of an all-reduce lies
   in a tag, is registered with NCCL, and is registered anew when the tag wakes. Losses are compared with those of a run that never sleeps.
@@ -66,7 +66,7 @@ def reader(device):
 
 
 def address_of(tensor):
-    """Its address, as CuPy's kernels take one."""
+    """Returns a tensor's address as CuPy's kernels take one."""
     import numpy
 
     return numpy.uint64(tensor.data_ptr())
@@ -210,7 +210,7 @@ def growth(gib):
 
 
 def spill(gib):
-    """What is spilled comes back when another GPU gets access, and nothing is spilled after that."""
+    """Spilled memory comes back when another GPU gets access, and nothing is spilled after that."""
     os.environ["SEAMALLOC_CONF"] = f"spill:host=16GiB,memory_limit:{gib}GiB"
     import seamalloc
 

@@ -1,4 +1,4 @@
-"""What PyTorch's users rely on, on a real GPU: one case a process, under one allocator.
+"""Behaviour that PyTorch's users rely on, on a real GPU: one case a process, under one allocator.
 
     python cases.py CASE native|expandable|seamalloc|pluggable
 
@@ -108,7 +108,7 @@ def train_images(allocator):
 
 
 def small_train(allocator):
-    """What works without statistics too."""
+    """A training that needs no statistics of the allocator."""
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     side, losses = torch.cuda.Stream(), []
@@ -422,7 +422,7 @@ def own_pools(allocator):
 
 
 def limits(allocator):
-    """What the device says of its memory, what PyTorch does, and what is given back."""
+    """The free memory that the device reports, a limit on PyTorch's memory, and the bytes given back."""
     torch.cuda.init()
     torch.zeros(1, device="cuda")
     before = torch.cuda.mem_get_info()[0]

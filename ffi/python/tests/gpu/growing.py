@@ -26,7 +26,7 @@ def held():
 
 
 def driver_ms():
-    """What the driver's calls have taken so far."""
+    """Returns the time of all driver calls so far, in ms."""
     return sum(call["total_ns"] for call in seamalloc.stats()["driver_calls"].values()) / 1e6
 
 
@@ -37,7 +37,7 @@ def number(rows, first, count):
 
 
 def wrong(tensor):
-    """How many elements are not those of their row."""
+    """Returns the number of elements that are not those of their row."""
     found = 0
     for first in range(0, len(tensor), 512):
         rows = tensor[first : first + 512]

@@ -44,27 +44,27 @@ class JsonProcess:
         self.answers.put(None)
 
     def say(self, line):
-        """Tells it what to do. Where it has ended, its last words are on the way."""
+        """Sends the process a line. A process that has ended gets none; its last output is still read."""
         with contextlib.suppress(OSError):
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
 
     def answer(self, limit_s):
-        """Its next answer; None where it has ended. Raises queue.Empty where it says nothing in time."""
+        """Returns the process's next answer; None once it has ended. Raises queue.Empty if no answer comes in time."""
         return self.answers.get(timeout=max(0.0, limit_s))
 
     def errors(self, characters):
-        """The end of what it wrote to standard error."""
+        """Returns the end of what the process wrote to standard error."""
         self.output.seek(0)
         return self.output.read().decode(errors="replace")[-characters:]
 
     def signal(self, number):
-        """Sends it a signal, and not what it started."""
+        """Sends a signal to the process, and not to its children."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
 
     def end(self):
-        """Ends it, and what it started."""
+        """Kills the process and its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

@@ -22,7 +22,7 @@ LIMIT_S = 300
 
 
 def jobs():
-    """What makes the model of each job, and a batch for it."""
+    """Returns functions that make the model of each job, and a batch for it."""
     import torch
     from models import Transformer
 

@@ -72,7 +72,7 @@ class Kept:
 
 
 class Attention(torch.autograd.Function):
-    """What FlashAttention keeps for its backward pass, without the arithmetic."""
+    """A layer that keeps what FlashAttention keeps for its backward pass, without the arithmetic."""
 
     @staticmethod
     def forward(ctx, query, key, value):

@@ -16,7 +16,7 @@ ALLOCATORS = ("torch", "gpu-only", "seamalloc")
 
 
 def is_ours(allocator):
-    """Whether page-locked memory is seamalloc's."""
+    """Returns whether page-locked memory is seamalloc's."""
     return allocator == "seamalloc"
 
 
@@ -36,7 +36,7 @@ def held(allocator):
 
 
 def is_pinned(allocator):
-    """What is asked for is page-locked, and its views are; what is not, is not."""
+    """Requested tensors and their views are page-locked, and other tensors are not."""
     import torch
 
     made = [torch.empty(5, pin_memory=True), torch.zeros(1000, 1000, pin_memory=True), torch.ones(3).pin_memory()]
@@ -232,7 +232,7 @@ def copies(allocator):
 
 
 def hits(allocator):
-    """What a request that is met from the cache costs, with its free: us, the median of 2,000."""
+    """Measures a request that the cache serves, with its free: us, the median of 2,000."""
     import torch
 
     found = {}
@@ -274,7 +274,7 @@ CHECKS = (job, is_pinned, contents, dataloader, save_on_cpu, graphs, devices, po
 
 
 def worker(allocator):
-    """Everything, with one allocator. Returns whether it holds."""
+    """Runs every check with one allocator. Returns whether all hold."""
     if allocator != "torch":
         import seamalloc
 

@@ -121,7 +121,7 @@ def lines_of_all(processes, step_s):
 
 
 def run(options, out):
-    """All programs. Returns whether each went to its end under every allocator in every round."""
+    """Runs all programs. Returns whether each went to its end under every allocator in every round."""
     start, fine = time.monotonic(), True
     step_s = RECORDED_STEP_S if options.record else STEP_S
     runs = [(number, allocator) for number in range(1, options.rounds + 1) for allocator in options.allocators]

@@ -54,7 +54,7 @@ def hf_trainer(run):
 
 
 def large_trainer(run):
-    """The same with a vocabulary and a width of today's, so that logits and weights are large."""
+    """Hugging Face's Trainer with a vocabulary and a width of recent models, so that logits and weights are large."""
     trainer(run, run.size(128256, 100), run.size(1536, 64), run.size(12, 2))
 
 
@@ -125,7 +125,7 @@ def fixed(run, recompute=False):
 
 
 def fixed_recomputed(run):
-    """The same, activations computed again in the backward pass."""
+    """`fixed` with activations recomputed in the backward pass."""
     fixed(run, recompute=True)
 
 

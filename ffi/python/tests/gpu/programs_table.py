@@ -55,7 +55,7 @@ def ended(rounds):
 
 
 def seconds(of):
-    """What the steps of a round took in the slowest rank, without those that warm up."""
+    """Returns the seconds of a round's steps in the slowest rank, without those that warm up."""
     steps = {}
     for (_, step), line in of["steps"].items():
         steps[step] = max(steps.get(step, 0.0), line["seconds"])
@@ -94,7 +94,7 @@ def stalls(rounds):
 
 
 def gap(mine, theirs):
-    """How far two losses are apart. What is not a number is equal to another such, and endlessly far from a number."""
+    """Returns the difference of two losses. NaN equals NaN, and is infinitely far from a number."""
     if math.isnan(mine) or math.isnan(theirs):
         return 0.0 if math.isnan(mine) and math.isnan(theirs) else math.inf
     return 0.0 if mine == theirs else abs(mine - theirs)
@@ -113,7 +113,7 @@ def furthest(rounds, native):
 
 
 def losses(rounds, native):
-    """How losses compare, in words."""
+    """Returns how losses compare, in words."""
     apart, count = furthest(rounds, native)
     if apart is None:
         return ""
@@ -121,7 +121,7 @@ def losses(rounds, native):
 
 
 def failures(rounds):
-    """In how many rounds it failed, and how it did first."""
+    """Returns in how many rounds a program failed, and the first error."""
     errors = [of["error"] for of in rounds.values() if of["error"]]
     return f"{len(errors)} of {len(rounds)}: {cell(errors[0], ERROR_CHARACTERS)}" if errors else ""
 
@@ -155,7 +155,7 @@ def rows(programs):
 
 
 def wrong(programs):
-    """What must not be: programs that did not end, losses that only seamalloc's differ in."""
+    """Returns the failures: programs that did not end, losses that differ under seamalloc alone."""
     found = []
     for (program, _), allocators in programs.items():
         for allocator, rounds in allocators.items():

@@ -27,7 +27,7 @@ OURS = ("stream_waits", "stalls", "stall_total_ns", "stall_worst_ns", "stall_his
 
 
 class Run:
-    """What a program asks about its steps, and says of them."""
+    """The steps of a program, and its reports on them."""
 
     def __init__(self, out, device, steps, untold, cycle=0, recorder=None):
         self.out, self.device, self.steps = out, device, steps + untold
@@ -42,7 +42,7 @@ class Run:
         self.facts = {}
 
     def size(self, full, tiny):
-        """What the program's models are made with."""
+        """Returns the size for models on a GPU, or the tiny one for the CPU."""
         return full if self.device == "cuda" else tiny
 
     def say(self, **report):
@@ -76,7 +76,7 @@ class Run:
 
 
 def held():
-    """What seamalloc holds after a step, in bytes, and what it has done so far."""
+    """Returns the bytes that seamalloc holds after a step, and its driver calls and views so far."""
     if DEVICE != "cuda" or not ALLOCATOR.startswith("seamalloc"):
         return {}
     stats = seamalloc.stats()
@@ -103,7 +103,7 @@ def peaks():
 
 
 def join():
-    """Of several processes, the group."""
+    """Joins the group of processes."""
     import torch.distributed as dist
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -70,7 +70,7 @@ def pick(lines):
 
 
 class Run:
-    """One run of several suites under several allocators."""
+    """A run of several suites under several allocators."""
 
     def __init__(self, options, out):
         self.options, self.out = options, out
@@ -82,17 +82,17 @@ class Run:
         self.served = {}
 
     def at(self, share):
-        """The moment at a share of the time."""
+        """Returns the moment at a share of the time."""
         return self.start + share * self.options.seconds
 
     def write(self, **line):
-        """A line of the file."""
+        """Writes a line to the file."""
         with self.lock:
             self.out.write(json.dumps(line) + "\n")
             self.out.flush()
 
     def record(self, file, allocator, turn, report):
-        """What became of a test."""
+        """Records the outcome of a test, and writes its line."""
         test = f"{file.name}.{report['test']}"
         if turn == 1:
             self.outcomes[test, allocator] = report["outcome"]
@@ -246,7 +246,7 @@ class Run:
             each.join()
 
     def run(self):
-        """All of it. Returns whether every file could be run under every allocator."""
+        """Runs all tests. Returns whether every file could be run under every allocator."""
         lines = [Line(file, allocator) for file in self.files for allocator in self.options.allocators_of(file.suite)]
         self.together(lines, self.options.at_once, self.at(ALONE_AT))
         started = all(line.failed < STARTS for line in lines)
@@ -274,7 +274,7 @@ class Run:
         return started
 
     def reached(self, file, test):
-        """Whether all allocators have run a test."""
+        """Returns whether all allocators have run a test."""
         name = f"{file.name}.{test['test']}"
         return all((name, allocator) in self.outcomes for allocator in self.options.allocators_of(file.suite))
 
@@ -292,7 +292,7 @@ def reached_in(paths):
 
 
 def read_arguments():
-    """What the command line says."""
+    """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="PyTorch's tests")
     parser.add_argument(

@@ -31,40 +31,40 @@ NEVER = re.compile("nccl_user_buffer_registration|nccl_window_registration|nvls|
 
 
 def of_device(group, name, code):
-    """What is written for a device and instantiated for CUDA; of the rest, what names CUDA."""
+    """Chooses tests that are written for a device and instantiated for CUDA, and others that name CUDA."""
     if OF_CUDA.search(group):
         return True
     return not OF_ANOTHER.search(group) and bool(ABOUT_CUDA.search(name) or ABOUT_CUDA.search(code))
 
 
 def of_test_cuda(group, name, code):
-    """All of test_cuda.py but the copies for other devices."""
+    """Chooses all tests of test_cuda.py but the copies for other devices."""
     return not OF_ANOTHER.search(group)
 
 
 def of_allocator(group, name, code):
-    """What is about device memory."""
+    """Chooses tests of device memory."""
     return bool(ABOUT_MEMORY.search(code))
 
 
 def of_named_cuda(group, name, code):
-    """Tensors of CUDA that are sent to other processes."""
+    """Chooses tests that send tensors of CUDA to other processes."""
     return "cuda" in name
 
 
 def of_traced_memory(group, name, code):
-    """The trace of memory alone."""
+    """Chooses tests of the trace of memory."""
     return "memory" in name
 
 
 def of_all(group, name, code):
-    """Every test."""
+    """Chooses every test."""
     return True
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Some of PyTorch's test files, run in the same way."""
+    """A group of PyTorch's test files that are run in the same way."""
 
     # Relative to PyTorch's folder `test`, each with its rule: (class, test, source code) -> whether it is taken.
     modules: dict
@@ -134,29 +134,29 @@ DIFFERS = {
 
 
 def is_chosen(suite, module, group, name, code):
-    """Whether a test is run."""
+    """Returns whether a test is run."""
     if ABOUT_PINNED.search(name) or NEVER.search(name):
         return False
     return SUITES[suite].modules[module](group, name, code)
 
 
 def why_known(name):
-    """Why seamalloc is known to fail a test that native passes, or None."""
+    """Returns why seamalloc is known to fail a test that native passes, or None."""
     return INAPPLICABLE.get(name) or DIFFERS.get(name)
 
 
 def gpus_wanted(code):
-    """How many GPUs a test says that it needs."""
+    """Returns the number of GPUs that a test says it needs."""
     return max([int(number) for number in WANTS_GPUS.findall(code)], default=0)
 
 
 def is_of_whole_device(name, code):
-    """Whether it must have the device to itself."""
+    """Returns whether a test must have the device to itself."""
     return bool(OF_WHOLE_DEVICE.search(name) or WANTS_MEMORY.search(code))
 
 
 def order(suite, group):
-    """The place of a class among those of its suite; the lowest is run first."""
+    """Returns the place of a class among those of its suite; the lowest is run first."""
     first, last = SUITES[suite].first, SUITES[suite].last
     if group in first:
         return first.index(group)

@@ -33,7 +33,7 @@ class Ended(Exception):
 
 
 def environment(suite, allocator, children, caches):
-    """What a process runs in. Files of Inductor and Triton are those of its allocator."""
+    """Returns a process's environment. Each allocator has its own files of Inductor and Triton."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "SEAMALLOC_CONF"))}
     env.update(choice.SUITES[suite].environment)
     env["PYTORCH_TESTS_ALLOCATOR"] = allocator
@@ -68,7 +68,7 @@ class Process(JsonProcess):
         super().__init__(WORKER, [suite, str(folder), path], env)
 
     def _report(self, limit_s, deadline):
-        """Its next report. Raises Ended."""
+        """Returns the process's next report. Raises Ended."""
         wait = max(0.0, min(limit_s, deadline - time.monotonic()))
         try:
             report = self.answer(wait)
@@ -85,16 +85,16 @@ class Process(JsonProcess):
         return report
 
     def first_report(self, deadline):
-        """Which allocator it has, and which tests there are. Raises Ended."""
+        """Returns the first report: the process's allocator and its tests. Raises Ended."""
         return self._report(START_S, deadline)
 
     def run(self, test, limit_s, deadline):
-        """The report on one test. Raises Ended."""
+        """Runs one test. Returns the report on it. Raises Ended."""
         self.say(test)
         return self._report(limit_s, deadline)
 
     def complaints(self):
-        """{what an allocator wrote to standard error, without its numbers: how often}, once it has ended."""
+        """Returns how often each line of an allocator is on standard error, without its numbers. The process has ended."""
         found = {}
         for line in self.errors(ALL_CHARACTERS).splitlines():
             if COMPLAINT.search(line):
@@ -103,6 +103,6 @@ class Process(JsonProcess):
         return found
 
     def end(self):
-        """Ends it, and what it started."""
+        """Kills the process and its children."""
         super().end()
         self.children.cleanup()

@@ -58,7 +58,7 @@ def by_test(lines):
 
 
 def ended(rounds):
-    """How a test's rounds ended, in a word: its outcome, or "unsteady" where it passed in one and failed in another."""
+    """Returns how a test's rounds ended, in a word: its outcome, or "unsteady" where it passed in one and failed in another."""
     outcomes = [report["outcome"] for report in rounds]
     if len(set(outcomes)) == 1:
         return outcomes[0]
@@ -68,7 +68,7 @@ def ended(rounds):
 
 
 def verdict(test, of):
-    """What a test says of seamalloc beside native."""
+    """Returns the verdict of a test on seamalloc beside native."""
     if "native" not in of or "seamalloc" not in of:
         return "not compared"
     native, ours = ended(of["native"]), ended(of["seamalloc"])
@@ -175,7 +175,7 @@ def failures_of_both(suites):
 
 
 def proof(lines):
-    """What the processes said of their allocators."""
+    """Returns the processes' reports on their allocators."""
     allocations, children = {}, {}
     for line in lines:
         for allocator, number in line.get("served", {}).items() if isinstance(line.get("served"), dict) else ():

@@ -49,7 +49,7 @@ extern "C" int cudaFree(void*);
 
 
 def allocator():
-    """Which allocator this process has: "native", or "seamalloc" where it is so in full."""
+    """Returns the allocator of this process: "native", or "seamalloc" where it replaces PyTorch's in full."""
     module = sys.modules.get("seamalloc")
     how = module.enabled() if module is not None else None
     if how is None:
@@ -58,8 +58,8 @@ def allocator():
 
 
 def served():
-    """How many allocations of the current device it made, by its own count. Other devices are not asked about: that would
-    put a context there."""
+    """Returns the allocator's own count of allocations on the current device. Other devices are left out: a question would
+    make a context there."""
     if not torch.cuda.is_initialized():
         return 0
     try:
@@ -73,7 +73,7 @@ def served():
 
 
 def report_child():
-    """In a process that a test started: says which allocator it has now, and at its end what that served."""
+    """Writes the allocator of a process that a test started, and at the process's end how much the allocator served."""
     from multiprocessing.util import Finalize
 
     path = Path(os.environ["PYTORCH_TESTS_CHILDREN"]) / f"{os.getpid()}.json"
@@ -86,7 +86,7 @@ def report_child():
 
 
 def collect_children():
-    """What the processes said that the last test started."""
+    """Returns the reports of the processes that the last test started."""
     found = []
     for path in Path(os.environ["PYTORCH_TESTS_CHILDREN"]).glob("*.json"):
         try:
@@ -116,7 +116,7 @@ def build_allocator(source):
 
 
 def load_inline(name, cpp_sources, *arguments, original=None, **options):
-    """In place of torch.utils.cpp_extension.load_inline."""
+    """A replacement for torch.utils.cpp_extension.load_inline."""
     text = cpp_sources if isinstance(cpp_sources, str) else "\n".join(cpp_sources)
     if options.get("is_python_module", True) or "dummy_alloc" not in text:
         return original(name, cpp_sources, *arguments, **options)
@@ -124,7 +124,7 @@ def load_inline(name, cpp_sources, *arguments, original=None, **options):
 
 
 def patch_compiler():
-    """Puts `load_inline` in its place."""
+    """Puts `load_inline` in the place of PyTorch's."""
     from functools import partial
 
     from torch.utils import cpp_extension
@@ -133,7 +133,7 @@ def patch_compiler():
 
 
 def last_line(error):
-    """What an exception says, and where in the tests."""
+    """Returns the message of an exception, and its place in the tests."""
     kind, value, trace = error
     # PyTorch's assertions say first that something differs, and then how it can be run again.
     text = str(value).split("To execute this test")[0]
@@ -152,7 +152,7 @@ def last_line(error):
 
 
 class Result(unittest.TestResult):
-    """How one test ended."""
+    """The outcome of one test."""
 
     def __init__(self):
         super().__init__()

@@ -65,7 +65,7 @@ def run(case, allocator):
 
 
 def compare(results):
-    """What seamalloc makes of each case, beside native."""
+    """Compares seamalloc's result of each case with native's."""
     fine = True
     for case in dict.fromkeys(result["case"] for result in results):
         of = lambda allocator: [

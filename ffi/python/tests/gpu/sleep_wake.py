@@ -1,6 +1,6 @@
 """Tags that sleep and wake on a GPU: python sleep_wake.py [--gib N] [--only sleep|saver|library|rlhf].
 
-Needs a GPU of 80 GB, as much memory of the host as the tag has twice, PyTorch and seamalloc. Each part is a process of its own:
+Needs a GPU of 80 GB, as much host memory as the tag has twice, PyTorch and seamalloc. Each part is a process of its own:
 
 - `sleep`: a tag of 30 GiB sleeps under a process that also trains, and wakes. Bytes are compared by sums over rows and columns,
   a captured graph is launched right after.
@@ -48,20 +48,20 @@ def sizes(gib):
 
 
 def sums(tensor):
-    """What tells one content from another: the sums of rows and of columns, which wrap."""
+    """Returns the sums of rows and of columns, which wrap and tell one content from another."""
     table = tensor.view(-1, 4096)
     return table.sum(0), table.sum(1)
 
 
 def same(tensors, before):
-    """Whether all bytes are what they were."""
+    """Returns whether all bytes are unchanged."""
     import torch
 
     return all(torch.equal(now, then) for tensor, old in zip(tensors, before) for now, then in zip(sums(tensor), old))
 
 
 def seconds(work):
-    """Runs it between two waits for the device. Returns its answer, and the time."""
+    """Runs `work` between two waits for the device. Returns its result and the seconds."""
     import torch
 
     torch.cuda.synchronize()
@@ -72,12 +72,12 @@ def seconds(work):
 
 
 def rate(size, spent):
-    """GB/s."""
+    """Returns the rate in GB/s."""
     return round(size / spent / 1e9, 2)
 
 
 def link():
-    """What the link gives each way, in GB/s: the best of three copies of a GiB of page-locked memory."""
+    """Measures the link each way, in GB/s: the best of three copies of a GiB of page-locked memory."""
     import torch
 
     host, device = torch.empty(GIB, dtype=torch.uint8, pin_memory=True), torch.empty(GIB, dtype=torch.uint8, device="cuda")
@@ -214,14 +214,14 @@ class Saved:
         return {"shape": (self.size // 8,), "typestr": "<i8", "data": (self.address.value, False), "version": 3}
 
     def map(self):
-        """Memory at its address."""
+        """Maps memory at the allocation's address."""
         self.handle = ctypes.c_uint64()
         self.cuda("cuMemCreate", ctypes.byref(self.handle), self.size, ctypes.byref(Prop(1, 0, 1, 0)), 0)
         self.cuda("cuMemMap", self.address, self.size, 0, self.handle, 0)
         self.cuda("cuMemSetAccess", self.address, self.size, ctypes.byref(Access(1, 0, 3)), 1)
 
     def pause(self):
-        """Its bytes to page-locked memory, which is made once."""
+        """Copies the bytes to page-locked memory, which is allocated once, and releases the device's."""
         if self.host is None:
             self.host = ctypes.c_void_p()
             self.cuda("cuMemHostAlloc", ctypes.byref(self.host), self.size, 0)
@@ -230,7 +230,7 @@ class Saved:
         self.cuda("cuMemRelease", self.handle)
 
     def resume(self):
-        """And back."""
+        """Maps device memory again, and copies the bytes back."""
         self.map()
         self.cuda("cuMemcpyHtoD_v2", self.address, self.host, self.size)
 
@@ -272,7 +272,7 @@ def paused(part, what, size, pause, resume, is_same):
 
 
 def saver(gib):
-    """The same by torch_memory_saver's way."""
+    """Measures sleep and wake the way torch_memory_saver does it."""
     import torch
 
     torch.zeros(1, device="cuda")
@@ -291,7 +291,7 @@ def saver(gib):
 
 
 def library(gib):
-    """The same by torch_memory_saver's own code."""
+    """Measures sleep and wake with torch_memory_saver's own code."""
     try:
         import torch_memory_saver as package
     except ImportError as error:
@@ -333,12 +333,12 @@ def rlhf(gib):
         )
 
     def changed():
-        """Ends what was between two phases."""
+        """Ends the part between two phases."""
         held.append(seamalloc.stats()["reserved_bytes"]["all"]["peak"])
         torch.cuda.reset_peak_memory_stats()
 
     def phase(name):
-        """Ends a phase: what it held at most, and what it had in blocks at most that were awake."""
+        """Ends a phase: notes the most bytes that it held, and the most in blocks that were awake."""
         torch.cuda.synchronize()
         stats = seamalloc.stats()
         held.append(stats["reserved_bytes"]["all"]["peak"])

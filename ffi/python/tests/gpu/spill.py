@@ -67,7 +67,7 @@ def model_of(tiny, device):
 
 
 def worker(options):
-    """One run: prints its line."""
+    """Runs the training once, and prints its line."""
     cuda = options.device == "cuda"
     if options.allocator == "seamalloc" and cuda:
         import seamalloc
@@ -133,7 +133,7 @@ def run(options, allocator, part=None, live=None, conf=None, advise=False):
 
 
 def line_of(process):
-    """The line of a run that has ended, which is printed."""
+    """Prints and returns the line of a run that has ended."""
     try:
         out, errors = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -22,7 +22,7 @@ LARGE = 360 * MIB
 
 
 def block(value):
-    """4 MiB of a value."""
+    """Returns 4 MiB of a value."""
     return torch.full((WORDS,), value, dtype=torch.int32, device="cuda")
 
 
@@ -41,7 +41,7 @@ def capture(kept):
 
 
 def holds(tensor, value):
-    """Whether all of it is that value. Takes no memory of its size, of which there is none."""
+    """Returns whether all elements are `value`. The comparison allocates nothing of the tensor's size: no memory is free."""
     return int(tensor.min()) == int(tensor.max()) == value
 
 

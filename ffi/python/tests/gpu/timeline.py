@@ -72,7 +72,7 @@ class Recording:
 
 
 def shorten(recordings):
-    """Of each collective the least length over the ranks, by correlation for each rank."""
+    """Returns the least length of each collective over the ranks, by correlation for each rank."""
     lists = [recording.collectives() for recording in recordings]
     if len({len(of) for of in lists}) > 1:
         sys.exit("the ranks made different numbers of collectives")
@@ -87,7 +87,7 @@ def shorten(recordings):
 
 
 def times(recording):
-    """How long launched work takes to begin on an idle stream, and the time between two kernels of a busy one, in ns."""
+    """Returns the launch latency on an idle stream, and the time between two kernels of a busy one, in ns."""
     launched = {call[4]: call for call in recording.calls}
     streams = {}
     for correlation, (begin, length, stream, _) in recording.work.items():
@@ -108,7 +108,7 @@ def times(recording):
 
 
 def one_after_the_other(calls):
-    """Whether the threads of these calls take turns seldom, as a program and its backward pass do."""
+    """Returns whether the threads of these calls take turns seldom, as a program and its backward pass do."""
     turns = sum(before[2] != after[2] for before, after in zip(calls, calls[1:]))
     return turns * TURN < len(calls)
 
@@ -142,7 +142,7 @@ class Timeline:
         self.finished = self._finished()
 
     def _finished(self):
-        """For each stream the begins of calls that gave it work, and when all of it so far was done."""
+        """Returns for each stream the begins of calls that gave it work, and when all of that work so far was done."""
         found = {}
         for begin, _, _, _, correlation in self.calls:
             if correlation in self.recording.work:
@@ -153,7 +153,7 @@ class Timeline:
         return found
 
     def done(self, stream, time):
-        """When a stream (None: every one) was done with what it had been given until a time."""
+        """Returns when a stream (None: every one) had completed the work given to it until a time."""
         found = 0
         for number, (begins, ends) in self.finished.items():
             if stream in (None, number):

@@ -1,4 +1,4 @@
-"""Which record of an event each GPU-side wait is for, and on which stream it was recorded.
+"""Finds the record of an event that each GPU-side wait is for, and the stream of that record.
 
 The profiler says so itself in newer versions. PyTorch 2.11's says only the number of the event that is waited for. Numbers are
 given in the order in which events are made, and PyTorch makes an event when it first records it. So of events with rising
@@ -16,7 +16,7 @@ PYTORCHS = "cudaEventRecordWithFlags"
 
 
 def steps_of(times, marks):
-    """How many different steps these times are in."""
+    """Returns the number of different steps that these times are in."""
     begins = [begin for begin, _ in marks]
     return len({bisect.bisect_right(begins, time) for time in times})
 

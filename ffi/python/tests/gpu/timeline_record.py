@@ -99,7 +99,7 @@ class Window:
         )
 
     def live(self):
-        """Blocks that are live: address, bytes, stream."""
+        """Returns the live blocks: address, bytes, stream."""
         found = []
         for segment in self.torch.cuda.memory._snapshot()["segments"]:
             if segment["device"] != self.torch.cuda.current_device():
@@ -113,7 +113,7 @@ class Window:
         return found
 
     def start(self):
-        """Begins."""
+        """Begins the recording."""
         torch = self.torch
         torch.cuda.synchronize()
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=MAX_ENTRIES)
@@ -121,7 +121,7 @@ class Window:
         self.first = self.live()
 
     def stop(self):
-        """Ends. Returns the recording."""
+        """Ends the recording, and returns it."""
         torch = self.torch
         torch.cuda.synchronize()
         entries = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
@@ -173,7 +173,7 @@ class Recorder:
         self.window, self.began, self.thrown_away = None, 0, False
 
     def _failed(self):
-        """A recording that fails is said in its file, and the program goes on."""
+        """Writes the failure of a recording to its file; the program goes on."""
         self.window = None
         self._write({"job": self.job, "error": traceback.format_exc()})
 
@@ -182,7 +182,7 @@ class Recorder:
             out.write(json.dumps(line, separators=(",", ":")) + "\n")
 
     def begin(self, number):
-        """A step is to begin."""
+        """Notes that a step begins."""
         self.thrown_away = number in self.first
         if self.thrown_away:
             try:
@@ -193,7 +193,7 @@ class Recorder:
         self.began = time.time_ns()
 
     def end(self, number):
-        """A step is over, and the GPU is idle."""
+        """Notes that a step is over, and the GPU idle."""
         if self.window is None:
             return
         self.window.marks.append([number, self.began, time.time_ns(), self.thrown_away])

@@ -1,4 +1,4 @@
-"""How much slower the CPU was while it was recorded: the profiler takes its part of each call.
+"""Estimates how much slower the CPU was while it was recorded: the profiler takes its part of each call.
 
 A timeline's steps without an allocator are computed with the CPU's times scaled, until their mean is that of the job's steps while
 nobody recorded. What waits for the GPU is not scaled, and neither is the GPU's work.

@@ -20,7 +20,7 @@ DEFAULT_CYCLE = 4
 
 
 def policy(allocator):
-    """What `seamalloc replay` calls an allocator of programs.py."""
+    """Returns the name that `seamalloc replay` has for an allocator of programs.py."""
     return NAMES.get(allocator) or seamalloc_options(allocator)
 
 

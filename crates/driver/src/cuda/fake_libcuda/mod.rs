@@ -64,7 +64,7 @@ struct State {
     nodes: Vec<(c_int, u32)>,
     /// Page-locked allocations: their sizes and flags, and how many were freed.
     page_locked: (Vec<(usize, c_uint)>, usize),
-    /// Registered memory of the host: its address, bytes and flags; and how often any was registered, and given back.
+    /// Registered host memory: its address, bytes and flags; and how often any was registered, and given back.
     registered: Vec<(usize, usize, c_uint)>,
     registrations: (u32, u32),
     /// The status that registering host memory returns, and unregistering.

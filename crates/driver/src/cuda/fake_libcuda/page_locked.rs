@@ -1,4 +1,4 @@
-//! Page-locked memory of the host: which calls of libcuda its copies make.
+//! Page-locked host memory: which calls of libcuda its copies make.
 
 use super::*;
 use crate::prelude::*;

@@ -1,4 +1,4 @@
-//! Page-locked memory of the machine: the arguments that libcuda receives for it.
+//! Page-locked host memory: the arguments that libcuda receives for it.
 
 use super::*;
 use crate::prelude::*;
@@ -49,7 +49,7 @@ fn plain_memory_is_page_locked_too() {
 }
 
 #[test]
-fn it_is_the_machines_memory_that_is_told() {
+fn host_memory_is_what_is_told() {
     let driver = open_pinned(None);
     let info = driver.memory_info().unwrap();
     assert_eq!(info.total, driver.properties().total_memory);

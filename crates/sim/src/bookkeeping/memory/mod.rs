@@ -100,7 +100,7 @@ struct Pooled {
 pub(crate) struct Memory<P> {
     capacity: u64,
     held: u64,
-    /// The most bytes of the machine's memory that may be created, and the bytes created so far.
+    /// The most bytes of host memory that may be created, and the bytes created so far.
     host_capacity: u64,
     host_held: u64,
     /// Maps the start of each reservation to its size. The two maps below do likewise.
@@ -189,7 +189,7 @@ impl<P> Memory<P> {
         Ok(self.add(number, Physical::new(size, backing)))
     }
 
-    /// Creates memory of the machine.
+    /// Creates host memory.
     pub(crate) fn create_on_host(&mut self, size: u64, make: impl FnOnce() -> Answer<P>) -> Answer<Handle> {
         check_size(size)?;
         let free = self.host_capacity.saturating_sub(self.host_held);

@@ -1,4 +1,4 @@
-//! Page-locked memory, under the same rules on the host's memory and on the simulated GPU.
+//! Page-locked memory, under the same rules on host memory and on the simulated GPU.
 
 use super::*;
 use crate::{Profile, SimConfig, SimGpu};

@@ -1,4 +1,4 @@
-//! Makes the same calls on the host's memory and on the simulated GPU, and expects the same answers, including
+//! Makes the same calls on host memory and on the simulated GPU, and expects the same answers, including
 //! refusals.
 
 use super::MIB;

@@ -1,4 +1,4 @@
-"""What cuda.core asks of a memory resource, over its own and over seamalloc's, for pytest: OVER=ours says which.
+"""Tests of what cuda.core requires of a memory resource, with its own or, if OVER=ours, with seamalloc's, for pytest.
 
 cuda.core's own tests make a resource in each test; these ask the same of one that is given.
 """

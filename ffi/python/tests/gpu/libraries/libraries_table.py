@@ -21,7 +21,7 @@ def lines(paths):
 
 
 def results(paths):
-    """What the lines of JSON are of: {"hello": [line], "suite": [entry], "differ": [entry], "memory": [entry]}."""
+    """Returns the lines of JSON by their subject: {"hello": [line], "suite": [entry], "differ": [entry], "memory": [entry]}."""
     found = {"hello": [], "suite": [], "differ": [], "memory": []}
     for line in lines(paths):
         if line.startswith("hello "):
@@ -56,7 +56,8 @@ def counted(outcomes):
 
 
 def not_run(entry):
-    """Tests that the time did not suffice for: over their own, over seamalloc. Earlier runs did not say; None where no process did."""
+    """Returns how many tests there was no time for, with the library's own memory and with seamalloc's; "?" if no process
+    counted them."""
     left = entry.get("left", {})
     return ", ".join("?" if count is None else str(count) for count in map(left.get, ("own", "ours")))
 

@@ -156,7 +156,7 @@ class Program:
             self.drop_one(position)
 
     def drop_one(self, position):
-        """Nothing else may name the array: it is freed where its last name is deleted."""
+        """Frees an array by deleting its last reference, so no other may exist."""
         name, n, first, made = self.live.pop(position)
         self.live_bytes -= 4 * n
         if name == "torch":
@@ -251,7 +251,7 @@ class Program:
         return max(1, int(2 ** self.random.uniform(8, 25.5)))
 
     def attempt(self, what, work):
-        """Runs it; a refusal is counted, and what is live is dropped."""
+        """Runs `work`. A refusal is counted, and all live arrays are dropped."""
         try:
             work()
             return True

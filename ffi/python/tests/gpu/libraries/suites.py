@@ -114,7 +114,7 @@ def read(path):
 
 
 def left(path):
-    """Tests that were not run for want of time, of the processes that ended by themselves; None where none did."""
+    """Returns how many tests there was no time for, in processes that ended by themselves; None if none did."""
     path = path.with_name(path.name + ".left")
     return sum(map(int, path.read_text().split())) if path.exists() else None
 

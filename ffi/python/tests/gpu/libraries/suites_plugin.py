@@ -1,5 +1,5 @@
-"""For pytest: puts a library over seamalloc where OVER=ours, writes what becomes of each test to OUTCOMES, a line each as soon
-as it is known, and runs no more tests when the time is over (SECONDS_AT_MOST): how many, OUTCOMES.left says."""
+"""A plugin for pytest: puts a library over seamalloc where OVER=ours, writes the outcome of each test to OUTCOMES, a line each
+as soon as it is known, and runs no more tests when the time is over (SECONDS_AT_MOST). OUTCOMES.left has their number."""
 
 import json
 import os
