@@ -26,6 +26,7 @@ pub trait Lender: Send + Sync {
     /// again.
     ///
     /// The call must return in bounded time, and may not allocate from the allocator.
+    /// It must return in bounded time, and may not allocate from the allocator.
     fn ask(&self, shortage: &Shortage) -> Lent;
 }
 
