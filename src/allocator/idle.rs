@@ -14,7 +14,7 @@
 //! passed: neither the CPU nor the GPU waits.
 //!
 //! **Limitations.**
-//! - A server that serves one small request a minute is not idle.
+//! - A server that gets requests at shorter intervals than the required idle time never counts as idle.
 //! - With other strategies than `stitch` no memory goes: they cannot tell passed memory without a wait.
 
 use super::core::Allocator;
