@@ -32,7 +32,6 @@
 
 mod allocator;
 mod backing;
-mod config;
 mod diagnose;
 pub mod driver;
 mod error;
@@ -40,14 +39,14 @@ mod features;
 mod heap;
 mod host_pool;
 mod ids;
-mod ipc;
+mod limits;
 mod owned;
-pub mod report;
 mod strategy;
 mod streams;
 
 pub use allocator::operations;
 pub use allocator::{Allocator, CallbackId, Extent, IdleRelease, Lender};
+#[doc(inline)]
 pub use config::{
     Advice, ClassicOptions, ColdestFirst, Config, ConfigError, GuardOptions, PaddleFlags, SpillCandidate, SpillPolicy,
     Split, StrategyKind, StreamSharing, rounding,
@@ -55,27 +54,43 @@ pub use config::{
 pub use error::{Error, Result};
 pub use heap::{Backup, Route, SegmentSource, Segments, SourceError};
 pub use host_pool::HostPool;
+#[doc(inline)]
 pub use ids::{PoolId, StreamId};
+#[doc(inline)]
 pub use ipc::{IpcError, IpcHandle};
 pub use owned::{Block, Growing, Pool, PoolRoute, RawBlock, Stream};
 #[cfg(feature = "cudarc")]
 pub use owned::{CudaBlock, CudaBlockError};
+#[doc(inline)]
 pub use report::flight::Flight;
+#[doc(inline)]
 pub use report::fragmentation::Fragmentation;
+#[doc(inline)]
 pub use report::guard::{Explanation, Finding, GuardStats};
+#[doc(inline)]
 pub use report::lending::{LendableBytes, Lending, Lent, Shortage};
+#[doc(inline)]
 pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
+#[doc(inline)]
 pub use report::pool::{PoolBlock, PoolStats};
+#[doc(inline)]
 pub use report::pressure::MemoryPressure;
+#[doc(inline)]
 pub use report::sleep::{SleepNotice, SleepStage};
+#[doc(inline)]
 pub use report::stats::{
     HeadroomStats, PendingWaits, STALL_BUCKETS, SleepStats, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats,
     Waits,
 };
+#[doc(inline)]
 pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
+use seamalloc_config as config;
 use seamalloc_driver::{fallible, span};
 #[doc(inline)]
 pub use seamalloc_driver::{nearest, units};
+use seamalloc_ipc as ipc;
+#[doc(inline)]
+pub use seamalloc_report as report;
 
 /// The README's examples are tests.
 #[cfg(doctest)]
