@@ -7,6 +7,7 @@ use super::choices::StreamSharing;
 use super::options::{Config, GuardOptions, ROWS};
 use super::row::Row;
 use super::strategy_kind::StrategyKind;
+use super::values::TARGET;
 use seamalloc_driver::DeviceProperties;
 use std::fmt;
 
@@ -118,7 +119,7 @@ impl fmt::Display for Reason {
 
 /// Logs that an option was given which has no effect, and why.
 pub(super) fn tell(option: &str, reason: impl fmt::Display) {
-    tracing::warn!("the option `{option}` has no effect: {reason}");
+    tracing::warn!(target: TARGET, "the option `{option}` has no effect: {reason}");
 }
 
 /// Logs a warning for each of these options that has no effect on a device.

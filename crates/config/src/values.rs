@@ -12,6 +12,8 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 
 pub(super) const MIB: u64 = 1 << 20;
+/// The target of log events about options.
+pub(super) const TARGET: &str = "seamalloc::config";
 
 /// How values of one type are read and printed.
 pub(super) trait Syntax<T> {
@@ -274,7 +276,7 @@ impl Sharing {
 impl Syntax<StreamSharing> for Sharing {
     fn read(&self, option: &str, value: &str) -> Result<StreamSharing, ConfigError> {
         if value == "auto" {
-            tracing::warn!("`sharing:auto` means `sharing:wait`: streams share freed memory at any time");
+            tracing::warn!(target: TARGET, "`sharing:auto` means `sharing:wait`: streams share freed memory at any time");
             return Ok(StreamSharing::Wait);
         }
         Self::NAMES.read(option, value)

@@ -27,6 +27,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The target of log events.
+const TARGET: &str = "seamalloc::ipc";
 /// Clients that are served at once. Others wait in the queue of connections.
 const MAX_CLIENTS: usize = 64;
 /// The time in which a client must prove that it has a handle while others wait. Clients send the proof as soon as they
@@ -122,7 +124,7 @@ impl Server {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "processes that ask for shared memory cannot be waited for");
+                    tracing::warn!(target: TARGET, %error, "processes that ask for shared memory cannot be waited for");
                     thread::sleep(PAUSE);
                 }
             }
@@ -134,7 +136,7 @@ impl Server {
         match client.proceed(self.endpoint.password(), &self.table) {
             Ok(stays) => stays,
             Err(error) => {
-                tracing::debug!(%error, "a process that asked for shared memory was not served");
+                tracing::debug!(target: TARGET, %error, "a process that asked for shared memory was not served");
                 false
             }
         }
@@ -182,9 +184,11 @@ fn take(listener: &UnixListener, clients: &mut Vec<Client>) -> Result<(), ()> {
         // The client may be gone already.
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
         // Any process on the machine can connect.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => tracing::debug!(%error, "not served"),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            tracing::debug!(target: TARGET, %error, "not served")
+        }
         Err(error) => {
-            tracing::warn!(%error, "a process that asked for shared memory was not served");
+            tracing::warn!(target: TARGET, %error, "a process that asked for shared memory was not served");
             return Err(());
         }
     }
