@@ -62,28 +62,22 @@ pub use owned::{Block, Growing, Pool, PoolRoute, RawBlock, Stream};
 #[cfg(feature = "cudarc")]
 pub use owned::{CudaBlock, CudaBlockError};
 #[doc(inline)]
-pub use report::flight::Flight;
-#[doc(inline)]
-pub use report::fragmentation::Fragmentation;
-#[doc(inline)]
-pub use report::guard::{Explanation, Finding, GuardStats};
-#[doc(inline)]
-pub use report::lending::{LendableBytes, Lending, Lent, Shortage};
-#[doc(inline)]
-pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
-#[doc(inline)]
-pub use report::pool::{PoolBlock, PoolStats};
-#[doc(inline)]
-pub use report::pressure::MemoryPressure;
-#[doc(inline)]
-pub use report::sleep::{SleepNotice, SleepStage};
-#[doc(inline)]
-pub use report::stats::{
-    HeadroomStats, PendingWaits, STALL_BUCKETS, SleepStats, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats,
-    Waits,
+pub use report::{
+    flight::{self, Flight},
+    fragmentation::{self, Fragmentation},
+    guard::{self as guard_report, Explanation, Finding, GuardStats},
+    lending::{LendableBytes, Lending, Lent, Shortage},
+    observer,
+    out_of_memory::{self, OutOfMemory, OutOfMemoryReport},
+    pool::{PoolBlock, PoolStats},
+    pressure::MemoryPressure,
+    sleep::{SleepNotice, SleepStage},
+    snapshot,
+    stats::{
+        HeadroomStats, PendingWaits, STALL_BUCKETS, SleepStats, SpillStats, SplitStats, Stalls, Stat, StatByPool,
+        Stats, Waits,
+    },
 };
-#[doc(inline)]
-pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 use seamalloc_config as config;
 use seamalloc_driver::{fallible, span};
 #[doc(inline)]
