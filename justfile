@@ -44,7 +44,7 @@ header:
 book:
     .ci/run book
 
-# Writes docs/options.md anew from src/config.
+# Writes docs/options.md anew from crates/config.
 options:
     SEAMALLOC_WRITE_OPTIONS=1 cargo test -p seamalloc --test repository options_page
 

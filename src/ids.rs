@@ -4,24 +4,7 @@
 
 pub use seamalloc_driver::StreamId;
 pub(crate) use seamalloc_driver::{EventId, Handle, HostBuffer};
-use std::fmt;
-
-/// The id of a private pool: a pair of numbers, as PyTorch's `MempoolId_t`. PyTorch numbers the pools of graphs `(n,
-/// 0)` and those of users `(0, n)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct PoolId(pub u64, pub u64);
-
-impl PoolId {
-    /// The id of no private pool: memory that serves every request.
-    pub const NONE: Self = Self(0, 0);
-}
-
-impl fmt::Display for PoolId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "({}, {})", self.0, self.1)
-    }
-}
+pub use seamalloc_report::pool::PoolId;
 
 /// The two kinds of requests, which never share a pool: up to 1 MiB, and larger ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,6 @@
 
 mod allocator;
 mod backing;
-mod config;
 mod diagnose;
 pub mod driver;
 mod error;
@@ -40,14 +39,14 @@ mod features;
 mod heap;
 mod host_pool;
 mod ids;
-mod ipc;
+mod limits;
 mod owned;
-pub mod report;
 mod strategy;
 mod streams;
 
 pub use allocator::operations;
 pub use allocator::{Allocator, CallbackId, Extent, IdleRelease, Lender};
+#[doc(inline)]
 pub use config::{
     Advice, ClassicOptions, ColdestFirst, Config, ConfigError, GuardOptions, PaddleFlags, SpillCandidate, SpillPolicy,
     Split, StrategyKind, StreamSharing, rounding,
@@ -55,27 +54,37 @@ pub use config::{
 pub use error::{Error, Result};
 pub use heap::{Backup, Route, SegmentSource, Segments, SourceError};
 pub use host_pool::HostPool;
+#[doc(inline)]
 pub use ids::{PoolId, StreamId};
+#[doc(inline)]
 pub use ipc::{IpcError, IpcHandle};
 pub use owned::{Block, Growing, Pool, PoolRoute, RawBlock, Stream};
 #[cfg(feature = "cudarc")]
 pub use owned::{CudaBlock, CudaBlockError};
-pub use report::flight::Flight;
-pub use report::fragmentation::Fragmentation;
-pub use report::guard::{Explanation, Finding, GuardStats};
-pub use report::lending::{LendableBytes, Lending, Lent, Shortage};
-pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
-pub use report::pool::{PoolBlock, PoolStats};
-pub use report::pressure::MemoryPressure;
-pub use report::sleep::{SleepNotice, SleepStage};
-pub use report::stats::{
-    HeadroomStats, PendingWaits, STALL_BUCKETS, SleepStats, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats,
-    Waits,
+#[doc(inline)]
+pub use report::{
+    flight::{self, Flight},
+    fragmentation::{self, Fragmentation},
+    guard::{self as guard_report, Explanation, Finding, GuardStats},
+    lending::{LendableBytes, Lending, Lent, Shortage},
+    observer,
+    out_of_memory::{self, OutOfMemory, OutOfMemoryReport},
+    pool::{PoolBlock, PoolStats},
+    pressure::MemoryPressure,
+    sleep::{SleepNotice, SleepStage},
+    snapshot,
+    stats::{
+        HeadroomStats, PendingWaits, STALL_BUCKETS, SleepStats, SpillStats, SplitStats, Stalls, Stat, StatByPool,
+        Stats, Waits,
+    },
 };
-pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
+use seamalloc_config as config;
 use seamalloc_driver::{fallible, span};
 #[doc(inline)]
 pub use seamalloc_driver::{nearest, units};
+use seamalloc_ipc as ipc;
+#[doc(inline)]
+pub use seamalloc_report as report;
 
 /// The README's examples are tests.
 #[cfg(doctest)]

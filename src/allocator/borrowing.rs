@@ -6,11 +6,11 @@
 use super::core::Core;
 use super::search::Search;
 use crate::backing;
-use crate::config::Increase;
 use crate::error::Result;
 use crate::features::lending::{Asking, call};
 use crate::heap::{GRANULE, Request, ViewUsage};
 use crate::ids::BlockId;
+use crate::limits::Increase;
 use crate::report::lending::Lent;
 use crate::strategy::{Assumption, Goal, Means, OWN_SEGMENTS_ESTIMATES};
 use parking_lot::MutexGuard;

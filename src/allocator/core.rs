@@ -4,7 +4,7 @@
 //! an error.
 
 use crate::backing::{AllocatorContext, Exchanges, PendingRollback, Spill};
-use crate::config::{self, Config, ConfigError, Limits, Split, StrategyKind, StreamSharing};
+use crate::config::{self, Config, ConfigError, Split, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{DeviceProperties, Driver, StreamId};
 use crate::error::{Error, Result};
@@ -14,10 +14,11 @@ use crate::features::own_memory::OwnMemory;
 use crate::features::pressure::Callbacks;
 use crate::features::sleep::SleepCallbacks;
 use crate::heap::{GRANULE, Heap, HeapRules, Request, ViewUsage};
+use crate::limits::Limits;
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
 use crate::span::Span;
-use crate::strategy::{AnyStrategy, Present, Rules, Strategy};
+use crate::strategy::{AnyStrategy, Present, Rules, Strategy, joins_free_memory};
 use crate::streams::Streams;
 use crate::units::format_bytes_exactly;
 use parking_lot::Mutex;
@@ -175,7 +176,9 @@ impl Core {
     /// devices.
     fn exchanges(&self) -> Exchanges {
         match self.config.split {
-            _ if !self.config.splits() || !self.nobody_else_looks() => Exchanges::Never,
+            // A split waits for the device, which a bound on waits forbids.
+            _ if self.config.wait_ms.is_some() || !self.nobody_else_looks() => Exchanges::Never,
+            Split::Off => Exchanges::Never,
             Split::Ungated => Exchanges::Ungated,
             _ if self.driver.properties().stream_gates => Exchanges::Gated,
             _ => Exchanges::Never,
@@ -345,7 +348,7 @@ fn heap_rules(config: &Config, strategy: &dyn Strategy, device: &DevicePropertie
     HeapRules {
         oversize_from: config.max_split_size.unwrap_or(u64::MAX),
         adopts_idle: config.sharing != StreamSharing::Completed,
-        home_is_shared: config.strategy.joins_free_memory(),
+        home_is_shared: joins_free_memory(config.strategy),
         layout: strategy.layout(config, device.total_memory),
         flight: config.flight_recorder,
         ages: config.spill.is_some(),

@@ -6,7 +6,7 @@ use super::core::Core;
 use crate::error::{Error, Result};
 use crate::heap::{Block, Kind};
 use crate::ids::{BlockId, PoolIndex, StreamId};
-use crate::streams::{Epochs, StreamContext};
+use crate::streams::{self, Epochs, StreamContext};
 
 /// An epoch of a stream ends once this part (1/n) of the reserved bytes was freed in it, but at least `LONG_EPOCH`
 /// bytes. An event costs a quarter of a microsecond.
@@ -106,7 +106,7 @@ impl Core {
             };
             self.heap.journal_mut().stalled(self.driver.busy_ns().saturating_sub(before));
             if let Some(mut pending) = pending {
-                if self.config.paddle_stream_safe() {
+                if streams::are_safe_as_in_paddle(&self.config) {
                     self.timed(|_, context| {
                         let (streams, on) = context.on_streams();
                         streams.recorded.forget_passed(on.driver, &mut pending);

@@ -3,6 +3,7 @@
 use super::core::Core;
 use super::operations::Sharing;
 use crate::error::{Error, Result};
+use crate::strategy::has_plain_memory;
 
 impl Sharing<'_> {
     /// Lets the device with this ordinal read and write all memory of this allocator, present and future. Mapped memory
@@ -25,7 +26,7 @@ impl Sharing<'_> {
         if core.heap.spilled() > 0 && !core.capturing() {
             core.bring_back(None)?;
         }
-        let plain = core.config.strategy.has_plain_memory() || core.heap.private().has_segmented();
+        let plain = has_plain_memory(core.config.strategy) || core.heap.private().has_segmented();
         core.features.sharing.peers.try_reserve(1)?;
         core.timed(|_, context| context.driver().enable_peer_access(ordinal, plain))?;
         if !core.features.sharing.peers.contains(&ordinal) {

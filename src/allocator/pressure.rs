@@ -70,12 +70,10 @@ pub(super) fn call_back(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> 
 impl Core {
     /// Returns the information about a request that a callback gets.
     pub(super) fn pressure(&self, request: &Request) -> MemoryPressure {
-        MemoryPressure {
-            requested: request.requested,
-            stream: self.heap.pool(request.pool).stream,
-            reserved: self.heap.reserved(),
-            allocated: self.heap.counters().allocated_bytes.current(),
-            limit: self.limits.lowest(),
-        }
+        let mut pressure = MemoryPressure::new(request.requested, self.heap.pool(request.pool).stream);
+        pressure.reserved = self.heap.reserved();
+        pressure.allocated = self.heap.counters().allocated_bytes.current();
+        pressure.limit = self.limits.lowest();
+        pressure
     }
 }

@@ -18,19 +18,18 @@ impl Allocator {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let core = &mut *self.core.lock();
-        Stats {
-            strategy: core.config.strategy,
-            instead_of: core.features.fallback.instead_of,
-            max_split_size: core.config.max_split_size,
-            guard: core.features.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
-            sleep: core.heap.sleep_stats(),
-            spill_kept_bytes: core.heap.host_stock().bytes(),
-            host_bytes: (core.heap.host_bytes() + core.streams.host_bytes() + core.strategy.host_bytes()) as u64,
-            view_mappings: core.heap.views().mappings() as u64,
-            views: core.heap.views().count() as u64,
-            view_address_space_bytes: core.heap.views().address_space(),
-            ..core.heap.counters().stats()
-        }
+        let mut stats = core.heap.counters().stats();
+        stats.strategy = core.config.strategy;
+        stats.instead_of = core.features.fallback.instead_of;
+        stats.max_split_size = core.config.max_split_size;
+        stats.guard = core.features.guard.as_ref().map_or_else(Default::default, |guard| guard.stats());
+        stats.sleep = core.heap.sleep_stats();
+        stats.spill_kept_bytes = core.heap.host_stock().bytes();
+        stats.host_bytes = (core.heap.host_bytes() + core.streams.host_bytes() + core.strategy.host_bytes()) as u64;
+        stats.view_mappings = core.heap.views().mappings() as u64;
+        stats.views = core.heap.views().count() as u64;
+        stats.view_address_space_bytes = core.heap.views().address_space();
+        stats
     }
 
     fn snapshot_of(&self, core: &Core) -> Result<Snapshot> {
@@ -166,7 +165,11 @@ impl Reports<'_> {
     pub fn flight(self) -> Result<Flight> {
         let core = self.0.core.lock();
         let Kept { events, operations, overwritten, capacity } = core.heap.flight()?;
-        Ok(Flight { snapshot: self.0.snapshot_of(&core)?, events, operations, overwritten, capacity })
+        let mut flight = Flight::default();
+        flight.snapshot = self.0.snapshot_of(&core)?;
+        (flight.events, flight.operations) = (events, operations);
+        (flight.overwritten, flight.capacity) = (overwritten, capacity);
+        Ok(flight)
     }
 
     /// Registers an observer for all changes from now on, beside the present ones. Every observer gets every event, in

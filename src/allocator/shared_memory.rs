@@ -92,8 +92,8 @@ impl Sharing<'_> {
         core.must_not_grow(address)?;
         core.must_not_be_pooled("sharing with other processes")?;
         Ok(match core.heap.physical(core.heap.live(address)?)?.memory {
-            Physical::Plain(_) => IpcHandle::PLAIN_LEN,
-            Physical::Handles(handles) => IpcHandle::len_of_chunks(handles.len()),
+            Physical::Plain(_) => Place::PLAIN_LEN,
+            Physical::Handles(handles) => Place::len_of_chunks(handles.len()),
         })
     }
 

@@ -42,7 +42,7 @@ impl<'a> Change<'a> {
     pub(super) fn end(mut self, done: bool) {
         let falls = self.notice.stage == SleepStage::BeforeSleep;
         let stage = if falls == done { SleepStage::Asleep } else { SleepStage::Awake };
-        let notice = SleepNotice { stage, ..self.notice };
+        let notice = SleepNotice::new(stage, self.notice.tag, self.notice.bytes);
         while let Some(callback) = self.told.pop() {
             call(&callback, &notice);
         }
@@ -70,7 +70,7 @@ impl Allocator {
             }
             let bytes = core.heap.sleeper(tag)?.bytes();
             core.heap.private_mut().set_turning(tag, true);
-            SleepNotice { stage, tag, bytes }
+            SleepNotice::new(stage, tag, bytes)
         };
         Change::begin(self, notice).map(Some)
     }

@@ -3,13 +3,14 @@
 use super::core::Core;
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+use crate::streams;
 
 impl Core {
     /// Notes that a stream other than its own uses a block. Returns whether that was new.
     pub(super) fn name_stream(&mut self, id: BlockId, stream: StreamId) -> Result<bool> {
         self.streams.known.add(stream)?;
         self.heap.used_now(id);
-        if !self.config.paddle_stream_safe() {
+        if !streams::are_safe_as_in_paddle(&self.config) {
             return Ok(self.streams.recorded.record_use(&mut self.heap, id, stream)?);
         }
         let capturing = self.capturing();

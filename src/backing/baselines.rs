@@ -6,11 +6,11 @@ use super::context::{Miss, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use super::segments::malloc_segment;
 use super::units::{Units, UnmappedPart};
-use crate::config::Increase;
 use crate::error::Result;
 use crate::fallible::with_room;
 use crate::heap::{NewMemory, Placement, Request};
 use crate::ids::{BlockId, PoolIndex, StreamId};
+use crate::limits::Increase;
 use crate::span::Span;
 
 impl StrategyContext<'_> {

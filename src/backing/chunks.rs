@@ -5,11 +5,11 @@
 
 use super::context::{Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
-use crate::config::Increase;
 use crate::error::Error;
 use crate::fallible::{Grown, TryCollect, TryPush};
 use crate::heap::{Chunk, ChunkMap, NewMemory};
 use crate::ids::{BlockId, ChunkId};
+use crate::limits::Increase;
 use crate::span::Span;
 
 /// The place and the use of new chunks.

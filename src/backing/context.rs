@@ -5,13 +5,14 @@
 
 use super::mapping::Mapping;
 use super::rollback::PendingRollback;
-use crate::config::{Config, Increase, Limits, SpillPolicy, StreamSharing};
+use crate::config::{Config, SpillPolicy, StreamSharing};
 use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
 use crate::error::Error;
 use crate::heap::{Heap, Request, ViewUsage};
 use crate::ids::{BlockId, Class};
+use crate::limits::{Increase, Limits};
 use crate::span::Span;
-use crate::streams::{StreamContext, Streams, Until};
+use crate::streams::{self, StreamContext, Streams, Until};
 use std::collections::TryReserveError;
 use std::ops::{Deref, DerefMut};
 
@@ -313,7 +314,7 @@ impl StrategyContext<'_> {
     /// Waits on the CPU for blocks that recorded streams use, and frees them. Under Paddle's stream safety, frees only
     /// those whose events have completed, without a wait.
     pub(crate) fn reclaim_recorded_streams(&mut self) -> Result<(), Error> {
-        if self.config.paddle_stream_safe() {
+        if streams::are_safe_as_in_paddle(self.config) {
             return self.streams.recorded.poll(self.heap, self.driver);
         }
         self.wait_for_recorded_streams()

@@ -21,12 +21,12 @@ use super::host_stock::{create_on_host, keep, make_room};
 use super::mapping::{Mapping, Piece};
 use super::place::Place;
 use super::view::{drop_view, make_room_for};
-use crate::config::Increase;
 use crate::driver::{Call, DriverError, DriverResult, GateCopy};
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryCollect, with_room};
 use crate::heap::{Chunk, ExchangeRoom, GRANULE, Heap, ViewUsage};
 use crate::ids::{Account, ChunkId, Class, Handle};
+use crate::limits::Increase;
 use crate::span::Span;
 
 /// How often mapping live memory again is tried at once, if it fails.

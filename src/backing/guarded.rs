@@ -4,11 +4,11 @@
 
 use super::context::{Miss, Served, StrategyContext};
 use super::mapping::Mapping;
-use crate::config::Increase;
 use crate::driver::Call;
 use crate::error::Error;
 use crate::heap::{GRANULE, GuardedMemory, Request};
 use crate::ids::BlockId;
+use crate::limits::Increase;
 use crate::span::Span;
 
 /// Addresses without memory before and behind the memory of a guarded block, in bytes. An access beyond them by a wrong

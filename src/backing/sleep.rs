@@ -18,11 +18,11 @@ use super::backup::{restore, save};
 use super::context::{MissResult, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use super::place::Place;
-use crate::config::Increase;
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryPush, with_room};
 use crate::heap::{Backup, Sleeper};
 use crate::ids::{Class, PoolId};
+use crate::limits::Increase;
 
 /// Gives back the memory of a private pool with chunks of its own, and keeps the contents of its live blocks. Returns
 /// the bytes given back. The device has passed all work.

@@ -5,13 +5,13 @@
 
 use super::context::{MissResult, Served, StrategyContext};
 use super::mapping::Mapping;
-use crate::config::Increase;
 use crate::config::rounding::SMALL_SEGMENT;
 use crate::driver::{Call, DriverResult};
 use crate::error::Result;
 use crate::fallible::with_room;
 use crate::heap::{Backing, Heap, NewMemory, Slots};
 use crate::ids::{BlockId, PoolIndex};
+use crate::limits::Increase;
 use crate::span::Span;
 
 /// Units of a segment that lie wholly inside a free block: the first, and the end of the last.

@@ -2,11 +2,13 @@
 
 use super::input::ReportInput;
 use crate::config::rounding::segment_size;
-use crate::config::{Config, Increase, Limit, StrategyKind};
+use crate::config::{Config, StrategyKind};
 use crate::heap::{Block, GRANULE, Heap, Request, ViewUsage};
-use crate::ids::Class;
+use crate::ids::{Class, PoolId};
+use crate::limits::Increase;
 use crate::report::fragmentation::{Fragmentation, Owner};
-use crate::strategy::{Assumption, Estimates, OWN_SEGMENTS_ESTIMATES};
+use crate::report::out_of_memory::Limit;
+use crate::strategy::{Assumption, Estimates, OWN_SEGMENTS_ESTIMATES, joins_free_memory};
 
 /// An advice that depends on how memory would lie under another option is given only if this part (1/n) of the bytes in
 /// use, and at least `LEAST_MARGIN`, would be left over: chunks that are partly in use may lose that much. The recorded
@@ -63,7 +65,7 @@ impl<'a> Figures<'a> {
             memory,
             strategy,
             segmented,
-            stitches: config.strategy.joins_free_memory() && !segmented,
+            stitches: joins_free_memory(config.strategy) && !segmented,
             capturing: heap.private().capturing(),
             servable: strategy.largest_servable(heap, &unbounded, request.pool, false),
             servable_across: strategy.largest_servable(heap, &unbounded, request.pool, true),
@@ -71,7 +73,7 @@ impl<'a> Figures<'a> {
             room,
             max_held: memory.reserved.saturating_add(room),
             needed,
-            fenced: memory.free_in_private_pools(heap.owner_of(request.pool)),
+            fenced: free_in_private_pools(memory, heap.owner_of(request.pool)),
             margin: (needed / MARGIN).saturating_add(LEAST_MARGIN),
         }
     }
@@ -219,6 +221,12 @@ impl<'a> Figures<'a> {
             .max()
             .unwrap_or(0)
     }
+}
+
+/// Returns the free bytes in all private pools except one.
+fn free_in_private_pools(memory: &Fragmentation, except: PoolId) -> u64 {
+    let fenced = |owner| matches!(owner, Owner::Pool(pool) if pool != except);
+    memory.pools.iter().filter(|pool| fenced(pool.owner)).map(|pool| pool.free).sum()
 }
 
 /// Returns the bytes of the largest chunk.

@@ -1,8 +1,9 @@
 //! The input of a report.
 
-use crate::config::{Config, Limits, Split, StrategyKind, StreamSharing};
+use crate::config::{Config, Split, StrategyKind, StreamSharing};
 use crate::driver::{DeviceProperties, MemoryInfo};
 use crate::heap::{Heap, Request, ViewUsage};
+use crate::limits::Limits;
 use crate::report::lending::Lending;
 use crate::strategy::{Estimates, Present};
 

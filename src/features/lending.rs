@@ -58,16 +58,26 @@ impl Asking {
 
     /// Returns the shortage to tell others, where `missing` bytes are missing and `held` bytes are held.
     pub(crate) fn shortage(&mut self, missing: u64, held: u64) -> Shortage {
-        let told = self.told.get_or_insert(Lending { missing, ..Lending::default() });
+        let told = self.told.get_or_insert_with(|| {
+            let mut told = Lending::default();
+            told.missing = missing;
+            told
+        });
         let more = MORE_EACH_TIME.saturating_mul(u64::from(told.rounds).min(TIMES_MORE));
-        let wanted = missing.saturating_add(more).max(held / AHEAD);
-        Shortage { missing, wanted, held, since: self.since }
+        let mut shortage = Shortage::new(missing, held);
+        shortage.wanted = missing.saturating_add(more).max(held / AHEAD);
+        shortage.since = self.since;
+        shortage
     }
 
     /// Notes an answer. Returns it, with `again` set only while less than `longest` has passed.
     pub(crate) fn note(&mut self, lent: &Lent, longest: Duration) -> Lent {
         if let Some(told) = &mut self.told {
-            told.add(lent, self.since);
+            told.rounds = told.rounds.saturating_add(1);
+            told.processes = lent.processes;
+            told.given = told.given.saturating_add(lent.given);
+            (told.held, told.live, told.guaranteed) = (lent.held, lent.live, lent.guaranteed);
+            told.waited_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         }
         let again = lent.again && self.since.elapsed() < longest;
         self.over = !again;

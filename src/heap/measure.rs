@@ -26,28 +26,25 @@ impl Heap {
         for pool in self.with_free_memory() {
             pools.try_push(self.pool_memory(pool, sharing)?)?;
         }
-        let streams = self.stream_pools().map(|pool| StreamMemory {
-            stream: self.pools[pool].stream,
-            largest: self.largest_in(pool).max(self.largest_in(self.pools.idle())),
-            reachable: servable(pool),
+        let streams = self.stream_pools().map(|pool| {
+            let largest = self.largest_in(pool).max(self.largest_in(self.pools.idle()));
+            StreamMemory::new(self.pools[pool].stream, largest, servable(pool))
         });
         let view_mappings = self.home.views().mappings() as u64;
-        let mut out = Fragmentation {
-            reserved: self.reserved(),
-            allocated,
-            pending: self.journal.counters().active_bytes.current().saturating_sub(allocated),
-            requested: self.journal.counters().requested_bytes.current(),
-            free: pools.iter().map(|pool| pool.free).sum::<u64>() + self.home.idle_in_driver_pool(),
-            asleep: self.live_asleep(),
-            spilled: self.home.spilling().bytes.iter().sum(),
-            unsettled: self.home.pending_rollback().iter().sum(),
-            streams: streams.try_to_vec()?,
-            pools,
-            views: self.home.views().iter().count() as u64,
-            view_mappings,
-            home_mappings: self.journal.counters().mappings.saturating_sub(view_mappings),
-            ..Fragmentation::default()
-        };
+        let mut out = Fragmentation::default();
+        out.reserved = self.reserved();
+        out.allocated = allocated;
+        out.pending = self.journal.counters().active_bytes.current().saturating_sub(allocated);
+        out.requested = self.journal.counters().requested_bytes.current();
+        out.free = pools.iter().map(|pool| pool.free).sum::<u64>() + self.home.idle_in_driver_pool();
+        out.asleep = self.live_asleep();
+        out.spilled = self.home.spilling().bytes.iter().sum();
+        out.unsettled = self.home.pending_rollback().iter().sum();
+        out.streams = streams.try_to_vec()?;
+        out.pools = pools;
+        out.views = self.home.views().iter().count() as u64;
+        out.view_mappings = view_mappings;
+        out.home_mappings = self.journal.counters().mappings.saturating_sub(view_mappings);
         self.measure_chunks(&mut out)?;
         Ok(out)
     }
@@ -63,22 +60,17 @@ impl Heap {
         // Free memory is not stranded if no other stream makes requests.
         let wanted = self.is_private(index) || self.asking_pools().any(|other| other != index.large());
         let small = index.is_small();
-        let mut memory = PoolMemory {
-            owner: self.memory_owner(index),
-            small,
-            free: 0,
-            ranges: self.blocks.free_count(index) as u64,
-            largest: self.largest_in(index),
-            stranded: 0,
-        };
+        let mut memory = PoolMemory::new(self.memory_owner(index), small);
+        memory.ranges = self.blocks.free_count(index) as u64;
+        memory.largest = self.largest_in(index);
         self.blocks.visit_free(index, 0, |id| {
             let size = self.blocks[id].size;
             memory.free += size;
             let shared = match sharing {
                 _ if self.is_private(index) => false,
-                StreamSharing::Never | StreamSharing::Completed => false,
                 // A slab serves other streams only whole.
                 StreamSharing::Wait => !small || size == GRANULE,
+                _ => false,
             };
             memory.stranded += if is_idle || shared || !wanted { 0 } else { size };
             Ok(())

@@ -56,6 +56,8 @@ pub(crate) use blocks::block::{Block, Kind, Slots, State};
 pub(crate) use blocks::layout::Merging;
 pub(crate) use blocks::layout::{Layout, Placement};
 pub(crate) use blocks::request::{FitRules, Request};
+#[cfg(feature = "baselines")]
+pub(crate) use blocks::rounding::Rounding;
 pub(crate) use blocks::starts::GRANULE;
 pub(crate) use home::chunk_map::{Chunk, ChunkMap, MAX_HOME};
 pub(crate) use home::exchange::ExchangeRoom;

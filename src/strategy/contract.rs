@@ -251,10 +251,10 @@ mod tests {
     use super::super::first_fit::FirstFit;
     use super::*;
     use crate::backing::{AllocatorContext, Exchanges, PendingRollback};
-    use crate::config::Limits;
     use crate::driver::sim::{SimConfig, SimGpu};
     use crate::heap::HeapRules;
     use crate::ids::{Class, PoolIndex, ViewId};
+    use crate::limits::Limits;
     use crate::streams::Streams;
 
     const MIB: u64 = 1 << 20;

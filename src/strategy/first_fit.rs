@@ -3,10 +3,11 @@
 use super::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
 use super::malloc_like::{least_segment, release_segments};
 use crate::backing::{InTurn, Miss, Served, StrategyContext, malloc_segment};
-use crate::config::{Config, Increase};
+use crate::config::Config;
 use crate::error::Result;
 use crate::heap::{FitRules, Request};
 use crate::ids::BlockId;
+use crate::limits::Increase;
 
 pub(crate) struct FirstFit;
 

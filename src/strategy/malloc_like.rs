@@ -9,13 +9,14 @@ use crate::backing::{
     MissResult, Served, StrategyContext, malloc_segment, release_segment, release_segments_from,
     release_whole_segments, whole_segments,
 };
+use crate::config::Config;
 #[cfg(feature = "baselines")]
 use crate::config::rounding::SMALL_SEGMENT;
-use crate::config::{Config, Increase};
 use crate::error::Result;
 use crate::fallible::TryCollect;
 use crate::heap::{FitRules, Layout, Request};
 use crate::ids::BlockId;
+use crate::limits::Increase;
 
 /// Bytes of a page, in which a device gives its memory.
 #[cfg(feature = "baselines")]

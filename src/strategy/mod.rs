@@ -46,7 +46,6 @@ macro_rules! strategies {
             pub(crate) fn new(kind: StrategyKind) -> Result<Self, ConfigError> {
                 match kind {
                     $($(#[$built])? $(StrategyKind::$kind)|+ => Ok(Self::$name(Default::default())),)*
-                    #[cfg(not(feature = "baselines"))]
                     kind => Err(ConfigError::WithoutBaselines { strategy: kind.name() }),
                 }
             }
@@ -129,4 +128,18 @@ impl AnyStrategy {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns whether a strategy takes plain memory (`cudaMalloc`) for any requests.
+pub(crate) const fn has_plain_memory(kind: StrategyKind) -> bool {
+    !matches!(
+        kind,
+        StrategyKind::Expandable | StrategyKind::Stitch | StrategyKind::PaddleVmm | StrategyKind::MallocAsync
+    )
+}
+
+/// Returns whether free memory of a stream may lie anywhere at home, joined by views where a request needs it. Such
+/// memory belongs to no stream.
+pub(crate) const fn joins_free_memory(kind: StrategyKind) -> bool {
+    matches!(kind, StrategyKind::Stitch)
 }

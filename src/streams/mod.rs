@@ -26,6 +26,7 @@ pub(crate) use record_stream::{RecordedStreams, destroy_events};
 pub(crate) use rounds::{Rounds, Until};
 pub(crate) use waits::most_of_a_range;
 
+use crate::config::{Config, StrategyKind};
 use crate::driver::Driver;
 
 /// The state of an allocator's streams outside of the heap.
@@ -63,4 +64,9 @@ impl Streams {
         self.recorded.destroy_events(driver);
         self.new_waits.destroy_events(driver);
     }
+}
+
+/// Returns whether streams are safe by the rule of Paddle's `StreamSafeCUDAAllocator`.
+pub(crate) fn are_safe_as_in_paddle(config: &Config) -> bool {
+    config.paddle.use_stream_safe_cuda_allocator && StrategyKind::PADDLE.contains(&config.strategy)
 }

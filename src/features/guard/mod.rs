@@ -242,8 +242,9 @@ impl Guard {
     }
 
     pub(crate) fn stats(&self) -> GuardStats {
-        let (quarantined, quarantined_bytes) = self.quarantine.kept();
-        GuardStats { quarantined, quarantined_bytes, ..self.stats }
+        let mut stats = self.stats;
+        (stats.quarantined, stats.quarantined_bytes) = self.quarantine.kept();
+        stats
     }
 
     /// Takes freed memory one step further, without waiting: begins the wait for streams, and unmaps what they have passed.

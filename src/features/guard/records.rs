@@ -157,6 +157,7 @@ impl Records {
             Place::Inside(_) => 0,
             Place::Behind(distance) => distance.saturating_add(1),
             Place::Before(distance) => distance,
+            _ => u64::MAX,
         };
         let (place, allocation) = placed.min_by_key(|(place, _)| order(place))?;
         Some(Explanation { address, place, allocation })

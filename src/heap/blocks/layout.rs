@@ -3,7 +3,8 @@
 //!
 //! Owns: [`Layout`]. `placing.rs` carries out merging and placing by a layout.
 
-use crate::config::rounding::{Rounding, SMALL_LIMIT};
+use super::rounding::Rounding;
+use crate::config::rounding::SMALL_LIMIT;
 use crate::ids::Class;
 
 /// When two free neighbours of one pool become one block.

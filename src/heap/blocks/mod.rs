@@ -12,6 +12,7 @@
 //! | links, merging | blocks beside each other, splits and merges |
 //! | search | free blocks by size, blocks at home by address |
 //! | request, fit | a request, and the search for a free block that serves it |
+//! | rounding | how a request is rounded to the size of a block |
 //! | layout | how memory is divided, for strategies that differ from PyTorch |
 
 pub(super) mod block;
@@ -22,6 +23,7 @@ mod links;
 mod live;
 mod merging;
 pub(super) mod request;
+pub(super) mod rounding;
 mod search;
 pub(super) mod starts;
 pub(super) mod table;

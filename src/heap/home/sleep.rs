@@ -186,12 +186,11 @@ impl Heap {
 
     /// Returns the figures of tags that sleep.
     pub(crate) fn sleep_stats(&self) -> SleepStats {
-        SleepStats {
-            sleeps: self.journal.counters().sleeps,
-            wakes: self.journal.counters().wakes,
-            asleep_bytes: self.home.asleep.iter().sum(),
-            page_locked_bytes: self.pools.private().stock().bytes(),
-        }
+        let mut stats = SleepStats::default();
+        (stats.sleeps, stats.wakes) = (self.journal.counters().sleeps, self.journal.counters().wakes);
+        stats.asleep_bytes = self.home.asleep.iter().sum();
+        stats.page_locked_bytes = self.pools.private().stock().bytes();
+        stats
     }
 
     /// Returns the bytes of chunks of a private pool that sleep.

@@ -77,7 +77,7 @@ impl Heap {
             return None;
         }
         let now = self.journal.counters().operations();
-        let mut found = SpillCandidate { size: chunk.size, live: 0, largest: 0, age: u64::MAX, advice: Advice::Cold };
+        let mut found = SpillCandidate::new(chunk.size);
         for id in self.blocks_over(chunk.span()) {
             let block = &self.blocks[id];
             // Graphs rely on the memory of private pools, free memory included, and sleeping chunks belong to private

@@ -3,9 +3,10 @@
 //! Owns: the counters behind [`Stats`]. The counters are written at every operation: three writes to add, one to
 //! subtract.
 
+use super::times::add_wait;
 use crate::ids::{Class, StreamId};
 use crate::report::stats::{
-    HeadroomStats, PendingWaits, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits, statistics,
+    HeadroomStats, PendingWaits, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits,
 };
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -139,8 +140,8 @@ macro_rules! counters_of {
                 $( self.$by_pool.reset_peak(); )*
                 $( self.$over_time.reset_peak(); )*
                 self.stalls.worst_ns = 0;
-                self.waits.reset_peak();
-                self.pending_waits.reset_peak();
+                (self.waits.age_least, self.waits.age_most) = (None, 0);
+                self.pending_waits.worst_ns = 0;
             }
 
             pub(crate) fn reset_accumulated(&mut self) {
@@ -151,18 +152,17 @@ macro_rules! counters_of {
 
             /// Returns a copy for users. The caller adds the figures that are not counted here.
             pub(crate) fn stats(&self) -> Stats {
-                Stats {
-                    $( $by_pool: self.$by_pool.by_pool(), )*
-                    $( $over_time: self.$over_time.by_pool().all, )*
-                    $( $reset: self.$reset, )*
-                    $( $kept: self.$kept, )*
-                    $( $looked_up: Default::default(), )*
-                }
+                let mut stats = Stats::default();
+                $( stats.$by_pool = self.$by_pool.by_pool(); )*
+                $( stats.$over_time = self.$over_time.by_pool().all; )*
+                $( stats.$reset = self.$reset; )*
+                $( stats.$kept = self.$kept; )*
+                stats
             }
         }
     };
 }
-statistics!(counters_of);
+seamalloc_report::statistics!(counters_of);
 
 impl Counters {
     /// Returns the number of allocations and frees so far, modulo 2^64. The number serves as a clock.
@@ -175,7 +175,8 @@ impl Counters {
     pub(crate) fn add_stream_wait(&mut self, at: u64, awaited: StreamId) {
         self.stream_waits += 1;
         self.newest_wait = self.newest_wait.max((at, awaited));
-        self.waits.add(self.operations().wrapping_sub(at));
+        let age = self.operations().wrapping_sub(at);
+        add_wait(&mut self.waits, age);
     }
 }
 

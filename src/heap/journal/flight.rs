@@ -95,7 +95,8 @@ impl Entry {
             Action::Oom => OOM,
             Action::Spilled => SPILLED,
             Action::Returned => RETURNED,
-            Action::Asleep | Action::Awake => SLEEP,
+            // Asleep and awake.
+            _ => SLEEP,
         };
         let awake = if matches!(action, Action::Awake) { IS_AWAKE } else { 0 };
         // The size of a refused request may be larger than any address.

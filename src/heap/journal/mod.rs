@@ -9,6 +9,7 @@
 //! | work | waits, refusals, spills and splits, as the layers above report them |
 //! | tell | who hears of an event |
 //! | counters | the counters behind the statistics |
+//! | times | stalls and waits, as they are added to their figures |
 //! | observers | the observers, and how each is told |
 //! | flight, flight_log | the flight recorder: the last operations |
 
@@ -19,6 +20,7 @@ pub(super) mod flight_log;
 mod memory;
 mod observers;
 pub(super) mod tell;
+mod times;
 mod work;
 
 use crate::error::Result;

@@ -28,7 +28,7 @@ impl Observers {
     pub(in crate::heap) fn add(&mut self, observer: Box<dyn Observer>) -> Result<ObserverId> {
         self.others.try_reserve(1)?;
         self.last_id += 1;
-        let id = ObserverId(self.last_id);
+        let id = ObserverId::new(self.last_id);
         self.others.push((id, observer));
         Ok(id)
     }

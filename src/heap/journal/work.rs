@@ -1,6 +1,7 @@
 //! Events that the layers above report: waits, refusals, retries, splits and spills of chunks.
 
 use super::Journal;
+use super::times::{add_device, add_events, add_request, add_stall};
 use crate::ids::StreamId;
 use crate::report::stats::PendingWaits;
 
@@ -17,7 +18,7 @@ impl Journal {
 
     /// An operation has spent this many nanoseconds in the driver; 0 is none.
     pub(crate) fn stalled(&mut self, ns: u64) {
-        self.counters.stalls.add(ns);
+        add_stall(&mut self.counters.stalls, ns);
     }
 
     /// A request was refused.
@@ -37,17 +38,17 @@ impl Journal {
 
     /// A request waited for pending memory for this many nanoseconds. `since` are the figures of its single waits.
     pub(crate) fn waited_for_pending(&mut self, ns: u64, expired: bool, since: &PendingWaits) {
-        self.counters.pending_waits.add_request(ns, expired, since);
+        add_request(&mut self.counters.pending_waits, ns, expired, since);
     }
 
     /// The CPU waited for events for this many nanoseconds.
     pub(crate) fn waited_for_events(&mut self, count: u64, ns: u64) {
-        self.counters.pending_waits.add_events(count, ns);
+        add_events(&mut self.counters.pending_waits, count, ns);
     }
 
     /// The CPU waited for the device for this many nanoseconds, before a request is refused.
     pub(crate) fn waited_for_device(&mut self, ns: u64) {
-        self.counters.pending_waits.add_device(ns);
+        add_device(&mut self.counters.pending_waits, ns);
     }
 
     /// A stream waits on the GPU for an event that was recorded on another one when the number of operations was `at`.

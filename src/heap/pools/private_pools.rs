@@ -346,8 +346,9 @@ impl PrivatePools {
     /// Returns the uses and routes of a pool.
     pub(crate) fn stats(&self, id: PoolId) -> Result<PoolStats> {
         let pool = self.get(id).ok_or(Error::UnknownPool { pool: id })?;
-        let routed = self.is_routed(id);
-        Ok(PoolStats { uses: pool.uses, routed, captured: pool.captured, ..PoolStats::default() })
+        let mut stats = PoolStats::default();
+        (stats.uses, stats.captured, stats.routed) = (pool.uses, pool.captured, self.is_routed(id));
+        Ok(stats)
     }
 
     /// Releases every pool that no graph can use, at the end of the allocator.

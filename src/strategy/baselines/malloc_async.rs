@@ -29,11 +29,13 @@
 //!   grow.
 
 use crate::backing::{DriverPool, InTurn, Miss, MissResult, Served, StrategyContext};
-use crate::config::rounding::{MIN_BLOCK, Rounding};
-use crate::config::{Config, Increase};
+use crate::config::Config;
+use crate::config::rounding::MIN_BLOCK;
 use crate::error::Result;
+use crate::heap::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Request};
 use crate::ids::BlockId;
+use crate::limits::Increase;
 use crate::strategy::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
 use crate::strategy::estimates::{Assumption, Estimates, Present};
 

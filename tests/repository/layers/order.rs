@@ -2,7 +2,7 @@
 
 use super::imports::{Arrow, What};
 
-/// The folders and files under `src/`, and those below it in `crates/driver` and `crates/sim`, lowest first: each may import what stands
+/// The folders and files under `src/`, and the crates below it with the files of `crates/driver`, lowest first: each may import what stands
 /// on its own line and above.
 pub(crate) const LAYERS: [&[&str]; 18] = [
     &["ids", "fallible"],
@@ -11,7 +11,7 @@ pub(crate) const LAYERS: [&[&str]; 18] = [
     &["sim"],
     &["device"],
     &["config", "report"],
-    &["ipc"],
+    &["ipc", "limits"],
     &["error"],
     &["heap"],
     &["streams"],
@@ -36,8 +36,13 @@ const DRIVERS: [&str; 2] = ["crates/driver/src/cuda/", "crates/sim/src/"];
 const DRIVER: &str = "crates/driver/src/";
 /// The files of that crate that are layers of their own.
 const BELOW_THE_DRIVER: [&str; 5] = ["ids", "fallible", "units", "nearest", "span"];
-/// The crate of the drivers that need no GPU.
-const SIM: &str = "crates/sim/src/";
+/// The other crates that are layers, by the folder of each.
+const CRATES: [(&str, &str); 4] = [
+    ("crates/sim/src/", "sim"),
+    ("crates/config/src/", "config"),
+    ("crates/report/src/", "report"),
+    ("crates/ipc/src/", "ipc"),
+];
 
 /// Parts of the heap that know no other part of it, each with the files beside the parts that it may use.
 const PARTS: [(&str, &[&str]); 2] =
@@ -45,8 +50,8 @@ const PARTS: [(&str, &[&str]); 2] =
 
 /// The layer of a file: the first folder, or the file, under `src/`.
 fn name_of(file: &str) -> &str {
-    if file.starts_with(SIM) {
-        return "sim";
+    if let Some((_, name)) = CRATES.iter().find(|(folder, _)| file.starts_with(folder)) {
+        return name;
     }
     let below = file.strip_prefix(DRIVER).or_else(|| file.strip_prefix("src/")).unwrap_or(file);
     let name = below.split_once('/').map_or(below.trim_end_matches(".rs"), |(folder, _)| folder);

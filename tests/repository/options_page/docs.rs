@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-/// The files of `src/config` that have values of options, parsed.
+/// The files of `crates/config` that have values of options, parsed.
 pub(crate) struct Source {
     items: Vec<syn::Item>,
 }
 
 impl Source {
     pub(crate) fn read() -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/config/src");
         let items = ["choices.rs", "names.rs"].into_iter().flat_map(|file| {
             let text = fs::read_to_string(folder.join(file)).unwrap();
             syn::parse_file(&text).unwrap().items
@@ -44,9 +44,9 @@ impl Source {
     }
 }
 
-/// The documentation of the strategies in their order, from the table in `src/config/strategy_kind.rs`.
+/// The documentation of the strategies in their order, from the table in `crates/config/src/strategy_kind.rs`.
 pub(crate) fn strategies() -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/config/strategy_kind.rs");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/config/src/strategy_kind.rs");
     let text = fs::read_to_string(path).unwrap();
     let (_, table) = text.split_once("\nkinds! {").unwrap();
     let (mut texts, mut lines) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! The rows of the page: the table of the options, `src/config/table.rs`, as the library has it.
+//! The rows of the page: the table of the options, `crates/config/src/table.rs`, as the library has it.
 
 /// A field of the options.
 pub(crate) struct Field {
@@ -64,4 +64,4 @@ macro_rules! options {
         }, )* )* )* ];
     };
 }
-include!("../../../src/config/table.rs");
+include!("../../../crates/config/src/table.rs");

@@ -13,7 +13,7 @@
 use super::halved;
 use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
-use crate::config::rounding::Rounding;
+use crate::heap::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Placement, Request};
 use crate::strategy::malloc_like::{MallocLike, PAGE};
 

@@ -15,7 +15,7 @@
 
 use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
-use crate::config::rounding::Rounding;
+use crate::heap::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Request};
 use crate::strategy::malloc_like::{MallocLike, PAGE, least_segment};
 

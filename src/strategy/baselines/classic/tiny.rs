@@ -10,7 +10,8 @@
 //! defaults.
 
 use crate::config::Config;
-use crate::config::rounding::{LARGE_SEGMENT, MIN_BLOCK, Rounding, SMALL_LIMIT, segment_size};
+use crate::config::rounding::{LARGE_SEGMENT, MIN_BLOCK, SMALL_LIMIT, segment_size};
+use crate::heap::Rounding;
 use crate::heap::{FitRules, Layout, Request};
 use crate::strategy::malloc_like::MallocLike;
 

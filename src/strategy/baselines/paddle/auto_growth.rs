@@ -17,10 +17,12 @@
 //! The flags by which chunks are taken before the first request (`…_pre_alloc_in_mb`) are not here.
 
 use crate::backing::{Served, StrategyContext, malloc_segment, release_segments_from};
-use crate::config::rounding::{MIN_BLOCK, Rounding};
-use crate::config::{Config, Increase};
+use crate::config::Config;
+use crate::config::rounding::MIN_BLOCK;
+use crate::heap::Rounding;
 use crate::heap::{FitRules, Layout, Placement, Request};
 use crate::ids::Class;
+use crate::limits::Increase;
 use crate::strategy::malloc_like::{MallocLike, least_segment};
 
 #[derive(Default)]

@@ -21,7 +21,8 @@
 
 use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
-use crate::config::rounding::{MIN_BLOCK, Rounding};
+use crate::config::rounding::MIN_BLOCK;
+use crate::heap::Rounding;
 use crate::heap::{FitRules, Layout, Request};
 use crate::ids::PoolIndex;
 use crate::strategy::malloc_like::{MallocLike, PAGE, least_segment};

@@ -18,9 +18,10 @@
 use crate::backing::whole_units;
 use crate::backing::{MissResult, Served, StrategyContext, Units, UnmappedPart, move_units};
 use crate::config::Config;
-use crate::config::rounding::{MIN_BLOCK, Rounding};
+use crate::config::rounding::MIN_BLOCK;
 use crate::error::Result;
 use crate::fallible::{TryCollect, TryPush};
+use crate::heap::Rounding;
 use crate::heap::{FitRules, GRANULE, Heap, Layout, Request};
 use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;

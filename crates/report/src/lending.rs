@@ -1,0 +1,114 @@
+//! Memory that processes on one device lend each other: questions, answers, and the figures of a report.
+
+use seamalloc_driver::units::format_bytes;
+use std::fmt;
+use std::time::Instant;
+
+/// Memory that a request lacks, as a `Lender` is asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Shortage {
+    /// Bytes that the device lacks for the request.
+    pub missing: u64,
+    /// Bytes to ask for, at least `missing`: memory that will be missing soon is asked for along with it.
+    pub wanted: u64,
+    /// Bytes that the allocator holds.
+    pub held: u64,
+    /// The time of the request's first question.
+    pub since: Instant,
+}
+
+impl Shortage {
+    /// Returns a shortage of `missing` bytes for an allocator that holds `held`. The request's first question is now.
+    #[must_use]
+    pub fn new(missing: u64, held: u64) -> Self {
+        Self { missing, wanted: missing, held, since: Instant::now() }
+    }
+}
+
+/// The answer of a `Lender`. All sizes are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lent {
+    /// The number of processes that were asked.
+    pub processes: u32,
+    /// Bytes that they gave back.
+    pub given: u64,
+    /// Bytes that they hold after that.
+    pub held: u64,
+    /// The part of `held` that their programs use.
+    pub live: u64,
+    /// The part of `held` that is free, and below their guarantees.
+    pub guaranteed: u64,
+    /// Whether to ask again if the device still has too little: its driver takes time to take memory back, and others
+    /// free memory. The lender has already waited for as long as makes sense. A request asks no more once it has waited for
+    /// [`Config::broker_wait_ms`](seamalloc_config::Config::broker_wait_ms).
+    pub again: bool,
+}
+
+/// The requests to other processes before a request was refused. All sizes are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Lending {
+    /// Bytes that were missing at the first question.
+    pub missing: u64,
+    /// The number of questions.
+    pub rounds: u32,
+    /// The number of other processes at the last question; 0 also where no broker answered.
+    pub processes: u32,
+    /// Bytes that they gave back in all.
+    pub given: u64,
+    /// Bytes that they held at the last answer.
+    pub held: u64,
+    /// The part of `held` that their programs used.
+    pub live: u64,
+    /// The part of `held` that was free, and below their guarantees.
+    pub guaranteed: u64,
+    /// Milliseconds from the first question to the last answer.
+    pub waited_ms: u64,
+}
+
+impl fmt::Display for Lending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.processes == 0 {
+            return write!(f, "No other process lends memory on this device (the option broker).");
+        }
+        let (given, missing) = (format_bytes(self.given), format_bytes(self.missing));
+        write!(f, "Other processes ({}) gave back {given} of {missing} within {} ms", self.processes, self.waited_ms)?;
+        write!(f, "; they hold {}, of which {} is in use", format_bytes(self.held), format_bytes(self.live))?;
+        if self.guaranteed > 0 {
+            write!(f, " and {} is guaranteed to them", format_bytes(self.guaranteed))?;
+        }
+        f.write_str(".")
+    }
+}
+
+/// The bytes that an allocator holds, and could give back. All sizes are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LendableBytes {
+    /// Bytes held of the device.
+    pub held: u64,
+    /// The part of `held` that the program uses, and that freed blocks take which other streams still use.
+    pub live: u64,
+    /// The rest of `held`. Free memory of private pools, and free parts of chunks that are partly in use, are included
+    /// but cannot be given back.
+    pub free: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_what_others_gave_and_hold() {
+        let mut lending = Lending { missing: 3 << 30, ..Lending::default() };
+        assert!(lending.to_string().starts_with("No other process"));
+        lending =
+            Lending { processes: 2, given: 1 << 30, held: 9 << 30, live: 7 << 30, guaranteed: 2 << 30, ..lending };
+        let text = lending.to_string();
+        for part in ["(2) gave back 1.00 GiB of 3.00 GiB", "hold 9.00 GiB, of which 7.00 GiB", "2.00 GiB is guaranteed"]
+        {
+            assert!(text.contains(part), "{part} is missing in {text}");
+        }
+    }
+}

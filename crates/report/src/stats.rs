@@ -1,0 +1,251 @@
+//! The statistics of an allocator, as users get them.
+//!
+//! Owns: [`Stats`] and its parts. Names and meanings are those of PyTorch's `torch.cuda.memory_stats`, so that figures
+//! can be compared. `heap/journal/counters.rs` counts them.
+
+use super::guard::GuardStats;
+pub use super::pending_waits::PendingWaits;
+pub use super::stalls::{STALL_BUCKETS, Stalls};
+pub use super::waits::Waits;
+use seamalloc_config::StrategyKind;
+
+/// One figure over time, as PyTorch reports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Stat {
+    /// The present value.
+    pub current: u64,
+    /// The highest value since the last reset of peaks.
+    pub peak: u64,
+    /// The sum of all increases since the last reset of accumulated figures.
+    pub allocated: u64,
+    /// The sum of all decreases since the last reset of accumulated figures.
+    pub freed: u64,
+}
+
+/// One figure for all pools, for requests of up to 1 MiB, and for larger ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct StatByPool {
+    /// Both pools together.
+    pub all: Stat,
+    /// The pool of small requests.
+    pub small_pool: Stat,
+    /// The pool of large requests.
+    pub large_pool: Stat,
+}
+
+/// Looks and releases for the headroom ([`Config::headroom`](seamalloc_config::Config::headroom)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct HeadroomStats {
+    /// How often the device was asked how much is free, to give memory back where that is too little.
+    pub looks: u64,
+    /// How often it was too little.
+    pub short: u64,
+    /// How often memory went back for it.
+    pub yields: u64,
+    /// The bytes that went back.
+    pub yielded_bytes: u64,
+}
+
+/// Chunks of physical memory that were split ([`Config::split`](seamalloc_config::Config::split)). The time that it took is part of
+/// [`Stats::stalls`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct SplitStats {
+    /// How many were.
+    pub chunks: u64,
+    /// The chunks that they became.
+    pub parts: u64,
+    /// Bytes that were copied, because they were in use.
+    pub copied_bytes: u64,
+}
+
+impl SplitStats {
+    /// Returns what was done since `earlier`, which must be an older copy of the same figures.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            chunks: self.chunks.saturating_sub(earlier.chunks),
+            parts: self.parts.saturating_sub(earlier.parts),
+            copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
+        }
+    }
+}
+
+/// Tags that sleep (`Tags::sleep`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct SleepStats {
+    /// How often one fell asleep.
+    pub sleeps: u64,
+    /// How often one woke.
+    pub wakes: u64,
+    /// Bytes that waking all of them takes from the device. They are not part of `reserved_bytes`.
+    pub asleep_bytes: u64,
+    /// Page-locked host memory for backups, whether it serves one at present or is kept for the next.
+    pub page_locked_bytes: u64,
+}
+
+/// Live memory that was spilled to host memory ([`Config::spill`](seamalloc_config::Config::spill)), and came back.
+/// [`Stats::spilled_bytes`] has the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct SpillStats {
+    /// How many times a request was served only because memory was spilled for it.
+    pub requests: u64,
+    /// Pieces of memory that were spilled.
+    pub chunks: u64,
+    /// Bytes that were spilled to host memory which was kept of an earlier spill.
+    pub reused_bytes: u64,
+    /// Pieces that came back to the device.
+    pub returned_chunks: u64,
+    /// Bytes of them.
+    pub returned_bytes: u64,
+    /// The time in the driver, in nanoseconds, that spilling and coming back took, with the waits for the device. It is part of
+    /// [`Stats::stalls`].
+    pub total_ns: u64,
+}
+
+impl SpillStats {
+    /// Returns what was done since `earlier`, which must be an older copy of the same figures.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(earlier.requests),
+            chunks: self.chunks.saturating_sub(earlier.chunks),
+            reused_bytes: self.reused_bytes.saturating_sub(earlier.reused_bytes),
+            returned_chunks: self.returned_chunks.saturating_sub(earlier.returned_chunks),
+            returned_bytes: self.returned_bytes.saturating_sub(earlier.returned_bytes),
+            total_ns: self.total_ns.saturating_sub(earlier.total_ns),
+        }
+    }
+}
+
+/// The table of the statistics, given to a macro that makes something of it: here the struct, in `heap/journal/counters.rs` the counters behind
+/// them.
+///
+/// To add a statistic, add it here where it belongs, and count it in a verb of `heap/journal/`. The JSON of the C library has it then, and a row
+/// in `ffi/src/figures.rs` adds it to the struct for C.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! statistics {
+    ($then:ident) => {
+        $then! {
+            by_pool {
+                /// Blocks that were handed out and that the program has not freed.
+                allocation,
+                /// Segments taken with `malloc`. As in PyTorch, expandable segments are not counted.
+                segment,
+                /// Blocks that are handed out, or freed and waiting for other streams.
+                active,
+                /// Free blocks that are part of a segment with other blocks in it. As in PyTorch, without expandable segments.
+                inactive_split,
+                /// Bytes of the blocks in `allocation`.
+                allocated_bytes,
+                /// Bytes held from the driver: segments, and memory mapped into expandable segments.
+                reserved_bytes,
+                /// Bytes of the blocks in `active`.
+                active_bytes,
+                /// Bytes of the blocks in `inactive_split`.
+                inactive_split_bytes,
+                /// Bytes as requested, before rounding, of the blocks in `active`.
+                requested_bytes,
+            }
+            over_time {
+                /// Blocks of at least `max_split_size`.
+                oversize_allocations,
+                /// Segments of at least `max_split_size`.
+                oversize_segments,
+                /// Bytes of host memory that were taken to spill live memory to it. They are no part of `reserved_bytes`; the blocks
+                /// in them are part of `allocated_bytes`.
+                spilled_bytes,
+            }
+            since_reset {
+                /// Requests for which all cached memory was given back before they were tried again.
+                num_alloc_retries: u64,
+                /// Requests that were refused.
+                num_ooms: u64,
+                /// How often the CPU waited for all outstanding events.
+                num_sync_all_streams: u64,
+                /// How often memory was taken from the driver (`malloc`, or memory mapped into an expandable segment).
+                num_device_alloc: u64,
+                /// How often memory was given back to the driver.
+                num_device_free: u64,
+                /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
+                stalls: Stalls,
+            }
+            since_the_beginning {
+                /// Mappings of physical chunks that exist at present: at their own places, and in views.
+                mappings: u64,
+                /// Views built by stitching; 0 with strategies that do not stitch.
+                views_built: u64,
+                /// Requests served by an existing view.
+                views_reused: u64,
+                /// Views that were unmapped, to make room for others, or because their memory was given back.
+                views_dropped: u64,
+                /// GPU-side waits of a stream for work of another on freed memory: for its epoch, or for a recorded use.
+                stream_waits: u64,
+                /// How much memory those waits passed on, and how old their events were.
+                waits: Waits,
+                /// Waits of the CPU for memory before a request would be refused, with the strategy `stitch`.
+                pending_waits: PendingWaits,
+                /// Chunks that were split.
+                splits: SplitStats,
+                /// How memory was spilled.
+                spills: SpillStats,
+                /// Memory that went back for the sake of others, with a headroom.
+                headroom: HeadroomStats,
+            }
+            looked_up {
+                /// The strategy in force.
+                strategy: StrategyKind,
+                /// The strategy in whose place it is, because the device has no virtual memory, or the driver refused all addresses
+                /// (`Reports::fallback_from`).
+                instead_of: Option<StrategyKind>,
+                /// The option of that name in bytes; `None` is unlimited.
+                max_split_size: Option<u64>,
+                /// The part of `mappings` in views.
+                view_mappings: u64,
+                /// Views that exist at present.
+                views: u64,
+                /// Bytes of address space that they take.
+                view_address_space_bytes: u64,
+                /// Tags that sleep.
+                sleep: SleepStats,
+                /// Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. Both together are no more than
+                /// lay spilled at most; `Allocator::empty_cache` gives them back.
+                spill_kept_bytes: u64,
+                /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
+                /// memory yet.
+                host_bytes: u64,
+                /// Guard mode; all 0 where it is off.
+                guard: GuardStats,
+            }
+        }
+    };
+}
+
+macro_rules! struct_of {
+    (
+        by_pool { $( $(#[$by_pool_doc:meta])* $by_pool:ident, )* }
+        over_time { $( $(#[$over_time_doc:meta])* $over_time:ident, )* }
+        $( $since:ident { $( $(#[$doc:meta])* $field:ident: $type:ty, )* } )*
+    ) => {
+        /// The statistics of an allocator. Figures in bytes end in `_bytes`; the others are counts.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+        #[non_exhaustive]
+        pub struct Stats {
+            $( $(#[$by_pool_doc])* pub $by_pool: StatByPool, )*
+            $( $(#[$over_time_doc])* pub $over_time: Stat, )*
+            $( $( $(#[$doc])* pub $field: $type, )* )*
+        }
+    };
+}
+statistics!(struct_of);
