@@ -10,7 +10,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program")]
 
 use seamalloc::driver::{Device, Driver, StreamId};
-use seamalloc::{Allocator, Config, Error};
+use seamalloc::{Allocator, Config, Error, Headroom};
 use std::error::Error as AnyError;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitCode, Stdio};
@@ -193,7 +193,7 @@ fn run() -> Outcome<bool> {
     let seconds: u64 = arguments.get(1).map_or(Ok(12), |text| text.parse())?;
     let mut good = true;
     for headroom in [0, HEADROOM] {
-        let config = Config { headroom, ..Config::default() };
+        let config = Config { headroom: Headroom::kept(headroom), ..Config::default() };
         let driver = Device::parse(device)?.open()?.driver;
         let allocator = Allocator::new(driver, config)?;
         let (done, seen) = beside(device, &allocator, Duration::from_secs(seconds))?;

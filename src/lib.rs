@@ -48,8 +48,8 @@ pub use allocator::operations;
 pub use allocator::{Allocator, CallbackId, Extent, IdleRelease, Lender};
 #[doc(inline)]
 pub use config::{
-    Advice, ClassicOptions, ColdestFirst, Config, ConfigError, GuardOptions, PaddleFlags, SpillCandidate, SpillPolicy,
-    Split, StrategyKind, StreamSharing, rounding,
+    Advice, ClassicOptions, ColdestFirst, Config, ConfigError, GuardOptions, Headroom, PaddleFlags, SpillCandidate,
+    SpillPolicy, Split, StrategyKind, StreamSharing, rounding,
 };
 pub use error::{Error, Result};
 pub use heap::{Backup, Route, SegmentSource, Segments, SourceError};

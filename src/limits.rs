@@ -43,7 +43,7 @@ impl Limits {
     /// Returns the limits under these options, on a device with `total` bytes.
     pub(crate) fn new(config: &Config, total: u64) -> Self {
         let fraction = config.memory_fraction.map(|fraction| (total as f64 * fraction) as u64);
-        Self { fraction, bytes: config.memory_limit, headroom: config.headroom }
+        Self { fraction, bytes: config.memory_limit, headroom: config.headroom.kept_bytes() }
     }
 
     /// Returns the lower of the two limits.
@@ -102,6 +102,7 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Headroom;
 
     #[test]
     fn each_limit_counts_its_own_bytes() {
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_headroom_stays_free_whatever_the_limits_allow() {
-        let config = Config { memory_limit: Some(60), headroom: 20, ..Config::default() };
+        let config = Config { memory_limit: Some(60), headroom: Headroom::kept(20), ..Config::default() };
         let limits = Limits::new(&config, 100);
         assert_eq!((limits.room(45, 55), limits.room(45, 30), limits.room(45, 19)), (15, 10, 0));
         assert!(limits.leaves_headroom(30, Increase::of(10)) && !limits.leaves_headroom(30, Increase::of(11)));
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_counts_what_is_held_above_a_limit_and_what_others_took_of_the_headroom() {
-        let config = Config { memory_limit: Some(60), headroom: 20, ..Config::default() };
+        let config = Config { memory_limit: Some(60), headroom: Headroom::kept(20), ..Config::default() };
         let limits = Limits::new(&config, 100);
         assert_eq!((limits.missing(45, 55, 15), limits.missing(45, 55, 16)), (0, 1));
         assert_eq!((limits.missing(80, 90, 10), limits.missing(80, 90, 0)), (30, 20), "the limit was lowered");

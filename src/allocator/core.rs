@@ -91,7 +91,7 @@ impl Allocator {
         if kind.needs_memory_pools() && !properties.memory_pools {
             return Err(Error::NoMemoryPools { strategy: kind.name(), device: copy_of(&properties.name)? });
         }
-        if config.headroom >= properties.total_memory {
+        if config.headroom.kept_bytes() >= properties.total_memory {
             return Err(headroom_too_large(&config, properties).into());
         }
         if needs_virtual_memory && !GRANULE.is_multiple_of(properties.granularity) {
@@ -359,7 +359,7 @@ fn heap_rules(config: &Config, strategy: &dyn Strategy, device: &DevicePropertie
 fn headroom_too_large(config: &Config, device: &DeviceProperties) -> ConfigError {
     ConfigError::BadValue {
         option: "headroom".to_owned(),
-        found: format_bytes_exactly(config.headroom),
+        found: format_bytes_exactly(config.headroom.bytes),
         expected: format!("less than all memory of {}, {}", device.name, format_bytes_exactly(device.total_memory)),
     }
 }

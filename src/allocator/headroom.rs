@@ -15,6 +15,10 @@
 //! it needs. Only memory that the GPU has passed goes, without a wait (a free of the driver's that waits by itself does
 //! wait). A look that finds the device short, and no memory to give, doubles the pause, up to 64 times.
 //!
+//! A soft headroom, the default, refuses no growth. Every ten seconds a miss looks at the device, and if less is free than
+//! the headroom, memory goes back that was not needed at any time since the last look: the bytes held beyond the most that
+//! were in use. A job whose steps are shorter takes nothing again, so the cost is one question to the driver.
+//!
 //! **Limitations.**
 //! - Without misses a program never looks.
 //!   [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom) looks at any time.
@@ -29,11 +33,14 @@ use crate::error::Result;
 use crate::strategy::Goal;
 use std::sync::Arc;
 
+/// The part (1/n) of the memory held that may be unused because it is fragmented: steps of recorded jobs use 99.3% and more.
+const FRAGMENTED: u64 = 128;
+
 impl DeviceLending<'_> {
     /// Asks how much of the device is free, and gives free memory back until the headroom
-    /// ([`Config::headroom`](crate::Config::headroom)) is free again. Returns the bytes given back. Some of the
-    /// requests that find no free block do so too; a program without such requests calls this before others need
-    /// memory, or from time to time.
+    /// ([`Config::headroom`](crate::Config::headroom), a soft one too) is free again. Returns the bytes given back. Some of the
+    /// requests that find no free block do so too, with a soft headroom only as far as memory was unused for ten seconds; a
+    /// program without such requests calls this before others need memory, or from time to time.
     ///
     /// The call gives back the missing bytes, as far as the GPU has passed them: memory that is free for every stream,
     /// and memory that streams keep for themselves and are done with. An event is recorded on each stream that freed
@@ -59,10 +66,21 @@ impl DeviceLending<'_> {
     /// ```
     pub fn enforce_headroom(self) -> Result<u64> {
         let core = &mut *self.0.core.lock();
-        if core.config.headroom == 0 || core.capturing() {
+        if core.config.headroom.bytes == 0 || core.capturing() {
             return Ok(0);
         }
-        core.keep_headroom()
+        core.keep_headroom(u64::MAX)
+    }
+
+    /// Gives memory back for the headroom, as far as it is due. Returns the bytes given back.
+    pub(super) fn tick_headroom(self) -> Result<u64> {
+        if !self.0.core.lock().config.headroom.is_soft {
+            return self.enforce_headroom();
+        }
+        let core = &mut *self.0.core.lock();
+        let before = core.heap.reserved();
+        core.yield_at_miss();
+        Ok(before.saturating_sub(core.heap.reserved()))
     }
 }
 
@@ -70,21 +88,34 @@ impl Core {
     /// Gives memory back after a miss, if a look is due. A failure is logged: the request was served, or refused, all the same.
     #[cold]
     pub(super) fn yield_at_miss(&mut self) {
-        if self.capturing() || !self.features.headroom.due(self.driver.clock_ns()) {
+        let (now, is_soft) = (self.driver.clock_ns(), self.config.headroom.is_soft);
+        // With a soft headroom nothing is released that would make the CPU wait.
+        let due = match is_soft {
+            true => self.rules.abilities.tells_passed && self.features.headroom.due_softly(now),
+            false => self.features.headroom.due(now),
+        };
+        if !due || self.capturing() {
             return;
         }
-        if let Err(error) = self.keep_headroom() {
+        let unused = if is_soft { self.unused_since_last_look() } else { u64::MAX };
+        if let Err(error) = self.keep_headroom(unused) {
             tracing::warn!(%error, "memory that others need could not be given back");
         }
     }
 
-    /// Gives memory back until the headroom is free, or nothing more can go.
-    fn keep_headroom(&mut self) -> Result<u64> {
+    /// Returns the bytes held beyond the most that were in use since the last look, less what fragmentation may take.
+    fn unused_since_last_look(&mut self) -> u64 {
+        let (held, used) = (self.heap.reserved(), self.heap.journal_mut().most_used_since_last_look());
+        held.saturating_sub(used).saturating_sub(held / FRAGMENTED)
+    }
+
+    /// Gives back at most `most` bytes and hardly more, until the headroom is free or nothing more can go.
+    fn keep_headroom(&mut self, most: u64) -> Result<u64> {
         self.heap.journal_mut().looked_for_headroom();
         // Whatever the result, the next look is not due at once.
         self.features.headroom.done(self.driver.clock_ns(), true);
         let free = self.timed(|_, context| context.driver().memory_info())?.free;
-        let missing = self.limits.headroom().saturating_sub(free);
+        let missing = self.config.headroom.bytes.saturating_sub(free).min(most);
         if missing == 0 {
             self.features.headroom.done(self.driver.clock_ns(), false);
             return Ok(0);

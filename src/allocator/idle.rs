@@ -81,7 +81,7 @@ impl IdleRelease {
     /// As [`DeviceLending::release_passed`](crate::operations::DeviceLending::release_passed) and
     /// [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom).
     pub fn tick(&mut self, allocator: &Allocator, now: Duration) -> Result<u64> {
-        let kept = allocator.lending().enforce_headroom()?;
+        let kept = allocator.lending().tick_headroom()?;
         let stats = allocator.stats();
         let seen = (stats.allocation.all.allocated, stats.allocation.all.freed);
         if self.seen.replace(seen) != Some(seen) {

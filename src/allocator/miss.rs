@@ -33,7 +33,7 @@ pub(super) fn serve(
     core.features.fallback.begin_miss();
     core.heap.note_miss(prepared.request.pool);
     let served = Search::new(allocator, core, asked, prepared).serve();
-    if core.config.headroom > 0 {
+    if core.config.headroom.bytes > 0 {
         core.yield_at_miss();
     }
     served

@@ -10,6 +10,10 @@ const MISSES: u64 = 256;
 /// The most by which the pause and the misses are stretched while looks find nothing to give.
 const LONGEST: u64 = 64;
 
+/// The pause between two looks with a soft headroom, and the time for which memory must have been unused to be released,
+/// in nanoseconds. Longer than most training steps, so that no step takes again what the one before released.
+const UNUSED_FOR: u64 = 10_000_000_000;
+
 /// The last look at the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Looks {
@@ -26,6 +30,14 @@ impl Looks {
         self.misses += 1;
         let waited = now_ns.saturating_sub(self.at_ns);
         waited >= PAUSE.saturating_mul(self.stretch) || self.misses > MISSES.saturating_mul(self.stretch)
+    }
+
+    /// Returns whether a look is due with a soft headroom. The first call begins the first pause.
+    pub(crate) fn due_softly(&mut self, now_ns: u64) -> bool {
+        if self.stretch == 0 {
+            self.done(now_ns, false);
+        }
+        now_ns.saturating_sub(self.at_ns) >= UNUSED_FOR
     }
 
     /// Notes a look, and whether it was in vain: the device is short, and nothing went back.

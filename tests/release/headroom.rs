@@ -484,7 +484,7 @@ fn every_strategy_gives_back_what_is_missing() {
 /// Without a headroom nothing is asked and nothing goes.
 #[test]
 fn without_the_option_nothing_happens() {
-    let (gpu, allocator) = simulated::on(DEVICE, Config::parse("sharing:never").unwrap());
+    let (gpu, allocator) = simulated::on(DEVICE, Config::parse("sharing:never,headroom:0B").unwrap());
     fill(&gpu, &allocator);
     gpu.malloc(free_on(&gpu)).unwrap();
     let (calls, held) = (gpu.call_stats(), allocator.reports().reserved());
@@ -493,4 +493,71 @@ fn without_the_option_nothing_happens() {
     allocator.allocate(20 * MIB, STREAMS[1]).unwrap();
     assert_eq!((made(&gpu, &calls, Call::MemoryInfo), allocator.reports().reserved()), (0, held));
     assert_eq!(allocator.stats().headroom, Default::default());
+}
+
+fn on_softly() -> (Arc<SimGpu>, Allocator) {
+    simulated::on(DEVICE, Config::parse("headroom:soft=200MiB").unwrap())
+}
+
+#[test]
+fn a_soft_headroom_gives_back_what_no_request_needed_for_ten_seconds() {
+    let (gpu, allocator) = on_softly();
+    let burst: Vec<u64> = (0..30).map(|_| allocator.allocate(20 * MIB, STREAMS[0]).unwrap()).collect();
+    burst[2..].iter().for_each(|address| allocator.free(*address).unwrap());
+    let live = burst[..2].to_vec();
+    gpu.malloc(free_on(&gpu) - 50 * MIB).unwrap();
+    let (held, calls) = (allocator.reports().reserved(), gpu.call_stats());
+    misses(&gpu, &allocator, 100..119);
+    assert_eq!(allocator.stats().headroom.yields, 0, "the burst lies in the first ten seconds");
+    assert_eq!(allocator.stats().headroom.looks, 1);
+    misses(&gpu, &allocator, 119..125);
+    let stats = allocator.stats().headroom;
+    assert!(free_on(&gpu) >= 200 * MIB, "{}", free_on(&gpu));
+    assert!(stats.yields == 1 && (150 * MIB..=170 * MIB).contains(&stats.yielded_bytes), "{stats:?}");
+    for call in [Call::EventSynchronize, Call::StreamSynchronize, Call::Synchronize] {
+        assert_eq!(made(&gpu, &calls, call), 0, "{call:?}");
+    }
+    // The program may have it again at once.
+    let again = allocator.allocate(held - 100 * MIB, STREAMS[0]);
+    assert!(again.is_ok() && free_on(&gpu) < 200 * MIB, "{again:?}");
+    live.into_iter().chain(again).for_each(|address| allocator.free(address).unwrap());
+    assert!(gpu.faults().is_empty());
+}
+
+#[test]
+fn a_soft_headroom_refuses_no_request_and_costs_steps_of_five_seconds_nothing() {
+    for (options, looks) in [("headroom:soft=200MiB", 12), ("headroom:0B", 0)] {
+        let (gpu, allocator) = simulated::on(DEVICE, Config::parse(options).unwrap());
+        let mut created = 0;
+        for step in 0..30 {
+            let all: Vec<u64> = (0..98).map(|_| allocator.allocate(10 * MIB, STREAMS[0]).unwrap()).collect();
+            gpu.advance(5 * LONG);
+            all.into_iter().for_each(|address| allocator.free(address).unwrap());
+            // A miss, while nothing else is in use.
+            let small = allocator.allocate(MIB / 2, StreamId(100 + step)).unwrap();
+            allocator.free(small).unwrap();
+            created = if step == 2 { gpu.call_stats().get(Call::Create).count } else { created };
+        }
+        assert!(free_on(&gpu) < 30 * MIB, "{options}");
+        let stats = allocator.stats().headroom;
+        assert!(stats.yields == 0 && stats.looks >= looks, "{options}: {stats:?}");
+        let more = gpu.call_stats().get(Call::Create).count - created;
+        assert!(more <= 27, "{options}: {more} chunks after the third step, at most one for each miss");
+    }
+}
+
+#[test]
+fn a_soft_headroom_looks_only_while_no_stream_is_captured_and_at_a_call_at_once() {
+    let (gpu, allocator) = on_softly();
+    let live = fill(&gpu, &allocator);
+    gpu.malloc(free_on(&gpu) - 50 * MIB).unwrap();
+    let pool = allocator.pools().create();
+    allocator.pools().begin(pool, Route::stream(StreamId(9)).capturing()).unwrap();
+    gpu.begin_capture(StreamId(9), CaptureMode::Global).unwrap();
+    misses(&gpu, &allocator, 100..130);
+    assert_eq!(allocator.stats().headroom.looks, 0);
+    gpu.end_capture(StreamId(9)).unwrap();
+    allocator.pools().end(pool).unwrap();
+    assert!(allocator.lending().enforce_headroom().unwrap() >= 150 * MIB);
+    live.into_iter().for_each(|address| allocator.free(address).unwrap());
 }

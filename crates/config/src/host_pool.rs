@@ -1,16 +1,18 @@
 //! Options for memory that the CPU uses too.
 
-use super::{Config, ConfigError, Split, StreamSharing};
+use super::{Config, ConfigError, Headroom, Split, StreamSharing};
 
 impl Config {
     /// Returns these options for memory that the CPU uses too: streams share memory whose event is complete, and no
-    /// stream waits for another on the GPU, since the CPU would not wait with it. No chunk is split.
+    /// stream waits for another on the GPU, since the CPU would not wait with it. No chunk is split, and a soft headroom is
+    /// none: a release of page-locked memory makes the CPU wait.
     ///
     /// # Errors
     /// The errors of [`Self::check_for_host_pool`].
     pub fn for_host_pool(self) -> Result<Self, ConfigError> {
         self.check_for_host_pool()?;
-        Ok(Self { sharing: StreamSharing::Completed, split: Split::Off, ..self })
+        let headroom = if self.headroom.is_soft { Headroom::NONE } else { self.headroom };
+        Ok(Self { sharing: StreamSharing::Completed, split: Split::Off, headroom, ..self })
     }
 
     /// Refuses options with which the device reads or writes contents in the order of streams.

@@ -8,6 +8,7 @@
 mod choices;
 mod effect;
 mod error;
+mod headroom;
 mod host_pool;
 mod names;
 mod options;
@@ -24,6 +25,7 @@ mod values;
 pub use choices::{Split, StreamSharing};
 pub use effect::{has_effect, tell_without_effect};
 pub use error::ConfigError;
+pub use headroom::Headroom;
 pub use options::{ClassicOptions, Config, GuardOptions, PaddleFlags};
 pub use spill::{Advice, ColdestFirst, SpillCandidate, SpillPolicy};
 pub use strategy_kind::StrategyKind;

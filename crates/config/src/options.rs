@@ -4,14 +4,15 @@
 
 use super::choices::{Split, StreamSharing};
 use super::error::ConfigError;
+use super::headroom::Headroom;
 use super::row::{Row, check, options};
 use super::strategy_kind::StrategyKind::{
     self, Buddy, Caching, Exact, Expandable, Gmlake, MallocAsync, PaddleAutoGrowth, PaddleNaiveBestFit,
     PaddleThreadLocal, PaddleVmm, Stitch,
 };
 use super::values::{
-    AtLeastOne, Bytes, Choice, Divisions, FileName, Fraction, HostSize, InBytes, MIB, Mib, Number, Optional, OrOff,
-    Sharing, Spelled, StrategyName, Switch, Syntax, Threshold, Whole, bad_value, holds, is_file_name,
+    AtLeastOne, Bytes, Choice, Divisions, FileName, Fraction, HeadroomSize, HostSize, InBytes, MIB, Mib, Number,
+    Optional, OrOff, Sharing, Spelled, StrategyName, Switch, Syntax, Threshold, Whole, bad_value, holds, is_file_name,
 };
 use crate::rounding::{LARGE_SEGMENT, ROUNDUP_INTERVALS, RoundupDivisions};
 use std::fmt::{self, Display as _};

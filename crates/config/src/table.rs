@@ -94,12 +94,14 @@ options! {
         "memory_limit": Optional(Bytes("80GiB")),
             typed "a size with a unit, `80GiB`", default "None", example "200MiB",
             when "several programs share the GPU, or room has to be left for NCCL, cuBLAS or a second allocator";
-        /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. Memory does not grow into them: what is free is
-        /// used first, then given back, and then the request is refused. Where others take of them nevertheless, free memory goes back at a miss
-        /// until they are free again (`DeviceLending::enforce_headroom`). The limits hold beside it. 0: none.
-        headroom: u64 = 0;
-        "headroom": Bytes("4GiB"),
-            typed "a size with a unit, `4GiB`", default "0B", example "350MiB",
+        /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. With `soft=` no request is refused for them: while less
+        /// is free, memory that no request has needed for ten seconds goes back at a miss, with the strategy `stitch` and others that release without a
+        /// wait. Without `soft=` memory does not grow into them: free memory is used first, then given back, and then the request is refused. Where
+        /// others take of them nevertheless, free memory goes back at a miss until they are free again (`DeviceLending::enforce_headroom`). The limits
+        /// hold beside it. 0: none.
+        headroom: Headroom = Headroom::soft(1 << 30);
+        "headroom": HeadroomSize,
+            typed "a size with a unit, `4GiB`, or `soft=` before it", default "soft=1GiB", example "350MiB",
             when "NCCL, cuBLAS or another process must find memory on the GPU whatever the rest is used for";
 
         @section "Stitching and streams", "Of the default strategy. Most programs need none of them.";

@@ -4,6 +4,7 @@
 
 use super::choices::StreamSharing;
 use super::error::ConfigError;
+use super::headroom::Headroom;
 use super::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
 use super::strategy_kind::StrategyKind;
 use seamalloc_driver::units::{Exactly, parse_bytes_with_unit};
@@ -151,6 +152,25 @@ impl Syntax<u64> for Bytes {
 
     fn write(&self, value: &u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Exactly(*value).fmt(f)
+    }
+}
+
+/// A headroom: `4GiB`, or `soft=4GiB`.
+pub(super) struct HeadroomSize;
+
+const HEADROOM: Bytes = Bytes("4GiB or soft=4GiB");
+
+impl Syntax<Headroom> for HeadroomSize {
+    fn read(&self, option: &str, value: &str) -> Result<Headroom, ConfigError> {
+        match value.strip_prefix("soft=") {
+            Some(size) => HEADROOM.read(option, size.trim()).map(Headroom::soft),
+            None => HEADROOM.read(option, value).map(Headroom::kept),
+        }
+    }
+
+    fn write(&self, value: &Headroom, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if value.is_soft { "soft=" } else { "" })?;
+        HEADROOM.write(&value.bytes, f)
     }
 }
 

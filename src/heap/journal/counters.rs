@@ -41,7 +41,12 @@ impl PoolCount {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counter {
     pools: [PoolCount; 2],
+    /// The highest value since the last reset of peaks and since the present window began ([`Self::begin_window`]).
     peak: u64,
+    /// The highest value from the last reset of peaks to the beginning of the window, if the reset came first.
+    peak_before_window: u64,
+    /// The highest value from the beginning of the window to the last reset of peaks, if the window came first.
+    peak_before_reset: u64,
 }
 
 impl Counter {
@@ -79,7 +84,15 @@ impl Counter {
 
     /// Returns the highest value since the last reset of peaks.
     pub(crate) fn peak(&self) -> u64 {
-        self.peak
+        self.peak.max(self.peak_before_window)
+    }
+
+    /// Returns the highest value of the present window, and begins another. Resets of peaks change nothing about it.
+    pub(super) fn begin_window(&mut self) -> u64 {
+        let of_window = self.peak.max(std::mem::take(&mut self.peak_before_reset));
+        self.peak_before_window = self.peak();
+        self.peak = self.current();
+        of_window
     }
 
     /// Returns the sum of all additions, modulo 2^64.
@@ -91,7 +104,8 @@ impl Counter {
         for pool in &mut self.pools {
             pool.peak = pool.current;
         }
-        self.peak = self.current();
+        self.peak_before_reset = self.peak_before_reset.max(self.peak);
+        (self.peak, self.peak_before_window) = (self.current(), 0);
     }
 
     fn reset_accumulated(&mut self) {
@@ -103,7 +117,7 @@ impl Counter {
         StatByPool {
             all: Stat {
                 current: large.current + small.current,
-                peak: self.peak,
+                peak: self.peak(),
                 allocated: large.allocated.wrapping_add(small.allocated),
                 freed: large.freed.wrapping_add(small.freed),
             },
@@ -205,6 +219,23 @@ mod tests {
         let stat = counter.by_pool();
         assert_eq!((stat.small_pool.peak, stat.large_pool.peak, stat.all.peak), (10, 7, 10));
         assert_eq!(stat.all, Stat { current: 7, peak: 10, allocated: 17, freed: 10 });
+    }
+
+    #[test]
+    fn a_window_has_its_own_peak_whatever_is_reset() {
+        let mut counter = Counter::default();
+        let reach = |counter: &mut Counter, value: u64| {
+            counter.add(Class::Large, value);
+            counter.sub(Class::Large, value);
+        };
+        reach(&mut counter, 9);
+        assert_eq!((counter.begin_window(), counter.peak()), (9, 9));
+        reach(&mut counter, 5);
+        assert_eq!(counter.peak(), 9, "the peak is that of all windows");
+        counter.reset_peak();
+        reach(&mut counter, 3);
+        assert_eq!((counter.peak(), counter.begin_window(), counter.peak()), (3, 5, 3));
+        assert_eq!((counter.begin_window(), counter.peak()), (0, 3));
     }
 
     #[test]

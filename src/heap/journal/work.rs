@@ -82,6 +82,11 @@ impl Journal {
         self.counters.headroom.looks += 1;
     }
 
+    /// Returns the most bytes that were in use, or waited for other streams, since the last call.
+    pub(crate) fn most_used_since_last_look(&mut self) -> u64 {
+        self.counters.active_bytes.begin_window()
+    }
+
     /// Less was free than the headroom.
     pub(crate) fn headroom_was_short(&mut self) {
         self.counters.headroom.short += 1;

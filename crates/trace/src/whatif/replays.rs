@@ -9,7 +9,7 @@ use crate::replay::{ReplayError, ReplayOptions, Spilled, replay, watched_replay}
 use crate::trace::Trace;
 use crate::verdict::{Look, Need, near};
 use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
-use seamalloc::{Config, StrategyKind};
+use seamalloc::{Config, Headroom, StrategyKind};
 use std::borrow::Cow;
 
 /// A job whose device is unknown is replayed on one with at least this many times the live bytes.
@@ -91,13 +91,19 @@ impl<'t> Replays<'t> {
     /// The most memory that the options let an allocator have; `None` if they do not limit it.
     pub(crate) fn limit(&self) -> Option<u64> {
         let (config, all) = (&self.options.config, self.options.device.capacity);
-        let shared = (config.headroom > 0).then(|| all.saturating_sub(config.headroom));
+        let kept = config.headroom.kept_bytes();
+        let shared = (kept > 0).then(|| all.saturating_sub(kept));
         config.limit_on(all).into_iter().chain(shared).min()
     }
 
     /// Returns replays of the same job on a device with so much memory, all of it for the allocator.
     pub(crate) fn on(&self, capacity: u64) -> Replays<'_> {
-        let config = Config { memory_fraction: None, memory_limit: None, headroom: 0, ..self.options.config.clone() };
+        let config = Config {
+            memory_fraction: None,
+            memory_limit: None,
+            headroom: Headroom::NONE,
+            ..self.options.config.clone()
+        };
         let device = SimConfig { capacity, ..self.options.device.clone() };
         Replays {
             trace: self.trace,
