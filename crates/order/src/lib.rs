@@ -1,4 +1,4 @@
-//! Orders of operators that need little memory, and the memory that they need.
+//! Orders of operators that need little memory, and their memory layouts.
 //!
 //! ```text
 //! graph, read        the operators, and their file format
