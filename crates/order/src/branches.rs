@@ -22,7 +22,7 @@ pub(crate) fn order(instance: &Instance, end: Instant, solve: &mut Solve<'_>) ->
     let now = Instant::now();
     let share = end.saturating_duration_since(now) / 2 / u32::try_from(parts.len()).unwrap_or(u32::MAX);
     let (mut groups, mut rises): (Vec<Vec<u32>>, Vec<u64>) = (Vec::new(), Vec::new());
-    // For each part, pairs of a group and the group that must precede it, besides the needs of its tasks.
+    // Pairs of a group and the next group of its part. The next group must follow, besides the needs of its tasks.
     let mut behind: Vec<(u32, u32)> = Vec::new();
     for tasks in &parts {
         let done = vec![false; instance.tasks.len()];

@@ -1,4 +1,4 @@
-//! Static plans of memory: offsets for buffers whose sizes and lifetimes are known (dynamic storage allocation).
+//! Static memory plans: offsets for buffers whose sizes and lifetimes are known (dynamic storage allocation).
 //!
 //! ```text
 //! problem, csv          the buffers, and MiniMalloc's file format
