@@ -1,9 +1,9 @@
 //! Free memory of a GPU, lent between the processes of one user.
 //!
-//! Allocators keep what they have freed, and other processes on the device run out of memory meanwhile. Processes that
-//! opted in tell a broker how much they could spare when one of them is short, and give it back to the driver, where
-//! the process that is short allocates it. docs/broker.md is the page for users; the command `seamalloc broker` runs
-//! [`Broker`].
+//! Allocators keep the memory that they have freed, and other processes on the device may run out of memory meanwhile.
+//! Processes that opted in join a broker. When one of them is short of memory, the broker asks the others how much they
+//! could spare. They give the memory back to the driver, and the short process allocates it there. docs/broker.md is
+//! the page for users; the command `seamalloc broker` runs [`Broker`].
 //!
 //! ```text
 //! protocol     what is said: lines of JSON
