@@ -1,14 +1,15 @@
-//! Coarse chunks are split: free memory inside a chunk that is partly in use becomes chunks of its own.
+//! Splits coarse chunks: free memory inside a chunk that is partly in use becomes chunks of its own.
 //!
-//! Owns: which chunks are split, where they are cut, and how room for a split is made. `backing/exchange.rs` makes the
+//! Owns: the choice of the chunks to split and of the cuts, and the room for a split. `backing/exchange.rs` makes the
 //! calls.
 //!
 //! ```text
 //! home   |aa....bbb...|     free bytes inside of the chunk serve no view but at its ends
 //! home   |aa|...|bbb..|     now the three in the middle serve any
 //! ```
-//! Cuts lie at the granule borders inside of free ranges, so there are two for each free range at most. All parts keep their
-//! places at home: a program that repeats itself finds its free memory where it was, only finer.
+//! Cuts lie at the granule borders inside free ranges, so each free range has at most two cuts. All parts keep their
+//! places at home. A program that repeats itself therefore finds its free memory at the same places, only in smaller
+//! chunks.
 
 use super::release::ReleasableChunks;
 use crate::backing::{
@@ -24,7 +25,7 @@ use rustc_hash::FxHashMap;
 /// The cost of mapping a part, in bytes that could be copied instead: 40 us at 750 GB/s.
 const MAPPING: u64 = 30 << 20;
 
-/// How often all candidates are gone through, as room comes of splits. A request may split in more steps
+/// The most passes over all candidates, since splits make room for other splits. A request may split in several steps
 /// ([`MAX_SPLITS`](super::last_resort)).
 const MAX_PASSES: u32 = 8;
 
@@ -35,17 +36,17 @@ const MOST_COPIED: u64 = 64 << 20;
 /// The most chunks that one search tries in vain, because bounds or the driver forbid the exchange.
 const MAX_REFUSED: u32 = 64;
 
-/// A chunk that is partly in use, with whole granules inside of it that are free.
+/// A chunk that is partly in use and contains whole free granules.
 pub(super) struct Candidate {
     id: ChunkId,
     size: u64,
-    /// Bytes in free granules.
+    /// The bytes in free granules.
     gain: u64,
-    /// Bytes to copy, with those of the mappings to make.
+    /// The bytes to copy, plus the cost of the new mappings in bytes.
     cost: u64,
-    /// How many chunks it becomes.
+    /// The number of chunks that it becomes.
     parts: u64,
-    /// How many views it is part of.
+    /// The number of views that contain the chunk.
     views: u64,
 }
 
@@ -59,16 +60,16 @@ impl Candidate {
 /// The effect of every split for which there is room.
 #[derive(Default)]
 pub(super) struct Splits {
-    /// Bytes that lie in wholly free chunks afterwards, or that memory can grow by.
+    /// The bytes in wholly free chunks afterwards, or by which memory can then grow.
     pub(super) gain: u64,
-    /// How many chunks come of those that are split.
+    /// The number of chunks that result from the split chunks.
     pub(super) parts: u64,
     /// The most mappings that are added to views over these chunks.
     pub(super) mappings: u64,
 }
 
-/// Returns what comes of splitting all candidates that there is room to copy, if memory can grow by `room` bytes and free
-/// chunks are given back. Each split makes room for others. Only parts count whose blocks are all `usable`.
+/// Returns the effect of splitting all candidates that there is room to copy, if memory can grow by `room` bytes and
+/// free chunks are given back. Each split makes room for others. Only parts whose blocks are all `usable` count.
 pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> bool) -> Result<Splits> {
     let Some(home) = heap.home() else { return Ok(Splits::default()) };
     let mut candidates = candidates(heap)?;
@@ -86,7 +87,7 @@ pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> boo
             free = free.saturating_add(gain);
             splits.parts += parts;
             splits.mappings += parts * views;
-            // Where free memory of a private pool is usable, all of the chunk may be as it is.
+            // If free memory of a private pool is usable, the whole chunk may be usable without a split.
             let of_use = |span: Span| heap.blocks_over(span).all(&usable);
             let Some(chunk) = home.chunk(id).filter(|chunk| !of_use(chunk.span())) else { continue };
             visit_free_granules(heap, &chunk, |part| {
@@ -102,7 +103,7 @@ pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> boo
     Ok(splits)
 }
 
-/// Returns how many bytes a split could free: those of wholly free granules inside chunks that are partly in use.
+/// Returns the bytes that splits could free: the bytes of wholly free granules inside chunks that are partly in use.
 pub(super) fn splittable(heap: &Heap) -> Grown<u64> {
     Ok(candidates(heap)?.iter().map(|candidate| candidate.gain).sum())
 }
@@ -234,8 +235,8 @@ impl Splitting {
     }
 }
 
-/// Makes room for `bytes` beside all that is held, by giving back free chunks. They come back as the memory grows for the
-/// request. Returns whether there is room.
+/// Makes room for `bytes` besides all memory held, by giving back free chunks. The chunks return when memory grows for
+/// the request. Returns whether there is room.
 fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
     let missing = bytes.saturating_sub(context.room());
     if missing > 0 {
@@ -250,7 +251,7 @@ fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns the chunks that may be split, those that gain most for what they cost first.
+/// Returns the chunks that may be split, the chunks with the largest gain for their cost first.
 pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
     let mut found = Vec::new();
     let Some(home) = heap.home() else { return Ok(found) };
@@ -275,7 +276,7 @@ pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
         let cost = chunk.size - gain + count * (2 + views) * MAPPING;
         found.try_push(Candidate { id, size: chunk.size, gain, cost, parts: count, views })?;
     }
-    // a.gain / a.cost > b.gain / b.cost, without fractions.
+    // The comparison is a.gain / a.cost > b.gain / b.cost, without fractions.
     let by_gain = |a: &Candidate, b: &Candidate| {
         let [a, b] = [(a, b), (b, a)].map(|(of, other)| u128::from(of.gain) * u128::from(other.cost));
         b.cmp(&a)
@@ -302,7 +303,7 @@ fn parts(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     Ok(parts)
 }
 
-/// Visits the runs of granules in a chunk that are wholly free, in the order of addresses.
+/// Visits the runs of wholly free granules in a chunk, in the order of addresses.
 fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -> Grown<()>) -> Grown<()> {
     let mut run: Option<Span> = None;
     let mut end_run = |run: Option<Span>| {
@@ -328,9 +329,9 @@ fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -
     end_run(run)
 }
 
-/// Returns whether a block is free and its contents may be lost: private pools keep those of their free memory.
+/// Returns whether a block is free and its contents may be lost. Private pools keep the contents of their free memory.
 fn is_free(heap: &Heap, id: BlockId) -> bool {
     let block = heap.block(id);
-    // A slab for small blocks is free as a whole only.
+    // A slab for small blocks counts as free only as a whole.
     block.state == State::Free && !heap.is_private(block.pool) && (!block.pool.is_small() || block.size == GRANULE)
 }
