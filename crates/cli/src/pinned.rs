@@ -1,4 +1,4 @@
-//! `seamalloc pinned`: the memory that caches of page-locked memory hold for traces of it.
+//! `seamalloc pinned`: the memory that caches of page-locked memory hold for traces of page-locked memory.
 
 use crate::args::{Color, TraceArgs};
 use crate::failure::Failure;
@@ -79,7 +79,8 @@ fn note_of_gpu_memory(trace: &Trace) {
     }
 }
 
-/// Returns the default strategy alone if none was named: page-locked memory has no other allocators to compare with.
+/// Returns the default strategy alone if none was named, since page-locked memory has no other allocators for a
+/// comparison.
 fn chosen(mut runs: Vec<ReplayOptions>, is_default: bool) -> Vec<ReplayOptions> {
     if is_default && runs.len() > 1 {
         runs.retain(|options| options.config.strategy == StrategyKind::Stitch);

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use clap::Subcommand;
 use seamalloc_trace::columns::Kind;
 
-/// Which option is studied.
+/// The studied option.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Study {
     /// The size of chunks (chunk_size_mb): memory against driver time and stalls.

@@ -23,7 +23,7 @@
 //! `max_view_mappings` and the other bounds on views apply to `stitch` only. Requests of up to 1 MiB are served from
 //! segments of 2 MiB by `malloc`, as in PyTorch's native allocator. Blocks serve their own stream only.
 //!
-//! These rules are those of the release, in GMLake/src/CUDACachingAllocator.cpp of
+//! The release has these rules, in GMLake/src/CUDACachingAllocator.cpp of
 //! github.com/intelligent-machine-learning/glake at commit 0274a9c:
 //!
 //! | lines | rule |
