@@ -15,15 +15,15 @@
 //! config.rs            SimConfig: which GPU to simulate         cost.rs           what each call costs
 //! ```
 //!
-//! The rules of memory and captures are in `bookkeeping/`. [`host`] has the machine's own memory behind the same calls,
-//! by the same rules. Programs have all of this crate as `seamalloc::driver::sim` and `seamalloc::driver::host`.
+//! `bookkeeping/` has the rules of memory and captures. [`host`] offers the machine's own memory behind the same calls,
+//! under the same rules. Programs find this crate as `seamalloc::driver::sim` and `seamalloc::driver::host`.
 //!
-//! The simulated GPU refuses what the real driver refuses, with the same status. In addition it reports, without
-//! refusing, uses that fail later on a real GPU: memory that is used where none is mapped or that the allocator has
-//! filled with marks of its own, memory that is unmapped while in use ([`Fault`]), and resources still held at the end
-//! ([`Leaks`]). Where an H200's driver was seen to accept more than CUDA's documentation allows, it follows the
-//! documentation: ranges of `unmap` and `set_access` may have no gap, and no call crosses the end of a reservation.
-//! Streams are independent of each other; the default stream waits for no other.
+//! The simulated GPU refuses the calls that the real driver refuses, with the same status. It also reports, without
+//! refusing, uses that fail later on a real GPU: memory that is used where none is mapped, memory that is used although
+//! the allocator has filled it with marks, memory that is unmapped while in use ([`Fault`]), and resources still held
+//! at the end ([`Leaks`]). An H200's driver was seen to accept some calls that CUDA's documentation does not allow. In
+//! these cases the simulated GPU follows the documentation: ranges of `unmap` and `set_access` may have no gap, and no
+//! call crosses the end of a reservation. Streams are independent of each other; the default stream waits for no other.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The machine's own memory behind the driver's calls: stitched addresses hold real bytes on any Linux machine.
+//! The machine's own memory behind the driver's calls. Stitched addresses hold real bytes on any Linux machine.
 //!
 //! ```text
 //! config.rs            HostConfig: how much host memory, and its text form
@@ -16,10 +16,10 @@
 //! ```
 //!
 //! The host device shares the rules of the simulated GPU (`bookkeeping/`), and refuses the same calls. Streams run
-//! behind the CPU, in threads, and independently of each other; memory that is reused too early shows as wrong words.
+//! behind the CPU, in threads, and independently of each other. Memory that is reused too early shows as wrong words.
 //!
-//! Owns: every system call about memory that is mapped. All `unsafe` code for it is in this folder, in `addresses.rs`,
-//! `words.rs` and `work.rs`. Blocks and pools are the allocator's.
+//! Owns: every system call about mapped memory. All `unsafe` code for it is in this folder, in `addresses.rs`,
+//! `words.rs` and `work.rs`. Blocks and pools belong to the allocator.
 
 #![allow(unsafe_code)]
 
