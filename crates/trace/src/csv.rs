@@ -1,6 +1,6 @@
-//! The csv format of traces: one event a line, plain text, meant to be read and made by scripts.
+//! The csv format of traces: one event a line in plain text, for scripts to read and write.
 //!
-//! Owns: reading and writing this format. `read.rs` unpacks gzip and tells formats apart.
+//! Owns: reading and writing this format. `read.rs` unpacks gzip and recognizes formats.
 //!
 //! ```text
 //! # {"job": "gpt2xl-N"}      optional, the first line only: what is known of the job
@@ -43,7 +43,7 @@ fn read_line(line: &EventLine<'_>, builder: &mut TraceBuilder) -> Result<(), Tra
         b"a" => {
             let id = field("an id")?;
             if line.number == 1 && !id.iter().any(u8::is_ascii_digit) {
-                // The heads of columns may begin with this text too.
+                // The headings of other csv files may begin with this text too.
                 let expected =
                     "an event: a,ID,SIZE,STREAM or r,ID or f,ID, with a number as ID; no other form of csv is known";
                 return Err(line.malformed(excerpt(line.content), expected));
@@ -81,7 +81,7 @@ fn end<'b>(line: &EventLine<'_>, mut fields: impl Iterator<Item = &'b [u8]>) -> 
     }
 }
 
-/// Writes a trace as plain text; the ids are the block numbers. The name is not written.
+/// Writes a trace as plain text. The ids are the block numbers. The name is not written.
 ///
 /// # Errors
 /// The trace breaks a rule, or `out` cannot be written.

@@ -17,7 +17,7 @@
 //! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
 //! ```
 //!
-//! The memory that a recorded job reserves on a simulated H200:
+//! The example below shows the memory that a recorded job reserves on a simulated H200:
 //!
 //! ```
 //! use seamalloc::driver::sim::{Profile, SimConfig};
@@ -89,7 +89,7 @@ pub use summary::Summary;
 pub use trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 pub use write::{ENDINGS, SNAPSHOT_ENDING, can_write, write_path, write_snapshot_path, write_trace_as_snapshot};
 
-/// Runs the examples of the page about traces as tests.
+/// Runs the examples on the page about traces as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/trace-format.md")]
 struct TracePage;

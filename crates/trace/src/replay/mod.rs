@@ -1,7 +1,7 @@
 //! Replays a trace through an allocator, on the simulated GPU, on host memory or on a real GPU, and reports the
 //! result.
 //!
-//! Every comparison uses this replay: it makes only the requests and frees of the trace, and reads the result from the
+//! Every comparison uses this replay. It makes only the requests and frees of the trace. The result is read from the
 //! allocator's own statistics and the driver's own counters.
 
 mod columns;
