@@ -84,8 +84,9 @@ impl Drop for Connection {
 impl Broker {
     /// Listens at a socket. The socket of a killed broker is taken over.
     ///
-    /// # Errors [`BrokerError::InUse`], [`BrokerError::Listen`]; [`BrokerError::Folder`] for the default socket, if
-    /// other users may access its folder.
+    /// # Errors
+    /// [`BrokerError::InUse`], [`BrokerError::Listen`]; [`BrokerError::Folder`] for the default socket, if other users
+    /// may access its folder.
     pub fn bind(path: &Path) -> Result<Self, BrokerError> {
         prepare_for(path)?;
         let listen = |error| BrokerError::Listen { path: path.to_owned(), error };

@@ -19,7 +19,8 @@ impl Inputs {
 
     /// Reads all inputs before any run, so that unreadable inputs are reported at once.
     ///
-    /// # Errors The error of a single input; [`Failure::Broken`] if none can be read.
+    /// # Errors
+    /// The error of a single input; [`Failure::Broken`] if none can be read.
     pub(crate) fn read<T>(
         paths: &[PathBuf],
         mut read: impl FnMut(&Path) -> Result<Vec<T>, Failure>,

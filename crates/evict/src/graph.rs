@@ -306,7 +306,8 @@ impl GraphBuilder {
     /// Adds an operator that the program runs at this step. Returns its outputs. The program holds one reference to
     /// each output.
     ///
-    /// # Errors [`GraphError`]: an input was released, a figure is too large, a view is of no input.
+    /// # Errors
+    /// [`GraphError`]: an input was released, a figure is too large, a view is of no input.
     pub fn operator(
         &mut self,
         name: &str,

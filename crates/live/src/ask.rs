@@ -21,8 +21,8 @@ pub fn socket(pid: u32) -> PathBuf {
 
 /// Requests the figures of all allocators of a process.
 ///
-/// # Errors [`LiveError::Ask`] if there is no answer in 10 s, [`LiveError::Answer`] if the answer is not of this
-/// protocol.
+/// # Errors
+/// [`LiveError::Ask`] if there is no answer in 10 s, [`LiveError::Answer`] if the answer is not of this protocol.
 pub fn samples(socket: &Path) -> Result<Process, LiveError> {
     match ask(socket, Question::Samples)? {
         (Answer::Process(process), _) => Ok(process),

@@ -47,8 +47,9 @@ fn parsed(name: &str) -> Option<(Option<u64>, u32)> {
 
 /// Listens at a name. A socket that was left behind there is replaced.
 ///
-/// # Errors [`ErrorKind::AddrInUse`] if a process answers there: this one, or one of another namespace if the system
-/// reports none.
+/// # Errors
+/// [`ErrorKind::AddrInUse`] if a process answers there: this one, or one of another namespace if the system reports
+/// none.
 pub(crate) fn listen(path: &Path) -> io::Result<(Listener, SocketFile)> {
     let until = Instant::now() + PATIENCE;
     let _lock = loop {
@@ -68,7 +69,8 @@ pub(crate) fn listen(path: &Path) -> io::Result<(Listener, SocketFile)> {
 /// Returns the numbers and the sockets of this user's processes. Two processes of different namespaces may have the
 /// same number. Removes the sockets of ended processes.
 ///
-/// # Errors [`LiveError::Folder`] if other users may access the folder. A missing folder has no sockets.
+/// # Errors
+/// [`LiveError::Folder`] if other users may access the folder. A missing folder has no sockets.
 pub fn listed() -> Result<Vec<(u32, PathBuf)>, LiveError> {
     let folder = folder();
     let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };

@@ -36,8 +36,9 @@ impl Server {
     /// Starts to answer at the process's own socket, which `seamalloc top` finds: `NAMESPACE-PID.sock` in [`folder`].
     /// NAMESPACE is the inode of the process's namespace of processes, which may be a container's.
     ///
-    /// # Errors [`LiveError::Folder`] if other users may access the folder, [`LiveError::Listen`], also if the process
-    /// serves there already.
+    /// # Errors
+    /// [`LiveError::Folder`] if other users may access the folder, [`LiveError::Listen`], also if the process serves
+    /// there already.
     pub fn start(source: impl Source) -> Result<Self, LiveError> {
         let folder = folder();
         prepare(&folder)?;

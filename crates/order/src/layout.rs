@@ -91,7 +91,8 @@ pub enum LayoutError {
 
 /// Plans an order's memory for at most `time`.
 ///
-/// # Errors [`LayoutError`]: the time ended before the first plan, the graph is too large, or there is no solver.
+/// # Errors
+/// [`LayoutError`]: the time ended before the first plan, the graph is too large, or there is no solver.
 pub fn layout(graph: &Graph, load: &Load, planner: Planner, time: Duration) -> Result<Layout, LayoutError> {
     let memories = graph.memories().iter().zip(&load.lives);
     let planned = memories.filter(|(memory, _)| memory.maker.is_some() && memory.bytes > 0);

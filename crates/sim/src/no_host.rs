@@ -28,7 +28,8 @@ impl HostDriver {
 
     /// Gives a stream held work.
     ///
-    /// # Errors None: no device exists.
+    /// # Errors
+    /// None: no device exists.
     pub fn hold(&self, _: StreamId) -> seamalloc_driver::DriverResult<HostHold> {
         match *self {}
     }

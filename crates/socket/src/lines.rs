@@ -46,7 +46,8 @@ impl Lines {
 
     /// Takes the next line, without its end. Returns `None` if the line is incomplete.
     ///
-    /// # Errors [`TooLong`], also for a line whose end was not received yet.
+    /// # Errors
+    /// [`TooLong`], also for a line whose end was not received yet.
     pub fn next_line(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let new = self.bytes.get(self.searched..).unwrap_or_default();
         let end = new.iter().position(|byte| *byte == b'\n').map(|at| self.searched + at);

@@ -46,8 +46,9 @@ pub struct Lock {
 impl Listener {
     /// Listens at a name that must not exist, for this user alone (mode 0600).
     ///
-    /// # Errors [`ErrorKind::AddrInUse`] if the name exists, [`ErrorKind::InvalidInput`] for a name that is empty or
-    /// too long for a socket, and the system's.
+    /// # Errors
+    /// [`ErrorKind::AddrInUse`] if the name exists, [`ErrorKind::InvalidInput`] for a name that is empty or too long
+    /// for a socket, and the system's.
     pub fn bind(path: &Path) -> io::Result<(Self, SocketFile)> {
         if path.as_os_str().is_empty() {
             // For an empty name, the system would choose a name of its own.

@@ -24,8 +24,8 @@ const PIECE: usize = 4096;
 /// Refuses a process of another user at the other end. Returns the other process's number; 0 if it is unknown because
 /// the process is outside of this process's namespace.
 ///
-/// # Errors [`ErrorKind::PermissionDenied`] if the process is another user's, and the system's error if the user is
-/// unknown.
+/// # Errors
+/// [`ErrorKind::PermissionDenied`] if the process is another user's, and the system's error if the user is unknown.
 pub fn admit(stream: &UnixStream) -> io::Result<i32> {
     let peer = getsockopt(stream, PeerCredentials)?;
     if peer.uid() != geteuid().as_raw() {

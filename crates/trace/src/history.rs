@@ -30,8 +30,9 @@ struct Earlier {
 /// its start, in the order of addresses, so that the peaks are right. `None` stands for entries that are no events. The
 /// trace takes no more host memory than `memory` still allows.
 ///
-/// # Errors The index of the first event that breaks a rule, and the rule. For errors in `held`, the index is the end
-/// of the history.
+/// # Errors
+/// The index of the first event that breaks a rule, and the rule. For errors in `held`, the index is the end of the
+/// history.
 pub(crate) fn trace_of_history(
     name: &str,
     meta: Map<String, Value>,

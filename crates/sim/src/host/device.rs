@@ -118,8 +118,9 @@ impl HostDriver {
     /// The functions of the work run in the device's threads, and must not call the device. A function that panics
     /// loses the context.
     ///
-    /// # Errors [`Status::ILLEGAL_ADDRESS`] if a byte that the work uses has no memory, or memory without access; the
-    /// [`Fault`] is recorded. The memory is checked again before each step; then only a fault reports it.
+    /// # Errors
+    /// [`Status::ILLEGAL_ADDRESS`] if a byte that the work uses has no memory, or memory without access; the [`Fault`]
+    /// is recorded. The memory is checked again before each step; then only a fault reports it.
     /// [`Status::INVALID_VALUE`] for ranges that are not whole words of 8 bytes where they must be,
     /// [`Status::INVALID_CONTEXT`] for a destroyed stream, [`Status::STREAM_CAPTURE_INVALIDATED`] in an invalid
     /// capture.

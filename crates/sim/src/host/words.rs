@@ -53,8 +53,9 @@ pub(super) unsafe fn read(address: u64, to: &mut [u64]) {
 /// Sets bytes from an address on. Neighbouring bytes in the first and the last word keep the values that others write
 /// there.
 ///
-/// # Safety `size` bytes are mapped there for reading and writing until this returns. (With them are the rest of their
-/// words, since pages are whole words.)
+/// # Safety
+/// `size` bytes are mapped there for reading and writing until this returns. (With them are the rest of their words,
+/// since pages are whole words.)
 pub(super) unsafe fn set_bytes(address: u64, size: u64, value: u8) {
     let end = address + size;
     let pattern = u64::from_ne_bytes([value; WORD as usize]);

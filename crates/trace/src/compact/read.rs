@@ -18,8 +18,9 @@ use seamalloc::driver::StreamId;
 
 /// Reads a trace from the bytes of a file. Errors name `file`.
 ///
-/// # Errors The bytes are not of this format, of a later version, cut off or damaged, or an event breaks a rule. Bytes
-/// in errors count from the start of the unpacked body.
+/// # Errors
+/// The bytes are not of this format, of a later version, cut off or damaged, or an event breaks a rule. Bytes in errors
+/// count from the start of the unpacked body.
 pub fn read_compact(file: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
     let (body, mut memory) = unpack(file, bytes)?;
     let too_much = |error| TraceError::memory(file, error);

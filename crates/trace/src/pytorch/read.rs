@@ -11,8 +11,9 @@ pub(crate) const PICKLE_MAGIC: u8 = 0x80;
 
 /// Reads a snapshot file's content: pickle or JSON, plain or gzip. A snapshot without a recorded history has no traces.
 ///
-/// # Errors The content is no snapshot, is damaged, holds objects that are not plain data (which are not executed), or
-/// an event breaks a rule.
+/// # Errors
+/// The content is no snapshot, is damaged, holds objects that are not plain data (which are not executed), or an event
+/// breaks a rule.
 pub fn read_snapshot(bytes: &[u8]) -> Result<PyTorchSnapshot, TraceError> {
     let file = "snapshot";
     let (whole, memory) = read_whole(file, bytes)?;

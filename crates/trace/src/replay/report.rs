@@ -101,46 +101,46 @@ pub struct PassReport {
     pub views_built: u64,
     /// The number of requests of the pass that an existing view served.
     pub views_reused: u64,
-    /// Views dropped in the pass.
+    /// The number of views dropped in the pass.
     pub views_dropped: u64,
-    /// Chunks that were split in the pass, the chunks made of them, and the bytes copied for it.
+    /// The chunks that were split in the pass, the chunks made of them, and the bytes copied for it.
     pub splits: SplitStats,
     /// Live memory that was spilled to host memory in the pass, and moved back.
     pub spills: SpillStats,
     /// The most spilled bytes at any moment of the pass.
     pub peak_spilled: u64,
-    /// All bytes that were spilled in the pass.
+    /// The sum of the bytes that were spilled in the pass.
     pub spilled_bytes: u64,
     /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device their time is in operations.
     pub pending_waits: PendingWaits,
-    /// Mappings at the end of the pass.
+    /// The number of mappings at the end of the pass.
     pub mappings: u64,
-    /// Mappings of `mappings` that belong to views.
+    /// The number of these mappings that belong to views.
     pub view_mappings: u64,
-    /// Bytes of host memory in the allocator's own tables at the end of the pass.
+    /// The bytes of host memory in the allocator's own tables at the end of the pass.
     pub host_bytes: u64,
-    /// GPU-side waits of a stream for another.
+    /// The number of GPU-side waits of one stream for another.
     pub stream_waits: u64,
-    /// Waits of `stream_waits` for an event that was complete already, by the simulated clock.
+    /// The number of waits among `stream_waits` whose event was already complete, by the simulated clock.
     pub idle_waits: u64,
     /// The bytes that these waits made reusable, and the ages of their events in operations.
     pub waits: Waits,
-    /// How often the CPU waited for the GPU: synchronisations, and frees that imply a wait.
+    /// The number of times that the CPU waited for the GPU: synchronizations, and frees that imply a wait.
     pub cpu_syncs: u64,
-    /// How the memory was divided up while the most was held: shortly after that was reached, before the next free
-    /// where possible. In a pass in which no memory was reserved, at the most live bytes.
+    /// The division of memory while the most was held. It is measured shortly after that amount was reached, if
+    /// possible before the next free. In a pass in which no memory was reserved, it is measured at the most live bytes.
     pub fragmentation: Fragmentation,
     /// The event at which `fragmentation` was measured.
     pub peak_event: usize,
-    /// Bytes held after the pass, when all blocks were freed; with `idle_release_s`, at the end of a pause that is long
-    /// enough.
+    /// The bytes held after the pass, when all blocks were freed; with `idle_release_s`, at the end of a pause of the
+    /// required length.
     pub held_after: u64,
-    /// The event at which memory ran out, and the report. The pass ended there.
+    /// The event at which memory ran out, and the report. The pass ended at this event.
     pub oom: Option<(usize, OutOfMemoryReport)>,
 }
 
 impl PassReport {
-    /// Returns peak live bytes over peak reserved bytes: 1 is perfect.
+    /// Returns peak live bytes divided by peak reserved bytes. 1 is perfect.
     #[must_use]
     pub fn utilization(&self) -> f64 {
         if self.peak_reserved == 0 { 1.0 } else { self.peak_live as f64 / self.peak_reserved as f64 }
