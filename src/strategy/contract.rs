@@ -4,8 +4,8 @@
 //!
 //! The allocator serves a hit by itself, by [`Strategy::rules`]. The rules are plain data, so that the hot path makes
 //! no dynamic call. A strategy decides which block a miss gets ([`Strategy::serve`]) and which memory is given back
-//! ([`Strategy::release`]). It reads the heap ([`StrategyContext::heap`]). It changes the heap and calls the driver by
-//! the verbs of `backing` alone: the types allow no other way.
+//! ([`Strategy::release`]). A strategy reads the heap ([`StrategyContext::heap`]). A strategy changes the heap and
+//! calls the driver by the verbs of `backing` alone: the types allow no other way.
 //!
 //! The allocator and every verb keep to these rules:
 //! - The allocator's lock is held. The caller counts the time in the driver as a stall.
@@ -14,9 +14,9 @@
 //!
 //! A strategy keeps to these rules:
 //! - While a stream is being captured (`context.capturing()`), the strategy makes no wait, query or free that a capture
-//! - forbids.
-//! - The strategy unmaps no memory that a stream may still use. It gives a stream no memory that another stream has not
-//! - passed.
+//!   forbids.
+//! - The strategy unmaps no memory that a stream may still use. The strategy gives a stream no memory that another stream
+//!   has not passed.
 //! - Before the strategy takes memory, it asks whether the limits allow it (`context.require(…)`).
 //!
 //! # To add a strategy
@@ -234,7 +234,7 @@ pub(crate) trait Strategy: Send {
 }
 
 /// A strategy that gives each public block back to the driver when it is freed, in the order of the streams that use
-/// it. Its rules have [`Rules::frees_to_driver`].
+/// it. The strategy's rules have [`Rules::frees_to_driver`].
 pub(crate) trait StreamOrdered {
     /// Gives a freed public block back to the driver. The block is in no table of live allocations any more. Returns
     /// `false` and changes no state if the block cannot be given back now.

@@ -1,5 +1,5 @@
-//! Private pools with segments of their own, under any strategy. They follow PyTorch's rules, over a source or the
-//! driver's `malloc`.
+//! Private pools with segments of their own, under any strategy. Such pools follow PyTorch's rules, over a source or
+//! the driver's `malloc`.
 //!
 //! Owns: the steps when no segment can be had. `caching.rs` determines the sizes and the splitting of segments.
 

@@ -32,7 +32,7 @@
 //!   free.
 //! - A wait is for a whole epoch. Long epochs make waits longer than necessary; short epochs need more events.
 //! - During a capture no epoch is closed, since the event might become part of the graph. Earlier events may be
-//! - queried.
+//!   queried.
 //! - A wait is for an event that is already recorded, so streams of one process cannot wait for each other in a circle.
 //!   Through another process, a circle is possible. Programs with such waits use `sharing:completed`, where no stream
 //!   waits.

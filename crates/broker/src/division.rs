@@ -1,6 +1,6 @@
 //! The division of a demand among processes.
 //!
-//! Owns: the division. Its inputs are bytes; other files handle processes.
+//! Owns: the division. The inputs are bytes; other files handle processes.
 //!
 //! # Note: the level
 //!
@@ -54,7 +54,7 @@ impl Holder {
     }
 }
 
-/// Divides a demand. Returns the bytes that each process gives. Their sum is the demand, or all lendable bytes if there
+/// Divides a demand. Returns the bytes that each process gives. The sum is the demand, or all lendable bytes if there
 /// are fewer.
 #[must_use]
 pub fn divide(demand: u64, holders: &[Holder]) -> Vec<u64> {

@@ -2,8 +2,8 @@
 //!
 //! Allocators keep the memory that they have freed, and other processes on the device may run out of memory meanwhile.
 //! Processes that opted in join a broker. When one of them is short of memory, the broker asks the others how much they
-//! could spare. They give the memory back to the driver, and the short process allocates it there. docs/broker.md is
-//! the page for users; the command `seamalloc broker` runs [`Broker`].
+//! could spare. The asked processes give memory back to the driver, and the short process allocates it there.
+//! docs/broker.md is the page for users; the command `seamalloc broker` runs [`Broker`].
 //!
 //! ```text
 //! protocol     what is said: lines of JSON

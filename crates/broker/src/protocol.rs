@@ -18,7 +18,7 @@
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// The protocol's version. Both ends refuse any other.
+/// The protocol's version. Both ends refuse any other version.
 pub const VERSION: u32 = 1;
 /// The longest line, in bytes, except for a list of members.
 pub const MAX_LINE: usize = 4 << 10;

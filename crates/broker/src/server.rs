@@ -62,8 +62,8 @@ impl Bounds {
 struct Connection {
     stream: UnixStream,
     pid: i32,
-    /// A descriptor of a member's process, if the system supports such descriptors. It is readable once the process has
-    /// ended.
+    /// A descriptor of a member's process, if the system supports such descriptors. The descriptor is readable once the
+    /// process has ended.
     process: Option<OwnedFd>,
 }
 
@@ -262,7 +262,8 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    /// The broker watches the process of a member through a descriptor. It does not watch a process that only asks.
+    /// The broker watches the process of a member through a descriptor. The broker does not watch a process that only
+    /// asks.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_process_of_a_member_is_watched() {

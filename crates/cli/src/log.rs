@@ -46,7 +46,7 @@ pub(crate) fn finish() {
     }
 }
 
-/// A filter that passes each line about options once. It keeps the lines about ignored options for [`finish`].
+/// A filter that passes each line about options once. The filter keeps the lines about ignored options for [`finish`].
 #[derive(Default)]
 struct OncePerText(Mutex<HashSet<String>>);
 

@@ -61,7 +61,7 @@ impl<R> Table<R> {
         }
     }
 
-    /// Adds a report. Its first `repeated` cells repeat the row above, and are left empty.
+    /// Adds a report. The report's first `repeated` cells repeat the row above, and are left empty.
     pub(crate) fn add(&mut self, report: &R, repeated: usize) {
         let cells: Vec<_> = self.columns.iter().map(|(_, shown)| (shown.cell)(report)).collect();
         for (said, cell) in self.said.iter_mut().zip(&cells) {

@@ -68,8 +68,8 @@ macro_rules! figures {
     (@per_second $seconds:literal) => { 1e9 };
 }
 
-// A figure added here appears in samples and metrics. Its row must be added to `docs/metrics.md`. Times of metrics are
-// in seconds.
+// A figure added here appears in samples and metrics. The figure's row must be added to `docs/metrics.md`. Times of
+// metrics are in seconds.
 figures! {
     reserved_bytes: gauge, "Memory held from the driver.", |look| look.memory.reserved;
     reserved_peak_bytes: gauge, "The most memory held since the last reset of peaks.",
@@ -139,8 +139,8 @@ pub struct Process {
 }
 
 impl Sample {
-    /// Reads the figures of an allocator. The call takes the allocator's lock twice. It walks over the free ranges to
-    /// divide up the memory.
+    /// Reads the figures of an allocator. The call takes the allocator's lock twice. The call walks over the free
+    /// ranges to divide up the memory.
     #[must_use]
     pub fn of(number: u32, device: &str, allocator: &Allocator) -> Self {
         let config = allocator.config();

@@ -1,4 +1,5 @@
-//! Orders by rules that look one task ahead. They are quick, and serve as the first guess of the searches.
+//! Orders by rules that look one task ahead. These orders are found quickly, and serve as the first guess of the
+//! searches.
 //!
 //! Owns: the program's order, the program's order with tasks moved forward that do not increase the live bytes, the
 //! smallest step first, and depth first.

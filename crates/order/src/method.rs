@@ -24,7 +24,7 @@ pub enum Method {
     Greedy,
     /// Depth first from the results backwards. The part with the largest need comes first.
     DepthFirst,
-    /// A search over the sets of operators already run. It finds the least peak and proves it.
+    /// A search over the sets of operators already run. The search finds the least peak and proves it.
     Exact,
     /// Subgraphs in sequence, each searched alone (ROAM). The searches use integer programs if this build has the
     /// solver.

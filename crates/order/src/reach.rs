@@ -115,8 +115,8 @@ pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
 ///
 /// A task joins the group before it under three conditions: all that the task needs is done once the group has run, its
 /// peak is not above the group's, and it never leaves more bytes live than before, whatever else ran. In any order the
-/// task can then be moved to the end of the group. It frees there all bytes that it is sure to free, and every later
-/// task has at least as much memory as before.
+/// task can then be moved to the end of the group. There the task frees all bytes that it is sure to free, and every
+/// later task has at least as much memory as before.
 pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
     let Some(reach) = reach else { return instance.clone() };
     let mut groups: Vec<Group> = Vec::new();

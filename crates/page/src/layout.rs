@@ -1,4 +1,5 @@
-//! The page for snapshots without a history, which show memory at one moment. It has words and tables, and no script.
+//! The page for snapshots without a history, which show memory at one moment. The page has words and tables, and no
+//! script.
 //!
 //! Owns: the elements of the page.
 

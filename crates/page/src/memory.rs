@@ -112,7 +112,7 @@ impl Memory {
                 None
             }
             Note::Pooled { address, size } => {
-                // A pool is one range of addresses. Its memory is shown in the order of the addresses.
+                // A pool is one range of addresses. The pool's memory is shown in the order of the addresses.
                 let base = *self.pool_base.get_or_insert(address);
                 let start = address.saturating_sub(base);
                 self.mappings.insert(address, Mapping { size, start, owner: Owner::Pool });

@@ -31,7 +31,8 @@ pub enum Method {
     Chainer,
     /// Simulated annealing over the order for first fit.
     Annealing,
-    /// Branch and bound with MiniMalloc's inferences (Moffitt, ASPLOS 2023). It finds the least peak and proves it.
+    /// Branch and bound with MiniMalloc's inferences (Moffitt, ASPLOS 2023). The method finds the least peak and proves
+    /// it.
     Exact,
     /// All methods at once, on threads. For many buffers, annealing is replaced by repeated reordering.
     Portfolio,

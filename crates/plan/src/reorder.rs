@@ -1,5 +1,5 @@
-//! A search for many buffers. It tries first fit in several orders, then repeatedly in an order in which buffers with
-//! high offsets come earlier.
+//! A search for many buffers. The search tries first fit in several orders, then repeatedly in an order in which
+//! buffers with high offsets come earlier.
 //!
 //! Owns: the moves. As in squeaky wheel optimization (D. E. Joslin and D. P. Clements, JAIR 10, 1999), buffers that a
 //! plan places badly come earlier in the next order. An index (`taken.rs`) makes a pass quick enough to place all

@@ -9,9 +9,9 @@ use seamalloc_driver::Status;
 /// The address space of reservations, in bytes. On an H200 a reservation of 64 TiB succeeds and a reservation of 100
 /// TiB does not. Several smaller reservations reach 126 TiB together, which no allocator should need.
 pub(super) const ADDRESS_SPACE: u64 = 64 << 40;
-/// The first address of reservations. It is a round number, so that addresses in a report are readable.
+/// The first address of reservations. The address is a round number, so that addresses in a report are readable.
 const RESERVE_BASE: u64 = ADDRESS_SPACE;
-/// The first address of `malloc`. It is separate from reservations and below them, as on a real GPU.
+/// The first address of `malloc`. The region is separate from reservations and below them, as on a real GPU.
 const MALLOC_BASE: u64 = 16 << 40;
 
 /// All addresses of a device.
@@ -39,7 +39,7 @@ impl AddressSpace {
         self.reservations.release(address, size);
     }
 
-    /// Returns addresses for `malloc`. They have no physical memory.
+    /// Returns addresses for `malloc`, which have no physical memory.
     pub(super) fn malloc(&mut self, size: u64) -> Answer<(u64, ())> {
         let none = || refuse(Status::OUT_OF_MEMORY, format!("no addresses are left for {size} bytes of `malloc`"));
         Ok((self.mallocs.allocate(size, GRANULARITY).ok_or_else(none)?, ()))

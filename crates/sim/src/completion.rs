@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use seamalloc_driver::StreamId;
 
-/// The last moment of the clock. It is half of the range, so that sums of times never overflow.
+/// The last moment of the clock. The moment is half of the range, so that sums of times never overflow.
 pub(super) const END_OF_TIME: u64 = u64::MAX >> 1;
 
 /// Held work, which ends when its gate is opened.

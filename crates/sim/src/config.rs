@@ -14,7 +14,7 @@ use seamalloc_driver::units::{ParseBytesError, format_bytes_exactly, parse_bytes
 const PREFIX: &str = "sim";
 /// The name of the first part, in errors.
 const PROFILE: &str = "profile";
-/// The most memory that a simulated GPU can have, in bytes (16 TiB). It is a quarter of the address space, since
+/// The most memory that a simulated GPU can have, in bytes (16 TiB). The limit is a quarter of the address space, since
 /// allocators reserve several times a device's memory in addresses.
 pub const MAX_CAPACITY: u64 = 16 << 40;
 /// The keys that a specification may have.

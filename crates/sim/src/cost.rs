@@ -77,7 +77,7 @@ const FURTHER_LIMIT: u64 = 128 * MIB;
 const COPY_NS_PER_MIB: u64 = 1_270;
 
 /// The time of page-locked memory of the machine. On an H200, exchanging 1 GiB for such memory, in chunks of 2 and 4
-/// MiB, took 0.28 to 0.5 s in all (`HOST_NUMA`). These times include the copy, which is counted separately here.
+/// MiB, took 0.28 to 0.5 s in all (`HOST_NUMA`). The measured times include the copy, which is counted separately here.
 const CREATE_ON_HOST_NS_PER_MIB: u64 = 340_000;
 
 /// The time of copies between the device's memory and page-locked memory of the host, or chunks in the machine's
@@ -135,7 +135,8 @@ const fn link(size: u64) -> u64 {
     size.saturating_mul(LINK_NS_PER_MIB) / MIB
 }
 
-/// The time of a call with a bad argument, measured in the same way (`map`). It is also taken for all other refusals.
+/// The time of a call with a bad argument, measured in the same way (`map`). The time is also taken for all other
+/// refusals.
 pub(super) const REFUSED_NS: u64 = 1_300;
 
 /// The time until `create` refuses for lack of memory, by the requested size, measured on an H200 that was nearly full.
@@ -231,7 +232,7 @@ impl Profile {
     }
 
     /// Returns the time of one call for one handle, allocation or reservation of `size` bytes, without waiting. The
-    /// time is interpolated linearly between two measured sizes. It is constant below the smallest size, and
+    /// time is interpolated linearly between two measured sizes. The time is constant below the smallest size, and
     /// extrapolated from the last two beyond the largest. Calls of events and streams do not depend on `size`.
     #[must_use]
     pub fn cost(self, call: Call, size: u64) -> u64 {

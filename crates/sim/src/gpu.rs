@@ -196,8 +196,8 @@ impl SimGpu {
         self.state.lock().lost = Some(status);
     }
 
-    /// Destroys a stream, as by `cuStreamDestroy`. Its work goes on. Later calls that name the stream are refused with
-    /// [`Status::INVALID_CONTEXT`]; a real driver would follow the dangling handle.
+    /// Destroys a stream, as by `cuStreamDestroy`. The stream's work goes on. Later calls that name the stream are
+    /// refused with [`Status::INVALID_CONTEXT`]; a real driver would follow the dangling handle.
     pub fn destroy_stream(&self, stream: StreamId) {
         self.state.lock().timeline.destroy(stream);
     }

@@ -1,5 +1,5 @@
-//! The simulated GPU: bookkeeping and a cost model behind the [`Driver`](seamalloc_driver::Driver) trait, for
-//! machines without a GPU, for replays and for tests. Its addresses have no real memory.
+//! The simulated GPU: bookkeeping and a cost model behind the [`Driver`](seamalloc_driver::Driver) trait, for machines
+//! without a GPU, for replays and for tests. The simulated addresses have no real memory.
 //!
 //! ```text
 //! gpu.rs               SimGpu: its use by programs, and how a call is checked, charged and counted
@@ -18,12 +18,13 @@
 //! `bookkeeping/` has the rules of memory and captures. [`host`] offers the machine's own memory behind the same calls,
 //! under the same rules. Programs find this crate as `seamalloc::driver::sim` and `seamalloc::driver::host`.
 //!
-//! The simulated GPU refuses the calls that the real driver refuses, with the same status. It also reports, without
-//! refusing, uses that fail later on a real GPU: memory that is used where none is mapped, memory that is used although
-//! the allocator has filled it with marks, memory that is unmapped while in use ([`Fault`]), and resources still held
-//! at the end ([`Leaks`]). An H200's driver was seen to accept some calls that CUDA's documentation does not allow. In
-//! these cases the simulated GPU follows the documentation: ranges of `unmap` and `set_access` may have no gap, and no
-//! call crosses the end of a reservation. Streams are independent of each other; the default stream waits for no other.
+//! The simulated GPU refuses the calls that the real driver refuses, with the same status. The simulated GPU also
+//! reports, without refusing, uses that fail later on a real GPU: memory that is used where none is mapped, memory that
+//! is used although the allocator has filled it with marks, memory that is unmapped while in use ([`Fault`]), and
+//! resources still held at the end ([`Leaks`]). An H200's driver was seen to accept some calls that CUDA's
+//! documentation does not allow. In these cases the simulated GPU follows the documentation: ranges of `unmap` and
+//! `set_access` may have no gap, and no call crosses the end of a reservation. Streams are independent of each other;
+//! the default stream waits for no other.
 
 #![deny(unsafe_code)]
 

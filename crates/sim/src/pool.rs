@@ -5,8 +5,8 @@
 //! CUDA documents when freed memory may serve a stream ("CUDA Programming Guide", Stream-Ordered Memory Allocator), but
 //! not how the driver divides a pool. These rules are the simplest ones that hold as much memory as an H200's driver
 //! did on recorded jobs (docs/decisions/0051-stream-ordered-pools.md):
-//! - a pool is one range of addresses. It grows behind the first block with room behind it, in whole 32 MiB, by the
-//!   bytes that the block lacks if it is free;
+//! - a pool is one range of addresses. The pool grows behind the first block with room behind it, in whole 32 MiB, by
+//!   the bytes that the block lacks if it is free;
 //! - free pages of 32 MiB whose frees are complete move there before the pool takes more memory from the device;
 //! - the smallest free block that fits serves a request, the lowest of equals; the rest of the block stays free;
 //! - free neighbours merge if the same stream freed them, or if both frees are complete.

@@ -67,7 +67,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Destroys the stream. Its work goes on.
+    /// Destroys the stream. The stream's work goes on.
     fn destroy(&mut self) {
         self.destroyed = true;
         self.left.append(&mut self.work);

@@ -1,7 +1,8 @@
 //! Unix sockets between processes of one user.
 //!
 //! The broker and the server of statistics both listen at a socket and exchange lines. A slow peer must not block them,
-//! and another user must not answer in their place. They define the messages; this crate has the common parts.
+//! and another user must not answer in their place. The broker and the server define the messages; this crate has the
+//! common parts.
 //!
 //! ```text
 //! folder     where sockets are: a folder of this user alone

@@ -23,7 +23,7 @@ impl From<TooLong> for io::Error {
 pub struct Lines {
     most: usize,
     bytes: Vec<u8>,
-    /// The number of bytes that were taken as lines. They are removed together, before more bytes are added.
+    /// The number of bytes that were taken as lines. The bytes are removed together, before more bytes are added.
     taken: usize,
     /// The number of bytes that were taken, or are known to have no line end.
     searched: usize,

@@ -48,7 +48,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`ErrorKind::AddrInUse`] if the name exists, [`ErrorKind::InvalidInput`] for a name that is empty or too long
-    /// for a socket, and the system's.
+    /// for a socket, and errors of the system.
     pub fn bind(path: &Path) -> io::Result<(Self, SocketFile)> {
         if path.as_os_str().is_empty() {
             // For an empty name, the system would choose a name of its own.
@@ -65,8 +65,8 @@ impl Listener {
     }
 
     /// Listens at a name, in place of a socket that a killed process left behind. The caller must know that no other
-    /// process listens there: it has the [`Lock`] of the name, or it has the lock of the folder and its connection was
-    /// refused. A file that is no socket is not replaced.
+    /// process listens there: the caller has the [`Lock`] of the name, or has the lock of the folder and was refused a
+    /// connection. A file that is no socket is not replaced.
     ///
     /// # Errors
     /// The errors of [`Self::bind`].

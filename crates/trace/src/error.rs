@@ -123,7 +123,8 @@ pub enum TraceError {
         /// The system's error.
         source: io::Error,
     },
-    /// The content does not match the format of the file's beginning. It is damaged, cut off, or wrong at one place.
+    /// The content does not match the format of the file's beginning. The content is damaged, cut off, or wrong at one
+    /// place.
     #[error("{file}{}: found {found}, expected {expected}", at(.place))]
     Malformed {
         /// The file.

@@ -121,7 +121,7 @@ impl FlightDump {
     /// Writes the flight recorder to the given file at any time.
     ///
     /// # Errors
-    /// As [`write_flight`]; [`TraceError::Io`] if the host has no memory to read the recorder.
+    /// The errors of [`write_flight`]; [`TraceError::Io`] if the host has no memory to read the recorder.
     pub fn write(&self, allocator: &Allocator, path: &Path) -> Result<(), TraceError> {
         let told = |error: Error| TraceError::io(&path.display().to_string(), std::io::Error::other(error.to_string()));
         let mut flight = allocator.reports().flight().map_err(told)?;

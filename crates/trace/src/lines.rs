@@ -10,8 +10,8 @@ use crate::error::{Place, TraceError, excerpt};
 /// The longest line in bytes. Only the first line, with the description of the job, is ever long.
 pub(crate) const MAX_LINE: u64 = 1 << 20;
 
-/// The longest text that is read, in bytes. It is twenty times the longest trace known (24 MB, 2 million events). The
-/// limit keeps a small hostile gzip file from filling the memory.
+/// The longest text that is read, in bytes. The limit is twenty times the longest trace known (24 MB, 2 million
+/// events). So a small hostile gzip file cannot fill the memory.
 const MAX_TEXT: u64 = 512 << 20;
 
 /// A text that is read line by line.

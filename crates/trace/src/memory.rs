@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, Hash};
 
 use rapidhash::fast::RandomState;
 
-/// A table whose keys a file chooses. Its hash function has random secrets, so no file can choose colliding keys, which
+/// A table whose keys a file chooses. The hash function has random secrets, so no file can choose colliding keys, which
 /// would take quadratic time.
 pub(crate) type SeededMap<K, V> = HashMap<K, V, RandomState>;
 

@@ -36,7 +36,7 @@ pub struct Trace {
     /// The short name for output, such as `gpt2xl-N`.
     pub name: String,
     /// The description of the job as a JSON object, with the keys `job`, `torch`, `device`, `peak_req`,
-    /// `peak_res_native` and others of the recording program. It is copied and never interpreted.
+    /// `peak_res_native` and others of the recording program. The description is copied and never interpreted.
     pub meta: serde_json::Map<String, serde_json::Value>,
     /// The streams of the trace, as the driver's handles.
     pub streams: Vec<StreamId>,

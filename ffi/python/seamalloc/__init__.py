@@ -179,8 +179,8 @@ def whatif(path: FileName, device: str | None = None, **options: object) -> list
 
     `device` is a simulated device, such as `sim:h200,capacity=80GiB`. Without it, the replay takes a device with the
     memory of the recorded one. `device_from` says how its size is known: noted, refusal, or unknown, which takes the
-    size of an H200. The function uses no GPU. It takes seconds; for a long job a minute. Raises `FileNotFoundError` if
-    the file does not exist."""
+    size of an H200. The function uses no GPU. The replay takes seconds; for a long job a minute. Raises
+    `FileNotFoundError` if the file does not exist."""
     if device is not None and not isinstance(device, str):
         raise TypeError(f'device is {device!r}; expected a simulated one, such as "sim:h200"')
     text = join("", options)

@@ -56,7 +56,8 @@ def is_trusted(path: Path) -> bool:
 def locked(name: str) -> Iterator[Path]:
     """Makes a context that holds the lock of the folder, so that no other process of the machine compiles meanwhile.
     The value is the folder, which is created if it does not exist. If compiling fails, the `UnavailableError` is kept
-    for the processes that wait to compile the same `name`. They raise the same error and do not compile again."""
+    for the processes that wait to compile the same `name`. These processes raise the same error and do not compile
+    again."""
     where = folder()
     try:
         where.parent.mkdir(parents=True, exist_ok=True)

@@ -86,9 +86,9 @@ class _Inheritance:
 class AfterImport:
     """Calls a function after the first import of a module; at once if the module is imported already.
 
-    The object is a finder at the head of `sys.meta_path`, and is removed once the module is imported. It stays after
-    other calls: a program may ask for a module's spec to know whether the module is installed, and may repeat a failed
-    import.
+    The object is a finder at the head of `sys.meta_path`, and is removed once the module is imported. The finder stays
+    after other calls: a program may ask for a module's spec to know whether the module is installed, and may repeat a
+    failed import.
     """
 
     def __init__(self, name: str, function: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Memory that grows in place. Its addresses are reserved at once, and physical memory is mapped as it grows.
+"""Memory that grows in place. All addresses are reserved at once, and physical memory is mapped as the memory grows.
 
     cache = seamalloc.growing_tensor((1_000_000, 8, 128), torch.bfloat16)
     cache.grow(1000)             # rows; nothing is copied, and cache.tensor.data_ptr() stays
@@ -107,9 +107,9 @@ class Growing:
 
 
 class GrowingTensor:
-    """A tensor of PyTorch whose first dimension grows in place, up to the first dimension of `shape`. Its storage
-    covers all reserved addresses. `tensor` is the part with physical memory: a new view after each change, always at
-    the same `data_ptr()`."""
+    """A tensor of PyTorch whose first dimension grows in place, up to the first dimension of `shape`. The tensor's
+    storage covers all reserved addresses. `tensor` is the part with physical memory: a new view after each change,
+    always at the same `data_ptr()`."""
 
     def __init__(
         self, shape: Sequence[int], dtype: Any = None, device: Device = None, *, rows: int = 0, tag: str | None = None

@@ -1,5 +1,5 @@
-"""Memory that the CPU and streams use, such as page-locked memory. It is cached, split, merged and stitched, and needs
-no PyTorch."""
+"""Memory that the CPU and streams use, such as page-locked memory. A pool of such memory is cached, split, merged and
+stitched, and needs no PyTorch."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # Characters that a terminal interprets: control characters, line ends and direction marks. Lone surrogates are
-# included: they stand for bytes of a name that is not UTF-8, and no output can encode them.
+# included: a surrogate stands for a byte of a name that is not UTF-8, and no output can encode surrogates.
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHORT = {"\n": "\\n", "\t": "\\t"}

@@ -107,8 +107,8 @@ def pin_memory(tensor: Any, pool: HostPool | None = None, streams: Sequence[Stre
 def pinned(pool: HostPool | None = None) -> Iterator[None]:
     """Makes a context in which seamalloc serves this thread's page-locked tensors: `pin_memory=True` of functions that
     make tensors, and `Tensor.pin_memory()`. The context is for PyTorch before 2.9, and for programs that do not call
-    `enable`. After `enable(pinned=True)` it changes nothing. It does not affect page-locked memory that PyTorch's C++
-    code allocates for itself, for example for the DataLoader."""
+    `enable`. After `enable(pinned=True)` the context has no effect. The context never affects page-locked memory that
+    PyTorch's C++ code allocates for itself, for example for the DataLoader."""
     if pool is None and _is_pytorchs():
         yield
         return

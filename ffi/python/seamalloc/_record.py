@@ -38,7 +38,7 @@ def _write(handle: int, path: FileName) -> None:
 
 
 class Recording:
-    """A recording of one device's allocations, which `record` starts. It is a context manager."""
+    """A context manager that records one device's allocations. `record` starts the recording."""
 
     def __init__(self, path: FileName, device: Device = None, max_entries: int = MAX_ENTRIES) -> None:
         check_name(path)
@@ -75,9 +75,9 @@ class Recording:
 
 def record(path: FileName, device: Device = None, max_entries: int = MAX_ENTRIES) -> Recording:
     """Records every allocation and free from now on, until `stop()` of the returned recording or the end of the
-    process. The file (`.seam`, `.csv`, `.csv.gz`) is a trace that the command `seamalloc replay` reads. It contains
-    sizes, order and streams, and nothing of the program or its data. If there are more than `max_entries` events (56
-    bytes each), the latest are kept."""
+    process. The file (`.seam`, `.csv`, `.csv.gz`) is a trace that the command `seamalloc replay` reads. The trace
+    contains sizes, order and streams, and nothing of the program or its data. If there are more than `max_entries`
+    events (56 bytes each), the latest are kept."""
     return Recording(path, device, max_entries)
 
 

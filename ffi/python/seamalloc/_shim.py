@@ -200,7 +200,7 @@ def _is_as_recorded(torch: Any, path: Path) -> bool:
 
 
 def _compile(torch: Any, folder: Path, name: str) -> Path:
-    """Compiles the shim. Its file appears only when it is complete."""
+    """Compiles the shim. The file appears only when it is complete."""
     final = folder / f"{_of_toolchain(name)}.so"
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         library = Path(scratch) / "shim.so"

@@ -46,8 +46,9 @@ def enabled() -> bool:
 
 
 class _Block:
-    """The owner of an array's memory. CuPy's `PythonFunctionAllocator` does not serve here: it loses its function, and
-    with it the memory, when the garbage collector frees an array in a reference cycle (CuPy 14.2)."""
+    """The owner of an array's memory. CuPy's `PythonFunctionAllocator` does not serve here: that class loses its
+    function, and with the function the memory, when the garbage collector frees an array in a reference cycle (CuPy
+    14.2)."""
 
     __slots__ = ("address", "device")
 

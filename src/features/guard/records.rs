@@ -20,8 +20,8 @@ pub(super) struct Record {
     pub(super) has_canary: bool,
     /// Whether the allocation was filled at its free and has not been checked.
     pub(super) is_poisoned: bool,
-    /// Whether the allocation's stream has ended. Its handle may now belong to another stream, which does not own the
-    /// allocation.
+    /// Whether the allocation's stream has ended. The stream's handle may now belong to another stream, which does not
+    /// own the allocation.
     pub(super) is_of_no_stream: bool,
     /// The streams that use the allocation according to the program, with the number of the last use on each.
     pub(super) uses: Vec<(StreamId, u64)>,

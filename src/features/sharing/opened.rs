@@ -1,7 +1,7 @@
 //! Memory of other processes that is open in this one.
 //!
 //! Owns: the opened ranges, and the calls that map them and give them back. The memory does not belong to the
-//! allocator: it is not counted as reserved or allocated, and serves no request.
+//! allocator: such memory is not counted as reserved or allocated, and serves no request.
 
 use crate::driver::{Driver, DriverResult, Exported};
 use crate::fallible::{Grown, with_room};

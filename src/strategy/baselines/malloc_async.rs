@@ -2,7 +2,7 @@
 //! name and Paddle's `CUDAMallocAsyncAllocator` use it.
 //!
 //! The driver has the free memory and decides which memory serves a request. The strategy caches no memory, and every
-//! request and every free is a driver call. Its rules are those of `c10/cuda/CUDAMallocAsyncAllocator.cpp`
+//! request and every free is a driver call. The strategy's rules are those of `c10/cuda/CUDAMallocAsyncAllocator.cpp`
 //! (pytorch/pytorch, 0345947) and of `paddle/phi/core/memory/allocation/cuda_malloc_async_allocator.cc`
 //! (PaddlePaddle/Paddle, 06dc365):
 //!
@@ -19,7 +19,7 @@
 //!
 //! The strategy differs from both in these points:
 //! - The allocator has a pool of its own instead of the device's default pool, so that the pool's figures are the
-//! - allocator's alone.
+//!   allocator's alone.
 //! - Captures make no allocation nodes in graphs. A captured request gets memory of its private pool, as in every
 //!   strategy, so the driver's rules for such nodes do not apply.
 //! - Paddle waits at every request above its ratio. Here a request waits only if a block was freed on the stream for

@@ -248,8 +248,8 @@ pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Opt
     }
     let open = |id: BlockId| heap.is_large_and_open(id, pool);
     let mut best: Option<(u64, u64, BlockId)> = None;
-    // A run of several blocks contains an idle block. It begins with its first idle block or with the block before,
-    // since neighbours of one pool are merged.
+    // A run of several blocks contains an idle block. The run begins with its first idle block or with the block
+    // before, since neighbours of one pool are merged.
     heap.visit_free(idle, 0, |id| {
         let mut first = id;
         if open(heap.block(id).prev) {

@@ -36,7 +36,7 @@ const SPLIT_RESERVE: u64 = 20 << 20;
 /// The state of the present request, and choices of earlier requests. The heap has the free memory.
 #[derive(Default)]
 pub(crate) struct Stitch {
-    /// The chunks that were added for the request. They are released if the request fails.
+    /// The chunks that were added for the request, which are released if the request fails.
     pub(super) added: Vec<ChunkId>,
     /// The usage of all views including the new view, if the bounds forbade a view when memory was last joined; `None`
     /// otherwise.

@@ -19,10 +19,10 @@
 //! A miss tries, in this order: memory that every stream has passed; one range at home; a view that served the same
 //! plan before; another view that fits; a range or a view that includes memory of other streams, behind a wait on the
 //! GPU; a new view; more memory of other streams behind waits; growth by the missing bytes. The last resort waits for
-//! the device. It releases free chunks that the request cannot use where they lie, and takes as much new memory. If the
-//! program allows it, chunks that are partly in use are split. A freed block returns to its ranges, and its view stays
-//! for the next such request. So a program that repeats itself makes the same choices again, and maps hardly any memory
-//! from its third step on.
+//! the device. The last resort releases free chunks that the request cannot use where they lie, and takes as much new
+//! memory. If the program allows it, chunks that are partly in use are split. A freed block returns to its ranges, and
+//! its view stays for the next such request. So a program that repeats itself makes the same choices again, and maps
+//! hardly any memory from its third step on.
 //!
 //! Building a view needs no wait, since it maps only bytes that the requesting stream may use already. Unmapping needs
 //! no wait either: a view is dropped, and a chunk released, only when every stream that used it has passed.

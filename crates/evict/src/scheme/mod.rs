@@ -74,7 +74,7 @@ pub trait Scheme {
     }
 
     /// Called for each storage that an operator reads, before the operator runs, if the operator makes a view. The
-    /// storage has new children then. It may be evicted, and the edges between the storages are new.
+    /// storage has new children then. The storage may be evicted, and the edges between the storages are new.
     fn linked(&mut self, state: &State<'_>, storage: StorageId) {
         self.changed(state, storage);
     }

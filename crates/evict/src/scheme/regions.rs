@@ -1,5 +1,6 @@
 //! Exact evicted neighbourhoods and their costs. The evicted ancestors of a tensor are the tensors that are not in
-//! memory and must be recomputed for it. Its evicted descendants are those that need the tensor to be recomputed.
+//! memory and must be recomputed for it. The evicted descendants of a tensor are the tensors that need it to be
+//! recomputed.
 //!
 //! The rules are those of `Region` in `simrd/simrd/optimization/region.py` of uwsampl/dtr-prototype. In simrd, every
 //! change rebuilds the regions at its border. Here a change drops the regions, which are rebuilt when they are needed.

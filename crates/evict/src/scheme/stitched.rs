@@ -2,7 +2,8 @@
 //! with the least cost per byte that becomes usable, and searches for no window.
 //!
 //! - **Cost**: the tensor's own cost and the cost of its evicted ancestors, which must be recomputed before it. DTR
-//!   also adds evicted descendants. They need the tensor only if they are needed themselves, so they do not count here.
+//!   also adds evicted descendants. Evicted descendants need the tensor only if they are needed themselves, so they do
+//!   not count here.
 //! - **Bytes**: joined memory is mapped in granules of 2 MiB, so a byte is usable once its granule is free. A tensor
 //!   therefore counts the granules that become free with it, free neighbours included. A small request is served inside
 //!   a granule, so for such a request the range that becomes free counts. A tensor that frees no granule brings a

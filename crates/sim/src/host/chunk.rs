@@ -90,7 +90,7 @@ enum Place {
     Whole(Exported, FileNumber),
 }
 
-/// A piece of physical memory. Its pages are released when the piece is dropped and no process has it mapped.
+/// A piece of physical memory. The piece's pages are released when the piece is dropped and no process has it mapped.
 #[derive(Debug)]
 pub(super) struct Chunk(Place);
 

@@ -73,7 +73,7 @@ pub struct HostDriver {
     pub(super) calls: CallCounters,
 }
 
-/// The work that a stream was given in a capture. It can be launched again as a whole.
+/// The work that a stream was given in a capture, which can be launched again as a whole.
 #[derive(Clone, Debug)]
 pub struct HostGraph(Arc<[Arc<HostWork>]>);
 

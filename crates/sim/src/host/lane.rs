@@ -42,7 +42,7 @@ impl Gate {
     }
 }
 
-/// A mark in a lane. It passes once all earlier work of the lane is done.
+/// A mark in a lane, which passes once all earlier work of the lane is done.
 #[derive(Debug, Default)]
 pub(super) struct Mark {
     passed: AtomicBool,

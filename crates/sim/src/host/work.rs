@@ -71,7 +71,7 @@ pub enum HostWork {
 /// The progress of a piece of work after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// This many bytes are done.
+    /// The number of bytes that are done.
     Bytes(u64),
     Done,
 }

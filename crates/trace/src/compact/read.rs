@@ -107,7 +107,7 @@ impl Columns<'_> {
     }
 }
 
-/// The most memory that zstd takes beside the packed and the unpacked bytes, in bytes. Its context has 96 KiB.
+/// The most memory that zstd takes beside the packed and the unpacked bytes, in bytes. zstd's context has 96 KiB.
 const CONTEXT: u64 = 1 << 18;
 /// zstd's error for a frame whose content does not fit into the buffer.
 const BODY_TOO_SHORT: usize = (ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
@@ -148,7 +148,7 @@ fn unpack(file: &str, bytes: &[u8]) -> Result<(Vec<u8>, Memory), TraceError> {
     memory.room(&mut body, usize::try_from(length).unwrap_or(usize::MAX)).map_err(too_much)?;
     memory.charge(CONTEXT).map_err(too_much)?;
     let mut context = zstd_safe::DCtx::try_create().ok_or(MemoryError::Refused { bytes: CONTEXT }).map_err(too_much)?;
-    // zstd uses the buffer of the body as its window. It allocates no other window, even for a frame that asks for a
+    // zstd uses the buffer of the body as its window. zstd allocates no other window, even for a frame that asks for a
     // large one.
     match context.decompress(&mut body, frame) {
         Ok(_) if body.len() as u64 == length => {}

@@ -5,8 +5,8 @@
 use crate::trace::{Trace, TraceEvent};
 use std::ops::Range;
 
-/// The unit to which sizes are rounded up, in bytes, so that every offset is a multiple of it too. It is PyTorch's
-/// least block (`kMinBlockSize`), which suits every kernel.
+/// The unit to which sizes are rounded up, in bytes, so that every offset is a multiple of it too. The unit is
+/// PyTorch's least block (`kMinBlockSize`), which suits every kernel.
 pub const ALIGNMENT: u64 = 512;
 /// The end of a block that is never freed.
 const NEVER: usize = usize::MAX;

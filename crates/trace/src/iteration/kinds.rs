@@ -14,7 +14,7 @@ const BEGINNING_PART: u64 = 8;
 /// A kind whose steps have less than this part (1/n) of an iteration's operations is a part of a step, not a kind.
 const SHORT_PART: usize = 8;
 
-/// Steps of one kind, which have the same operations. Their sizes vary only if the sizes of the iterations do.
+/// Steps of one kind, which have the same operations. The sizes of steps vary only if the sizes of the iterations do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// The number of steps of the kind in the trace.

@@ -65,8 +65,8 @@ pub struct Iteration {
     pub events: Range<usize>,
     /// Requests that are made in the planned events.
     pub requests: Requests,
-    /// Persistent memory: blocks such as weights that live from before the planned events to after them. They are not
-    /// planned.
+    /// Persistent memory: blocks such as weights that live from before the planned events to after them. Persistent
+    /// memory is not planned.
     pub persistent: Requests,
     /// Planned buffers that are live at the beginning or the end of the iteration.
     pub crossing: Requests,
@@ -87,9 +87,9 @@ pub struct Iteration {
 }
 
 impl Iteration {
-    /// Finds the iterations of a trace, and takes the iteration with the most live bytes. Its neighbour is taken too if
-    /// many bytes are allocated before the blocks of the previous iteration that they replace are freed. The new and
-    /// the old blocks then use two places in turn.
+    /// Finds the iterations of a trace, and takes the iteration with the most live bytes. A neighbour of this iteration
+    /// is taken too if many bytes are allocated before the blocks of the previous iteration that they replace are
+    /// freed. The new and the old blocks then use two places in turn.
     ///
     /// The trace has more blocks or bytes than can be planned.
     pub fn of(trace: &Trace) -> Result<Self, ProblemError> {

@@ -54,9 +54,9 @@ pub(super) fn find(sequence: &[u64]) -> Option<Period> {
     best
 }
 
-/// Returns places that a program passes once in each iteration. They are found by pieces that recur at about even
+/// Returns places that a program passes once in each iteration. A place is found by pieces that recur at about even
 /// distances over more than half of the sequence. Of several kinds of pieces, returns those that recur most often, and
-/// whose places together are at least twice as long as one.
+/// which together are at least twice as long as one.
 pub(super) fn marks(sequence: &[u64]) -> Vec<usize> {
     #[derive(Clone, Copy)]
     struct Seen {

@@ -1,5 +1,5 @@
-//! PyTorch's memory snapshots, in the form of `torch.cuda.memory._dump_snapshot`. They are read into traces and
-//! snapshots, and written for PyTorch's own tools.
+//! PyTorch's memory snapshots, in the form of `torch.cuda.memory._dump_snapshot`. The module reads them into traces and
+//! snapshots, and writes snapshots for PyTorch's own tools.
 //!
 //! `unpickle.rs` decodes a pickle. `dicts.rs` (pickle) and `json.rs` (JSON) make a raw snapshot. `assemble.rs` checks
 //! the raw snapshot and converts it to snapshots and traces. The folder above recognizes and unpacks files.

@@ -16,17 +16,17 @@ pub(super) enum Item {
     Bool(bool),
     /// A small integer.
     Small(i32),
-    /// A little-endian integer at this position. Its length has one byte.
+    /// A little-endian integer. The position is that of its length, which has one byte.
     Long1(u32),
-    /// A little-endian integer at this position. Its length has four bytes.
+    /// A little-endian integer. The position is that of its length, which has four bytes.
     Long4(u32),
     /// A floating-point number, whose eight bytes begin at this position.
     Float(u32),
-    /// Text in UTF-8 at this position. Its length has one byte.
+    /// Text in UTF-8. The position is that of its length, which has one byte.
     Text1(u32),
-    /// Text in UTF-8 at this position. Its length has four bytes.
+    /// Text in UTF-8. The position is that of its length, which has four bytes.
     Text4(u32),
-    /// Text in UTF-8 at this position. Its length has eight bytes.
+    /// Text in UTF-8. The position is that of its length, which has eight bytes.
     Text8(u32),
     /// Bytes, or text that is not UTF-8.
     Bytes,
@@ -87,7 +87,7 @@ pub(super) struct Pickle<'a> {
     bytes: &'a [u8],
     lists: Vec<Vec<Item>>,
     root: Item,
-    /// The number of items that may still be followed. It begins with the number of items in the pickle, so that
+    /// The number of items that may still be followed. The count begins with the number of items in the pickle, so that
     /// sharing cannot multiply the items.
     left: Cell<usize>,
 }

@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 /// A device, and the streams on it.
 pub(super) enum ReplayDevice {
-    /// A simulated GPU. Its streams have the trace's own handles if they are few. The clock is that of the replay, and
-    /// a free completes when the trace says so.
+    /// A simulated GPU. The streams have the trace's own handles if there are few streams. The clock is that of the
+    /// replay, and a free completes when the trace says so.
     Sim(Arc<SimGpu>),
-    /// The host's memory. It differs from the simulated GPU in that the clock is the machine's.
+    /// The host's memory. The rules are those of the simulated GPU, with the machine's clock.
     Host(Arc<HostDriver>),
-    /// A real GPU. New streams stand for the streams of the trace. They run no work, so a free completes when the GPU
-    /// reaches it.
+    /// A real GPU. New streams stand for the streams of the trace. New streams run no work, so a free completes when
+    /// the GPU reaches it.
     Cuda(CudaReplayDevice),
 }
 

@@ -1,8 +1,8 @@
 //! The moment of a pass at which the most memory is held, and the division of memory at that moment.
 //!
-//! Owns: the times of measurements. A measurement walks over the free ranges. It is taken before a free, while the most
-//! memory is still held. The next measurement comes only after as many events as there were ranges, so that the total
-//! cost is linear in the events of any trace.
+//! Owns: the times of measurements. A measurement walks over the free ranges. A measurement is taken before a free,
+//! while the most memory is still held. The next measurement comes only after as many events as there were ranges, so
+//! that the total cost is linear in the events of any trace.
 
 use crate::summary::fullest;
 use crate::trace::TraceEvent;
@@ -22,7 +22,8 @@ pub(super) struct Peak {
     look_from: usize,
     /// The first event at which the next measurement may be taken.
     not_before: usize,
-    /// The event after which the most bytes are live. It is the moment of passes in which no memory is reserved.
+    /// The event after which the most bytes are live. This event is the moment of passes in which no memory is
+    /// reserved.
     fullest: Option<usize>,
     found: Option<(usize, Fragmentation)>,
     spent: Duration,

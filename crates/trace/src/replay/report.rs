@@ -90,7 +90,7 @@ pub struct PassReport {
     pub peak_active: u64,
     /// The most bytes held of the device.
     pub peak_reserved: u64,
-    /// The wall time of the pass divided by `ops`, in nanoseconds. It includes the replay's own work and the
+    /// The wall time of the pass divided by `ops`, in nanoseconds. The time includes the replay's own work and the
     /// simulation.
     pub ns_per_op: f64,
     /// The driver calls of the pass and the time in them (simulated).
@@ -127,8 +127,9 @@ pub struct PassReport {
     pub waits: Waits,
     /// The number of times that the CPU waited for the GPU: synchronizations, and frees that imply a wait.
     pub cpu_syncs: u64,
-    /// The division of memory while the most was held. It is measured shortly after that amount was reached, if
-    /// possible before the next free. In a pass in which no memory was reserved, it is measured at the most live bytes.
+    /// The division of memory while the most was held. The measurement is made shortly after that amount was reached,
+    /// if possible before the next free. In a pass in which no memory was reserved, the measurement is made at the most
+    /// live bytes.
     pub fragmentation: Fragmentation,
     /// The event at which `fragmentation` was measured.
     pub peak_event: usize,

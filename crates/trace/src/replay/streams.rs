@@ -55,7 +55,7 @@ impl HoldingStreams {
         }
     }
 
-    /// Makes a stream available again. Its work must be done.
+    /// Makes a stream available again, after its work is done.
     pub(super) fn give_back(&mut self, stream: StreamId) {
         self.idle.push(stream);
     }

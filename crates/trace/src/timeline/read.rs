@@ -20,7 +20,7 @@ use seamalloc::driver::StreamId;
 
 /// The supported version of the form.
 const VERSION: u64 = 1;
-/// The longest time in a timeline, in nanoseconds. It is a day, so that sums of times stay far below 64 bits.
+/// The longest time in a timeline, in nanoseconds. The limit is a day, so that sums of times stay far below 64 bits.
 const LONGEST: u64 = 86_400_000_000_000;
 /// The most threads, and the most streams. A replay visits all of them repeatedly. Jobs have about a dozen.
 const MOST_THREADS: usize = 256;

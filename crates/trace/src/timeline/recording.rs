@@ -11,7 +11,7 @@ use seamalloc::driver::StreamId;
 pub struct Timeline {
     /// The short name for output.
     pub name: String,
-    /// The description of the job as a JSON object. It is copied, except for the keys of the fields below.
+    /// The description of the job as a JSON object. The description is copied, except for the keys of the fields below.
     pub meta: serde_json::Map<String, serde_json::Value>,
     /// The recorded time of each step (key `steps_ns`); may be empty.
     pub recorded_ns: Vec<u64>,

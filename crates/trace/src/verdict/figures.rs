@@ -99,8 +99,8 @@ pub struct Holder {
 pub struct Need {
     /// The most bytes that the allocator holds; `None` if it runs out of memory on the device.
     pub reserved: Option<u64>,
-    /// The bytes that were held and not in use at that moment, or when the allocator ran out of memory. They were free,
-    /// or freed and still used by other streams.
+    /// The bytes that were held and not in use at that moment, or when the allocator ran out of memory. These bytes
+    /// were free, or freed and still used by other streams.
     pub idle: u64,
     /// The part of `idle` that the requesting stream could not take because it was free on other streams.
     pub elsewhere: u64,

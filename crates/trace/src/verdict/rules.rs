@@ -38,7 +38,7 @@ fn too_much_live(figures: &Figures) -> Option<Verdict> {
 }
 
 /// 2. An allocator runs the job on the device, and none in the part that PyTorch could have of it. A limit or others
-/// 2. keep the rest.
+///    keep the rest.
 fn kept_from_it(figures: &Figures) -> Option<Verdict> {
     let shortage = figures.shortage.as_ref().filter(|shortage| shortage.runs_on_device)?;
     let missing = shortage.needs.saturating_sub(figures.capacity?);
@@ -55,7 +55,7 @@ fn pytorch_has_room(figures: &Figures) -> Option<Verdict> {
 }
 
 /// 4. Streams keep apart at least half of the memory that PyTorch's allocator holds notably beyond seamalloc's need, or
-/// 4. else beyond live memory.
+///    else beyond live memory.
 fn streams(figures: &Figures) -> Option<Verdict> {
     let is_most = |apart: u64, of: u64| apart > 0 && apart.saturating_mul(APART_PART) >= of;
     let (choice, live) = (figures.recommended()?, Some(figures.live));
@@ -127,8 +127,9 @@ impl Figures {
         }
     }
 
-    /// Returns the recommended allocator. It is the first one by effort that leaves room on the device, or that no
-    /// later one beats. On a smaller device it never takes less effort. `None` if none of the three runs the job.
+    /// Returns the recommended allocator. The first allocator by effort is recommended that leaves room on the device,
+    /// or that no later allocator beats. On a smaller device the recommended allocator never takes less effort. `None`
+    /// if none of the three runs the job.
     #[must_use]
     pub fn recommended(&self) -> Option<Choice> {
         let order = self.by_effort();

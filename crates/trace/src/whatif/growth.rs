@@ -105,8 +105,8 @@ impl<'t> Growing<'t> {
         Ok(Growth { largest_step: (low > 0).then_some(low as f64 / WHOLE as f64), tries })
     }
 
-    /// Returns a factor, in hundredths, whose live bytes alone exceed the capacity. It is the least such factor, apart
-    /// from the rounding of sizes.
+    /// Returns a factor, in hundredths, whose live bytes alone exceed the capacity. The result is the least such
+    /// factor, apart from the rounding of sizes.
     fn beyond(&self, capacity: u64) -> u64 {
         let mut sizes = Vec::with_capacity(self.persistent.blocks.len());
         let (mut stays, mut grows) = (0_u64, 0_u64);

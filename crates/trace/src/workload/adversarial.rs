@@ -103,8 +103,8 @@ impl Adversary {
     }
 
     fn creep(&self, tape: &mut Tape, dice: &mut Dice, buffers: &mut Vec<Block>) {
-        /// The number of buffers at the beginning. They grow until half of the bound's room is used, and then all are
-        /// replaced.
+        /// The number of buffers at the beginning. The buffers grow until half of the bound's room is used, and then
+        /// all are replaced.
         const BUFFERS: u64 = 400;
         if buffers.is_empty() {
             let mean = self.bound / 3 / BUFFERS;

@@ -28,8 +28,8 @@ pub(super) struct Decoding {
 /// The layout of the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caches {
-    /// One tensor in each layer for the whole batch, padded to the longest request. It is copied into new tensors when
-    /// a request joins or leaves.
+    /// One tensor in each layer for the whole batch, padded to the longest request. The tensor is copied into new
+    /// tensors when a request joins or leaves.
     Batched,
     /// One tensor in each layer for each request.
     Separate,

@@ -140,7 +140,7 @@ pub const GPT2_XL: Model = model(
     1_557_611_200,
     Transformer { vocab: 50_257, positions: 1024, tied: true, ..decoder(Family::Gpt2, 1600, 48, (25, 25), 6400) },
 );
-/// OPT-1.3B (Zhang et al. 2022). Its position table has two rows more than its length.
+/// OPT-1.3B (Zhang et al. 2022). The position table has two rows more than its length.
 pub const OPT_1_3B: Model = model(
     "opt-1.3b",
     1_315_758_080,

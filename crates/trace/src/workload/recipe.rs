@@ -27,7 +27,7 @@ pub(super) enum Backward {
     Norm,
     /// The gradients of fused attention: those of query, key and value, and a single-precision accumulator.
     Attention {
-        /// Whether one product makes query, key and value. Their gradients are then put together for this product.
+        /// Whether one product makes query, key and value. The three gradients are then put together for this product.
         fused: bool,
     },
     /// The gradients of a product of two branches: one for each branch.

@@ -1,5 +1,5 @@
 //! Training under a memory budget. If an activation does not fit, the runtime evicts the activation that is cheapest to
-//! recompute for its size and age. It recomputes evicted activations, recursively, when they are next read.
+//! recompute for its size and age. The runtime recomputes evicted activations, recursively, when they are next read.
 //!
 //! Owns: the eviction and the rematerialisation, after Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021
 //! (heuristic `h_DTR-local`: cost / (size * staleness)). The workload is included because such a runtime frees and

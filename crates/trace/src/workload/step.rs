@@ -17,7 +17,7 @@ const INDEX: u64 = 8;
 /// A loss, in bytes.
 const SCALAR: u64 = 4;
 
-/// The matrix library's workspace on Hopper, in bytes. It is made at the first product and kept to the end.
+/// The matrix library's workspace on Hopper, in bytes. The workspace is made at the first product and kept to the end.
 const PRODUCT_WORKSPACE: u64 = 32 << 20;
 
 /// Allocates the workspaces that the libraries allocate once for the main stream.
@@ -25,8 +25,8 @@ pub(super) fn library_workspace(tape: &mut Tape) {
     tape.alloc_for_good(PRODUCT_WORKSPACE);
 }
 
-/// Allocates the weights. Each tensor is cut into `world` shards, of which one is kept. They live to the end of the
-/// trace.
+/// Allocates the weights. Each tensor is cut into `world` shards, of which one is kept. The weights live to the end of
+/// the trace.
 pub(super) fn weights(tape: &mut Tape, model: &Model, world: u64) {
     for tensor in model.tensors() {
         tape.alloc_for_good(tensor.bytes.div_ceil(world));

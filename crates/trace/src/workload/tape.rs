@@ -132,8 +132,8 @@ impl Tape {
     }
 }
 
-/// The random numbers of a workload. They are the same on every platform and in every version, because PCG's stream is
-/// specified and this file does the reduction to a range.
+/// The random numbers of a workload. The numbers are the same on every platform and in every version, because PCG's
+/// stream is specified and this file does the reduction to a range.
 #[derive(Clone, Debug)]
 pub(super) struct Dice(Pcg64);
 

@@ -1,5 +1,6 @@
-//! Fine-tuning of a transformer with recompute (R), LoRA (L), offload (O), all their combinations, or none (N). These
-//! are the strategies of GMLake's evaluation (Guo et al., ASPLOS 2024). Sequences have another length in each step.
+//! Fine-tuning of a transformer with recompute (R), LoRA (L), offload (O), all their combinations, or none (N). The
+//! combinations are the strategies of GMLake's evaluation (Guo et al., ASPLOS 2024). Sequences have another length in
+//! each step.
 //!
 //! Owns: the choice of the tensors that are kept, recomputed, gathered and offloaded, and the times of these actions.
 //! With several ranks, weights, gradients and optimizer states are sharded as in ZeRO-3, and a block's weights are

@@ -26,7 +26,7 @@ class PatternError(Exception):
 
 @dataclass(frozen=True)
 class File:
-    """A file and its file system. Both can be sent to another process."""
+    """A file and its file system. Both objects can be sent to another process."""
 
     url: str
     system: Any

@@ -1,7 +1,7 @@
 """Computes the result for a whole job from the results of its ranks.
 
-The result consists of dicts and lists. It does not depend on the engine or on the order in which files were finished.
-`--json` prints the result, and `seamalloc report --fleet` makes a page from it. Sizes are in bytes.
+The result consists of dicts and lists. The result does not depend on the engine or on the order in which files were
+finished. `--json` prints the result, and `seamalloc report --fleet` makes a page from it. Sizes are in bytes.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Ended(Exception):
 
 
 class Running:
-    """The processes that were started here. They are ended with the command."""
+    """The processes that were started here, which are ended with the command."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

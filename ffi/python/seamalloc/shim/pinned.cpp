@@ -391,7 +391,7 @@ at::HostStats PinnedAllocator::get_stats() {
 #if SEAMALLOC_TORCH >= 210
   copy_stat(found.active_requests, stats.active.all);
   copy_stat(found.active_bytes, stats.active_bytes.all);
-  // The allocations and frees of the driver. Their peak is not counted.
+  // The allocations and frees of the driver, without their peak.
   found.allocations.allocated = int64_t(stats.num_device_alloc);
   found.allocations.freed = int64_t(stats.num_device_free);
   found.allocations.current = found.allocations.peak = found.allocations.allocated - found.allocations.freed;

@@ -22,8 +22,8 @@ class PoolStreams {
   }
 
  private:
-  // The id of the first stream of the first pool (c10/cuda/CUDAStream.cpp). Its handle is null until PyTorch makes the
-  // streams.
+  // The id of the first stream of the first pool (c10/cuda/CUDAStream.cpp). The stream's handle is null until PyTorch
+  // makes the streams.
   static constexpr c10::StreamId FIRST = 0b11;
   static constexpr int STREAMS_IN_POOL = 32;
 

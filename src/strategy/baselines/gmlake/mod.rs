@@ -7,12 +7,12 @@
 //! pBlocks  |1.1.1.|    |2X2X|    |3.3.3.3.3X|      chunks of three allocations; X in use, dots free
 //! sBlock   |1.1.1.3.3.3.|                          six chunks in one range: inactive while all six are free
 //! ```
-//! A large request is rounded up to whole chunks. It is served by the first of these states that holds:
+//! A large request is rounded up to whole chunks. The request is served by the first of these states that holds:
 //! 1. exact match: an inactive pBlock of exactly this size, else an inactive sBlock of this size;
 //! 2. single block: the smallest larger pBlock is split. If there is none, the head of an inactive sBlock of up to
 //!    `reuseLimit` times the size serves, as in the authors' release;
 //! 3. multiple blocks, for requests of at least `fragLimit` bytes: free pBlocks, the largest first, are stitched, and
-//! 3. the last one is split;
+//!    the last one is split;
 //! 4. insufficient blocks: the missing bytes are created as one more pBlock, which is stitched to all free pBlocks.
 //!    Below `fragLimit` a whole pBlock is created, with the size that PyTorch would give a segment;
 //! 5. out of memory, after all cached memory was given back.

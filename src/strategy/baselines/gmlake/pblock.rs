@@ -1,7 +1,7 @@
 //! Creates, splits and gives back primitive blocks.
 //!
 //! Owns: the places of pBlocks, and the choice of the pBlocks that can be given back. Each allocation of chunks lies
-//! apart from the others. It merges with none of them, only with parts split off it, as in the release.
+//! apart from the others. An allocation merges with no other, only with parts split off it, as in the release.
 
 use crate::backing::{
     ChunkPlace, Miss, Served, StrategyContext, add_chunks, drop_view, grow_home, release_chunks, reserve_home,
@@ -58,8 +58,8 @@ pub(super) fn release(context: &mut StrategyContext<'_>, ids: &[BlockId]) -> Res
     ids.iter().try_for_each(|id| release_chunks(context, *id, context.heap().block(*id).span()))
 }
 
-/// Returns the pBlocks that can be given back, the ones freed longest ago first. They are free and whole, and every
-/// stream has passed them and the sBlocks over them.
+/// Returns the pBlocks that can be given back, the ones freed longest ago first. These pBlocks are free and whole, and
+/// every stream has passed them and the sBlocks over them.
 pub(super) fn releasable(heap: &Heap) -> Result<Vec<BlockId>> {
     // A request may use only the head of an sBlock. The chunks of its tail are then free, but still mapped in the
     // sBlock, so they cannot be given back.

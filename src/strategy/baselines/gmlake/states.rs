@@ -37,7 +37,7 @@ const FIT: FitRules = FitRules {
     ..FitRules::BEST
 };
 
-/// The strategy `gmlake`. It has no state of its own, since the heap has the free memory.
+/// The strategy `gmlake`. The strategy has no state of its own, since the heap has the free memory.
 #[derive(Default)]
 pub(crate) struct GmLake;
 

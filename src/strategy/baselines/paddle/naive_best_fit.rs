@@ -3,9 +3,9 @@
 //! The rules are those of `buddy_allocator.cc` (02a5e4e), `memory_block.h` and `gpu_info.cc` of
 //! `paddle/phi/backends/gpu`:
 //! - a block has room for a descriptor of 64 bytes, although the descriptor lies on the host (`Alloc`,
-//! - `MemoryBlock::Desc`);
+//!   `MemoryBlock::Desc`);
 //! - the smallest free block that fits serves, the lowest of equals; the request gets its front (`FindExistChunk`,
-//! - `SplitToAlloc`);
+//!   `SplitToAlloc`);
 //! - a miss takes a chunk: 92% of 95% of the free memory, or the size that a flag names (`RefillPool`,
 //!   `DeviceAllocateSize`, `GpuAllocSize`, `GpuAvailableMemToAlloc`);
 //! - a request larger than any chunk goes to the driver directly, and back to the driver at its free (`SystemAlloc`,
@@ -13,8 +13,8 @@
 //! - a freed block merges with the right neighbour and the left one; whole chunks are given back when memory is short
 //!   (`Release`).
 //!
-//! Paddle's `naive_best_fit` is one such allocator for a device, for programs with one stream. Its `thread_local` has
-//! one such allocator for each thread (`thread_local_allocator.cc`), so that threads need no lock. Requests of an
+//! Paddle's `naive_best_fit` is one such allocator for a device, for programs with one stream. Paddle's `thread_local`
+//! has one such allocator for each thread (`thread_local_allocator.cc`), so that threads need no lock. Requests of an
 //! `Allocator` name a stream and no thread, and memory may not pass between streams unasked. So both strategies have
 //! one allocator for each stream here. A program with one stream for each thread gets Paddle's `thread_local`. For a
 //! program with a single thread the two are equal, as in Paddle. A `Facade` of `seamalloc-layers` gives each thread an

@@ -3,7 +3,7 @@
 //! Owns: the memory at each address, the physical bytes held, and the driver's rules about addresses, handles and
 //! mappings. `malloc.rs` has the rules about allocations, and `ranges.rs` the rules about the use of memory. Other
 //! files have time, streams and costs. Addresses and bytes come from the machine's side of a call, a function that each
-//! call receives. This function runs after the rules are checked and before any change is noted. So a call that is
+//! call receives. The machine's side runs after the rules are checked and before any change is noted. So a call that is
 //! refused, by a rule or by the machine, has changed no state.
 
 mod malloc;
