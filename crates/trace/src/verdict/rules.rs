@@ -160,9 +160,9 @@ impl Figures {
         }
     }
 
-    /// Returns the allocator of PyTorch's with which seamalloc is compared, and the bytes that it holds. Among those
-    /// that hold more than seamalloc, it is the one that holds less. If none holds more, it is the one that holds less,
-    /// or waits less.
+    /// Returns the allocator of PyTorch with which seamalloc is compared, and the bytes that this allocator holds. Of
+    /// the allocators that hold more than seamalloc, returns the allocator that holds least. If none holds more, returns
+    /// the allocator that holds less, or waits less.
     pub(super) fn best_of_pytorch(&self) -> Option<(Choice, u64)> {
         let own = self.stitch.reserved.unwrap_or(0);
         let both = [Choice::Native, Choice::Expandable].map(|choice| Some((choice, self.need(choice).reserved?)));

@@ -92,7 +92,7 @@ impl Replays<'_> {
         if remedy.is_none() && !is_limited {
             let growing = Growing::of(self.job());
             let mut each = Vec::new();
-            // If an allocator runs the job on the device, it is the one to take there.
+            // If an allocator runs the job on the device, only this allocator is considered.
             for by in tight.by_effort().into_iter().filter(|by| !runs_on_device || *by == choice) {
                 let found = growing.sought(None, &within.options(by.strategy()), &mut |_, _| {})?;
                 let percent = |part: f64| 100_u64.saturating_sub((part * 100.0).round() as u64).max(1);

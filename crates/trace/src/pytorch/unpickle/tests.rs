@@ -85,7 +85,7 @@ fn bombs_do_no_harm() {
     nested.push(b'.');
     assert!(matches!(root(&nested), Item::List(0)));
     assert!(read(&vec![b'('; 1_000_000]).is_err());
-    // Each of forty lists contains the one before ten times, which would be 10^40 values if they were copied.
+    // Each of forty lists contains the previous list ten times. Copies would be 10^40 values.
     let mut laughs = b"\x80\x04]\x94".to_vec();
     for id in 0..40 {
         laughs.push(b'(');
