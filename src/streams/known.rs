@@ -50,14 +50,15 @@ impl KnownStreams {
         !self.incomplete && !heap.has_external()
     }
 
-    /// Returns the streams that a gate must hold, or `None` if not all are known, or if one may be destroyed at any time.
+    /// Returns the streams that a gate must hold. Returns `None` if some streams are not known, or if an external
+    /// stream exists.
     pub(crate) fn held_streams(&mut self, on: &StreamContext<'_>) -> Grown<Option<Vec<StreamId>>> {
         if !self.may_be_held(on.heap) {
             return Ok(None);
         }
         self.streams.retain(|stream| *stream == StreamId::DEFAULT || !is_destroyed(on.driver, *stream));
         let mut streams = self.streams.iter().copied().try_to_vec()?;
-        // The same order each time, whatever the table's.
+        // The order is the same each time, unlike the order of the table.
         streams.sort_unstable();
         Ok(Some(streams))
     }

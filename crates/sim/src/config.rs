@@ -19,8 +19,8 @@ const PROFILE: &str = "profile";
 pub const MAX_CAPACITY: u64 = 16 << 40;
 /// The keys that a specification may have.
 const KEYS: [&str; 3] = ["capacity", "vmm", "host"];
-/// The bytes of the machine's memory that a device may use by default: the share of one GPU in a server with eight GPUs
-/// and 2 TiB.
+/// The bytes of host memory that a device may use by default: the share of one GPU in a server with eight GPUs and 2
+/// TiB.
 const HOST_CAPACITY: u64 = 256 << 30;
 
 /// The specification of a simulated GPU.
@@ -50,8 +50,8 @@ impl SimConfig {
     }
 
     /// Reads `sim`, `sim:h200`, `sim:h200,capacity=80GiB`, `sim:capacity=80GiB` or `sim:h200,host=64GiB`. The default
-    /// profile is the H200, the default capacity all memory of the card, and the default of the machine's memory 256
-    /// GiB. `vmm=no` gives a device without virtual memory management. `vmm=yes`, the default, gives a device with it.
+    /// profile is the H200, the default capacity all memory of the card, and the default of host memory 256 GiB.
+    /// `vmm=no` gives a device without virtual memory management. `vmm=yes`, the default, gives a device with it.
     ///
     /// # Errors
     /// [`SimConfigError`]; an unknown profile or key names the nearest known one.

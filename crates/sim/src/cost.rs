@@ -76,16 +76,16 @@ const FURTHER_LIMIT: u64 = 128 * MIB;
 /// The time of copies inside of the device's memory, including the CPU's wait: 1.3 ms for 1 GiB.
 const COPY_NS_PER_MIB: u64 = 1_270;
 
-/// The time of page-locked memory of the machine. On an H200, exchanging 1 GiB for such memory, in chunks of 2 and 4
-/// MiB, took 0.28 to 0.5 s in all (`HOST_NUMA`). The measured times include the copy, which is counted separately here.
+/// The time of page-locked host memory. On an H200, exchanging 1 GiB for such memory, in chunks of 2 and 4 MiB, took
+/// 0.28 to 0.5 s in all (`HOST_NUMA`). The measured times include the copy, which is counted separately here.
 const CREATE_ON_HOST_NS_PER_MIB: u64 = 340_000;
 
-/// The time of copies between the device's memory and page-locked memory of the host, or chunks in the machine's
-/// memory: 55.3 GB/s in each direction on an H200.
+/// The time of copies between the device's memory and page-locked host memory, or chunks in host memory: 55.3 GB/s in
+/// each direction on an H200.
 const LINK_NS_PER_MIB: u64 = 18_960;
 
-/// The time of page-locked memory of the host in huge pages that are populated and registered. On the machine of an
-/// H100, one thread locked 8 GiB in 1.173 s and unlocked them in 0.143 s (docs/measurements/2026-11-25-page-locking).
+/// The time of page-locked host memory in huge pages that are populated and registered. On the machine of an H100, one
+/// thread locked 8 GiB in 1.173 s and unlocked them in 0.143 s (docs/measurements/2026-11-25-page-locking).
 /// `cuMemHostAlloc` took 0.355 ms a MiB there.
 const LOCK_NS_PER_MIB: u64 = 143_000;
 const UNLOCK_NS_PER_MIB: u64 = 17_500;
@@ -253,7 +253,7 @@ impl Profile {
         }
     }
 
-    /// Returns the time of a copy of this many bytes between the device and page-locked memory of the host.
+    /// Returns the time of a copy of this many bytes between the device and page-locked host memory.
     #[must_use]
     pub fn link(self, size: u64) -> u64 {
         link(size)

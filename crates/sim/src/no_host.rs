@@ -1,5 +1,5 @@
-//! A substitute for the host's memory on systems other than 64-bit Linux. Code that names it compiles, and gets an
-//! error when it opens a device.
+//! A substitute for the host device on systems other than 64-bit Linux. Code that names [`HostDriver`] compiles, and
+//! gets an error when it opens a device.
 
 #[path = "host/config.rs"]
 mod config;
@@ -11,7 +11,7 @@ use seamalloc_driver::Driver;
 use seamalloc_driver::ForwardingDriver;
 use seamalloc_driver::StreamId;
 
-/// A device with the machine's memory. This system supports none.
+/// A device that hands out host memory. This system supports none.
 #[derive(Debug)]
 pub enum HostDriver {}
 

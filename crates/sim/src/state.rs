@@ -15,8 +15,7 @@ use super::streams::Timeline;
 use crate::bookkeeping::{Answer, Captures, Fault, Leaks, Memory, refuse};
 use seamalloc_driver::{Call, CallStats, Handle, Status, WeakExported};
 
-/// The most faults that are kept, so that a program with a fault in every step does not fill the host's memory with
-/// reports.
+/// The most faults that are kept, so that a program with a fault in every step does not fill host memory with reports.
 const FAULTS_KEPT: usize = 10_000;
 
 /// A call that will fail.
@@ -48,8 +47,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Makes the state of a device with `capacity` bytes of memory. The device may use `host_capacity` bytes of the
-    /// machine's memory.
+    /// Makes the state of a device with `capacity` bytes of memory. The device may use `host_capacity` bytes of host
+    /// memory.
     pub(super) fn new(capacity: u64, host_capacity: u64) -> Self {
         Self {
             memory: Memory::new(capacity, host_capacity),

@@ -1,4 +1,4 @@
-//! The limit on the machine's memory that reading a file may take.
+//! The limit on the host memory that reading a file may take.
 //!
 //! Owns: the limit, which follows the size of the file, and the account of the memory held. A table that a file fills
 //! is charged before it grows, so a file that would take more memory causes an error, and so does a failed allocation.

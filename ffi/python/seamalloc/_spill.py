@@ -1,4 +1,4 @@
-"""Advice of the program on live memory that can be spilled to the machine's memory when the device has too little."""
+"""Advice of the program on live memory that can be spilled to host memory when the device has too little."""
 
 from __future__ import annotations
 

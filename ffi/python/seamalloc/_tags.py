@@ -89,7 +89,7 @@ def sleep(
     name: str, device: Device = None, *, discard: bool = False, file: FileName | None = None, pinned: bool = False
 ) -> int:
     """Waits for the device and gives all physical memory of a tag back to it. Returns the bytes given back. The
-    contents of the tag's tensors are kept in the host's memory. With `pinned` they are kept in page-locked memory and
+    contents of the tag's tensors are kept in host memory. With `pinned` they are kept in page-locked memory and
     copied at the speed of the link, with `file` in a new file of that name, and with `discard` they are lost.
     Addresses, and graphs that contain them, stay valid. Until `wake`, the program must not use the tensors or launch
     such a graph. On an error the tag is unchanged."""

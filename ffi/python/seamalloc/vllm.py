@@ -83,7 +83,7 @@ def _make() -> Any:
         communicators."""
 
         def suspend(self, level: int = 1) -> None:
-            """Lets all tags sleep. Level 1 keeps the weights in page-locked memory of the host; level 2 keeps no
+            """Lets all tags sleep. Level 1 keeps the weights in page-locked host memory; level 2 keeps no
             contents. On an error all tags are awake again."""
             allocator.sleep(("weights",) if level == 1 else ())
             self._state = "SUSPENDED"

@@ -28,7 +28,7 @@ use quarantine::Quarantine;
 use records::Records;
 use stream_uses::{StreamUses, TARGET};
 
-/// The most findings that are kept, so that a mistake in each step does not fill the host's memory with reports.
+/// The most findings that are kept, so that a mistake in each step does not fill host memory with reports.
 const FINDINGS_KEPT: usize = 1000;
 
 /// The largest part (1/n) of the allowed memory that slack takes. A program that needs no more than the rest therefore

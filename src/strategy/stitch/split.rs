@@ -29,11 +29,12 @@ const MAPPING: u64 = 30 << 20;
 /// ([`MAX_SPLITS`](super::last_resort)).
 const MAX_PASSES: u32 = 8;
 
-/// The most chunks that are split behind one gate, and the most bytes that are copied there: streams stand meanwhile.
+/// The most chunks that are split behind one gate, and the most bytes that are copied there. Streams wait during the
+/// copies.
 const MOST_CHUNKS: usize = 16;
 const MOST_COPIED: u64 = 64 << 20;
 
-/// The most chunks that one search tries in vain, because bounds or the driver forbid the exchange.
+/// The most chunks that one search tries in vain because bounds or the driver forbid the exchange.
 const MAX_REFUSED: u32 = 64;
 
 /// A chunk that is partly in use and contains whole free granules.
@@ -44,7 +45,7 @@ pub(super) struct Candidate {
     gain: u64,
     /// The bytes to copy, plus the cost of the new mappings in bytes.
     cost: u64,
-    /// The number of chunks that it becomes.
+    /// The number of chunks that the chunk becomes.
     parts: u64,
     /// The number of views that contain the chunk.
     views: u64,
@@ -57,7 +58,7 @@ impl Candidate {
     }
 }
 
-/// The effect of every split for which there is room.
+/// The effect of all splits for which there is room.
 #[derive(Default)]
 pub(super) struct Splits {
     /// The bytes in wholly free chunks afterwards, or by which memory can then grow.
@@ -108,19 +109,19 @@ pub(super) fn splittable(heap: &Heap) -> Grown<u64> {
     Ok(candidates(heap)?.iter().map(|candidate| candidate.gain).sum())
 }
 
-/// Chunks that are split together, behind one gate. Each closing of a gate waits for all that the streams were given before.
+/// Chunks that are split together, behind one gate. Each gate waits for all work that the streams were given before.
 #[derive(Default)]
 struct Batch {
     cuts: Vec<Cut>,
-    /// Each chunk, and the bytes that it gains.
+    /// Each chunk, and the bytes that the split of the chunk frees.
     chunks: Vec<(Chunk, u64)>,
     gain: u64,
-    /// Bytes of new memory, to which live bytes are copied while streams stand.
+    /// The bytes of new memory. Live bytes are copied to this memory while the streams wait.
     copied: u64,
 }
 
 impl Batch {
-    /// Returns whether streams would stand too long if so many bytes more were copied.
+    /// Returns whether the batch is full: with `copied` more bytes, streams would wait too long.
     fn is_full_for(&self, copied: u64) -> bool {
         self.cuts.len() >= MOST_CHUNKS || self.copied + copied > MOST_COPIED
     }
@@ -134,8 +135,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Splits the chunks. Returns how many were not split, and the bytes gained by the others. Adds their free parts to
-    /// `lost`.
+    /// Splits the chunks. Returns the number of chunks that were not split, and the bytes that the other chunks freed.
+    /// Adds the free parts of split chunks to `lost`.
     fn split(self, context: &mut StrategyContext<'_>, lost: &mut Vec<Span>) -> MissResult<(u32, u64)> {
         let (mut next, mut refused, mut gained) = (0, 0, 0);
         while next < self.cuts.len() && context.may_exchange() {
@@ -144,7 +145,7 @@ impl Batch {
                 lost_spans(chunk, &cut.parts).try_for_each(|span| lost.try_push(span))?;
                 gained += gain;
             }
-            // The chunk that could not be split is left out.
+            // The chunk that could not be split is skipped.
             next += done + 1;
             refused += u32::from(next <= self.cuts.len());
         }
@@ -152,7 +153,7 @@ impl Batch {
     }
 }
 
-/// Takes memory again for the free parts of chunks that were split, where they lie, as far as there is room.
+/// Takes new memory for the free parts of split chunks, at the same addresses, as far as there is room.
 fn renew(context: &mut StrategyContext<'_>, lost: &[Span]) -> MissResult<()> {
     let mut added = Vec::new();
     for span in lost {
@@ -163,8 +164,8 @@ fn renew(context: &mut StrategyContext<'_>, lost: &[Span]) -> MissResult<()> {
     Ok(())
 }
 
-/// Splits some of these chunks, which [`StrategyContext::may_exchange`] allows, until about `bytes` more lie in chunks
-/// that are wholly free, or the device has room for them. Returns whether any was split.
+/// Splits some of these chunks, which [`StrategyContext::may_exchange`] must allow, until about `bytes` more bytes lie
+/// in wholly free chunks or the device has room for them. Returns whether any chunk was split.
 pub(super) fn split(context: &mut StrategyContext<'_>, candidates: Vec<Candidate>, bytes: u64) -> MissResult<bool> {
     if candidates.iter().map(|candidate| candidate.gain).sum::<u64>().saturating_add(context.room()) < bytes {
         return Ok(false);
@@ -185,10 +186,10 @@ pub(super) fn split(context: &mut StrategyContext<'_>, candidates: Vec<Candidate
     Ok(splitting.gained > 0)
 }
 
-/// The course of [`split`].
+/// The state of one call of [`split`].
 struct Splitting {
     batch: Batch,
-    /// The free parts of chunks that were split. They have no memory, which leaves room for copies of other chunks.
+    /// The free parts of split chunks. They have no memory, which leaves room for copies of other chunks.
     lost: Vec<Span>,
     gained: u64,
     refused: u32,
@@ -197,16 +198,17 @@ struct Splitting {
 }
 
 impl Splitting {
-    /// Returns whether no more chunk is needed, or is worth a try.
+    /// Returns whether the search ends: enough bytes are gained, or too many chunks were refused.
     fn is_over(&self, bytes: u64) -> bool {
         self.gained + self.batch.gain >= bytes || self.refused >= MAX_REFUSED
     }
 
-    /// Adds a chunk to the batch, if there is room for its new memory; if need be, after the batch is split.
+    /// Adds a chunk to the batch if there is room for its new memory. Splits the chunks of the batch first if the batch
+    /// is full or leaves too little room.
     fn add(&mut self, context: &mut StrategyContext<'_>, candidate: &Candidate) -> MissResult<()> {
         let copied = candidate.copied();
         if !self.batch.cuts.is_empty() {
-            // Free chunks are given back for the first chunk of a batch alone: each split makes room for others.
+            // Free chunks are given back only for the first chunk of a batch, because each split makes room for others.
             let room = context.room().saturating_sub(self.batch.copied);
             if !self.batch.is_full_for(copied) && room >= copied {
                 return Ok(self.batch.add(context.heap(), candidate)?);
@@ -223,7 +225,7 @@ impl Splitting {
         Ok(self.batch.add(context.heap(), candidate)?)
     }
 
-    /// Splits the chunks of the batch, and empties it.
+    /// Splits the chunks of the batch. The batch is empty afterwards.
     fn split(&mut self, context: &mut StrategyContext<'_>) -> MissResult<()> {
         let (refused, gained) = std::mem::take(&mut self.batch).split(context, &mut self.lost)?;
         self.gained += gained;
@@ -285,7 +287,8 @@ pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
     Ok(found)
 }
 
-/// Returns the parts of a chunk: its free granules in runs, which are lost, and the parts between them, which are copied.
+/// Returns the parts of a chunk: its runs of free granules, which are lost, and the parts between the runs, which are
+/// copied.
 fn parts(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     let mut parts = Vec::new();
     let mut at = chunk.address;

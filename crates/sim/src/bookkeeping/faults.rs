@@ -141,7 +141,7 @@ pub struct Leaks {
     pub host_buffers: usize,
     /// Physical bytes of the handles, mappings, allocations and pools together.
     pub bytes: u64,
-    /// Bytes of the machine's memory that [`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host) made.
+    /// Bytes of host memory that [`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host) made.
     pub host_bytes: u64,
 }
 

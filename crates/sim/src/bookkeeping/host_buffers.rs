@@ -1,4 +1,4 @@
-//! Page-locked memory of the host: the live buffers, and the buffers that a copy may be using.
+//! Page-locked host memory: the live buffers, and the buffers that a copy may be using.
 //!
 //! Owns: the checks of calls that name a buffer. The driver keeps a buffer's contents.
 

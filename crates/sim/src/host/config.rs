@@ -1,6 +1,6 @@
 //! The capacity of a host device, and its text form: `host:4GiB`.
 //!
-//! Owns: [`HostConfig`], its text form and its errors, and the default share of the machine's memory.
+//! Owns: [`HostConfig`], its text form and its errors, and the default share of host memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,23 +12,23 @@ use seamalloc_driver::units::{ParseBytesError, format_bytes_exactly, parse_bytes
 
 /// The beginning of every specification.
 const PREFIX: &str = "host";
-/// The divisor of the machine's available memory that gives the default capacity.
+/// The divisor of the available host memory that gives the default capacity.
 const DEFAULT_SHARE: u64 = 4;
 /// The unit of the default capacity, in bytes, unless the capacity would be 0.
 const DEFAULT_STEP: u64 = 256 << 20;
 /// The default capacity if the machine does not report its memory, in bytes.
 const DEFAULT_UNKNOWN: u64 = 1 << 30;
 
-/// The specification of a device whose memory is the machine's.
+/// The specification of a device that hands out host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostConfig {
-    /// The most bytes that the device hands out. The capacity may exceed the machine's memory, since only touched
-    /// memory takes any.
+    /// The most bytes that the device hands out. The capacity may exceed host memory, since only touched memory takes
+    /// any.
     pub capacity: u64,
 }
 
 impl HostConfig {
-    /// Reads `host`, with a quarter of the machine's available memory, or `host:4GiB`.
+    /// Reads `host`, with a quarter of the available host memory, or `host:4GiB`.
     ///
     /// # Errors
     /// [`HostConfigError`].

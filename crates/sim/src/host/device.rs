@@ -20,14 +20,14 @@ use seamalloc_driver::internal::CallCounters;
 use seamalloc_driver::internal::memory;
 use seamalloc_driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverResult, Status, StreamId};
 
-/// A device with the machine's memory, on Linux and without a GPU.
+/// A device that hands out host memory, on Linux and without a GPU.
 ///
 /// The device's addresses are ordinary pointers. A program that dereferences one must ensure that the memory stays
 /// mapped with access meanwhile. Others may write there at the same time. Work of streams is checked, and never reaches
 /// unmapped memory.
 ///
 /// Every number is a stream, as on the simulated GPU. Streams run behind the CPU, in threads of the device. Memory that
-/// is never touched takes no memory of the machine.
+/// is never touched takes no host memory.
 ///
 /// ```
 /// use seamalloc::driver::host::{HostConfig, HostDriver, HostWork, Range};
@@ -98,7 +98,7 @@ impl HostDriver {
             memory_pools: false,
             stream_gates: true,
         };
-        // The machine's available memory, of which the device's memory is a part.
+        // The available host memory, of which the device's memory is a part.
         let beside = memory().map_or(config.capacity, |memory| memory.free);
         let shared = Arc::new(Shared::new(State::new(config.capacity, beside)));
         let (gate, calls) = (Mutex::default(), CallCounters::default());

@@ -16,7 +16,7 @@ pub(super) enum ReplayDevice {
     /// A simulated GPU. The streams have the trace's own handles if there are few streams. The clock is that of the
     /// replay, and a free completes when the trace says so.
     Sim(Arc<SimGpu>),
-    /// The host's memory. The rules are those of the simulated GPU, with the machine's clock.
+    /// Host memory. The rules are those of the simulated GPU, with the machine's clock.
     Host(Arc<HostDriver>),
     /// A real GPU. New streams stand for the streams of the trace. New streams run no work, so a free completes when
     /// the GPU reaches it.

@@ -62,9 +62,9 @@ pub fn replay_on_cuda(
     passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
 }
 
-/// Replays `trace` on page-locked memory of the machine with a host pool ([`HostPool`]). All requests are for one
-/// stream, which has no work. `node` is a NUMA node; without it, the node nearest to the device is used. Other rules
-/// are those of [`replay_on_cuda`].
+/// Replays `trace` on page-locked host memory with a host pool ([`HostPool`]). All requests are for one stream, which
+/// has no work. `node` is a NUMA node; without it, the node nearest to the device is used. Other rules are those of
+/// [`replay_on_cuda`].
 ///
 /// # Errors
 /// The errors of [`replay`], and those for options that a host pool refuses.
@@ -83,8 +83,8 @@ pub fn replay_on_pinned(
     passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
 }
 
-/// Replays `trace` on the host's memory. Blocks are neither filled nor used, so even large blocks take no memory of the
-/// machine. A free completes when the trace says so. Times are real.
+/// Replays `trace` on host memory. Blocks are neither filled nor used, so even large blocks take no host memory. A free
+/// completes when the trace says so. Times are real.
 ///
 /// # Errors
 /// The errors of [`replay`].

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 from .files import File, in_words
 from .rank import Found, Running, Settings, look
 
-# A Ray that is started here passes only rows, so a small store is enough. The default store is 30% of the machine's
-# memory. The size is in bytes.
+# A Ray that is started here passes only rows, so a small store is enough. The default store is 30% of host memory. The
+# size is in bytes.
 ALONE: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 128 << 20}
 # The seconds within which a running Ray answers.
 REACHED_WITHIN = 10.0

@@ -1,4 +1,4 @@
-//! The host's memory: real bytes behind addresses, and the behaviour that it shares with the simulated GPU.
+//! Host memory: real bytes behind addresses, and the behaviour that it shares with the simulated GPU.
 
 mod page_locked;
 mod rules;
