@@ -8,9 +8,9 @@
 //!
 //! ```text
 //! graph, read, generate   programs with costs: checked, from files, generated
-//! memory                  what places blocks: allocators on a simulated GPU, Coop's arena, plain counting
-//! state, scheme           what is known of the tensors; who goes
-//! runtime                 runs a program, evicts, makes again
+//! memory                  the placement of blocks: allocators on a simulated GPU, Coop's arena, plain counting
+//! state, scheme           the state of the tensors; the choice of the tensor to evict
+//! runtime                 runs a program, evicts tensors, recomputes them
 //! judge                   a program, a budget, a scheme and a memory; the figures of a run
 //! ```
 

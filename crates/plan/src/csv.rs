@@ -6,11 +6,11 @@
 //! ```text
 //! id,lower,upper,size            in any order; live from lower until before upper
 //! begin, start                   other names of lower
-//! end                            the last moment, where upper is the one after it; of gaps too
+//! end                            the last moment, which is upper - 1; gaps then end at their last moment too
 //! buffer, buffer_id              other names of id
-//! alignment                      offsets are multiples of it
+//! alignment                      the offset is a multiple of this number
 //! hint                           an offset to try first; -1: none
-//! gaps                           3-5 7-9@0:16: not needed from 3 to 5; of 7 to 9 bytes 0 to 16 are
+//! gaps                           3-5 7-9@0:16: no bytes are in use from 3 to 5, and only bytes 0 to 16 from 7 to 9
 //! offset                         in the input: the offset that the buffer has in any case
 //! ```
 

@@ -106,8 +106,8 @@ impl<'a> Starts<'a> {
         Start::Larger(4),
     ];
 
-    /// Gives each thread different orders. With more threads than orders, the last threads repeat orders of the first
-    /// ones.
+    /// Gives each thread different orders. With more threads than orders, the last threads repeat the orders
+    /// of the first threads.
     pub(crate) fn new(instance: &'a Instance, search: &'a Search, index: usize, threads: usize) -> Self {
         let left = Self::ALL[index % Self::ALL.len()..].iter().step_by(threads.max(1));
         Self { instance, search, neighbours: None, left }

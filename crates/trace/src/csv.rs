@@ -3,7 +3,7 @@
 //! Owns: reading and writing this format. `read.rs` unpacks gzip and recognizes formats.
 //!
 //! ```text
-//! # {"job": "gpt2xl-N"}      optional, the first line only: what is known of the job
+//! # {"job": "gpt2xl-N"}      optional, only as the first line: facts about the job
 //! a,ID,SIZE,STREAM           an allocation: requested bytes, stream handle in hex
 //! r,ID                       the program freed the block
 //! f,ID                       every stream has finished with it

@@ -3,17 +3,17 @@
 //! ```text
 //! builder                          the rules that make a Trace valid
 //! csv, compact, pytorch, rmm       the formats; read and write choose one
-//! memory                           what reading a file may take
+//! memory                           the limit on the memory that reading a file may take
 //! recorder, history                traces of a running allocator
 //! recorded, workload               traces of real jobs, and generated ones
-//! owners                           who holds the memory: live bytes by line of the program
-//! iteration                        what a program does again and again, to be planned
+//! owners                           live bytes by line of the program
+//! iteration                        the repeated part of a program, for planners
 //! persistent                       weights and optimizer state: the memory that no step frees
-//! layout                           what a snapshot without a history says
+//! layout                           the figures of a snapshot without a history
 //! columns                          the figures of reports, for tables and lines of JSON
 //! timeline                         a job's kernels, waits and allocations in time, and its replay
-//! pinned                           caches of page-locked memory: PyTorch's, counted, beside a host pool's
-//! verdict                          why a job is short of memory, and one next step
+//! pinned                           caches of page-locked memory: PyTorch's (counted) beside a host pool
+//! verdict                          the reason why a job is short of memory, and one next step
 //! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
 //! ```
 //!

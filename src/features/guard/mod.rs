@@ -3,11 +3,11 @@
 //! Owns: the records of allocations, and the steps of a guarded allocation from its free to the reuse of its addresses.
 //!
 //! ```text
-//! records.rs       allocations by address       stream_uses.rs   what the program said of its streams
+//! records.rs       allocations by address       stream_uses.rs   the uses of streams that the program declared
 //! marks.rs         canaries and poison          quarantine.rs    freed memory on its way out
 //! ```
 //! ```text
-//! free -> filled with poison -> the streams pass -> looked at, unmapped -> addresses kept -> addresses given back
+//! free -> filled with poison -> the streams pass -> checked, unmapped -> addresses kept -> addresses given back
 //! ```
 //! This code runs only if guard mode is on. A failure of guard mode is logged, and the program goes on.
 

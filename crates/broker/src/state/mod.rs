@@ -9,9 +9,9 @@
 //!
 //! ```text
 //! room     (here) all peers and demands
-//! peer     one connection: its lines, its outbox, its time
-//! demand   a process is short: the steps of asking others
-//! event    what whoever runs the broker is told
+//! peer     one connection: its lines, its outbox, its time limit
+//! demand   the steps of asking other members for a process that is short of memory
+//! event    the reports to the program that runs the broker
 //! ```
 //!
 //! ```

@@ -1,9 +1,9 @@
 //! The memory below a runtime: it places blocks and refuses requests.
 //!
 //! ```text
-//! live.rs      an allocator of seamalloc's on a simulated GPU, with any strategy
-//! arena.rs     Coop's: one arena, cheap tensors at one end and dear ones at the other
-//! counted.rs   bytes alone, which never lie in pieces: what simulators of the literature assume
+//! live.rs      an allocator of seamalloc on a simulated GPU, with any strategy
+//! arena.rs     Coop's arena: cheap tensors at one end, expensive tensors at the other end
+//! counted.rs   bytes alone, without places, as simulators of the literature assume
 //! ```
 
 mod arena;

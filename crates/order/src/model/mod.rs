@@ -1,8 +1,8 @@
 //! MODeL's integer programs (Steiner and others, Model Memory Optimizations for Deep Learning, ICML 2023, arXiv 2210.12924), solved by HiGHS.
 //!
 //! ```text
-//! order.rs       what is generated and what is preserved at each step
-//! location.rs    where each buffer lies, once an order says when it is live
+//! order.rs       the tensors that are generated and preserved at each step
+//! location.rs    the address of each buffer, after an order gives its lifetime
 //! ```
 //! As in the authors' code (`olla/scheduler.py` and `olla/defragmenter.py` of facebookresearch/MODel_opt), the order is
 //! found first, then the locations.

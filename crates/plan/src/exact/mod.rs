@@ -5,8 +5,8 @@
 //! google/minimalloc, Apache-2.0).
 //!
 //! ```text
-//! state.rs    what a partial plan says of the rest
-//! search.rs   which buffer comes next, and which need not be tried
+//! state.rs    the bounds that a partial plan sets for the other buffers
+//! search.rs   the choice of the next buffer, and of the buffers that need not be tried
 //! ```
 
 mod search;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   the device's file   | chunk | hole | chunk        | hole ...     one descriptor, however many chunks
-//!   a file of its own   | chunk |                                    what was exported, or came from another process
+//!   a file of its own   | chunk |                                    exported memory, or memory of another process
 //! ```
 //!
 //! All memory begins in the device's file, since a process may have only a limited number of descriptors (1,024 by
