@@ -1,21 +1,21 @@
-//! A fallback strategy, in the place of one that the device cannot have.
+//! The strategy that replaces one that the device does not support.
 //!
-//! Owns: which strategy was wanted, and whether the driver refuses addresses, or a gate.
+//! Owns: the requested strategy, and whether the driver has refused addresses or a gate.
 
 use crate::config::StrategyKind;
 
 #[derive(Default)]
 pub(crate) struct Fallback {
-    /// The strategy that the device cannot have, in whose place the present one is.
+    /// The requested strategy that the device does not support; `None` if the present strategy is the requested one.
     pub(crate) instead_of: Option<StrategyKind>,
     /// Whether the driver has refused addresses since the last miss began.
     pub(crate) no_addresses: bool,
-    /// Whether no gate could be closed, so that no chunk was split, since the last miss began.
+    /// Whether no gate could be closed since the last miss began, so that no chunk was split.
     pub(crate) no_gate: bool,
 }
 
 impl Fallback {
-    /// Forgets what the driver has refused so far.
+    /// Forgets the refusals of the driver so far.
     pub(crate) fn begin_miss(&mut self) {
         (self.no_addresses, self.no_gate) = (false, false);
     }

@@ -1,6 +1,6 @@
-//! Which allocations grow in place, and the parts of each.
+//! The allocations that grow in place, and the parts of each.
 //!
-//! Owns: the table of them. `allocator/growing.rs` has the operations.
+//! Owns: the table of these allocations. `allocator/growing.rs` has the operations.
 
 use crate::config::Advice;
 use crate::error::{Error, Result};
@@ -9,21 +9,22 @@ use crate::heap::GRANULE;
 use crate::ids::{PoolId, StreamId, ViewId};
 use rustc_hash::FxHashMap;
 
-/// How much of an allocation that grows is in use, has memory, and is reserved.
+/// The extent of an allocation that grows: the bytes in use, with memory, and reserved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Extent {
-    /// Bytes as asked for by the last [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow) or
+    /// The bytes in use, as requested by the last
+    /// [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow) or
     /// [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink).
     pub len: u64,
-    /// Bytes from the address on that have memory: up to here the allocation grows without a driver call.
+    /// The bytes with memory, from the address on. Up to this size the allocation grows without a driver call.
     pub mapped: u64,
-    /// Bytes of reserved addresses, as asked for.
+    /// The bytes of reserved addresses, as requested.
     pub capacity: u64,
 }
 
-/// The most memory that an allocation takes ahead, as a part (1/n) of its bytes, so that an allocation that grows by
-/// small steps calls the driver seldom, and 99% of its memory is in use.
+/// The most memory that an allocation takes ahead, as a part (1/n) of its bytes. An allocation that grows in small
+/// steps then seldom calls the driver, and 99% of its memory is in use.
 const AHEAD: u64 = 128;
 /// The most bytes that an allocation takes ahead.
 const MOST_AHEAD: u64 = 64 << 20;
@@ -32,7 +33,7 @@ const MOST_AHEAD: u64 = 64 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NextBytes {
     pub(crate) exact: u64,
-    /// Bytes of the next part that also take memory ahead, if those are more.
+    /// The bytes of the next part including memory taken ahead; `None` if they are not more than `exact`.
     pub(crate) ahead: Option<u64>,
 }
 
@@ -48,19 +49,20 @@ pub(crate) struct Part {
 pub(crate) struct Growth {
     pub(crate) view: ViewId,
     pub(crate) stream: StreamId,
-    /// Whether that stream was forgotten: it has no memory for later parts, and its handle means another stream.
+    /// Whether the stream was forgotten. No later part gets memory then, since the stream's handle may belong to
+    /// another stream.
     pub(crate) ended: bool,
     pub(crate) owner: Option<PoolId>,
     pub(crate) len: u64,
     pub(crate) capacity: u64,
     pub(crate) parts: Vec<Part>,
-    /// Bytes of all parts.
+    /// The bytes of all parts.
     pub(crate) mapped: u64,
-    /// Other streams that use the allocation, later parts included.
+    /// The other streams that use the allocation, including later parts.
     pub(crate) named: Vec<StreamId>,
-    /// The access advice for the allocation, later parts included.
+    /// The access advice for the allocation, including later parts.
     pub(crate) advice: Advice,
-    /// Whether the allocation is growing at this moment: the lock may not be held.
+    /// Whether the allocation is growing at this moment. The lock may be released meanwhile.
     pub(crate) busy: bool,
 }
 
@@ -101,7 +103,7 @@ impl Growths {
         self.0.try_reserve(1)
     }
 
-    /// Adds an allocation without memory, for which there is room.
+    /// Adds an allocation without memory. The table has room for it.
     pub(crate) fn add(&mut self, address: u64, growth: Growth) -> Grown<()> {
         try_insert(&mut self.0, address, growth).map(|_| ())
     }
@@ -115,7 +117,8 @@ impl Growths {
         self.0.values().filter(|growth| growth.parts.is_empty()).map(|growth| growth.view)
     }
 
-    /// Notes that `size` bytes of an allocation are in use, if it has memory for them. Returns whether it has.
+    /// Notes that `size` bytes of an allocation are in use, if the allocation has memory for them. Returns whether it
+    /// has.
     pub(crate) fn grow_within(&mut self, address: u64, size: u64) -> Result<bool> {
         let growth = self.idle(address)?;
         if size > growth.capacity {
@@ -128,7 +131,7 @@ impl Growths {
         Ok(fits)
     }
 
-    /// Marks an allocation that grows at this moment: the lock may not be held.
+    /// Marks an allocation as growing, since the lock may be released meanwhile.
     pub(crate) fn begin(&mut self, address: u64) -> Result<()> {
         self.idle(address)?.busy = true;
         Ok(())
@@ -144,7 +147,7 @@ impl Growths {
         }
     }
 
-    /// Returns the bytes of the next part of an allocation that is to have `size` bytes; `None` if it has them.
+    /// Returns the bytes of the next part if the allocation is to have `size` bytes; `None` if it has memory for them.
     pub(crate) fn next_bytes(&self, address: u64, size: u64) -> Result<Option<NextBytes>> {
         let Growth { ended, mapped, capacity, .. } = *self.get(address)?;
         if size > capacity {
@@ -162,7 +165,7 @@ impl Growths {
         Ok(Some(NextBytes { exact, ahead: (ahead > exact).then_some(ahead) }))
     }
 
-    /// Adds a part behind the others. Returns the access advice for the allocation.
+    /// Adds a part behind the other parts. Returns the access advice for the allocation.
     pub(crate) fn push_part(&mut self, address: u64, part: Part) -> Result<Advice> {
         let growth = self.0.get_mut(&address).ok_or(Error::Internal("an allocation that grows is gone"))?;
         growth.parts.try_push(part)?;
@@ -175,7 +178,7 @@ impl Growths {
         self.0.get_mut(&address).map_or(Ok(()), |growth| growth.parts.try_reserve(1))
     }
 
-    /// Splits the last part in two, for which there is room.
+    /// Splits the last part in two. The list has room for both.
     pub(crate) fn split_last(&mut self, address: u64, at: u64) {
         if let Some(growth) = self.0.get_mut(&address)
             && let Some(last) = growth.parts.last_mut()
@@ -226,7 +229,7 @@ impl Growths {
         }
     }
 
-    /// Forgets a stream, all work of which is done.
+    /// Forgets a stream whose work is done.
     pub(crate) fn forget_stream(&mut self, stream: StreamId) {
         for growth in self.0.values_mut() {
             growth.named.retain(|of| *of != stream);
@@ -234,7 +237,7 @@ impl Growths {
         }
     }
 
-    /// Refuses if an allocation of a private pool grows.
+    /// Returns an error if a growing allocation belongs to the private pool.
     pub(crate) fn none_of(&self, pool: PoolId) -> Result<()> {
         match self.0.iter().find(|(_, growth)| growth.owner == Some(pool)) {
             Some((address, _)) => Err(Error::NotGrowable { address: *address, why: "its pool cannot be restored" }),
@@ -246,13 +249,13 @@ impl Growths {
         self.0.get(&address).ok_or(Error::InvalidAddress { address })
     }
 
-    /// Returns how much of an allocation is in use, has memory, and is reserved.
+    /// Returns the bytes of an allocation that are in use, with memory, and reserved.
     pub(crate) fn extent(&self, address: u64) -> Result<Extent> {
         let Growth { len, mapped, capacity, .. } = *self.get(address)?;
         Ok(Extent { len, mapped, capacity })
     }
 
-    /// Returns an allocation that does not grow at this moment.
+    /// Returns an allocation that is not growing at this moment. Returns an error if another thread has it grow.
     pub(crate) fn idle(&mut self, address: u64) -> Result<&mut Growth> {
         match self.0.get_mut(&address).ok_or(Error::InvalidAddress { address })? {
             Growth { busy: true, .. } => Err(Error::NotGrowable { address, why: "another thread has it grow" }),

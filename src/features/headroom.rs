@@ -1,13 +1,12 @@
-//! When an allocator with a headroom asks the device for its free memory.
+//! The times at which an allocator with a headroom asks the device for its free memory.
 //!
-//! Owns: the pause between two questions, here called looks.
+//! Owns: the pause between two such questions, which are called looks.
 
-/// The pause between two looks, in nanoseconds of the device's clock: a look costs 3.4 us on an H200.
+/// The pause between two looks, in nanoseconds of the device's clock. A look takes 3.4 us on an H200.
 const PAUSE: u64 = 10_000_000;
-/// The number of misses after which a look is due in any case. A miss costs the driver some 20 us where it maps
-/// anything.
+/// The number of misses after which a look is due in any case. A miss that maps memory takes some 20 us in the driver.
 const MISSES: u64 = 256;
-/// The most by which the pause and the misses are stretched while looks find nothing to give.
+/// The largest factor by which the pause and the number of misses are stretched while looks free no memory.
 const LONGEST: u64 = 64;
 
 /// The pause between two looks with a soft headroom, and the time for which memory must have been unused to be released,
@@ -18,7 +17,7 @@ const UNUSED_FOR: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Looks {
     at_ns: u64,
-    /// Misses since the last look.
+    /// The misses since the last look.
     misses: u64,
     /// The factor by which the pause is stretched; 0 before the first look.
     stretch: u64,
@@ -40,7 +39,7 @@ impl Looks {
         now_ns.saturating_sub(self.at_ns) >= UNUSED_FOR
     }
 
-    /// Notes a look, and whether it was in vain: the device is short, and nothing went back.
+    /// Notes a look. `in_vain` says that the device is short of memory and the look freed none.
     pub(crate) fn done(&mut self, now_ns: u64, in_vain: bool) {
         let stretch = if in_vain { self.stretch.saturating_mul(2).min(LONGEST) } else { 1 };
         *self = Self { at_ns: now_ns, misses: 0, stretch: stretch.max(1) };
@@ -63,7 +62,7 @@ mod tests {
         assert!(!looks.due(LONGEST * PAUSE - 1) && looks.due(LONGEST * PAUSE));
         looks.done(0, false);
         assert_eq!((1..=2 * MISSES).find(|_| looks.due(0)), Some(MISSES + 1), "without a clock misses count");
-        // A clock that goes back makes no look due.
+        // A clock that goes backwards makes no look due.
         looks.done(PAUSE, false);
         assert!(!looks.due(0));
     }

@@ -1,45 +1,46 @@
-//! Other processes are asked for memory.
+//! Requests to other processes for memory.
 //!
-//! Owns: the trait that a crate outside of the core writes, and the last answers of others. `allocator/borrowing.rs`
-//! asks.
+//! Owns: the trait that a crate outside of the core implements, and the last answers of other processes.
+//! `allocator/borrowing.rs` asks.
 
 use crate::report::lending::{Lending, Lent, Shortage};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes to ask for beyond the missing ones, for each answer that did not suffice. The driver was seen to refuse some
-/// memory that it calls free.
+/// The bytes to ask for beyond the missing ones, for each answer that did not suffice. The driver sometimes refuses
+/// memory that it reports as free.
 const MORE_EACH_TIME: u64 = 32 << 20;
-/// The least amount to ask for, as a part (1/n) of the memory held. A growing process then asks seldom, not for each
-/// block: each question comes after its own memory has gone back and the CPU has waited for the GPU.
+/// The least amount to ask for, as a part (1/n) of the memory held. A growing process then asks seldom. Each question
+/// comes after the process has given back its own free memory and the CPU has waited for the GPU.
 const AHEAD: u64 = 8;
 /// The most answers for which [`MORE_EACH_TIME`] is added.
 const TIMES_MORE: u64 = 8;
 
-/// Asks other processes on the same device to give free memory back, where the device has too little for a request.
-/// `seamalloc_broker::Membership` is one; [`DeviceLending::set_lender`](crate::operations::DeviceLending::set_lender) takes it.
+/// Asks other processes on the same device to give free memory back if the device has too little for a request.
+/// `seamalloc_broker::Membership` provides a lender, which
+/// [`DeviceLending::set_lender`](crate::operations::DeviceLending::set_lender) takes.
 pub trait Lender: Send + Sync {
-    /// Asks others for memory. The thread that makes the request calls this without any lock of the allocator, after
-    /// all free memory of this process was given back. Several threads may call it at once. The request is tried again
-    /// whatever the answer; if it finds too little once more, and the answer says so ([`Lent::again`]), the thread asks
-    /// again.
+    /// Asks other processes for memory. The thread that makes the request calls this method without a lock of the
+    /// allocator, after all free memory of this process was given back. Several threads may call the method at once.
+    /// The request is tried again after every answer. If it fails again and the answer has [`Lent::again`], the thread
+    /// asks again.
     ///
-    /// The call must return in bounded time, and may not allocate from the allocator.
+    /// The call must return in bounded time, and must not allocate from the allocator.
     fn ask(&self, shortage: &Shortage) -> Lent;
 }
 
 /// The state of an allocator toward other processes on its device.
 #[derive(Default)]
 pub(crate) struct Borrowing {
-    /// The lender that asks other processes for memory, if there is one.
+    /// The lender that asks other processes for memory, if any.
     pub(crate) lender: Option<Arc<dyn Lender>>,
     /// The answers of other processes to the request that is being refused.
     pub(crate) told: Option<Lending>,
 }
 
-/// The questions of one request, and their bound. The request is tried again after each answer. The last answer is one
-/// that says so, or one after the time that a request may wait for others.
+/// The questions of one request, and their time limit. The request is tried again after each answer. The questions end
+/// with an answer without `again`, or with the first answer after the time limit.
 pub(crate) struct Asking {
     since: Instant,
     told: Option<Lending>,
@@ -51,12 +52,12 @@ impl Asking {
         Self { since: Instant::now(), told: None, over: false }
     }
 
-    /// Returns whether the last answer has come.
+    /// Returns whether the questions have ended.
     pub(crate) fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Returns the shortage to tell others, where `missing` bytes are missing and `held` bytes are held.
+    /// Returns the shortage to report to other processes if `missing` bytes are missing and `held` bytes are held.
     pub(crate) fn shortage(&mut self, missing: u64, held: u64) -> Shortage {
         let told = self.told.get_or_insert_with(|| {
             let mut told = Lending::default();
@@ -70,7 +71,7 @@ impl Asking {
         shortage
     }
 
-    /// Notes an answer. Returns it, with `again` set only while less than `longest` has passed.
+    /// Notes an answer. Returns the answer, with `again` cleared once `longest` has passed.
     pub(crate) fn note(&mut self, lent: &Lent, longest: Duration) -> Lent {
         if let Some(told) = &mut self.told {
             told.rounds = told.rounds.saturating_add(1);

@@ -1,7 +1,8 @@
-//! The features of an allocator beside handing out memory and taking it back, each with its state.
+//! The features of an allocator besides serving requests and frees, each with its state.
 //!
-//! Owns: the features of an allocator. Programs reach them by the operations in `allocator/`, which calls them at named
-//! points: before a request, on a miss, after a hand-out, on a free, and where memory is released.
+//! Owns: the features of an allocator. Programs reach them through the operations in `allocator/`. These operations
+//! call the features at named points: before a request, on a miss, after a hand-out, on a free, and when memory is
+//! released.
 
 pub(crate) mod fallback;
 pub(crate) mod growing;
@@ -30,7 +31,7 @@ pub(crate) struct Features {
     /// Guard mode, if it is on.
     pub(crate) guard: Option<Box<Guard>>,
     pub(crate) growing: Growths,
-    /// The last look at the device's free memory, with a headroom.
+    /// The last look at the device's free memory, for the option `headroom`.
     pub(crate) headroom: Looks,
     pub(crate) lending: Borrowing,
     pub(crate) sharing: Sharing,
@@ -40,8 +41,7 @@ pub(crate) struct Features {
 }
 
 impl Features {
-    /// Returns the features under these options. `instead_of` is the strategy that was wanted, if another one is in
-    /// use.
+    /// Returns the features under these options. `instead_of` is the requested strategy if another strategy is in use.
     pub(crate) fn new(config: &Config, rules: &Rules, instead_of: Option<StrategyKind>) -> Self {
         Self {
             guard: Guard::new(&config.guard),

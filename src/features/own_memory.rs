@@ -7,14 +7,14 @@ use crate::heap::FitRules;
 use crate::strategy::{Rules, rules_of_own_segments};
 
 pub(crate) struct OwnMemory {
-    /// For pools with segments of their own: split ones, and unsplit ones.
+    /// The rules for pools with segments of their own: first for split segments, then for unsplit ones.
     pub(crate) segments: [FitRules; 2],
-    /// For pools with chunks of their own.
+    /// The rules for pools with chunks of their own.
     pub(crate) apart: FitRules,
 }
 
 impl OwnMemory {
-    /// Returns the rules under these options, beside the rules of the strategy.
+    /// Returns the rules under these options and under the rules of the strategy.
     pub(crate) fn new(config: &Config, rules: &Rules) -> Self {
         let segments = [false, true].map(|unsplit| rules_of_own_segments(config, unsplit));
         Self { segments, apart: FitRules { takes_idle: false, ..rules.fit } }

@@ -1,7 +1,7 @@
 //! The callbacks that ask programs to free memory.
 //!
-//! Owns: the order of the calls, and the removal of a callback that panics. Callbacks are called outside of the
-//! allocator's lock, which this file does not know.
+//! Owns: the order of the calls, and the removal of a callback that panics. The allocator's lock is not held during a
+//! call; this file does not know the lock.
 
 use crate::fallible::{Grown, TryCollect, TryPush};
 use crate::report::pressure::MemoryPressure;
@@ -16,13 +16,13 @@ use std::thread::ThreadId;
 pub struct CallbackId(u64);
 
 impl CallbackId {
-    /// Returns its number, for users that can store only numbers.
+    /// Returns the callback's number, for programs that can store only numbers.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0
     }
 
-    /// Returns the callback with this number, if its allocator has one.
+    /// Returns the id with this number.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
         Self(number)
@@ -57,13 +57,13 @@ impl Callbacks {
         let mut state = self.0.lock();
         let at = state.callbacks.iter().position(|(of, _)| *of == id);
         let removed = at.map(|at| state.callbacks.remove(at));
-        // The callback belongs to the program, and dropping what it owns may call anything.
+        // The callback belongs to the program. Dropping it may run any code, so the lock is released first.
         drop(state);
         removed.is_some()
     }
 
-    /// Returns the callbacks for a request of this thread, in the order in which they were added. Returns none for a
-    /// request that a callback makes, which would recurse without end.
+    /// Returns the calls for a request of this thread, in the order in which callbacks were added. Returns `None` if
+    /// there are no callbacks, or if a callback makes the request, since calls would then recurse without end.
     pub(crate) fn begin(&self) -> Grown<Option<Calls<'_>>> {
         let mut state = self.0.lock();
         if state.callbacks.is_empty() {
@@ -84,7 +84,8 @@ impl Callbacks {
     }
 }
 
-/// A thread that calls callbacks. It owns none of them, so it may be dropped under any lock.
+/// The callbacks that one thread still has to call for its request. `Calls` holds ids and no callbacks, so dropping it
+/// runs no code of the program. `Drop` takes the lock of the callback list, so it must not be dropped under that lock.
 pub(crate) struct Calls<'a> {
     of: &'a Callbacks,
     thread: ThreadId,
@@ -92,8 +93,8 @@ pub(crate) struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// Calls the next callback that was not removed meanwhile, and removes it if it panics. Returns whether it freed
-    /// anything, or `None` after the last one.
+    /// Calls the next callback that was not removed meanwhile, and removes it if it panics. Returns whether the
+    /// callback freed anything, or `None` after the last callback.
     pub(crate) fn next(&mut self, pressure: &MemoryPressure) -> Option<bool> {
         let (id, callback) = loop {
             let id = self.left.pop_front()?;

@@ -1,6 +1,7 @@
-//! The callbacks that are told when a tag sleeps and wakes.
+//! The callbacks that are called when a tag sleeps and wakes.
 //!
-//! Owns: the list of them, and the call of one. They are called without the allocator's lock, which this file does not know.
+//! Owns: the list of callbacks, and the call of one. The allocator's lock is not held during a call; this file does not
+//! know the lock.
 
 use crate::fallible::{Grown, TryCollect, TryPush};
 use crate::features::pressure::CallbackId;
@@ -34,7 +35,7 @@ impl SleepCallbacks {
         let mut state = self.0.lock();
         let at = state.callbacks.iter().position(|(of, _)| *of == id);
         let removed = at.map(|at| state.callbacks.remove(at));
-        // The callback belongs to the program, and dropping what it owns may call anything.
+        // The callback belongs to the program. Dropping it may run any code, so the lock is released first.
         drop(state);
         removed.is_some()
     }
@@ -45,7 +46,7 @@ impl SleepCallbacks {
     }
 }
 
-/// Calls a callback of the program. One that panics does not agree.
+/// Calls a callback of the program. Returns whether the callback agrees; `false` if it panics.
 pub(crate) fn call(callback: &Callback, notice: &SleepNotice) -> bool {
     catch_unwind(AssertUnwindSafe(|| callback(notice))).unwrap_or_else(|panic| {
         tracing::error!(stage = ?notice.stage, "a callback for sleep panicked");

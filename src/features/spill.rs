@@ -1,6 +1,6 @@
-//! Live memory is spilled to host memory.
+//! Live memory that is spilled to host memory.
 //!
-//! Owns: the policy that chooses the memory, and how it comes back.
+//! Owns: the policy that chooses the memory, and the return of spilled memory to the device.
 
 use crate::backing::{AllocatorContext, unspill};
 use crate::config::{ColdestFirst, SpillPolicy};
@@ -18,8 +18,8 @@ impl Default for Spilling {
     }
 }
 
-/// Returns spilled memory to the device, or only these chunks, after a wait for the device. Where there are fewer than
-/// `room` bytes for it, free memory is given back. Returns the bytes that came back.
+/// Returns spilled memory to the device after a wait for the device: all of it, or the chunks in `only`. If fewer than
+/// `room` bytes are available, free memory is given back first. Returns the bytes that returned.
 pub(crate) fn bring_back(
     strategy: &mut AnyStrategy,
     context: &mut AllocatorContext<'_>,
@@ -27,7 +27,7 @@ pub(crate) fn bring_back(
     room: u64,
 ) -> Result<u64> {
     context.wait_for_all()?;
-    // Blocks that were freed and waited for a stream are free now.
+    // Freed blocks that waited for a stream become free now.
     context.poll_recorded()?;
     let missing = context.missing(room);
     if missing > 0 {

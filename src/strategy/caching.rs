@@ -1,4 +1,4 @@
-//! Strategy `caching`: PyTorch's native allocator. A miss takes a segment by plain `cudaMalloc`, and caches it.
+//! Strategy `caching`: PyTorch's native allocator. A miss takes a segment by `cudaMalloc` and caches it.
 //!
 //! Owns: segments by `malloc`, `max_split_size`, and garbage collection. The strategy is the baseline of every
 //! comparison.
@@ -21,10 +21,10 @@ impl MallocLike for Caching {
         FitRules {
             max_split_size,
             max_non_split_rounding: config.max_non_split_rounding,
-            // The rest of a large block must itself be large enough for large requests.
+            // The rest of a large block must be large enough for a large request.
             min_rest: [SMALL_LIMIT + MIN_BLOCK, MIN_BLOCK],
             no_split_from: max_split_size,
-            // PyTorch counts ages only where garbage is collected; elsewhere, they are counted for `trim`.
+            // PyTorch counts ages only if it collects garbage. Otherwise ages are counted for `trim`.
             count_ages: config.garbage_collection_threshold == 0.0 || config.memory_fraction.is_some(),
             ..FitRules::BEST
         }
@@ -43,7 +43,8 @@ impl MallocLike for Caching {
         let mut whole = aged_segments(context.heap())?;
         let (mut total_age, mut count) = (whole.iter().map(|(age, _)| *age).sum::<u64>(), whole.len() as u64);
         let mut reclaimed = 0;
-        // Every segment older than the average goes, even beyond the target, so that it is not reached again soon.
+        // Every segment older than the average is given back, even beyond the target, so that the threshold is not
+        // reached again soon.
         while reclaimed < target && count > 0 {
             let average = total_age as f64 / count as f64;
             let is_old = |(age, _): &(u64, BlockId)| *age as f64 >= average;
@@ -63,14 +64,14 @@ impl MallocLike for Caching {
         Ok(())
     }
 
-    /// Gives back just enough oversize segments of the request's stream.
+    /// Gives back just enough oversize segments of the request's stream, and takes new memory.
     fn make_room(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
         if release_available(context, request)? { self.grow_within_limit(context, request).found() } else { Ok(None) }
     }
 }
 
-/// Gives back oversize segments of the request's stream until they sum to the size of the request. Returns whether they
-/// do.
+/// Gives back oversize segments of the request's stream until their sum reaches the size of the request. Returns
+/// whether it does.
 fn release_available(context: &mut StrategyContext<'_>, request: &Request) -> Result<bool> {
     let Some(max_split_size) = context.config.max_split_size else { return Ok(false) };
     // A private pool keeps its memory.
@@ -85,7 +86,7 @@ fn release_available(context: &mut StrategyContext<'_>, request: &Request) -> Re
         release_segment(context, fitting)?;
         return Ok(true);
     }
-    // No single segment covers the request, so several are released, the largest first.
+    // No single segment is as large as the request, so several segments are released, the largest first.
     let mut released = 0;
     while released < wanted {
         let id = context.heap().largest_free(request.pool);
@@ -98,7 +99,7 @@ fn release_available(context: &mut StrategyContext<'_>, request: &Request) -> Re
     Ok(true)
 }
 
-/// Returns the free large segments with their ages, in searches since they became free.
+/// Returns the free large segments with their ages. An age is the number of searches since the segment became free.
 fn aged_segments(heap: &Heap) -> Result<Vec<(u64, BlockId)>> {
     let now = heap.clock(Class::Large);
     let mut aged = Vec::new();

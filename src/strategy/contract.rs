@@ -2,33 +2,35 @@
 //!
 //! Owns: the trait [`Strategy`] and the plain data of its methods.
 //!
-//! The allocator serves a hit by itself, by [`Strategy::rules`]: plain data, so that the hot path makes no dynamic
-//! call. A strategy decides which block a miss gets ([`Strategy::serve`]) and which memory goes back
-//! ([`Strategy::release`]). It reads the heap ([`StrategyContext::heap`]), and changes it and calls the driver by the
-//! verbs of `backing` alone: the types allow nothing else.
+//! The allocator serves a hit by itself, by [`Strategy::rules`]. The rules are plain data, so that the hot path makes
+//! no dynamic call. A strategy decides which block a miss gets ([`Strategy::serve`]) and which memory is given back
+//! ([`Strategy::release`]). A strategy reads the heap ([`StrategyContext::heap`]). A strategy changes the heap and
+//! calls the driver by the verbs of `backing` alone: the types allow no other way.
 //!
-//! The allocator keeps to these rules, and so does every verb:
+//! The allocator and every verb keep to these rules:
 //! - The allocator's lock is held. The caller counts the time in the driver as a stall.
-//! - If a driver call fails, the heap is as before that call, and memory is accounted to the byte: a change that
-//!   could not be undone counts as held until it is (`PendingRollback`).
+//! - If a driver call fails, the heap is as before that call, and memory is accounted to the byte. A change that could
+//!   not be undone counts as held until it is undone (`PendingRollback`).
 //!
 //! A strategy keeps to these rules:
-//! - While a stream is being captured (`context.capturing()`), it makes no wait, query or free that a capture forbids.
-//! - It unmaps nothing that a stream may still use, and serves no stream with memory of another that has not passed.
-//! - Before it takes memory it asks whether the limits allow that (`context.require(…)`).
+//! - While a stream is being captured (`context.capturing()`), the strategy makes no wait, query or free that a capture
+//!   forbids.
+//! - The strategy unmaps no memory that a stream may still use. The strategy gives a stream no memory that another stream
+//!   has not passed.
+//! - Before the strategy takes memory, it asks whether the limits allow it (`context.require(…)`).
 //!
 //! # To add a strategy
-//! 1. Write its file beside this one, or in `baselines/` (the feature `baselines`) if it is there to be compared. If
-//!    its misses take PyTorch's steps, implement `MallocLike` (`baselines/classic/tiny.rs` is the shortest), otherwise
-//!    [`Strategy`] and [`Estimates`](super::Estimates).
-//! 2. Give it a row in the table of `strategy/mod.rs`, which makes it by `Default`, and a name in
-//!    `config/strategy_kind.rs`. The compiler does not ask for four `matches!` there (`needs_virtual_memory` and those
-//!    below it), for `just options`, or for the count in `CONTRIBUTING.md`.
-//! 3. Add a file of one line and its `mod` to `tests/contract`, where the suite runs all promises of a strategy on it;
-//!    and the `mod` to `tests/contract_on_host`, if it runs on host memory.
+//! 1. Write the file of the strategy in this folder, or in `baselines/` (the feature `baselines`) if the strategy
+//!    serves comparisons. If its misses take PyTorch's steps, implement `MallocLike` (`baselines/classic/tiny.rs` is
+//!    the shortest example). Otherwise implement [`Strategy`] and [`Estimates`](super::Estimates).
+//! 2. Add a row to the table of `strategy/mod.rs`, which makes the strategy by `Default`, and a name to
+//!    `config/strategy_kind.rs`. The compiler does not check three further places: the four `matches!` there
+//!    (`needs_virtual_memory` and those below it), `just options`, and the count in `CONTRIBUTING.md`.
+//! 3. Add a file of one line and its `mod` to `tests/contract`, where the suite tests all promises of a strategy. If
+//!    the strategy runs on host memory, also add the `mod` to `tests/contract_on_host`.
 //!
 //! # Example
-//! `first_fit.rs`, which a test below runs. The file shows the trait alone: a row of the table also needs `Default` and
+//! `first_fit.rs`, which a test below runs. The file shows the trait alone; a row of the table also needs `Default` and
 //! [`Estimates`](super::Estimates). With `FitRules::BEST` in place of `EXACT`, the smallest block that fits would serve
 //! a hit:
 //! ```ignore
@@ -44,27 +46,28 @@ use crate::ids::BlockId;
 /// A strategy's rules as plain data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// How requests find their blocks.
+    /// The rules by which requests find their blocks.
     pub(crate) fit: FitRules,
-    /// Whether every request first queries the events of other streams, as in PyTorch. Otherwise only a miss does, and
-    /// a request now and then, so that not every hit calls the driver while a block waits.
+    /// Whether every request first queries the events of other streams, as in PyTorch. Otherwise a miss queries them,
+    /// and a request from time to time, so that a waiting block does not make every hit call the driver.
     pub(crate) polls_first: bool,
-    /// When memory freed on one stream may serve another.
+    /// The rule when memory freed on one stream may serve another stream.
     pub(crate) sharing: StreamSharing,
-    /// Whether memory that a stream has freed at home becomes idle once the stream has passed the free. If so, long
-    /// epochs are ended, and passed memory is gathered when little memory is live.
+    /// Whether memory that a stream has freed at home becomes idle once the stream has passed the free. If true, long
+    /// epochs are ended, and passed memory is gathered when live memory is low.
     pub(crate) passes_memory_on: bool,
     pub(crate) free_used_by: FreeUsedBy,
-    /// Whether the allocator waits for pending memory, the oldest first, before it asks for [`Means::All`]. Otherwise the
-    /// strategy waits for all of it, as in PyTorch.
+    /// Whether the allocator waits for pending memory, the oldest first, before it asks for [`Means::All`]. If false,
+    /// the strategy waits for all pending memory, as in PyTorch.
     pub(crate) waits_for_oldest: bool,
-    /// Whether a public block goes back to the driver as soon as it is freed, in the order of the streams that use it
-    /// ([`Strategy::free`]). Such blocks are marked as if other streams used them, so that no other strategy's frees ask for it.
+    /// Whether a public block is given back to the driver as soon as it is freed, in the order of the streams that use
+    /// it ([`Strategy::free`]). Such blocks are marked as used by other streams, so that frees of other strategies need
+    /// no check.
     pub(crate) frees_to_driver: bool,
     pub(crate) abilities: Abilities,
 }
 
-/// The abilities of a strategy's memory beside serving requests.
+/// The abilities of a strategy's memory besides serving requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Abilities {
     /// Whether allocations can grow in place.
@@ -80,7 +83,7 @@ pub(crate) struct Abilities {
 }
 
 impl Abilities {
-    /// The abilities of memory that stays where it is.
+    /// The abilities of memory whose addresses and mapping are fixed.
     pub(crate) const FIXED: Self =
         Self { grows: false, sleeps: false, restores: false, tells_passed: false, exports: true };
     /// The abilities of memory that can be mapped at any addresses.
@@ -89,7 +92,7 @@ impl Abilities {
 }
 
 impl Rules {
-    /// The rules of every strategy but `stitch`: streams share no memory, and a shortage waits as PyTorch does.
+    /// The rules of every strategy except `stitch`: streams share no memory, and a shortage waits as in PyTorch.
     pub(crate) fn streams_apart(fit: FitRules, free_used_by: FreeUsedBy) -> Self {
         Self {
             fit,
@@ -104,61 +107,62 @@ impl Rules {
     }
 }
 
-/// The protection of a block that is freed while another stream than its own is current. Its own stream may reuse it at
-/// once; other streams and the driver may not, until the other stream has passed.
+/// The protection of a block whose free names another current stream than the block's own. The block's own stream may
+/// reuse it at once. Other streams and the driver may not, until the named stream has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreeUsedBy {
-    /// No other stream gets the block, and giving it back waits for the device (`cudaFree`).
+    /// No other stream gets the block. Giving the block back waits for the device (`cudaFree`).
     DeviceWaits,
-    /// The epoch in which it is freed protects the block.
+    /// The block is protected by the epoch in which it is freed.
     Epoch,
-    /// The block waits for that stream, as if `record_stream` had named it. Nothing else protects it.
+    /// The block waits for the named stream, as if `record_stream` had named it. Nothing else protects the block.
     RecordStream,
 }
 
 /// The means by which a strategy may serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Means {
-    /// Free memory as it is mapped: one range, or an existing view. No new memory is taken. Only for strategies that
-    /// wait for the oldest work; others treat this as [`Means::Cheap`].
+    /// Free memory without new mappings: one range, or an existing view. No new memory is taken. Only strategies that
+    /// wait for the oldest work distinguish these means; others treat them as [`Means::Cheap`].
     AsMapped,
-    /// Memory that can be had without a wait of the CPU for the GPU, and without giving memory back to the driver that
-    /// could serve later requests.
+    /// Memory that needs no wait of the CPU for the GPU, and for which no memory is given back to the driver that could
+    /// serve later requests.
     Cheap,
-    /// After [`Means::Cheap`] found too little: memory that the request cannot use where it lies, and that the GPU has
-    /// passed, goes back, so that memory can grow by as much. The CPU does not wait. Only for strategies that wait for
-    /// the oldest work.
+    /// The means after [`Means::Cheap`] found too little. Free memory that the GPU has passed, and that the request
+    /// cannot use where it lies, is given back, and memory grows by as much. The CPU does not wait. Only for strategies
+    /// that wait for the oldest work.
     Passed,
-    /// After [`Means::Cheap`] found too little: the CPU waits for the GPU, and memory that the request cannot use where
-    /// it lies goes back, so that memory can grow by as much.
+    /// The means after [`Means::Cheap`] found too little. The CPU waits for the GPU. Free memory that the request
+    /// cannot use where it lies is given back, and memory grows by as much.
     All,
 }
 
-/// How much free memory should go back.
+/// The amount of free memory that should be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// Every free byte that can go. The CPU may wait.
+    /// All free memory that can be given back. The CPU may wait.
     Everything,
-    /// Free memory that the GPU is known to have passed: `enough` bytes and hardly more, or all of it. The CPU does not
-    /// wait.
+    /// Free memory that the GPU is known to have passed: `enough` bytes with hardly any excess, or all of it. The CPU
+    /// does not wait.
     Passed {
         /// The bytes to give back.
         enough: u64,
     },
     /// Free memory that the GPU has passed, until at most `down_to` bytes are held, or all of it. The CPU does not
-    /// wait, except with strategies whose every release waits (`cudaFree`). Never more than [`Self::DownTo`] gives
-    /// back.
+    /// wait, except in strategies whose every release waits (`cudaFree`). Gives back at most as much as
+    /// [`Self::DownTo`].
     Towards { down_to: u64 },
     /// Just enough free memory that at most `down_to` bytes are held. If `may_wait`, the CPU may wait for the GPU, and
-    /// all free memory goes if that is too little. Otherwise only memory that the GPU has passed goes, and none if that
-    /// is too little.
+    /// if all free memory is too little, all of it is given back. Otherwise only memory that the GPU has passed is
+    /// given back, and none if it is too little.
     DownTo { down_to: u64, may_wait: bool },
-    /// Free segments that the layout does not keep ([`Layout::release_from`]). Not used where the layout keeps all.
+    /// Free segments that the layout does not keep ([`Layout::release_from`]). Not used if the layout keeps all
+    /// segments.
     Unkept,
 }
 
 impl Goal {
-    /// Returns the goal as a number of bytes; `None` if it is not one.
+    /// Returns the goal as a number of bytes; `None` for goals that are no number of bytes.
     pub(super) fn target(self) -> Option<Target> {
         match self {
             Self::DownTo { down_to, may_wait } => Some(Target { down_to, may_wait, partly: may_wait }),
@@ -175,24 +179,24 @@ pub(super) struct Target {
     pub(super) down_to: u64,
     /// Whether the CPU may wait for the GPU.
     pub(super) may_wait: bool,
-    /// Whether memory is given back even if all that can go is too little.
+    /// Whether memory is given back even if all memory that can be given back is too little.
     pub(super) partly: bool,
 }
 
 impl Target {
-    /// Returns by how many bytes the memory held exceeds the target.
+    /// Returns the bytes by which the memory held exceeds the target.
     pub(super) fn excess(&self, heap: &Heap) -> u64 {
         heap.reserved().saturating_sub(self.down_to)
     }
 
-    /// Returns whether `free` bytes of free memory suffice for the target; `None` if they are too few and stay.
+    /// Returns whether `free` bytes of free memory suffice for the target; `None` if they are too few and are kept.
     pub(super) fn suffices(&self, heap: &Heap, free: u64) -> Option<bool> {
         let suffices = free >= self.excess(heap);
         (suffices || self.partly).then_some(suffices || self.may_wait)
     }
 
-    /// Chooses the free pieces to give back, by sizes in order of preference, so that they suffice with hardly any
-    /// excess. Returns the indices of the chosen ones and whether they suffice; `None` if all stay.
+    /// Chooses the free pieces to give back, by their sizes in order of preference, so that they suffice with hardly
+    /// any excess. Returns the indices of the chosen pieces, and whether they suffice; `None` if all pieces are kept.
     pub(super) fn choose(&self, heap: &Heap, sizes: &[u64]) -> Result<Option<(Vec<usize>, bool)>> {
         let Some(suffices) = self.suffices(heap, sizes.iter().sum()) else { return Ok(None) };
         Ok(Some((choose(sizes, self.excess(heap))?, suffices)))
@@ -201,41 +205,42 @@ impl Target {
 
 /// A strategy: its steps on a miss, and its choice of memory to give back to the driver.
 pub(crate) trait Strategy: Send {
-    /// Returns the rules under these options. The allocator asks when the options change, and serves every hit by the answer.
+    /// Returns the rules under these options. The allocator asks when the options change, and serves every hit by these
+    /// rules.
     fn rules(&self, config: &Config) -> Rules;
 
-    /// Returns how memory is divided under these options, on a device with `total` bytes: as PyTorch divides it, unless
-    /// the strategy says otherwise. The allocator asks once, before the first request.
+    /// Returns how memory is divided under these options, on a device with `total` bytes. The default is PyTorch's
+    /// division. The allocator asks once, before the first request.
     fn layout(&self, _config: &Config, _total: u64) -> Layout {
         Layout::PYTORCH
     }
 
     /// Serves a request that no free block fits by the rules. Returns a mapped block of the request's pool with at
-    /// least its size, which was taken out of the free index (`context.take_block`) or is new. The allocator splits off
-    /// the excess, by [`FitRules::min_rest`].
+    /// least the request's size. The block is new, or was taken out of the free index (`context.take_block`). The
+    /// allocator splits off the excess, by [`FitRules::min_rest`].
     ///
-    /// The allocator asks with rising `means`. On [`Miss::OUT_OF_MEMORY`] it goes on to the next means, and after
-    /// [`Means::All`] refuses the request. After an error the strategy holds nothing for the request.
+    /// The allocator asks with rising `means`. On [`Miss::OUT_OF_MEMORY`] it goes on to the next means, and refuses the
+    /// request after [`Means::All`]. After an error the strategy holds no memory for the request.
     ///
     /// [`Miss::OUT_OF_MEMORY`]: crate::backing::Miss::OUT_OF_MEMORY
     fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served;
 
-    /// Gives free memory back to the driver, just enough for the goal. Returns whether it sufficed. A strategy whose
-    /// every release waits for the GPU gives nothing for [`Goal::Passed`].
+    /// Gives free memory back to the driver, just enough for the goal. Returns whether the memory sufficed. A strategy
+    /// whose every release waits for the GPU gives back no memory for [`Goal::Passed`].
     ///
     /// # Errors
-    /// A driver call failed. Memory given back before it stays given back.
+    /// A driver call failed. Memory that was given back before the call stays given back.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool>;
 }
 
-/// A strategy that gives each public block back to the driver at its free, in the order of the streams that use it. Its
-/// rules have [`Rules::frees_to_driver`].
+/// A strategy that gives each public block back to the driver when it is freed, in the order of the streams that use
+/// it. The strategy's rules have [`Rules::frees_to_driver`].
 pub(crate) trait StreamOrdered {
-    /// Gives a freed public block, which is in no table of live allocations any more, back to the driver. Returns
-    /// `false`, and changes nothing, if that cannot be done now.
+    /// Gives a freed public block back to the driver. The block is in no table of live allocations any more. Returns
+    /// `false` and changes no state if the block cannot be given back now.
     ///
     /// # Errors
-    /// A driver call failed, or the host has no memory. The block is as before.
+    /// A driver call failed, or the host has too little memory. The block is as before.
     fn free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<bool>;
 
     /// Gives back the strategy's driver objects other than memory, at the end of the allocator.

@@ -1,6 +1,7 @@
-//! Estimates of what a strategy could do with the present memory, for reports and for processes that lend memory.
+//! Estimates of the requests that a strategy could serve with the present memory, for reports and for processes that
+//! lend memory.
 //!
-//! Owns: the trait [`Estimates`]. An estimate makes no driver call and changes nothing.
+//! Owns: the trait [`Estimates`]. An estimate makes no driver call and changes no state.
 
 use crate::config::Config;
 use crate::heap::{GRANULE, Heap, Request};
@@ -11,13 +12,13 @@ use crate::ids::{PoolIndex, ViewId};
 pub(crate) enum Assumption {
     /// The present state.
     AsIs,
-    /// The present state, but no view can be added: memory must lie in one piece.
+    /// The present state without a further view: memory must lie in one piece.
     NoMoreViews,
-    /// Free memory of other streams may be used as well.
+    /// The present state, where free memory of other streams may be used too.
     AllStreams,
 }
 
-/// The present memory, as an estimate of growth takes it.
+/// The present memory, as input of an estimate of growth.
 #[derive(Clone, Copy)]
 pub(crate) struct Present<'a> {
     pub(crate) heap: &'a Heap,
@@ -28,14 +29,14 @@ pub(crate) struct Present<'a> {
     pub(crate) splits: bool,
 }
 
-/// Estimates of a strategy. The provided methods are for strategies that join no free memory.
+/// Estimates of a strategy. The provided methods are for strategies that do not join free memory.
 pub(crate) trait Estimates {
-    /// Returns by how many bytes at most the memory held would have to grow for a request that no free memory serves,
-    /// less the bytes that would be given back for it.
+    /// Returns an upper bound of the bytes by which the memory held must grow for a request that no free memory serves,
+    /// less the bytes that would be given back for the request.
     fn growth_needed(&self, present: &Present<'_>, request: &Request, assumption: Assumption) -> u64;
 
     /// Returns the largest request that the free memory of a pool could serve at present, without new memory and within
-    /// the bounds on views. With `across`, memory of other streams counts as this one's.
+    /// the bounds on views. With `across`, memory of other streams counts too.
     fn largest_servable(&self, heap: &Heap, _config: &Config, pool: PoolIndex, _across: bool) -> u64 {
         heap.largest_in(pool)
     }
@@ -57,7 +58,7 @@ pub(crate) trait Estimates {
         self.largest_servable(heap, config, pool, across).max(grown)
     }
 
-    /// Returns how many bytes lie in free granules of chunks that are partly in use, and could be split.
+    /// Returns the bytes in free granules of chunks that are partly in use, which a split could free.
     fn splittable(&self, _heap: &Heap) -> u64 {
         0
     }

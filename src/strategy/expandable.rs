@@ -1,8 +1,8 @@
-//! Strategy `expandable`: PyTorch's expandable segments. Each pool has a reservation larger than the device; a miss
+//! Strategy `expandable`: PyTorch's expandable segments. Each pool has a reservation larger than the device. A miss
 //! maps memory where the reservation's mapped part ends, or in a hole of it, in units of 2 MiB or 20 MiB.
 //!
-//! Owns: which units of a segment are mapped (`ExpandableSegment` of c10/cuda/CUDACachingAllocator.cpp, 2.11). The calls are
-//! those of `backing/units.rs`.
+//! Owns: the choice of the units of a segment to map (`ExpandableSegment` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
+//! `backing/units.rs` makes the calls.
 
 use super::contract::{FreeUsedBy, Goal, Target};
 use super::malloc_like::MallocLike;
@@ -41,7 +41,7 @@ impl MallocLike for Expandable {
         request.size.checked_next_multiple_of(unit).unwrap_or(u64::MAX)
     }
 
-    /// Counts a whole segment, as PyTorch does, though less may be mapped. The limit in bytes counts mapped bytes.
+    /// Counts a whole segment, as PyTorch does, even if fewer bytes are mapped. The limit in bytes counts mapped bytes.
     fn counted(&self, config: &Config, request: &Request) -> u64 {
         segment_size(request.size, config.large_segment_size)
     }
@@ -62,8 +62,8 @@ impl MallocLike for Expandable {
     }
 }
 
-/// Maps parts in the room found, or in a new segment of between `least` and `most` bytes of addresses, which is given
-/// back if mapping fails. Returns the free block that contains the last part.
+/// Maps parts in the room found, or in a new segment with between `least` and `most` bytes of addresses. If mapping
+/// fails, the new segment is given back. Returns the free block that contains the last part.
 pub(super) fn grow_units(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
@@ -80,7 +80,7 @@ pub(super) fn grow_units(
     Ok(mapped?.unwrap_or(room))
 }
 
-/// Gives free units back. For [`Goal::Everything`], these are the units of public pools for which `may` returns true.
+/// Gives free units back. For [`Goal::Everything`], gives back the units of public pools for which `may` returns true.
 pub(super) fn release_units(
     context: &mut StrategyContext<'_>,
     goal: Goal,
@@ -105,7 +105,8 @@ fn release_everything(
         }
         for id in context.heap().free_blocks(pool)? {
             if let Some(units) = whole_units(context.heap(), id) {
-                // Neither unmap nor release waits for the GPU, and work of the stream may still use the memory.
+                // Neither unmap nor release waits for the GPU, so the CPU waits for the stream, whose work may still
+                // use the memory.
                 context.wait_for_stream(pool)?;
                 unmap_units(context, units)?;
             }
@@ -115,7 +116,7 @@ fn release_everything(
     Ok(())
 }
 
-/// Unmaps units from the end of free blocks: passed ones first, and among these the ones unused longest.
+/// Unmaps units from the ends of free blocks: passed units first, and among these the units unused longest.
 fn release_down_to(context: &mut StrategyContext<'_>, target: Target) -> Result<bool> {
     let mut found = free_units(context)?;
     found.retain(|(_, passed)| *passed || target.may_wait);
@@ -144,7 +145,7 @@ fn release_down_to(context: &mut StrategyContext<'_>, target: Target) -> Result<
     Ok(suffices)
 }
 
-/// Returns the units that could be given back, for each free block of public pools, and whether the GPU has passed
+/// Returns, for each free block of public pools, the units that could be given back, and whether the GPU has passed
 /// them.
 fn free_units(context: &mut StrategyContext<'_>) -> Result<Vec<(Units, bool)>> {
     let mut found = Vec::new();
@@ -191,7 +192,7 @@ fn find_room(heap: &Heap, request: &Request) -> Option<BlockId> {
     })
 }
 
-/// Returns how many bytes of addresses a new segment reserves: nine eighths of the device's memory, as PyTorch does.
+/// Returns the bytes of addresses that a new segment reserves: nine eighths of the device's memory, as in PyTorch.
 pub(super) fn addresses(context: &StrategyContext<'_>, request: &Request, unit: u64) -> u64 {
     let total = context.total_memory();
     let plenty = total.saturating_add(total / 8).max(request.size).checked_next_multiple_of(unit);

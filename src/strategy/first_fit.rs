@@ -1,4 +1,4 @@
-//! Strategy of the example in `contract.rs`: the first free block that is large enough serves.
+//! The strategy of the example in `contract.rs`: the first free block that is large enough serves.
 
 use super::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
 use super::malloc_like::{least_segment, release_segments};
@@ -12,7 +12,7 @@ use crate::limits::Increase;
 pub(crate) struct FirstFit;
 
 impl Strategy for FirstFit {
-    /// A hit is a free block of the request's very size. All else is a miss.
+    /// A hit is a free block with exactly the size of the request. All other requests are misses.
     fn rules(&self, _config: &Config) -> Rules {
         Rules::streams_apart(FitRules::EXACT, FreeUsedBy::DeviceWaits)
     }

@@ -1,7 +1,8 @@
-//! The steps of PyTorch's allocator when no free block fits, in its order: collect garbage, take new memory, give back
-//! just enough and try again, give back everything and try again. One step more looks at the free blocks again.
+//! The steps of PyTorch's allocator when no free block fits, in PyTorch's order: collect garbage, take new memory, give
+//! back just enough and try again, give back everything and try again. One further step searches the free blocks again.
 //!
-//! Owns: the order, which makes a strategy of every [`MallocLike`] (`malloc` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
+//! Owns: the order of the steps, which makes every [`MallocLike`] a strategy (`malloc` of
+//! c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
 use super::contract::{Goal, Means, Rules, Strategy};
 use super::malloc_like::MallocLike;
@@ -31,9 +32,9 @@ impl<T: MallocLike> Strategy for T {
     }
 }
 
-/// Runs the first steps, which give back no memory but garbage.
+/// Runs the first steps, which give back only garbage.
 fn grow<S: MallocLike>(strategy: &mut S, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-    // Giving memory back waits, which no capture allows.
+    // Giving memory back waits for the GPU, and no capture allows such a wait.
     let collects = context.limits.by_fraction().is_some() && context.config.garbage_collection_threshold > 0.0;
     if !context.capturing() && collects {
         strategy.collect_garbage(context)?;
@@ -41,7 +42,7 @@ fn grow<S: MallocLike>(strategy: &mut S, context: &mut StrategyContext<'_>, requ
     strategy.grow_within_limit(context, request)
 }
 
-/// Runs the last steps, until one finds a block.
+/// Runs the last steps until one of them finds a block.
 fn reclaim_and_grow<S: MallocLike>(strategy: &mut S, context: &mut StrategyContext<'_>, request: &Request) -> Served {
     if context.capturing() {
         return Err(Miss::OUT_OF_MEMORY);
@@ -56,10 +57,11 @@ fn reclaim_and_grow<S: MallocLike>(strategy: &mut S, context: &mut StrategyConte
     strategy.grow_within_limit(context, request).or_try(|| fit_what_stayed(strategy, context, request))
 }
 
-/// Takes a block that became free in the wait and could not be given back, because other parts of its segment are live.
-/// PyTorch refuses here, and the same request made again would be served.
+/// Takes a block that became free while the caller waited for recorded streams, and that could not be released because
+/// other parts of its segment are live. PyTorch refuses the request here, although it would serve the same request if
+/// it were repeated.
 fn fit_what_stayed<S: MallocLike>(strategy: &S, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-    // The request was counted as a search when it first looked.
+    // The first search has already counted this request.
     let rules = FitRules { count_ages: false, ..strategy.fit(context.config) };
     context.fit(request, &rules).ok_or(Miss::OUT_OF_MEMORY)
 }

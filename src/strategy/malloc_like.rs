@@ -1,7 +1,8 @@
-//! Strategies whose misses take the steps of PyTorch's `malloc` (`malloc_fallback.rs`): each defines how it finds a
-//! block and how it grows. Streams share no memory.
+//! Strategies whose misses take the steps of PyTorch's `malloc` (`malloc_fallback.rs`). Each strategy defines how it
+//! finds a block and how it grows. Streams share no memory.
 //!
-//! Owns: [`MallocLike`], which is all that such a strategy writes; how segments go back; and pages.
+//! Owns: [`MallocLike`], the only trait that such a strategy implements; the release of segments; and the size of
+//! pages.
 
 use super::contract::{FreeUsedBy, Goal};
 use super::estimates::{Assumption, Estimates, Present};
@@ -18,17 +19,17 @@ use crate::heap::{FitRules, Layout, Request};
 use crate::ids::BlockId;
 use crate::limits::Increase;
 
-/// Bytes of a page, in which a device gives its memory.
+/// The bytes of a page. A device gives its memory in pages.
 #[cfg(feature = "baselines")]
 pub(super) const PAGE: u64 = SMALL_SEGMENT;
 
 /// A strategy whose misses take PyTorch's steps. The provided methods are for segments of the driver's `malloc`, each
-/// of one stream.
+/// of which belongs to one stream.
 pub(super) trait MallocLike: Send {
-    /// The protection of a block that is freed while another stream than its own is current.
+    /// The protection of a block whose free names another current stream than the block's own.
     const FREE_USED_BY: FreeUsedBy = FreeUsedBy::DeviceWaits;
 
-    /// Returns how requests find their blocks.
+    /// Returns the rules by which requests find their blocks.
     fn fit(&self, config: &Config) -> FitRules;
 
     /// Returns how memory is divided under these options, on a device with `total` bytes.
@@ -39,7 +40,7 @@ pub(super) trait MallocLike: Send {
     /// Returns the least bytes by which memory grows for a request.
     fn growth(&self, config: &Config, request: &Request) -> u64;
 
-    /// Returns how many bytes of new memory count against the fraction.
+    /// Returns the bytes of new memory that count against the fraction.
     fn counted(&self, config: &Config, request: &Request) -> u64 {
         self.growth(config, request)
     }
@@ -51,25 +52,25 @@ pub(super) trait MallocLike: Send {
         malloc_segment(context, request.pool, size)
     }
 
-    /// Takes new memory for the request, if the fraction allows a whole segment, as PyTorch counts it, whatever an
-    /// expandable segment would map. The limit in bytes is checked later, against the bytes that are really taken.
+    /// Takes new memory for the request if the fraction allows a whole segment, as in PyTorch, even if an expandable
+    /// segment would map less. The limit in bytes is checked later, against the bytes really taken.
     fn grow_within_limit(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.require(Increase::segment(self.counted(context.config, request)))?;
         self.grow(context, request)
     }
 
-    /// Gives back unused segments that are older than the average, without waiting for the GPU.
+    /// Gives back unused segments that are older than the average. The strategy does not wait for the GPU first.
     fn collect_garbage(&mut self, _context: &mut StrategyContext<'_>) -> MissResult<()> {
         Ok(())
     }
 
     /// Makes room before everything is given back: moves free memory together, or gives back just enough. Returns the
-    /// block that serves the request, if there is one then.
+    /// block that then serves the request; `None` if there is none.
     fn make_room(&mut self, _context: &mut StrategyContext<'_>, _request: &Request) -> MissResult<Option<BlockId>> {
         Ok(None)
     }
 
-    /// Gives free memory back, as [`Strategy::release`](super::Strategy::release).
+    /// Gives free memory back, with the contract of [`Strategy::release`](super::Strategy::release).
     fn reclaim(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         release_segments(context, goal)
     }
@@ -81,7 +82,7 @@ impl<T: MallocLike> Estimates for T {
     }
 }
 
-/// Releases segments in which nothing is live. `cudaFree` itself waits for the GPU, so no release is free of waiting.
+/// Releases segments without live blocks. `cudaFree` itself waits for the GPU, so every release waits.
 pub(super) fn release_segments(context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
     if goal == Goal::Unkept {
         let least = context.heap().layout().release_from;
@@ -99,7 +100,7 @@ pub(super) fn release_segments(context: &mut StrategyContext<'_>, goal: Goal) ->
     Ok(suffices)
 }
 
-/// Returns the least memory to take for a request of `size` bytes: whole pages of 2 MiB, in which a device gives its
+/// Returns the least bytes to take for a request of `size` bytes: whole pages of 2 MiB, in which a device gives its
 /// memory.
 #[cfg(feature = "baselines")]
 pub(super) fn least_segment(size: u64) -> u64 {

@@ -1,7 +1,7 @@
-//! Strategies: what happens when no free block fits, and which memory goes back to the driver.
+//! Strategies: the steps when no free block fits, and the choice of the memory that is given back to the driver.
 //!
-//! Owns: the table of the strategies. The contract is in `contract.rs`, and each strategy in a file or folder of its
-//! own. To add one, write its file, give it a row in the table below, and name it in [`StrategyKind`].
+//! Owns: the table of the strategies. `contract.rs` has the contract, and each strategy has a file or a folder of its
+//! own. To add a strategy, write its file, add a row to the table below, and name it in [`StrategyKind`].
 //!
 //! ```text
 //! stitch/         this project's: free memory is joined wherever it lies
@@ -30,16 +30,16 @@ use crate::config::{ConfigError, StrategyKind};
 use crate::heap::Heap;
 use std::ops::{Deref, DerefMut};
 
-/// Defines the enum of all strategies, and the calls of the methods of each.
+/// Defines the enum of all strategies, and calls the methods of the strategy in use.
 macro_rules! strategies {
     ($($(#[$built:meta])? $name:ident($strategy:ty) for $($kind:ident)|+;)*) => {
-        /// The strategy of an allocator, held by value: a box would fail if the host has no memory.
+        /// The strategy of an allocator, held by value, since a box would fail without host memory.
         pub(crate) enum AnyStrategy {
             $($(#[$built])? $name($strategy),)*
         }
 
         impl AnyStrategy {
-            /// Makes the strategy of this name.
+            /// Makes the strategy with this name.
             ///
             /// # Errors
             /// [`ConfigError::WithoutBaselines`] if the strategy is not in this build.
@@ -103,7 +103,7 @@ strategies! {
 }
 
 impl AnyStrategy {
-    /// Returns the strategy if it gives blocks back to the driver as they are freed.
+    /// Returns the strategy if it gives blocks back to the driver when they are freed; `None` otherwise.
     pub(crate) fn stream_ordered(&mut self) -> Option<&mut dyn StreamOrdered> {
         match self {
             #[cfg(feature = "baselines")]
@@ -112,15 +112,16 @@ impl AnyStrategy {
         }
     }
 
-    /// Returns about how many bytes of host memory the strategy's own tables take, beside those of the heap.
+    /// Returns the approximate bytes of host memory that the strategy's own tables take, besides the tables of the
+    /// heap.
     pub(crate) fn host_bytes(&self) -> usize {
         if let Self::Stitch(strategy) = self { strategy.host_bytes() } else { 0 }
     }
 
-    /// Checks the strategy's own rules that always hold, beyond those of the heap. For tests.
+    /// Checks the invariants of the strategy itself, besides those of the heap. For tests.
     ///
     /// # Errors
-    /// Says which rule is broken, and where.
+    /// A text that names the broken rule and its place.
     pub(crate) fn check(&self, heap: &Heap) -> Result<(), String> {
         match (self, heap) {
             #[cfg(feature = "baselines")]

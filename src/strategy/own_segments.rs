@@ -1,6 +1,7 @@
-//! Private pools with segments of their own, under any strategy: PyTorch's rules, over a source or the driver's `malloc`.
+//! Private pools with segments of their own, under any strategy. Such pools follow PyTorch's rules, over a source or
+//! the driver's `malloc`.
 //!
-//! Owns: the steps when no segment can be had. `caching.rs` chooses how segments are sized and split.
+//! Owns: the steps when no segment can be had. `caching.rs` determines the sizes and the splitting of segments.
 
 use super::caching::Caching;
 use super::contract::{Goal, Means, Strategy};
@@ -20,9 +21,9 @@ pub(crate) fn rules_of_own_segments(config: &Config, unsplit: bool) -> FitRules 
     FitRules { no_split_from: if unsplit { 0 } else { rules.no_split_from }, ..rules }
 }
 
-/// Serves a request from a new segment. If none can be had and all means may be used, tries again after each of these
-/// steps: frees that waited for other streams are done; the strategy has given back as much as the request; the
-/// strategy has given back everything.
+/// Serves a request from a new segment. If that fails, all means may be used and no stream is captured: waits for
+/// recorded streams, reclaims ended private pools and searches the free blocks. Then releases one segment's size and
+/// tries a new segment. Then releases everything and tries again.
 pub(crate) fn serve_own_segments(
     strategy: &mut dyn Strategy,
     context: &mut StrategyContext<'_>,
@@ -30,7 +31,7 @@ pub(crate) fn serve_own_segments(
     means: Means,
 ) -> Served {
     match Caching.grow_within_limit(context, request) {
-        // Giving memory back waits, which no capture allows.
+        // Giving memory back waits for the GPU, and no capture allows such a wait.
         Err(Miss::OutOfMemory { .. }) if means == Means::All && !context.capturing() => {}
         done => return done,
     }

@@ -1,41 +1,41 @@
-//! The parts of an allocator that a step about streams works on.
+//! The parts of an allocator that a step about streams uses.
 //!
-//! Owns: how the CPU waits for a stream, how a stream is told from another one with the same handle or from none, and
-//! whether an event can be recorded on it.
+//! Owns: the wait of the CPU for a stream, the check whether a handle still belongs to the same stream, and the check
+//! whether an event can be recorded on a stream.
 
 use crate::config::StreamSharing;
 use crate::driver::{Driver, DriverResult};
 use crate::heap::Heap;
 use crate::ids::{PoolIndex, StreamId};
 
-/// The heap, the driver, and the policy of sharing memory between streams.
+/// The heap, the driver, and the rule for sharing memory between streams.
 pub(crate) struct StreamContext<'a> {
     pub(crate) heap: &'a mut Heap,
     pub(crate) driver: &'a dyn Driver,
     pub(crate) sharing: StreamSharing,
 }
 
-/// The state of a stream, as far as events on it are concerned.
+/// The state of a stream, as far as it matters for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamState {
-    /// An event marks its work so far.
+    /// An event can mark the stream's work so far.
     Live,
-    /// The stream is being captured, possibly without the allocator having been told.
+    /// The stream is being captured. The allocator may not have been told of the capture.
     Captured,
     /// The stream was destroyed, and all its work is done.
     Ended,
 }
 
 impl StreamContext<'_> {
-    /// Returns whether a stream may be being captured. Until the end of the capture, no wait, query or free may be made
-    /// that a capture forbids.
+    /// Returns whether a capture may be under way. Until it ends, the allocator makes no wait, query or free that a
+    /// capture forbids.
     pub(crate) fn capturing(&self) -> bool {
         self.heap.private().capturing()
     }
 
-    /// Asks the driver for the state of a pool's stream. If the stream was destroyed without telling the allocator (its
-    /// handle is invalid, or another stream's), the CPU has waited for the device, since no event can be recorded on
-    /// the stream.
+    /// Asks the driver for the state of a pool's stream. If the stream was destroyed without telling the allocator, its
+    /// handle is invalid or belongs to another stream, and no event can be recorded. The CPU has then waited for the
+    /// device.
     pub(crate) fn stream_state(&mut self, large: PoolIndex) -> DriverResult<StreamState> {
         let of = self.heap.pool(large);
         let (stream, known) = (of.stream, of.number);
@@ -46,7 +46,7 @@ impl StreamContext<'_> {
             return Ok(StreamState::Live);
         }
         match self.can_record(stream) {
-            // The driver tells no number of a stream that is being captured.
+            // The driver returns no number for a stream that is being captured.
             Ok(false) => return Ok(StreamState::Captured),
             Err(error) if !error.status.may_name_no_stream() => return Err(error),
             _ => {}
@@ -54,7 +54,7 @@ impl StreamContext<'_> {
         let number = match self.driver.stream_number(stream) {
             Ok(number) if number == known => return Ok(StreamState::Live),
             Ok(number) if known.is_none() => {
-                // The stream was first seen in a capture, when its number was unknown.
+                // The stream was first seen during a capture, when its number was unknown.
                 self.heap.renumber_stream(large, number);
                 return Ok(StreamState::Live);
             }
@@ -70,13 +70,13 @@ impl StreamContext<'_> {
         Ok(StreamState::Ended)
     }
 
-    /// Returns whether an event can be recorded on a stream that marks its work so far. In a capture of which the
-    /// allocator was not told, an event marks a place in the graph.
+    /// Returns whether an event on a stream can mark the stream's work so far. In a capture of which the allocator was
+    /// not told, an event marks a place in the graph instead.
     pub(crate) fn can_record(&self, stream: StreamId) -> DriverResult<bool> {
         can_record(self.driver, stream)
     }
 
-    /// Lets the CPU wait for all work of a pool's stream.
+    /// Makes the CPU wait for all work of a pool's stream.
     pub(crate) fn wait_for_stream(&mut self, pool: PoolIndex) -> DriverResult<()> {
         let large = pool.large();
         let stream = self.heap.pool(large).stream;
@@ -90,17 +90,19 @@ impl StreamContext<'_> {
     }
 }
 
-/// Returns whether a stream is not being captured. The default stream never is.
+/// Returns whether an event can be recorded on a stream, because it is not being captured. The default stream is never
+/// captured.
 pub(super) fn can_record(driver: &dyn Driver, stream: StreamId) -> DriverResult<bool> {
     Ok(stream == StreamId::DEFAULT || !driver.is_capturing(stream)?)
 }
 
-/// Returns whether no stream has this handle any more. If the driver does not number streams, that is unknown.
+/// Returns whether the handle belongs to no stream any more; `false` if the driver does not number streams, since the
+/// answer is then unknown.
 pub(super) fn is_destroyed(driver: &dyn Driver, stream: StreamId) -> bool {
     driver.stream_number(stream).is_err_and(|error| error.status.may_name_no_stream())
 }
 
-/// Lets the CPU wait for the work of a stream that was destroyed, together with all other work.
+/// Makes the CPU wait for the work of a destroyed stream, together with all other work.
 pub(super) fn wait_for_destroyed(driver: &dyn Driver, stream: StreamId) -> DriverResult<()> {
     tracing::warn!(%stream, "a stream was destroyed that an allocator knew; forget_stream spares the wait for the GPU");
     driver.synchronize()

@@ -1,41 +1,45 @@
-//! Epochs: when memory freed on one stream may serve another.
+//! Epochs, which decide when memory freed on one stream may serve another stream.
 //!
-//! Owns: the events that close epochs, and which epochs the GPU has passed.
+//! Owns: the events that close epochs, and the epochs that the GPU has passed.
 //!
 //! # Note: epochs
 //!
 //! **Rationale.** A stream runs its work in order, so memory freed on it may be handed out on it again at once. Another
-//! stream may have the memory only after the GPU has reached the free. An event at each free would tell when, at the
-//! cost of a driver call each time.
+//! stream may get the memory only after the GPU has reached the free. An event at each free would mark this point, at
+//! the cost of a driver call for each free.
 //!
-//! **Approach.** Each stream counts epochs, and a freed range at home carries the number of the open one (`freed_at`).
-//! One event closes an epoch:
+//! **Approach.** Each stream counts epochs, and a freed range at home carries the number of the open epoch
+//! (`freed_at`). One event closes an epoch:
 //! ```text
 //! stream A   | free a, free b | event 0 | free c | event 1 | free d
 //!            |    epoch 0     |         |epoch 1 |         | epoch 2, open
 //! ```
-//! If event 0 is complete, `a` and `b` are *passed*. Passed memory becomes idle: any stream may take it. If nothing is
-//! passed yet, another stream may wait for event 0 on the GPU and take `a` or `b` behind that wait (`sharing:wait`).
-//! From then on, the waiting stream is the one that has to pass. `waits.rs` has these waits.
+//! If event 0 is complete, `a` and `b` are *passed*. Passed memory becomes idle, and any stream may take it. If epoch 0
+//! is not passed, another stream may wait for event 0 on the GPU and take `a` or `b` behind the wait (`sharing:wait`).
+//! From then on, the waiting stream must pass the memory. `waits.rs` has these waits.
 //!
-//! An epoch is closed when another stream misses, when much was freed in it, and at the low-water mark of live memory.
-//! With a single stream, no event is recorded. Merged ranges count as freed when the last of them was.
+//! An epoch is closed when another stream misses, when many bytes were freed in it, and at the low-water mark of live
+//! memory. With a single stream, no event is recorded. Ranges that merge count as freed when the last of them was
+//! freed.
 //!
-//! A free may name another stream than the block's own ([`free_with_current_stream`](crate::Allocator::free_with_current_stream)): work on that
-//! stream may still use the memory, although `record_stream` was not called. Then an event is recorded there at once,
-//! and the epoch is passed only when that event is complete too. The block's own stream need not wait, as in PyTorch.
+//! A free may name another stream than the block's own
+//! ([`free_with_current_stream`](crate::Allocator::free_with_current_stream)). Work on the named stream may still use
+//! the memory, although `record_stream` was not called. An event is then recorded on the named stream at once, and the
+//! epoch is passed only when this event is complete too. The block's own stream need not wait, as in PyTorch.
 //!
 //! **Limitations.**
-//! - If a stream keeps freeing into a large free range, that range is passed late, since it is as young as its
-//!   youngest byte.
-//! - A wait is for the whole epoch. Long epochs make waits longer than necessary; short epochs cost events.
-//! - During a capture no epoch is closed: its event might become the graph's. Earlier events may be queried.
-//! - A wait is for an event that is recorded already, so streams of one process cannot wait for each other in a
-//!   circle. Through another process they can. Such programs use `sharing:completed`, where no stream waits.
+//! - If a stream keeps freeing into a large free range, the range is passed late, since its age is that of its latest
+//!   free.
+//! - A wait is for a whole epoch. Long epochs make waits longer than necessary; short epochs need more events.
+//! - During a capture no epoch is closed, since the event might become part of the graph. Earlier events may be
+//!   queried.
+//! - A wait is for an event that is already recorded, so streams of one process cannot wait for each other in a circle.
+//!   Through another process, a circle is possible. Programs with such waits use `sharing:completed`, where no stream
+//!   waits.
 //! - If a stream is more than 1,024 epochs behind, its last epoch is prolonged.
-//! - A stream that others own may be destroyed without the allocator being told, and then its handle may be another
-//!   stream's. The epochs of such an external stream end only at frees that name it as the current one, each at once.
-//!   Memory freed otherwise serves other streams after the CPU has waited for the device.
+//! - An external stream may be destroyed without telling the allocator, and its handle may then belong to another
+//!   stream. Therefore the epochs of an external stream end only at frees that name it as the current stream, each at
+//!   once. Memory freed otherwise serves other streams after the CPU has waited for the device.
 
 use super::context::{StreamContext, StreamState};
 use super::record_stream::{RecordedStreams, destroy_events};
@@ -52,7 +56,7 @@ use std::collections::VecDeque;
 pub(super) struct Closed {
     pub(super) epoch: u64,
     pub(super) event: EventId,
-    /// Events of other streams that were current while memory was freed in it.
+    /// Events of other streams that were the current stream at a free in this epoch.
     pub(super) others: Vec<(StreamId, EventId)>,
     /// The allocator's count of operations when the event was recorded.
     pub(super) at: u64,
@@ -64,11 +68,11 @@ impl Closed {
     }
 }
 
-/// How many epochs of a stream are kept apart while the GPU has not passed them, each with an event. If a stream is
-/// further behind, its last epoch is prolonged.
+/// The most epochs of a stream that are kept apart while the GPU has not passed them, each with an event. If a stream
+/// is further behind, its last epoch is prolonged.
 const MAX_CLOSED: usize = 1024;
 
-/// With fewer other streams in an open epoch, their events are not queried.
+/// The number of other streams in an open epoch from which their events are queried.
 const MANY_OTHERS: usize = 64;
 
 /// The epochs of other streams for which a stream has waited on the GPU.
@@ -76,22 +80,22 @@ const MANY_OTHERS: usize = 64;
 pub(super) struct Waited {
     /// The stream and its number, since its pools may pass to another stream.
     pub(super) by: (StreamId, Option<u64>),
-    /// The last epoch of each other stream, in the order of their pools.
+    /// The last epoch of each other stream, in the order of the other streams' pools.
     pub(super) until: Vec<(PoolIndex, u64)>,
 }
 
-/// The closed epochs of every stream whose events have not completed.
+/// The closed epochs whose events have not completed, for every stream.
 #[derive(Debug, Default)]
 pub(crate) struct Epochs {
-    /// By stream (the number of its pair of pools), oldest first.
+    /// The closed epochs by stream (the number of its pair of pools), oldest first.
     closed: Vec<VecDeque<Closed>>,
     /// For the open epoch of each stream, the events that become its [`Closed::others`].
     others: Vec<Vec<(StreamId, EventId)>>,
-    /// Events that can be used again. There is room for every event.
+    /// Events that can be reused. The list has room for every event.
     idle_events: Vec<EventId>,
-    /// How many threads wait for events without the lock. Until they are done, no event is recorded anew.
+    /// The number of threads that wait for events without the lock. While there are any, no event is recorded again.
     pub(super) waiters: u32,
-    /// The number of events, besides the probe.
+    /// The number of events, without the probe.
     events: usize,
     /// The epochs for which each stream has waited on the GPU.
     pub(super) waited: Vec<Waited>,
@@ -100,8 +104,8 @@ pub(crate) struct Epochs {
 }
 
 impl Epochs {
-    /// Makes idle the memory of all streams that the GPU has passed. Does nothing while only one stream has memory.
-    /// In a capture no epoch ends: its event might be the graph's.
+    /// Makes the memory idle that the GPU has passed, of all streams. Does nothing if only one stream has memory. In a
+    /// capture no epoch ends, since its event might become part of the graph.
     pub(crate) fn gather(&mut self, context: &mut StreamContext<'_>, own: PoolIndex) -> Result<()> {
         if context.capturing() {
             return Ok(());
@@ -117,15 +121,14 @@ impl Epochs {
         pools.into_iter().try_for_each(|pool| make_passed_idle(context, pool))
     }
 
-    /// Makes idle the memory of all streams that the GPU has passed, as [`Self::gather`] does, for no stream in
-    /// particular.
+    /// Makes the memory idle that the GPU has passed, as [`Self::gather`] does, without a requesting stream.
     pub(crate) fn gather_all(&mut self, context: &mut StreamContext<'_>) -> Result<()> {
         let first = with_memory(context).next();
         first.map_or(Ok(()), |own| self.gather(context, own))
     }
 
-    /// Ends an epoch that has become long, if another stream may need the memory freed in it: that stream then need not
-    /// wait for later work of this one.
+    /// Ends an epoch that has become long, if another stream may need the memory freed in it. The other stream then
+    /// need not wait for later work of this stream.
     pub(crate) fn end(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         let alone = context.heap.asking_pools().all(|other| other == pool);
         if alone || context.sharing == StreamSharing::Never || context.capturing() || context.heap.is_private(pool) {
@@ -135,8 +138,8 @@ impl Epochs {
         self.close(context, pool)
     }
 
-    /// Ends the open epoch of an external stream, within a call of the program that names the stream: later the stream
-    /// may have been destroyed.
+    /// Ends the open epoch of an external stream. The caller is a call of the program that names the stream, since the
+    /// stream may be destroyed later.
     pub(crate) fn end_external(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         if context.capturing() || context.heap.is_private(pool) {
             return Ok(());
@@ -145,14 +148,14 @@ impl Epochs {
         self.close_now(context, pool)
     }
 
-    /// Makes room for another closed epoch. A stream that needs to know how far the GPU is queries the events itself.
+    /// Queries events if a stream has many closed epochs, to make room for another. A stream that needs to know how far
+    /// the GPU is queries the events itself.
     fn poll_if_many(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
         let many = self.closed.get(pool.stream()).is_some_and(|closed| closed.len() >= MAX_CLOSED / 2);
         if many { self.poll(context, pool) } else { Ok(()) }
     }
 
-    /// During a capture: frees and makes idle the memory that is passed according to events recorded before the
-    /// capture.
+    /// During a capture, frees or makes idle the memory that is passed according to events recorded before the capture.
     pub(crate) fn poll_in_capture(
         &mut self,
         context: &mut StreamContext<'_>,
@@ -167,13 +170,13 @@ impl Epochs {
         pools.into_iter().try_for_each(|pool| make_passed_idle(context, pool))
     }
 
-    /// Makes idle the memory that one stream has passed. No epoch ends.
+    /// Makes the memory idle that one stream has passed. No epoch ends.
     pub(super) fn poll_stream(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         self.poll(context, pool)?;
         if context.sharing == StreamSharing::Never { Ok(()) } else { make_passed_idle(context, pool) }
     }
 
-    /// Ends every open epoch and notes which epochs the GPU has passed. Does nothing in a capture.
+    /// Ends every open epoch, and notes the epochs that the GPU has passed. Does nothing in a capture.
     pub(crate) fn advance(&mut self, context: &mut StreamContext<'_>) -> Result<()> {
         if context.capturing() {
             return Ok(());
@@ -187,19 +190,19 @@ impl Epochs {
         Ok(())
     }
 
-    /// Returns whether a closed epoch covers `epoch`.
+    /// Returns whether a closed epoch of the pool's stream covers `epoch`.
     pub(super) fn covers(&self, pool: PoolIndex, epoch: u64) -> bool {
         self.closed.get(pool.stream()).and_then(VecDeque::back).is_some_and(|last| last.epoch >= epoch)
     }
 
-    /// Returns the closed epochs up to the first that covers `epoch`, oldest first.
+    /// Returns the closed epochs up to the first one that covers `epoch`, oldest first.
     pub(super) fn closed_up_to(&self, pool: PoolIndex, epoch: u64) -> impl DoubleEndedIterator<Item = &Closed> + Clone {
         static NONE: VecDeque<Closed> = VecDeque::new();
         let closed = self.closed.get(pool.stream()).unwrap_or(&NONE);
         closed.range(..closed.len().min(closed.partition_point(|closed| closed.epoch < epoch) + 1))
     }
 
-    /// Ends the open epoch of a stream, if anything was freed in it, unless the stream is external.
+    /// Ends the open epoch of a stream if memory was freed in it, unless the stream is external.
     pub(super) fn close(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         if context.heap.is_external(context.heap.pool(pool).stream) { Ok(()) } else { self.close_now(context, pool) }
     }
@@ -210,7 +213,7 @@ impl Epochs {
         }
         match context.stream_state(pool)? {
             StreamState::Live => {}
-            // The epoch stays open until the end of the capture.
+            // The epoch stays open until the capture ends.
             StreamState::Captured => return Ok(()),
             StreamState::Ended => {
                 self.passed(context.heap, pool);
@@ -256,10 +259,10 @@ impl Epochs {
         }
     }
 
-    /// Notes that memory of a large pool is freed while `stream` is the current one: the work given to that stream so
-    /// far must pass before other streams get memory freed in this epoch. The event is recorded at once, for the stream
-    /// may be destroyed afterwards. Returns whether the event was recorded. None is recorded in a capture, though
-    /// streams other than the captured one still run, nor in a capture of `stream` that the allocator was not told of.
+    /// Notes that memory of a large pool is freed while `stream` is the current stream. The work given to `stream` so
+    /// far must pass before other streams get memory freed in this epoch. The event is recorded at once, since the
+    /// stream may be destroyed afterwards. Returns whether the event was recorded. In a capture no event is recorded,
+    /// although other streams still run, and none in a capture of `stream` of which the allocator was not told.
     pub(crate) fn free_used_by(
         &mut self,
         context: &StreamContext<'_>,
@@ -283,14 +286,14 @@ impl Epochs {
         Ok(true)
     }
 
-    /// Drops other streams that have passed, each time their number has doubled: an epoch may stay open without end
-    /// while such streams come and go.
+    /// Drops other streams that have passed, each time the number of other streams has doubled. Otherwise an epoch that
+    /// stays open would collect such streams without a bound.
     fn drop_passed(&mut self, driver: &dyn Driver, number: usize) {
         let others = &mut self.others[number];
         if others.len() < MANY_OTHERS || !others.len().is_power_of_two() {
             return;
         }
-        // An event that cannot be queried at this point is kept, and queried by the request that needs the memory.
+        // An event that cannot be queried now is kept. The request that needs the memory queries it.
         let passed = others.extract_if(.., |(_, event)| driver.event_query(*event).unwrap_or(false));
         self.idle_events.extend(passed.map(|(_, event)| event));
     }
@@ -309,7 +312,7 @@ impl Epochs {
         Ok(event)
     }
 
-    /// Notes which epochs of a stream the GPU has passed.
+    /// Notes the epochs of a stream that the GPU has passed.
     fn poll(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
         let Some(queue) = self.closed.get_mut(pool.stream()) else { return Ok(()) };
         while let Some(closed) = queue.front_mut() {
@@ -330,7 +333,7 @@ impl Epochs {
     }
 
     /// Returns whether the GPU has done all work given to the stream of a large pool so far. Records an event and
-    /// queries it.
+    /// queries it. Returns `false` for an external stream.
     pub(crate) fn has_passed_all(&mut self, context: &mut StreamContext<'_>, large: PoolIndex) -> DriverResult<bool> {
         let stream = context.heap.pool(large).stream;
         if context.heap.is_external(stream) {
@@ -349,14 +352,14 @@ impl Epochs {
         context.driver.event_query(event)
     }
 
-    /// Returns whether streams other than its own may still use memory freed on the stream of a large pool.
+    /// Returns whether other streams may still use memory that was freed on the stream of a large pool.
     pub(crate) fn waits_for_others(&self, pool: PoolIndex) -> bool {
         let number = pool.stream();
         self.others.get(number).is_some_and(|others| !others.is_empty())
             || self.closed.get(number).is_some_and(|closed| closed.iter().any(|closed| !closed.others.is_empty()))
     }
 
-    /// Notes that the CPU has waited for every stream: all epochs are passed, open ones too.
+    /// Notes that the CPU has waited for every stream. All epochs are passed, including open ones.
     pub(crate) fn all_passed(&mut self, context: &mut StreamContext<'_>) {
         for pool in context.heap.pairs() {
             if context.heap.is_of_stream(pool) {
@@ -365,8 +368,8 @@ impl Epochs {
         }
     }
 
-    /// Notes that all work of a stream is done, and all work of the other streams that were current while its memory
-    /// was freed: its epochs are passed, the open one too.
+    /// Notes that all work of a stream is done, and all work of the streams that were current while its memory was
+    /// freed. All epochs of the stream are passed, including the open one.
     pub(crate) fn passed(&mut self, heap: &mut Heap, pool: PoolIndex) {
         if let Some(queue) = self.closed.get_mut(pool.stream()) {
             self.idle_events.extend(queue.drain(..).flat_map(Closed::events));
@@ -386,13 +389,13 @@ impl Epochs {
     }
 }
 
-/// Makes idle the memory of a stream that the GPU is known to have passed.
+/// Makes the memory of a stream idle that the GPU is known to have passed.
 fn make_passed_idle(context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
     let passed = context.heap.pool(pool).passed;
     context.heap.make_passed_idle(pool, passed)
 }
 
-/// Makes a list at least `len` elements long.
+/// Extends a list to at least `len` elements.
 pub(super) fn grow_to<T>(list: &mut Vec<T>, len: usize, empty: fn() -> T) -> Grown<()> {
     let more = len.saturating_sub(list.len());
     list.try_reserve(more)?;
@@ -400,7 +403,7 @@ pub(super) fn grow_to<T>(list: &mut Vec<T>, len: usize, empty: fn() -> T) -> Gro
     Ok(())
 }
 
-/// Returns the large pools of streams that have free memory, in large blocks or small.
+/// Returns the large pools of the streams that have free memory in large or small blocks.
 pub(super) fn with_memory<'a>(context: &'a StreamContext<'_>) -> impl Iterator<Item = PoolIndex> + use<'a> {
     let heap = &*context.heap;
     heap.stream_pools().filter(move |large| heap.has_free(*large) || heap.has_free(large.small()))

@@ -1,6 +1,6 @@
-//! The low-water mark of live memory. The mark tells the allocator when a step of the program ends.
+//! The low-water mark of live memory, which tells the allocator when a step of the program ends.
 //!
-//! Owns: when live memory counts as low. The caller acts on it.
+//! Owns: the rule when live memory counts as low. The caller acts on it.
 //!
 //! ```text
 //! live   /\    /\    /\       a step of training begins and ends low, and is high in between
@@ -10,30 +10,30 @@
 
 use crate::heap::Heap;
 
-/// Memory does not count as low twice within this many allocations and frees. Where a program allocates and frees one
-/// block over and over, there is nothing to gather, and gathering each time would take longer than the rest.
+/// The number of allocations and frees within which memory does not count as low twice. If a program allocates and
+/// frees one block over and over, gathering each time would take longer than all other work, and would free no memory.
 const SHORT_STEP: u64 = 8;
 
-/// The rise and fall of live memory. Memory gathered at each low point gives every step of training the same free
-/// ranges, and so the same choices and views.
+/// The rise and fall of live memory. Gathering at each low point gives every training step the same free ranges, and
+/// therefore the same choices and views.
 #[derive(Debug, Default)]
 pub(crate) struct LowWaterMark {
     /// The bytes beyond which live memory counts as rising again.
     high: u64,
-    /// The bytes below which live memory is low: a quarter of the reserved bytes below the high, or near the last
+    /// The bytes below which live memory is low: a quarter of the reserved bytes below `high`, or close to the last
     /// lowest point.
     mark: u64,
-    /// Whether live memory was low and has not risen since.
+    /// Whether live memory was low and has not risen again.
     is_low: bool,
-    /// The fewest live bytes since live memory last rose; `last_lowest` is that of the fall before.
+    /// The fewest live bytes since live memory last rose. `last_lowest` is the value of the fall before.
     lowest: u64,
     last_lowest: u64,
-    /// The count of operations before which live memory is not low again.
+    /// The count of operations before which memory does not count as low again.
     next: u64,
 }
 
 impl LowWaterMark {
-    /// Returns whether live memory has just fallen below the mark, after `freed` bytes were freed.
+    /// Returns whether live memory has just fallen below the mark. `freed` is the bytes just freed.
     #[inline]
     pub(crate) fn is_reached(&mut self, freed: u64, heap: &Heap) -> bool {
         let live = heap.counters().allocated_bytes.current();
@@ -58,7 +58,8 @@ impl LowWaterMark {
         let (reserved, operations) = (heap.reserved(), heap.counters().operations());
         self.is_low = true;
         self.high = live + reserved / 4;
-        // The next marks: a quarter below, near the last lowest point, or exactly there. Steps are alike, if not equal.
+        // The next mark is the highest of: a quarter below, close to the last lowest point, or exactly at it. Steps are
+        // similar, but not always equal.
         let marks = [live.saturating_sub(reserved / 4), self.last_lowest + reserved / 128, self.last_lowest + 1];
         self.mark = marks.into_iter().filter(|mark| *mark <= live).max().unwrap_or_default();
         if operations < self.next {

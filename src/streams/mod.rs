@@ -1,7 +1,7 @@
-//! Streams: when memory freed on a stream may be reused on that stream and on others.
+//! Streams: the rules for reusing freed memory on the same stream and on other streams.
 //!
-//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, and the moment at which
-//! live memory is low. This module calls the driver for events, waits and the numbers of streams, never for memory.
+//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, and the detection of
+//! low live memory. This module calls the driver for events, waits and the numbers of streams, never for memory.
 
 mod context;
 mod epochs;
@@ -41,7 +41,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Notes that a thread begins to wait for events without the lock: no event is recorded anew before
+    /// Notes that a thread begins to wait for events without the lock. No event is recorded again before
     /// [`Self::end_wait`].
     pub(crate) fn begin_wait(&mut self) {
         self.recorded.waiters += 1;
@@ -53,7 +53,7 @@ impl Streams {
         self.epochs.waiters -= 1;
     }
 
-    /// Returns about how many bytes of host memory the tables take.
+    /// Returns the approximate bytes of host memory that the tables take.
     pub(crate) fn host_bytes(&self) -> usize {
         self.recorded.host_bytes() + self.rounds.host_bytes() + self.new_waits.host_bytes()
     }

@@ -1,14 +1,14 @@
-//! Events recorded when a stream is named, not when the block is freed: Paddle's stream safety.
+//! Events that are recorded when a stream is named, not when the block is freed, as in Paddle's stream safety.
 //!
 //! Owns: the steps of `stream_safe_cuda_allocator.cc` (02a5e4e) that differ from PyTorch's:
-//! - `RecordStream` records an event a stream and block at once, and again at the same event if it is named again; in a capture it
-//!   notes the stream, whose event is recorded after the capture;
-//! - `EraseStream` takes a stream's event back;
-//! - `FreeImpl` queries the events: a block whose events are complete is free at once;
-//! - `ProcessUnfreedAllocations` queries every block by itself: events of one stream may be complete in another order
-//!   than their blocks were freed.
+//! - `RecordStream` records one event for each stream and block at once, and records it again if the stream is named
+//!   again. In a capture it notes the stream, whose event is recorded after the capture;
+//! - `EraseStream` takes back a stream's event;
+//! - `FreeImpl` queries the events, and a block whose events are complete is free at once;
+//! - `ProcessUnfreedAllocations` queries every block by itself, since the events of one stream may complete in another
+//!   order than their blocks were freed.
 //!
-//! The queues, and frees without Paddle's rules, are in `record_stream.rs`.
+//! `record_stream.rs` has the queues, and frees without Paddle's rules.
 
 use super::record_stream::{PendingFree, Recorded, RecordedStreams};
 use crate::driver::{Driver, in_relaxed_capture_mode};
@@ -18,11 +18,11 @@ use crate::heap::Heap;
 use crate::ids::{BlockId, EventId, StreamId};
 
 impl RecordedStreams {
-    /// Notes that a stream other than the block's own uses it, and records an event there. Work given to the stream
-    /// later is not waited for. Returns whether the stream was new to the block.
+    /// Notes that a stream other than the block's own uses the block, and records an event on it. A free waits only for
+    /// work given to the stream before this call. Returns whether the stream was new to the block.
     ///
     /// # Errors
-    /// [`Error::HostMemory`](crate::Error::HostMemory), or the driver's. Nothing has changed.
+    /// [`Error::HostMemory`](crate::Error::HostMemory), or the driver's error. The tables are unchanged.
     pub(crate) fn record_use_now(
         &mut self,
         heap: &mut Heap,
@@ -48,7 +48,8 @@ impl RecordedStreams {
         recorded.map(|()| is_new)
     }
 
-    /// Records events on the external streams that use a block which is being held. Returns whether each has one.
+    /// Records events on the external streams that use a block which is being held. Returns whether each of these
+    /// streams has an event.
     fn name_external(&mut self, heap: &Heap, driver: &dyn Driver, id: BlockId) -> bool {
         let named = in_relaxed_capture_mode(driver, true, || {
             let count = self.uses(id).len();
@@ -88,8 +89,8 @@ impl RecordedStreams {
         added.map(drop)
     }
 
-    /// Returns a newly recorded event that no block has, or `None` if the stream is being captured, or its work was
-    /// waited for.
+    /// Returns a newly recorded event that no block has. Returns `None` if the stream is being captured, or if the CPU
+    /// has waited for its work.
     fn record_anew(&mut self, driver: &dyn Driver, stream: StreamId) -> Result<Option<EventId>> {
         self.reserve_events(1)?;
         let mut events = with_room(1)?;
@@ -97,8 +98,8 @@ impl RecordedStreams {
         Ok(events.pop().map(|(_, event)| event).filter(|_| recorded == Recorded::Event))
     }
 
-    /// Forgets the completed events of a block that is about to be freed. If an event cannot be queried, the block
-    /// waits for it.
+    /// Drops the completed events of a block that is about to be freed. If an event cannot be queried, the block waits
+    /// for it.
     pub(crate) fn forget_passed(&mut self, driver: &dyn Driver, pending: &mut PendingFree) {
         let idle = &mut self.idle_events;
         pending.events.retain(|(stream, event)| {
@@ -115,7 +116,8 @@ impl RecordedStreams {
 
     /// Makes the block wait for the end of a capture, or for host memory, and then for the streams that use it.
     ///
-    /// External streams are named now, and never after. If one of them cannot be, the block waits for the device instead.
+    /// Events on external streams are recorded now, since such streams may be destroyed later. If an event cannot be
+    /// recorded, the block waits for the device instead.
     pub(crate) fn hold(&mut self, heap: &mut Heap, driver: &dyn Driver, id: BlockId) {
         heap.set_pending(id);
         if heap.has_external() && !self.name_external(heap, driver, id) {

@@ -1,21 +1,21 @@
 //! The events that were recorded when streams were named for blocks.
 //!
-//! Owns: the table of them. `named_at_once.rs` records them.
+//! Owns: the table of these events. `named_at_once.rs` records them.
 
 use crate::ids::{BlockId, EventId, StreamId};
 use rustc_hash::FxHashMap;
 
-/// Events of live and held blocks, recorded when their streams were named. Dropped events can be used again.
+/// The events of live and held blocks that were recorded when streams were named. Dropped events can be reused.
 #[derive(Debug, Default)]
 pub(super) struct NamedEvents(pub(super) FxHashMap<BlockId, Vec<(StreamId, EventId)>>);
 
 impl NamedEvents {
-    /// Returns the event that was recorded when the stream was named for a live or held block.
+    /// Returns the event that was recorded when the stream was named for a live or held block; `None` if there is none.
     pub(super) fn event_of(&self, id: BlockId, stream: StreamId) -> Option<EventId> {
         self.0.get(&id)?.iter().find(|(of, _)| *of == stream).map(|(_, event)| *event)
     }
 
-    /// Forgets the event of a stream for a block, which can be used again.
+    /// Drops the event of a stream for a block. The event can be reused.
     pub(super) fn drop_event(&mut self, id: BlockId, stream: StreamId, idle: &mut Vec<EventId>) {
         let Some(events) = self.0.get_mut(&id) else { return };
         if let Some(at) = events.iter().position(|(of, _)| *of == stream) {
@@ -27,7 +27,7 @@ impl NamedEvents {
         }
     }
 
-    /// Forgets the events of a stream that has ended.
+    /// Drops the events of a stream that has ended.
     pub(super) fn drop_events_of(&mut self, stream: StreamId, idle: &mut Vec<EventId>) {
         self.0.retain(|_, events| {
             events.retain(|(of, event)| {
@@ -40,7 +40,7 @@ impl NamedEvents {
         });
     }
 
-    /// Forgets all events of a block.
+    /// Drops all events of a block.
     pub(super) fn drop_events_of_block(&mut self, id: BlockId, idle: &mut Vec<EventId>) {
         let events = self.0.remove(&id).unwrap_or_default();
         idle.extend(events.into_iter().map(|(_, event)| event));

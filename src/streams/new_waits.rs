@@ -1,18 +1,18 @@
-//! Waits for new work that stay pending.
+//! Waits for work of the present round that stay pending.
 //!
 //! Owns: the last wait of each stream for work of the present round (`rounds.rs`), and whether the stream has passed
-//! it. If ranks of a job wait for one another in a circle, the program hangs without a message; a warning then names
-//! the streams and the remedy.
+//! it. If ranks of a job wait for one another in a circle, the program hangs without a message. The warning names the
+//! streams and the remedy.
 
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::ids::{EventId, StreamId};
 use std::time::{Duration, Instant};
 
-/// The most streams whose last wait is kept. Beyond that, a new wait replaces the one noted longest ago.
+/// The most streams whose last wait is kept. Beyond that, a new wait replaces the oldest one.
 const MOST: usize = 64;
 
-/// The last wait of a stream for new work.
+/// The last wait of a stream for work of the present round.
 #[derive(Debug)]
 struct NewWait {
     waiting: StreamId,
@@ -48,15 +48,15 @@ impl Overdue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The wait has not been looked at since it was noted.
+    /// No look has checked the wait yet.
     New,
-    /// A look has found it pending, for the first time at this moment.
+    /// A look has found the wait pending, for the first time at this moment.
     Pending(Instant),
-    /// The stream has passed the wait, or a warning has named it.
+    /// The stream has passed the wait, or a warning has named the wait.
     Over,
 }
 
-/// The last waits for new work.
+/// The last waits for work of the present round.
 #[derive(Debug, Default)]
 pub(crate) struct NewWaits {
     waits: Vec<NewWait>,
@@ -65,10 +65,10 @@ pub(crate) struct NewWaits {
 }
 
 impl NewWaits {
-    /// Notes that a stream waits for another stream's work of the present round: records an event behind the wait.
+    /// Notes that a stream waits for another stream's work of the present round. Records an event behind the wait.
     ///
     /// # Errors
-    /// The driver's, or the host has no memory. The wait is not noted.
+    /// The driver's error, or the host has too little memory. The wait is not noted.
     pub(crate) fn note(&mut self, driver: &dyn Driver, waiting: StreamId, awaited: StreamId) -> Result<()> {
         let known = self.waits.iter().position(|wait| wait.waiting == waiting);
         if known.is_some_and(|at| self.waits[at].warned && self.waits[at].awaited == awaited) {
@@ -94,15 +94,16 @@ impl NewWaits {
         Ok(())
     }
 
-    /// Returns whether a look would ask the driver for anything.
+    /// Returns whether a look would query the driver.
     pub(crate) fn has_pending(&self) -> bool {
         self.waits.iter().any(|wait| wait.state != State::Over)
     }
 
-    /// Returns the waits that looks have found pending for as long as `at_least`, each pair of streams once.
+    /// Returns the waits that were pending at every look for at least `at_least`. Each pair of streams is returned
+    /// once.
     ///
     /// # Errors
-    /// The driver's, or the host has no memory; waits that were not queried are queried at the next look.
+    /// The driver's error, or the host has too little memory. Waits that were not queried are queried at the next look.
     pub(crate) fn overdue(&mut self, driver: &dyn Driver, at_least: Duration) -> Result<Vec<Overdue>> {
         let mut overdue = Vec::new();
         for wait in self.waits.iter_mut().filter(|wait| wait.state != State::Over) {

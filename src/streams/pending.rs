@@ -1,7 +1,7 @@
-//! Freed memory that work on the GPU still uses, in the order in which that work was given.
+//! Freed memory that work on the GPU still uses, in the order in which the work was given.
 //!
-//! Owns: which event a request waits for next, and the wait of the CPU for it. This module changes no table: after the
-//! wait, the queues and epochs are queried as at any other time.
+//! Owns: the choice of the event that a request waits for next, and the CPU's wait for it. This module changes no
+//! table. After the wait, the queues and epochs are queried as usual.
 //!
 //! ```text
 //! freed      a, used by B too | b, on B      | c, used by C too        all of it is pending
@@ -17,8 +17,8 @@ use crate::fallible::TryPush;
 use crate::heap::{Block, GRANULE, Heap, Kind};
 use crate::ids::{EventId, PoolIndex, StreamId};
 
-/// The first and the longest pause of the CPU between two queries of an event, in nanoseconds. A wait with a bound may
-/// last up to the longest pause more than needed.
+/// The first and the longest pause of the CPU between two queries of an event, in nanoseconds. A wait with a time limit
+/// may take longer than needed by up to the longest pause.
 const RESTS: (u64, u64) = (20_000, 1_000_000);
 
 /// The pending memory that a request waits for.
@@ -41,9 +41,9 @@ pub(crate) struct Pending {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Of {
-    /// A stream that `record_stream` named.
+    /// A block waits for a stream that `record_stream` named.
     Recorded(StreamId),
-    /// The large pool of a stream on which the memory was freed.
+    /// Memory was freed on the stream of this large pool.
     Epoch(PoolIndex),
 }
 
@@ -55,7 +55,8 @@ impl Wanted {
 }
 
 impl RecordedStreams {
-    /// Returns the oldest event that the wanted memory waits for: when it was recorded, the event, and its stream.
+    /// Returns the oldest event that the wanted memory waits for: the operation that recorded it, the event, and its
+    /// stream. `None` if there is none.
     fn oldest(&self, heap: &Heap, wanted: Wanted) -> Option<(u64, EventId, StreamId)> {
         let first = self.queues().filter_map(|(stream, queue)| {
             let of = queue.iter().find(|queued| wanted.is_of(heap, heap.block(queued.block)))?;
@@ -66,7 +67,7 @@ impl RecordedStreams {
 }
 
 impl Streams {
-    /// Returns the bytes of the wanted memory whose end of use is marked by events.
+    /// Returns the bytes of the wanted memory that becomes free with known events.
     pub(crate) fn pending_bytes(&self, heap: &Heap, wanted: Wanted) -> Result<u64> {
         let recorded = self.recorded.waiting_blocks().map(|id| heap.block(id));
         let mut bytes: u64 = recorded.filter(|block| wanted.is_of(heap, block)).map(|block| block.size).sum();
@@ -76,7 +77,7 @@ impl Streams {
         Ok(bytes)
     }
 
-    /// Returns the wanted memory that waits for the oldest event, or `None` if no event marks the end of its use.
+    /// Returns the wanted memory that waits for the oldest event; `None` if there is none.
     pub(crate) fn oldest_pending(&self, heap: &Heap, wanted: Wanted) -> Result<Option<Pending>> {
         let recorded = self.recorded.oldest(heap, wanted);
         let mut oldest = recorded.map_or(u64::MAX, |(at, ..)| at);
@@ -91,7 +92,7 @@ impl Streams {
         }
         let mut events = Vec::new();
         if let Some((pool, first)) = epoch {
-            // Earlier epochs count too: memory that was merged since may come from any of them.
+            // Earlier epochs count too, since merged memory may come from any of them.
             for closed in self.epochs.closed_up_to(pool, first) {
                 events.try_push(closed.event)?;
                 for (_, event) in &closed.others {
@@ -105,24 +106,23 @@ impl Streams {
         Ok(Some(Pending { events, at, of: Of::Recorded(stream) }))
     }
 
-    /// Queries the events after a wait for `pending`, and frees what is complete. The lock was not held during the
-    /// wait, so other memory may be pending meanwhile.
+    /// Queries the events after a wait for `pending`, and frees the memory whose events are complete. The lock was not
+    /// held during the wait, so other memory may be pending by now.
     pub(crate) fn ask_for(&mut self, context: &mut StreamContext<'_>, pending: &Pending) -> Result<()> {
         match pending.of {
             Of::Recorded(stream) => Ok(self.recorded.poll_stream(context.heap, context.driver, stream)?),
-            // The pool may belong to another stream meanwhile.
+            // The pool may belong to another stream by now.
             Of::Epoch(pool) if !context.heap.is_of_stream(pool) => Ok(()),
             Of::Epoch(pool) => self.epochs.poll_stream(context, pool),
         }
     }
 
-    /// Returns the pools of other streams whose free memory counts.
+    /// Returns the large pools of other streams, if their free memory counts.
     fn pools(&self, heap: &Heap, wanted: Wanted) -> impl Iterator<Item = PoolIndex> {
         heap.stream_pools().filter(move |pool| wanted.others && *pool != wanted.own)
     }
 
-    /// Visits the free blocks of a stream in ended epochs that the stream has not passed: large blocks, and whole
-    /// slabs.
+    /// Visits the free blocks of a stream in ended epochs that the stream has not passed: large blocks and whole slabs.
     fn visit_unpassed(&self, heap: &Heap, large: PoolIndex, mut visit: impl FnMut(&Block)) -> Result<()> {
         let passed = heap.pool(large).passed;
         for (pool, least) in [(large, 0), (large.small(), GRANULE)] {
@@ -138,8 +138,9 @@ impl Streams {
     }
 }
 
-/// Lets the CPU wait until the events are complete, or until the device's clock says `until`. Returns whether they are.
-/// The caller does not hold the allocator's lock, so a capture may begin meanwhile; the wait leaves it valid.
+/// Makes the CPU wait until the events are complete, or until the device's clock reaches `until`. Returns whether the
+/// events are complete. The caller does not hold the allocator's lock, so a capture may begin during the wait. The wait
+/// does not invalidate the capture.
 pub(crate) fn wait_for_events(driver: &dyn Driver, events: &[EventId], until: Option<u64>) -> DriverResult<bool> {
     in_relaxed_capture_mode(driver, true, || {
         for event in events {
@@ -153,8 +154,8 @@ pub(crate) fn wait_for_events(driver: &dyn Driver, events: &[EventId], until: Op
     })
 }
 
-/// Waits for an event until a time of the device's clock, by queries: CUDA has no wait with a bound. Returns whether it
-/// is complete.
+/// Waits for an event until a time of the device's clock. The wait uses queries, since CUDA has no wait with a time
+/// limit. Returns whether the event is complete.
 fn wait_until(driver: &dyn Driver, event: EventId, until: u64) -> DriverResult<bool> {
     let (mut rest, longest) = RESTS;
     loop {

@@ -1,9 +1,9 @@
 //! Blocks that the program has freed while other streams may still use them.
 //!
 //! Owns: the streams named by `record_stream`, the events recorded at the free, and the order in which they are
-//! queried. As in PyTorch, events are queried in the order of each stream, and only at an allocation: at every one, or,
-//! where the strategy says so, at one that finds no free block and now and then. While a stream is being captured, no
-//! event is recorded or queried.
+//! queried. As in PyTorch, events are queried in the order of each stream, and only at allocations: at every
+//! allocation, or, if the strategy says so, at allocations that find no free block and from time to time. While a
+//! stream is being captured, no event is recorded or queried.
 
 use super::context::{can_record, is_destroyed, wait_for_destroyed};
 use super::named_events::NamedEvents;
@@ -30,43 +30,43 @@ pub(super) struct Queued {
 struct Waiting {
     /// The number of events.
     events: u32,
-    /// The large pool in which the block was freed, and the epoch there.
+    /// The large pool in which the block was freed, and the pool's epoch then.
     freed: (PoolIndex, u64),
 }
 
 /// Freed blocks waiting for the streams that used them.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedStreams {
-    /// The streams, other than its own, that use each live block.
+    /// For each live block, the streams other than its own that use it.
     pub(super) uses: FxHashMap<BlockId, Vec<StreamId>>,
-    /// Events recorded at frees, by stream, oldest first.
+    /// The events recorded at frees, by stream, oldest first.
     queues: Vec<(StreamId, VecDeque<Queued>)>,
-    /// Blocks freed during a capture, or while a stream that uses them is being captured, oldest first. Their events are
-    /// recorded after its end. There is room for every block that other streams use.
+    /// Blocks freed during a capture, or while a stream that uses them is being captured, oldest first. Their events
+    /// are recorded after the capture. The list has room for every block that other streams use.
     pub(super) held: VecDeque<BlockId>,
-    /// Blocks that wait for the device: an external stream used them on which no event could be recorded at their frees,
-    /// and which may have been destroyed. There is room for every block that other streams use.
+    /// Blocks that wait for the device. An external stream used each of them, and no event could be recorded on the
+    /// stream, which may have been destroyed. The list has room for every block that other streams use.
     pub(super) of_device: Vec<BlockId>,
     /// The events and the epoch that each pending block waits for.
     waiting: FxHashMap<BlockId, Waiting>,
     pub(super) named: NamedEvents,
     /// Whether a queue may hold events that were not recorded in the order of the queue.
     pub(super) out_of_order: bool,
-    /// Events that can be used again. There is room for every event.
+    /// Events that can be reused. The list has room for every event.
     pub(super) idle_events: Vec<EventId>,
-    /// How many threads wait for events without the lock. Until they are done, no event is recorded anew.
+    /// The number of threads that wait for events without the lock. While there are any, no event is recorded again.
     pub(super) waiters: u32,
-    /// The number of events, idle ones and those in the queues.
+    /// The number of events, both idle and in the queues.
     events: usize,
     /// The number of blocks that were still waiting when events were last queried.
     left: usize,
 }
 
-/// With fewer blocks waiting, only a miss queries their events.
+/// The number of waiting blocks below which only a miss queries their events.
 const FEW: usize = 64;
 
 impl RecordedStreams {
-    /// Returns about how many bytes of host memory the tables take.
+    /// Returns the approximate bytes of host memory that the tables take.
     pub(crate) fn host_bytes(&self) -> usize {
         let queued: usize = self.queues.iter().map(|(_, queue)| queue.capacity()).sum();
         queued * size_of::<Queued>()
@@ -77,13 +77,14 @@ impl RecordedStreams {
             + map_bytes(&self.named.0)
     }
 
-    /// Returns whether events should be queried even if no request misses the memory: many more blocks wait than at the
-    /// last query, so that the time of queries is constant for each, or some blocks have no events yet.
+    /// Returns whether events should be queried even if no request misses the memory. Either many more blocks wait than
+    /// at the last query, so that each block is queried a constant number of times on average, or some blocks have no
+    /// events yet.
     pub(crate) fn is_due(&self) -> bool {
         !self.held.is_empty() || self.waiting.len() > FEW.max(2 * self.left)
     }
 
-    /// Returns how many streams and held blocks are waited for; 0 if no block waits.
+    /// Returns the number of streams and held blocks that are waited for; 0 if no block waits.
     pub(crate) fn waiting(&self) -> usize {
         self.queues.len() + self.held.len()
     }
@@ -108,11 +109,11 @@ impl RecordedStreams {
         self.uses.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// Notes that a stream other than the block's own uses it. Naming a stream twice is the same as once. Returns
-    /// whether the stream was new to the block.
+    /// Notes that a stream other than the block's own uses the block. Naming a stream twice has the effect of naming it
+    /// once. Returns whether the stream was new to the block.
     ///
     /// # Errors
-    /// The host has no memory to note the use. Nothing has changed.
+    /// The host has too little memory to note the use. The tables are unchanged.
     pub(crate) fn record_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) -> Grown<bool> {
         let pool = heap.pool(heap.block(id).pool.large());
         if stream == pool.stream && !heap.has_no_stream(id) {
@@ -121,11 +122,11 @@ impl RecordedStreams {
         self.add_use(heap, id, stream)
     }
 
-    /// Notes that a block which is about to be freed has to wait for its own stream too. Returns whether the stream was
-    /// new to the block; `false` for a stream that has ended, or an external one.
+    /// Notes that a block which is about to be freed must wait for its own stream too. Returns whether the stream was
+    /// new to the block; `false` for a stream that has ended and for an external stream.
     ///
     /// # Errors
-    /// The host has no memory to note the use. Nothing has changed.
+    /// The host has too little memory to note the use. The tables are unchanged.
     pub(crate) fn record_own(&mut self, heap: &mut Heap, id: BlockId) -> Grown<bool> {
         let stream = heap.pool(heap.block(id).pool.large()).stream;
         if heap.has_no_stream(id) || heap.is_external(stream) {
@@ -167,17 +168,17 @@ impl RecordedStreams {
         }
     }
 
-    /// Forgets the streams that use a block, because the block is freed in an order after all of their work.
+    /// Forgets the streams that use a block, because the block is freed after all of their work.
     #[cfg(feature = "baselines")]
     pub(crate) fn forget_uses(&mut self, id: BlockId) {
         self.uses.remove(&id);
     }
 
-    /// Makes the stream `onto` wait on the GPU for all work given to `streams` so far. Returns `false` if one of them
-    /// is being captured.
+    /// Makes the stream `onto` wait on the GPU for all work given to `streams` so far. Returns `false` if one of
+    /// `streams` is being captured.
     ///
     /// # Errors
-    /// A driver call failed, or the host has no memory. The stream `onto` may wait for some of them.
+    /// A driver call failed, or the host has too little memory. The stream `onto` may already wait for some of them.
     #[cfg(feature = "baselines")]
     pub(crate) fn join(&mut self, driver: &dyn Driver, streams: &[StreamId], onto: StreamId) -> Result<bool> {
         let more = (self.events + streams.len()).saturating_sub(self.idle_events.len());
@@ -190,13 +191,13 @@ impl RecordedStreams {
             events.iter().filter(|_| all).try_for_each(|(_, event)| driver.stream_wait(onto, *event))?;
             Ok(all)
         });
-        // A wait is for the event's last record at the call, so that the event can be recorded again at once.
+        // A wait uses the event's state at the call, so the event can be recorded again at once.
         self.idle_events.extend(events.into_iter().map(|(_, event)| event));
         Ok(waited?)
     }
 
-    /// Records an event on every stream that uses a live block which is about to be freed. Returns `None` where one of
-    /// them is being captured, so that the block must be held. On an error nothing has changed.
+    /// Records an event on every stream that uses a live block which is about to be freed. Returns `None` if one of the
+    /// streams is being captured; the block must then be held. On an error the block's state is unchanged.
     pub(crate) fn record_events(&mut self, driver: &dyn Driver, id: BlockId) -> Result<Option<PendingFree>> {
         let events = self.make_room(id);
         let recorded = events.and_then(|mut events| match self.record_all(driver, id, &mut events) {
@@ -205,7 +206,7 @@ impl RecordedStreams {
                 Ok(Some(PendingFree { id, events }))
             }
             recorded => {
-                // Events of streams that were named before stay with the block.
+                // Events of streams that were named earlier stay with the block.
                 let named = self.named.0.get(&id).map_or(&[][..], Vec::as_slice);
                 let anew = events.into_iter().filter(|event| !named.contains(event));
                 self.idle_events.extend(anew.map(|(_, event)| event));
@@ -218,8 +219,8 @@ impl RecordedStreams {
         recorded
     }
 
-    /// Makes room for the events of a block, in the list of events and in the queues of its streams. Returns the list
-    /// that the block's events are added to.
+    /// Makes room for the events of a block, in the list of events and in the queues of its streams. Returns an empty
+    /// list for the block's events.
     fn make_room(&mut self, id: BlockId) -> Result<Vec<(StreamId, EventId)>> {
         let streams = self.uses.get(&id).map_or(&[][..], Vec::as_slice);
         self.waiting.try_reserve(1)?;
@@ -245,7 +246,7 @@ impl RecordedStreams {
         self.idle_events.try_reserve(more)
     }
 
-    /// Records an event on every stream that uses a block. Returns `false` where one of them is being captured.
+    /// Records an event on every stream that uses a block. Returns `false` if one of the streams is being captured.
     fn record_all(
         &mut self,
         driver: &dyn Driver,
@@ -301,13 +302,13 @@ impl RecordedStreams {
         }
     }
 
-    /// Makes the block wait for its events, for which there is room.
+    /// Makes the block wait for its events. The tables have room for them.
     pub(crate) fn defer(&mut self, heap: &mut Heap, pending: PendingFree) {
         let PendingFree { id, events } = pending;
         self.uses.remove(&id);
         heap.set_pending(id);
         if events.is_empty() {
-            // All of the streams were destroyed, and their work was waited for.
+            // All of the streams were destroyed, and the CPU has waited for their work.
             heap.free_completed(id);
             self.drop_empty_queues();
             return;
@@ -324,7 +325,7 @@ impl RecordedStreams {
         self.drop_empty_queues();
     }
 
-    /// Frees the blocks that wait for the device, which has done all work.
+    /// Frees the blocks that wait for the device. The device must have done all work.
     pub(crate) fn device_passed(&mut self, heap: &mut Heap) {
         while let Some(id) = self.of_device.pop() {
             heap.free_completed(id);
@@ -346,11 +347,11 @@ impl RecordedStreams {
         Ok(())
     }
 
-    /// Frees the blocks whose events are complete. Of each stream, the oldest events are queried, up to the first
+    /// Frees the blocks whose events are complete. Each stream's events are queried from the oldest up to the first
     /// incomplete one.
     pub(crate) fn poll(&mut self, heap: &mut Heap, driver: &dyn Driver) -> Result<()> {
         match self.record_held(heap, driver) {
-            // The blocks stay held.
+            // Without host memory, the blocks stay held.
             Ok(()) | Err(Error::HostMemory) => Ok(self.poll_events(heap, driver)?),
             failed => failed,
         }
@@ -361,12 +362,12 @@ impl RecordedStreams {
         self.drain(heap, |_, event| driver.event_query(event))
     }
 
-    /// Frees the blocks whose events on one stream are complete and that wait for no others.
+    /// Frees the blocks whose events on one stream are complete and that wait for no other stream.
     pub(super) fn poll_stream(&mut self, heap: &mut Heap, driver: &dyn Driver, stream: StreamId) -> DriverResult<()> {
         self.drain(heap, |of, event| if of == stream { driver.event_query(event) } else { Ok(false) })
     }
 
-    /// Ends all waiting for a stream that has ended and whose work is done.
+    /// Ends all waits for a stream that has ended and whose work is done.
     pub(crate) fn end_stream(&mut self, heap: &mut Heap, stream: StreamId) -> DriverResult<()> {
         self.uses.retain(|_, streams| {
             streams.retain(|of| *of != stream);
@@ -424,8 +425,8 @@ impl RecordedStreams {
         result
     }
 
-    /// Returns the epoch in which a pending block was freed, if the block still belongs to that large pool. Each pool
-    /// of a stream counts its own epochs, and the end of a private pool makes its blocks public.
+    /// Returns the epoch in which a pending block was freed, if the block still belongs to that large pool; `None`
+    /// otherwise. Each pool of a stream counts its own epochs, and the end of a private pool makes its blocks public.
     pub(super) fn epoch_in(&self, id: BlockId, large: PoolIndex) -> Option<u64> {
         self.waiting.get(&id).and_then(|waiting| Some(waiting.freed.1).filter(|_| waiting.freed.0 == large))
     }
@@ -442,7 +443,7 @@ impl RecordedStreams {
         events.try_for_each(|(stream, queued)| wait(stream, queued.event, queued.at))
     }
 
-    /// Drops a pending block's events, which a stream waits for from here on.
+    /// Drops the events of a pending block, because a stream waits for them from now on.
     pub(super) fn stop_waiting(&mut self, id: BlockId) {
         self.waiting.remove(&id);
         for (_, queue) in &mut self.queues {
@@ -461,7 +462,7 @@ impl RecordedStreams {
     }
 }
 
-/// Gives events back to the driver. With a lost context no event can be given back, which is logged once.
+/// Gives events back to the driver. With a lost context, events cannot be given back, and one line is logged.
 pub(crate) fn destroy_events(driver: &dyn Driver, events: impl Iterator<Item = EventId>) {
     let (mut first, mut count) = (None, 0);
     for error in events.filter_map(|event| driver.event_destroy(event).err()) {
@@ -483,7 +484,7 @@ pub(super) enum Recorded {
     InCapture,
 }
 
-/// A block whose events are recorded, but which is not pending yet.
+/// A block whose events are recorded and that is not pending yet.
 pub(crate) struct PendingFree {
     id: BlockId,
     pub(super) events: Vec<(StreamId, EventId)>,

@@ -1,15 +1,15 @@
 //! Freed blocks that recorded streams still use, taken behind GPU-side waits.
 //!
-//! Owns: which of these blocks a request takes, and its waits.
+//! Owns: the choice of the blocks that a request takes, and its waits.
 //!
 //! ```text
 //! stream A   allocate a | record_stream(a, B) | free a | allocate b
 //! stream B              | work on a           | event  |
 //!                                               stream A waits for the event, and b has the memory of a
 //! ```
-//! The free has recorded the events (`record_stream.rs`). Blocks that no request takes stay pending until the CPU sees
-//! their events complete, as in PyTorch. A stream that takes another stream's block also waits for the epoch of the
-//! block's free.
+//! The free has already recorded the events (`record_stream.rs`). Blocks that no request takes stay pending until the
+//! CPU sees their events complete, as in PyTorch. A stream that takes another stream's block also waits for the epoch
+//! in which the block was freed.
 
 use super::Streams;
 use super::context::StreamContext;
@@ -21,11 +21,12 @@ use crate::fallible::TryPush;
 use crate::heap::Request;
 use crate::ids::{BlockId, PoolIndex};
 
-/// How many blocks of each stream's queue a request looks at, the oldest first. If more blocks wait, the GPU is far
-/// behind, and one of the first serves.
+/// The most blocks of each stream's queue that a request looks at, oldest first. If more blocks wait, the GPU is far
+/// behind, and one of the first blocks serves.
 const MOST_LOOKED_AT: usize = 512;
 
-/// A freed block that a request may take, and when the last event was recorded for which it has to wait.
+/// A freed block that a request may take, and the operation that recorded the last event for which the request must
+/// wait.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     at: u64,
@@ -33,13 +34,13 @@ struct Candidate {
 }
 
 impl Streams {
-    /// Frees blocks for the request's pool that recorded streams still use, and makes its stream wait for these on the
-    /// GPU: the smallest that serves the request, or else those freed longest ago, of about `missing` bytes together.
-    /// With `others`, blocks of other streams count too. No event recorded later than `until` is waited for. Returns
-    /// whether any block was freed.
+    /// Frees blocks for the request's pool that recorded streams still use, and makes the pool's stream wait for these
+    /// streams on the GPU. The smallest block that serves the request is taken. If there is none, the blocks freed
+    /// longest ago are taken, of about `missing` bytes together. With `others`, blocks of other streams count too. No
+    /// event recorded later than `until` is waited for. Returns whether any block was freed.
     ///
     /// # Errors
-    /// The driver's, or the host has no memory. Blocks that were not taken stay pending.
+    /// The driver's error, or the host has too little memory. Blocks that were not taken stay pending.
     pub(crate) fn take_recorded(
         &mut self,
         context: &mut StreamContext<'_>,
@@ -71,13 +72,14 @@ impl Streams {
         Ok(found > 0)
     }
 
-    /// Returns whether blocks of the request's pool wait for recorded uses that its stream could wait for.
+    /// Returns whether blocks of the request's pool wait for recorded uses, and the pool's stream could wait for these
+    /// uses.
     pub(crate) fn has_recorded(&self, context: &StreamContext<'_>, request: &Request) -> Result<bool> {
         Ok(self.recorded.waiting() > 0 && !self.candidates(context, request, Until::ANY, false)?.is_empty())
     }
 
-    /// Ends the open epochs in which other streams have freed pending blocks: the epoch of a stream with no other free
-    /// memory stays open by itself.
+    /// Ends the open epochs in which other streams have freed pending blocks. No other step ends the epoch of a stream
+    /// without other free memory.
     fn end_epochs_of_others(&mut self, context: &mut StreamContext<'_>, request: &Request) -> Result<()> {
         let mut open: Vec<PoolIndex> = Vec::new();
         for (_, queue) in self.recorded.queues() {
@@ -126,14 +128,14 @@ impl Streams {
                 }
             }
         }
-        // A block of several streams is in the queue of each.
+        // A block of several streams is in the queue of each stream.
         found.sort_unstable_by_key(|of| of.block);
         found.dedup_by_key(|of| of.block);
         Ok(found)
     }
 
-    /// Returns when the event was recorded that ends the epoch in which a pending block was freed on its own stream; 0 if that has
-    /// passed. Returns `None` if the epoch is open.
+    /// Returns the operation that recorded the event which ends the epoch of a pending block's free on its own stream;
+    /// 0 if the epoch has passed. Returns `None` if the epoch is open.
     fn freed_at(&self, context: &StreamContext<'_>, block: BlockId, from: PoolIndex) -> Option<u64> {
         let epoch = self.recorded.epoch_in(block, from)?;
         if epoch < context.heap.pool(from).passed {
@@ -143,7 +145,7 @@ impl Streams {
         covered.then(|| self.epochs.closed_up_to(from, epoch).last().map_or(ANY_AGE, |closed| closed.at))
     }
 
-    /// Makes the stream of a pool wait for all that still uses a block, and frees the block for the pool.
+    /// Makes the stream of a pool wait for all work that still uses a block, and frees the block for the pool.
     fn take_early(&mut self, context: &mut StreamContext<'_>, to: PoolIndex, block: BlockId) -> Result<()> {
         let from = context.heap.block(block).pool;
         context.heap.reserve_early(block, to)?;
@@ -167,8 +169,8 @@ impl Streams {
     }
 }
 
-/// Returns whether the request can have pending blocks behind waits. A captured stream cannot wait for work outside of
-/// its graph. A private pool can take its own pending blocks, but none of other streams.
+/// Returns whether the request can take pending blocks behind waits. A captured stream cannot wait for work outside of
+/// its graph. A private pool can take its own pending blocks, and none of other streams.
 fn may_wait(context: &StreamContext<'_>, request: &Request, others: bool) -> Result<bool> {
     let pool = request.pool;
     let is_denied = others && (pool.is_small() || context.heap.is_private(pool));

@@ -1,39 +1,41 @@
 //! The age of the work for which a request may wait on the GPU.
 //!
-//! Owns: when each stream last missed memory of each size class, and how much memory may grow instead of a wait.
+//! Owns: the last misses of each stream by size class, and the amount by which memory may grow instead of a wait.
 //!
 //! # Note: waits for old work first
 //!
-//! **Rationale.** A wait that the allocator adds is an edge that the program did not ask for. If the awaited work
-//! communicates with another process, it completes only once that process has made progress. If an allocator there has
-//! added the opposite wait, both hang for ever, where the programs alone run:
+//! **Rationale.** A wait that the allocator adds is a dependency that the program did not request. If the awaited work
+//! communicates with another process, the work completes only after the other process has made progress. If an
+//! allocator there has added the opposite wait, both processes hang for ever, although the programs alone would run:
 //! ```text
 //! rank 0   send to 1 | free | allocate: waits for the send | receive from 1 into it
 //! rank 1   send to 0 | free | allocate: waits for the send | receive from 0 into it      no receive is ever given to a GPU
 //! ```
-//! Waits for work of an earlier round of the program close no cycle: every rank has given its part of that round to its
-//! GPU already, so all waits lead from later rounds to earlier ones. Such work is usually complete already. Besides, a
-//! stream that copies ahead of a computation must not wait for the buffer that the GPU is reading: copies and
-//! computation would no longer overlap.
+//! Waits for work of an earlier round of the program close no cycle. Every rank has already given its part of the
+//! earlier round to its GPU, so all waits lead from later rounds to earlier ones. Work of an earlier round is usually
+//! complete. A stream that copies ahead of a computation must not wait for the buffer that the GPU is reading, since
+//! copies and computation would no longer overlap.
 //!
-//! **Approach.** A round ends where a stream misses memory of the same size class again; a size class is a power of two. A
-//! request waits for work that was given to the GPU before the [`ROUNDS_BACK`]-th last miss of its stream and size class. Rather than wait
-//! for later work, memory grows, up to a bound beyond the most that was live: [`Room`]. The last growth may end beyond the bound, so that
-//! one buffer more than is live fits in, whatever its size. Beyond that, and where memory cannot grow, a request waits for any work.
+//! **Approach.** A round ends when a stream misses memory of the same size class again. A size class is a power of two.
+//! A request waits for work that was given to the GPU before the [`ROUNDS_BACK`]-th last miss of its stream and size
+//! class. Rather than wait for later work, memory grows, up to a bound beyond peak live memory: [`Room`]. The last
+//! growth may end beyond the bound, so that one more buffer of any size fits. Beyond the bound, and if memory cannot
+//! grow, a request waits for any work.
 //!
-//! **Limitations.** Beyond the bound a wait may be for work of the present round. Without a bound `llama1b-fsdp2`, replayed 1,000
-//! operations ahead of the GPU, would hold 2.4 times what is live; and programs that give their communication to all ranks in the
-//! same order need no bound: each wait leads from later work to earlier work. `sharing:never` adds no waits.
+//! **Limitations.** Beyond the bound, a wait may be for work of the present round. Without a bound, `llama1b-fsdp2`,
+//! replayed 1,000 operations ahead of the GPU, would hold 2.4 times its live memory. Programs that give their
+//! communication to all ranks in the same order need no bound, since each wait leads from later work to earlier work.
+//! `sharing:never` adds no waits.
 
 use crate::fallible::Grown;
 use crate::heap::{Heap, Request};
 use crate::ids::StreamId;
 use crate::streams::epochs::grow_to;
 
-/// The age of a wait for any event.
+/// The age that allows a wait for any event.
 pub(crate) const ANY_AGE: u64 = u64::MAX;
 
-/// A request may wait for events recorded up to these operations of the allocator.
+/// The operations of the allocator up to which a request may wait for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Until {
     /// The last operation for events of uses that `record_stream` or `free_on` named.
@@ -53,23 +55,23 @@ impl Default for Until {
     }
 }
 
-/// How many bytes beyond the peak of live memory may be held before a request waits for work of the present round.
+/// The bytes beyond peak live memory that may be held before a request waits for work of the present round.
 struct Room {
-    /// The room as a fraction of the peak of live bytes.
+    /// The room as a fraction of peak live memory.
     part: f64,
 }
 
 impl Room {
-    /// A stream that copies ahead needs room for a few more buffers, which may be a large part of live memory.
+    /// The room for recorded uses. A stream that copies ahead needs a few more buffers, which may be a large part of
+    /// live memory.
     const RECORDED: Self = Self { part: 0.2 };
-    /// Streams that share memory hold hardly more than live memory.
+    /// The room for freed memory. Streams that share memory hold little more than live memory.
     const FREED: Self = Self { part: 0.005 };
     /// The least room of both kinds, in bytes.
     const LEAST: u64 = 128 << 20;
-    /// The limit for the end of a growth beyond the peak of live bytes, as a fraction of that peak and in bytes,
-    /// whichever is less: a request may begin within the room and end beyond it, up to this limit. With room for one
-    /// message more than is live, two ranks that send and receive in opposite orders have a buffer of an earlier round
-    /// to wait for.
+    /// The limit for the end of a growth beyond peak live memory, as a fraction of the peak and in bytes; the smaller
+    /// one applies. A request may begin within the room and end beyond it, up to this limit. With room for one more
+    /// message, two ranks that send and receive in opposite orders have a buffer of an earlier round to wait for.
     const MOST: f64 = 0.25;
     const LARGEST: u64 = 512 << 20;
 
@@ -82,8 +84,8 @@ impl Room {
     }
 }
 
-/// A request waits for work that was given to the GPU this many rounds ago. A stream that copies ahead of a computation
-/// has one buffer more than this number: the one that it fills.
+/// The number of rounds between a request and the work for which it may wait. A stream that copies ahead of a
+/// computation has one more buffer than this number, which is the buffer that it fills.
 const ROUNDS_BACK: usize = 2;
 
 /// The number of size classes.
@@ -93,7 +95,7 @@ const CLASSES: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     by_pool: Vec<Misses>,
-    /// The last operation before the present request's round, as far as waits go.
+    /// The last operation before the present request's round, as used for waits.
     before: u64,
 }
 
@@ -113,8 +115,8 @@ impl Misses {
 }
 
 impl Rounds {
-    /// Notes that a request has missed. Returns the work for which the request may wait: that of an earlier round, or
-    /// any. The method may be called several times for one request.
+    /// Notes that a request has missed. Returns the work for which the request may wait: work of an earlier round, or
+    /// any work. The method may be called several times for one request.
     pub(crate) fn begin(&mut self, heap: &Heap, request: &Request) -> Grown<Until> {
         let (number, of) = (request.pool.stream(), heap.pool(request.pool.large()));
         let now = heap.counters().operations() + 1;
@@ -134,7 +136,7 @@ impl Rounds {
         Ok(Until { recorded: until(Room::RECORDED), freed: until(Room::FREED) })
     }
 
-    /// Returns whether work that was given to the GPU at this operation is of the present round of the last request.
+    /// Returns whether work given to the GPU at this operation belongs to the present round of the last request.
     pub(crate) fn is_new(&self, at: u64) -> bool {
         at > self.before
     }

@@ -1,7 +1,7 @@
-//! Memory of other streams, taken behind GPU-side waits.
+//! Memory of other streams, taken behind waits on the GPU.
 //!
-//! Owns: which of this memory a request can have and at what age, the waits, and for which epochs a stream has waited
-//! already.
+//! Owns: the choice of the memory that a request can get and its age, the waits, and the epochs for which a stream has
+//! waited already.
 //!
 //! ```text
 //! stream A   | free a | event 0 | free b | event 1 |
@@ -27,33 +27,34 @@ struct ForeignPart {
     part: Span,
 }
 
-/// The most bytes that a stream takes of a range that it waits for, as a multiple of the request. With less, it would
-/// wait again and again for the same range; with the whole range, the other stream would soon wait for its own memory.
+/// The most bytes that a stream takes of a range for which it waits, as a multiple of the request. With less, the
+/// stream would wait for the same range repeatedly. With the whole range, the other stream would soon wait for its own
+/// memory.
 const MAX_PASSED_ON: u64 = 16;
 
-/// Returns how many bytes a request takes of one range of other streams at most.
+/// Returns the most bytes that a request takes of one range of other streams.
 pub(crate) fn most_of_a_range(size: u64) -> u64 {
     size.saturating_mul(MAX_PASSED_ON).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX)
 }
 
 impl Epochs {
-    /// Returns whether the request can have memory of other streams behind waits. A captured stream cannot wait for work
-    /// outside of its graph, and a graph may be replayed on another stream.
+    /// Returns whether the request can get memory of other streams behind waits. A captured stream cannot wait for work
+    /// outside of its graph. A graph may be replayed on another stream, so private pools do not wait.
     pub(crate) fn may_wait(&self, context: &StreamContext<'_>, request: &Request) -> Result<bool> {
         let pool = request.pool;
         if context.sharing != StreamSharing::Wait || context.capturing() || context.heap.is_private(pool) {
             return Ok(false);
         }
-        // Where no other stream has memory, there is none to wait for.
+        // Without memory of other streams, no wait is possible.
         if with_memory(context).all(|other| other == pool) {
             return Ok(false);
         }
         Ok(context.can_record(context.heap.pool(pool).stream)?)
     }
 
-    /// Returns when the event was recorded for which a request of the pool has to wait to get a free block of another
-    /// stream, as a number of operations: 0 if its stream has waited already. Returns `None` if the block is not free,
-    /// or its epoch is open.
+    /// Returns the operation that recorded the event for which a request of the pool must wait to get a free block of
+    /// another stream; 0 if the pool's stream has already waited. Returns `None` if the block is not free, or if its
+    /// epoch is open.
     pub(crate) fn recorded_at(&self, heap: &Heap, own: PoolIndex, id: BlockId) -> Option<u64> {
         let block = heap.block(id);
         let (from, epoch) = (block.pool, block.freed_at);
@@ -67,9 +68,9 @@ impl Epochs {
         self.closed_up_to(from, epoch).last().map(|closed| closed.at)
     }
 
-    /// Hands memory of other streams to the request's pool, behind GPU-side waits, until about `missing` bytes are
-    /// found. Memory freed longest ago comes first, so that the wait is short; no event is waited for that was recorded
-    /// after operation `until`. Returns whether any was handed over.
+    /// Hands memory of other streams to the request's pool behind waits on the GPU, until about `missing` bytes are
+    /// found. Memory freed longest ago comes first, so that the wait is short. No event recorded after operation
+    /// `until` is waited for. Returns whether any memory was handed over.
     pub(crate) fn wait_for(
         &mut self,
         context: &mut StreamContext<'_>,
@@ -88,8 +89,8 @@ impl Epochs {
         Ok(true)
     }
 
-    /// Hands other streams' memory in these spans of home to the request's pool, behind GPU-side waits. The caller has
-    /// asked [`Self::may_wait`] and [`Self::recorded_at`].
+    /// Hands memory of other streams in these spans of home to the request's pool, behind waits on the GPU. The caller
+    /// has checked [`Self::may_wait`] and [`Self::recorded_at`].
     pub(crate) fn wait_for_spans(
         &mut self,
         context: &mut StreamContext<'_>,
@@ -115,7 +116,7 @@ impl Epochs {
             self.wait_on_gpu(context, pool, (from, epoch))?;
         }
         for ForeignPart { part, .. } in taken {
-            // A part before it may have come from the same block.
+            // An earlier part may have come from the same block, so the block is looked up again.
             let block = context.heap.covering(part.start);
             context.heap.pass_on(block, *part, pool)?;
             context.heap.journal_mut().took_behind_wait(part.size);
@@ -123,8 +124,9 @@ impl Epochs {
         Ok(())
     }
 
-    /// Returns parts of free blocks of other streams in closed epochs, of `missing` bytes together or more: first parts
-    /// that need no wait, then parts whose events were recorded longest ago, and of equals the largest.
+    /// Returns parts of free blocks of other streams in closed epochs, with `missing` bytes together or more. Parts
+    /// that need no wait come first, then parts whose events were recorded longest ago; of equal ages, the largest
+    /// part.
     fn freed_longest_ago(
         &self,
         context: &StreamContext<'_>,
@@ -139,7 +141,7 @@ impl Epochs {
                 at.map_or(Ok(()), |at| free.try_push(Reverse((at, Reverse(context.heap.block(id).size), id))))
             })?;
         }
-        // Only a few are taken, so a heap is cheaper than sorting.
+        // Only a few parts are taken, so a heap is cheaper than sorting.
         let mut oldest = BinaryHeap::from(free);
         let most = most_of_a_range(request.size);
         let (mut found, mut taken) = (0, Vec::new());
@@ -165,7 +167,7 @@ impl Epochs {
     }
 
     /// Makes the pool's stream wait on the GPU until another stream has passed an epoch, unless the pool's stream has
-    /// waited for that epoch before.
+    /// already waited for the epoch.
     fn wait_on_gpu(
         &mut self,
         context: &mut StreamContext<'_>,
@@ -179,7 +181,7 @@ impl Epochs {
         self.reserve_waited(pool)?;
         let closed = self.closed_up_to(from, epoch);
         let Some(newest) = closed.clone().last() else { return Ok(()) };
-        // Earlier epochs count too: memory that was merged since may come from any of them.
+        // Earlier epochs count too, since merged memory may come from any of them.
         let mut others: Vec<(StreamId, EventId)> = Vec::new();
         for (of, event) in closed.rev().flat_map(|closed: &Closed| &closed.others) {
             if *of != stream && !others.iter().any(|(known, _)| known == of) {
@@ -196,7 +198,7 @@ impl Epochs {
         Ok(())
     }
 
-    /// Returns whether the pool's stream has waited for this epoch of another one, or a later one.
+    /// Returns whether the pool's stream has waited for this epoch of another stream, or for a later epoch.
     fn has_waited(&self, heap: &Heap, pool: PoolIndex, (from, epoch): (PoolIndex, u64)) -> bool {
         let by = name(heap, pool);
         let until = self.waited.get(pool.stream()).filter(|waited| waited.by == by && is_certain(heap, by));
@@ -225,33 +227,33 @@ impl Epochs {
 }
 
 impl Waited {
-    /// Returns the last epoch of a pool's stream for which it has waited.
+    /// Returns the last epoch of another pool's stream for which this stream has waited; `None` if it has not waited.
     fn of(&self, from: PoolIndex) -> Option<u64> {
         let at = self.until.binary_search_by_key(&from, |(of, _)| *of).ok()?;
         self.until.get(at).map(|(_, until)| *until)
     }
 }
 
-/// Returns the stream of a pool, with the number that tells it from others of the same handle.
+/// Returns the stream of a pool, with the number that distinguishes it from other streams of the same handle.
 fn name(heap: &Heap, pool: PoolIndex) -> (StreamId, Option<u64>) {
     let of = heap.pool(pool);
     (of.stream, of.number)
 }
 
-/// Returns whether the handle certainly leads to this stream: the driver numbers the stream, and nobody may destroy it
-/// without telling the allocator.
+/// Returns whether the handle certainly belongs to this stream: the driver numbers the stream, and no owner may destroy
+/// it without telling the allocator.
 fn is_certain(heap: &Heap, (stream, number): (StreamId, Option<u64>)) -> bool {
     stream == StreamId::DEFAULT || (number.is_some() && !heap.is_external(stream))
 }
 
-/// Returns whether the handle of a pool's stream still leads to that stream.
+/// Returns whether the handle of a pool's stream still belongs to that stream.
 fn is_same_stream(context: &StreamContext<'_>, pool: PoolIndex) -> bool {
     let (stream, number) = name(context.heap, pool);
     stream == StreamId::DEFAULT || context.driver.stream_number(stream).is_ok_and(|now| now == number)
 }
 
-/// Returns the latest epoch of each stream. The latest epoch covers the earlier ones, so one wait for each stream
-/// suffices.
+/// Returns the latest epoch of each stream. The latest epoch covers the earlier ones, so one wait for each stream is
+/// enough.
 fn latest_by_stream(taken: &[ForeignPart]) -> Grown<Vec<(PoolIndex, u64)>> {
     let mut last: Vec<(PoolIndex, u64)> = Vec::new();
     for ForeignPart { from, epoch, .. } in taken {

@@ -1,13 +1,13 @@
 //! The division of a demand among processes.
 //!
-//! Owns: the division. Its inputs are bytes; processes are handled elsewhere.
+//! Owns: the division. The inputs are bytes; other files handle processes.
 //!
 //! # Note: the level
 //!
-//! Think of a line at the same height over all guarantees, in bytes. Each process gives the memory that it holds above
-//! the line, as far as it is free; the line sinks until that is enough. So the process that holds the most beyond its
-//! guarantee gives first, and two that have enough to give end with as much above their guarantees (max-min fairness, as
-//! in Demers, Keshav and Shenker, SIGCOMM 1989).
+//! Think of a line at the same height over all guarantees, in bytes. Each process gives the free part of the memory
+//! that it holds above the line. The line sinks until the given bytes suffice. So the process that holds the most
+//! beyond its guarantee gives first. Two processes with enough free memory end at the same height above their
+//! guarantees (max-min fairness, as in Demers, Keshav and Shenker, SIGCOMM 1989).
 //!
 //! ```text
 //!      #
@@ -23,9 +23,9 @@
 pub struct Holder {
     /// The bytes that the process holds.
     pub held: u64,
-    /// The bytes of these that are free.
+    /// The free bytes among those held.
     pub free: u64,
-    /// The bytes that it keeps in any case.
+    /// The bytes that the process keeps in any case.
     pub guarantee: u64,
 }
 
@@ -42,20 +42,20 @@ impl Holder {
         self.free.min(self.above())
     }
 
-    /// Returns the free bytes that it keeps for its guarantee.
+    /// Returns the free bytes that the process keeps for its guarantee.
     #[must_use]
     pub fn guaranteed(&self) -> u64 {
         self.free.min(self.held) - self.lendable().min(self.held)
     }
 
-    /// Returns the bytes that it gives at this level of the line.
+    /// Returns the bytes that the process gives at this level of the line.
     fn gives(&self, level: u64) -> u64 {
         self.lendable().min(self.above().saturating_sub(level))
     }
 }
 
-/// Divides a demand. Returns the bytes that each gives: together exactly the demand, or all lendable bytes if they are
-/// fewer.
+/// Divides a demand. Returns the bytes that each process gives. The sum is the demand, or all lendable bytes if there
+/// are fewer.
 #[must_use]
 pub fn divide(demand: u64, holders: &[Holder]) -> Vec<u64> {
     let sum = |level: u64| holders.iter().map(|holder| u128::from(holder.gives(level))).sum::<u128>();
@@ -63,14 +63,14 @@ pub fn divide(demand: u64, holders: &[Holder]) -> Vec<u64> {
     if sum(0) <= demanded {
         return holders.iter().map(Holder::lendable).collect();
     }
-    // The highest level at which the given bytes suffice.
+    // The loop finds the highest level at which the given bytes suffice.
     let (mut enough, mut too_high) = (0, u64::MAX);
     while too_high - enough > 1 {
         let middle = enough + (too_high - enough) / 2;
         if sum(middle) >= demanded { enough = middle } else { too_high = middle }
     }
     let mut shares: Vec<u64> = holders.iter().map(|holder| holder.gives(enough)).collect();
-    // At the next level the bytes are too few: the surplus is less than a byte for each process.
+    // At the next level the bytes are too few, so the surplus is less than one byte for each process.
     let mut over = u64::try_from(sum(enough) - demanded).unwrap_or(u64::MAX);
     for (share, holder) in shares.iter_mut().zip(holders) {
         let next = holder.gives(enough.saturating_add(1));
@@ -141,7 +141,7 @@ mod tests {
             let kept = |at: usize| holders[at].above() - given[at];
             for poor in 0..holders.len() {
                 for rich in 0..holders.len() {
-                    // A process with more to give is at the line, or below it.
+                    // A process with more to give is at the line or below it.
                     if given[poor] > 0 && given[rich] < holders[rich].lendable() {
                         prop_assert!(kept(rich) <= kept(poor).saturating_add(1), "{poor} {rich} {given:?} {holders:?}");
                     }
@@ -157,7 +157,7 @@ mod tests {
         ) {
             let less = divide(demand, &holders);
             for (before, after) in less.iter().zip(divide(demand + more, &holders)) {
-                // Exact to the surplus byte of one level.
+                // The inequality is exact up to the surplus byte of one level.
                 prop_assert!(after.saturating_add(1) >= *before);
             }
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a broker cannot run, or gives no valid answer.
+/// The reason why a broker cannot run, or gives no valid answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokerError {
@@ -33,7 +33,7 @@ pub enum BrokerError {
         /// The system's error.
         error: io::Error,
     },
-    /// The other end of the socket is no broker, or it refuses.
+    /// The other end of the socket is no broker, or the broker refuses.
     #[error("{path} answers: {said}", path = .path.display())]
     Answer {
         /// The socket.
@@ -41,7 +41,7 @@ pub enum BrokerError {
         /// The answer, or the error in it.
         said: String,
     },
-    /// The system refuses a thread, or a pair of sockets.
+    /// The system refuses to make a thread or a pair of sockets.
     #[error("no thread can be started: {0}")]
     Thread(io::Error),
 }

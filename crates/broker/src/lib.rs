@@ -1,18 +1,18 @@
 //! Free memory of a GPU, lent between the processes of one user.
 //!
-//! Allocators keep what they have freed, and other processes on the device run out of memory meanwhile. Processes that
-//! opted in tell a broker how much they could spare when one of them is short, and give it back to the driver, where
-//! the process that is short allocates it. docs/broker.md is the page for users; the command `seamalloc broker` runs
-//! [`Broker`].
+//! Allocators keep the memory that they have freed, and other processes on the device may run out of memory meanwhile.
+//! Processes that opted in join a broker. When one of them is short of memory, the broker asks the others how much they
+//! could spare. The asked processes give memory back to the driver, and the short process allocates it there.
+//! docs/broker.md is the page for users; the command `seamalloc broker` runs [`Broker`].
 //!
 //! ```text
-//! protocol     what is said: lines of JSON
-//! place        where the socket is
-//! division     who gives how much
-//! state        the broker without its sockets: who takes part, and what becomes of a demand
+//! protocol     the messages: lines of JSON
+//! place        the path of the socket
+//! division     the bytes that each process gives
+//! state        the broker without its sockets: the members, and the course of a demand
 //! server       the broker's sockets, and its loop
-//! membership   a process that takes part: the thread that answers, and the lender that asks
-//! status       what the broker knows
+//! membership   a member: the thread that answers, and the lender that asks
+//! status       the members and their memory, as the broker knows them
 //! ```
 //!
 //! ```
@@ -22,7 +22,7 @@
 //!
 //! let folder = tempfile::tempdir()?;
 //! let broker = Broker::start(&folder.path().join("broker.sock"))?;
-//! // Two processes would have one each, on one device.
+//! // Two processes would have one allocator each, on one device.
 //! let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB")?)?);
 //! let allocators = [(); 2].map(|()| Allocator::new(gpu.clone(), Config::default()).map(Arc::new));
 //! let [one, two] = allocators;
@@ -36,7 +36,7 @@
 //! });
 //! # for membership in &memberships { assert!(membership.as_ref().is_ok_and(|m| m.wait_joined(std::time::Duration::from_secs(10)))); }
 //! one.free(one.allocate(700 << 20, StreamId::DEFAULT)?)?;
-//! // What `one` has free goes to `two`.
+//! // Free memory of `one` goes to `two`.
 //! two.free(two.allocate(700 << 20, StreamId::DEFAULT)?)?;
 //! one.free(one.allocate(700 << 20, StreamId::DEFAULT)?)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

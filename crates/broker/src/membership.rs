@@ -1,7 +1,7 @@
 //! The membership of a process at the broker.
 //!
 //! Owns: the thread that answers the broker, and the lender that asks it. The thread sleeps until a message of the
-//! broker; without a broker, it tries to connect every half second.
+//! broker arrives. Without a broker, the thread tries to connect every half second.
 
 use crate::error::BrokerError;
 use crate::protocol::{Answer, Ask, First, Has, Join, LentSaid, MAX_COMMAND, MAX_LINE, Said, VERSION, line};
@@ -23,17 +23,17 @@ use std::time::{Duration, Instant};
 /// The time limit for immediate answers of the broker, and for sending a line.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The time limit for the answer to a demand. The broker asks the others in up to three rounds (`ROUNDS`) of at most
-/// two seconds each (`GIVE`), and a demand may also wait behind earlier ones.
+/// two seconds each (`GIVE`). A demand may also wait behind earlier demands.
 const PATIENCE_OF_ASKERS: Duration = Duration::from_secs(10);
 /// The time between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How long a request waits for a broker to return that was connected when the process joined.
+/// How long a request waits for a lost broker to return, if the process was connected to it.
 const RETURN: Duration = Duration::from_secs(3);
-/// The time between two demands of one request: an eighth of the time that it has waited, within these bounds.
+/// The time between two demands of one request: an eighth of the time that the request has waited, within these bounds.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// The time between two releases for one question: work of the GPU may end meanwhile.
+/// The time between two releases for one question, in which work of the GPU may end.
 const BETWEEN_RELEASES: Duration = Duration::from_millis(1);
-/// How long the GPU may take to pass free memory before the answer says that no more was released.
+/// The time that the GPU has to pass free memory. Afterwards the answer reports the bytes released so far.
 const MOST_RELEASES: Duration = Duration::from_millis(20);
 
 /// The terms on which a process takes part.
@@ -63,7 +63,7 @@ impl Terms {
         }
     }
 
-    /// Returns the terms in an allocator's options; `None` if they name no broker.
+    /// Returns the terms in an allocator's options; `None` if the options name no broker.
     #[must_use]
     pub fn of(allocator: &Allocator) -> Option<Self> {
         let config = allocator.config();
@@ -77,7 +77,7 @@ impl Terms {
 
 /// The allocator of a membership.
 pub trait Member: Send + 'static {
-    /// Calls `look` with the allocator. Returns `false` if the allocator has ended: the membership then ends too.
+    /// Calls `look` with the allocator. Returns `false` if the allocator has ended, which also ends the membership.
     fn with(&self, look: &mut dyn FnMut(&Allocator)) -> bool;
 }
 
@@ -98,7 +98,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Returns the link; `None` in a forked child, where the thread that may have held its lock at the fork does not
+    /// Returns the link; `None` in a forked child. There the thread that may have held the lock at the fork does not
     /// exist.
     fn link(&self) -> Option<MutexGuard<'_, Link>> {
         self.owner.is_here().then(|| self.link.lock())
@@ -113,17 +113,17 @@ struct Link {
     lost: Option<Instant>,
 }
 
-/// A membership, which lasts until it is dropped.
+/// A membership, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Membership {
     shared: Arc<Shared>,
-    /// Ends the thread when dropped.
+    /// Dropping this field ends the thread.
     _stop: Stop,
 }
 
 impl Membership {
-    /// Starts the thread that joins the broker, and answers it. A missing broker is no error: the thread tries again
-    /// until one is there. The allocator asks others only once it has [`Self::lender`].
+    /// Starts the thread that joins the broker and answers it. A missing broker is no error: the thread tries again
+    /// until a broker runs. The allocator asks other processes only after it gets [`Self::lender`].
     ///
     /// # Errors
     /// [`BrokerError::Thread`].
@@ -133,7 +133,7 @@ impl Membership {
         let shared = Arc::new(Shared { terms, owner: Owner::here(), link, joined });
         let of_thread = Arc::clone(&shared);
         let run = move || {
-            // The allocator's sources and observers are the program's code.
+            // The allocator's sources and observers are code of the program, which may panic.
             if catch_unwind(AssertUnwindSafe(|| take_part(&of_thread, &member, &stopped))).is_err() {
                 tracing::error!("a panic while memory was lent; this process takes part no more");
             }
@@ -143,7 +143,7 @@ impl Membership {
         Ok(Self { shared, _stop: stop })
     }
 
-    /// Returns the lender that asks others, for
+    /// Returns the lender that asks other processes, for
     /// [`DeviceLending::set_lender`](seamalloc::operations::DeviceLending::set_lender).
     #[must_use]
     pub fn lender(&self) -> Arc<dyn Lender> {
@@ -156,7 +156,8 @@ impl Membership {
         self.shared.link().is_some_and(|link| link.member.is_some())
     }
 
-    /// Waits until a broker knows this process. Returns whether one does; `false` at once in a forked child.
+    /// Waits until a broker knows this process, for at most `most`. Returns whether a broker knows it; `false` at once
+    /// in a forked child.
     #[must_use]
     pub fn wait_joined(&self, most: Duration) -> bool {
         let until = Instant::now() + most;
@@ -170,7 +171,7 @@ impl Membership {
     }
 }
 
-/// Joins the broker, again after each lost connection, until the end.
+/// Joins the broker, again after each lost connection, until the membership ends.
 fn take_part(shared: &Shared, member: &dyn Member, stopped: &Stopped) {
     let mut is_told = false;
     loop {
@@ -182,7 +183,7 @@ fn take_part(shared: &Shared, member: &dyn Member, stopped: &Stopped) {
                 shared.joined.notify_all();
                 let ended = attend(&stream, rest, member, stopped);
                 *shared.link.lock() = Link { member: None, lost: Some(Instant::now()) };
-                // A forked child has a copy of the connection.
+                // A forked child may hold a copy of the connection, so the connection is shut down.
                 let _ = stream.shutdown(Shutdown::Both);
                 ended
             }
@@ -203,7 +204,8 @@ fn take_part(shared: &Shared, member: &dyn Member, stopped: &Stopped) {
     }
 }
 
-/// Connects, and sends the terms. Returns the connection, this process's number, and the bytes read beyond it.
+/// Connects and sends the terms. Returns the connection, this process's number at the broker, and the bytes read beyond
+/// it.
 fn join(terms: &Terms) -> io::Result<(UnixStream, u64, Vec<u8>)> {
     let stream = connect(&terms.socket, PATIENCE)?;
     let Terms { device, guarantee, .. } = terms.clone();
@@ -218,7 +220,7 @@ fn join(terms: &Terms) -> io::Result<(UnixStream, u64, Vec<u8>)> {
     }
 }
 
-/// Answers the broker until the membership ends. An error is that of the connection.
+/// Answers the broker until the membership ends. Returns an error of the connection.
 fn attend(mut stream: &UnixStream, rest: Vec<u8>, member: &dyn Member, stopped: &Stopped) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut inbox = Lines::new(MAX_LINE);
@@ -255,7 +257,7 @@ fn answer(stream: &UnixStream, said: Said, member: &dyn Member) -> io::Result<bo
         Said::Spare { number } => (number, 0, Duration::ZERO),
         Said::Give { number, bytes, within_ms } => (number, bytes, Duration::from_millis(within_ms)),
         Said::Refused(why) => return Err(io::Error::other(why)),
-        // The message may be from a later version: it is ignored.
+        // The message may be from a later version, and is ignored.
         Said::Joined { .. } | Said::Lent(_) | Said::Members(_) => return Ok(true),
     };
     let mut has = Has { number, ..Has::default() };
@@ -278,15 +280,15 @@ fn answer(stream: &UnixStream, said: Said, member: &dyn Member) -> io::Result<bo
     Ok(true)
 }
 
-/// Gives free memory back until `bytes` are released, no more can be, or the time has passed. Returns the released
-/// bytes.
+/// Gives free memory back until `bytes` are released, no more can be released, or the time `most` has passed. Returns
+/// the released bytes.
 fn give(allocator: &Allocator, bytes: u64, most: Duration) -> seamalloc::Result<u64> {
     let begun = Instant::now();
     let mut given = 0;
     while given < bytes {
         match allocator.lending().lend(bytes - given) {
             Ok(now) => given += now,
-            // Bytes released before the error are reported.
+            // Bytes that were released before the error are reported.
             Err(error) if given == 0 => return Err(error),
             Err(_) => break,
         }
@@ -298,18 +300,18 @@ fn give(allocator: &Allocator, bytes: u64, most: Duration) -> seamalloc::Result<
     Ok(given)
 }
 
-/// Returns how long a request waits before its next demand, after a wait of `waited` and with `left` remaining.
+/// Returns how long a request waits before its next demand, after it has waited `waited` and with `left` remaining.
 fn pause(waited: Duration, left: Duration) -> Duration {
     (waited / 8).clamp(PAUSES.0, PAUSES.1).min(left)
 }
 
-/// Returns whether a request waits before it tries again. If others gave enough, it tries at once; once it has waited
-/// longer than the longest pause, it always waits.
+/// Returns whether a request waits before it tries again. If other processes gave enough, the request tries again at
+/// once. A request that has waited longer than the longest pause always waits.
 fn waits_after(given: u64, missing: u64, waited: Duration) -> bool {
     given < missing || waited > PAUSES.1
 }
 
-/// Asks the broker for a request.
+/// The lender that asks the broker for a request.
 struct Asker(Arc<Shared>);
 
 impl Asker {
@@ -327,7 +329,7 @@ impl Lender for Asker {
         let left = terms.wait.saturating_sub(waited);
         let pause = pause(waited, left);
         if member.is_none() {
-            // The broker was killed, perhaps, and another one takes its place.
+            // The broker was perhaps killed, and another broker may take its place.
             let returns = lost.is_some_and(|at| at.elapsed() < RETURN) && !left.is_zero();
             if returns {
                 thread::sleep(pause);
@@ -364,15 +366,15 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Returns a device and an allocator with three free blocks of 100 MiB. The GPU has passed the first, and passes
-    /// the others after `ns` nanoseconds.
+    /// Returns a device and an allocator with three free blocks of 100 MiB. The GPU has passed the first block, and
+    /// passes the others after `ns` nanoseconds.
     fn freed(ns: u64) -> (Arc<SimGpu>, Allocator) {
         let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap());
         let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse("chunk_size_mb:2").unwrap()).unwrap();
         let blocks =
             [1, 2, 3].map(|stream| (allocator.allocate(100 * MIB, StreamId(stream)).unwrap(), StreamId(stream)));
         allocator.free(blocks[0].0).unwrap();
-        // The block's event has passed.
+        // After this call, the GPU has passed the event of the first block.
         allocator.lending().lend(2 * MIB).unwrap();
         gpu.synchronize().unwrap();
         for (address, stream) in &blocks[1..] {
@@ -390,7 +392,7 @@ mod tests {
         let given = give(&allocator, 250 * MIB, LONG).unwrap();
         assert_eq!((given, allocator.reports().reserved()), (250 * MIB, held - 250 * MIB));
         assert_eq!(give(&allocator, 0, LONG).unwrap(), 0);
-        // Memory in use for long does not delay the answer without end.
+        // Memory that stays in use for long does not delay the answer without end.
         let (_, allocator) = freed(1 << 50);
         let passed = allocator.reports().reserved() - 200 * MIB;
         assert_eq!(give(&allocator, 250 * MIB, MOST_RELEASES).unwrap(), passed);

@@ -2,7 +2,8 @@
 //!
 //! Owns: the messages, and their bounds. `docs/broker.md` shows an exchange.
 //!
-//! A *member* stays connected and is asked. A process that is short, or wants a list, connects for one question.
+//! A *member* stays connected and answers questions. A process that is short of memory, or wants a list, connects for
+//! one question.
 //!
 //! ```text
 //! member   {"join":{"version":1,"device":"0000:3b:00","guarantee":0,"command":"…"}}             broker   {"joined":{"version":1,"member":7}}
@@ -17,11 +18,11 @@
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// The protocol's version. Both ends refuse any other.
+/// The protocol's version. Both ends refuse any other version.
 pub const VERSION: u32 = 1;
 /// The longest line, in bytes, except for a list of members.
 pub const MAX_LINE: usize = 4 << 10;
-/// The longest list of members, in bytes: a thousand take less.
+/// The longest list of members, in bytes. A thousand members take less.
 pub(crate) const MAX_LIST: usize = 1 << 20;
 /// The longest name of a device, in bytes.
 pub(crate) const MAX_DEVICE: usize = 512;
@@ -52,9 +53,9 @@ pub(crate) struct Join {
 pub(crate) struct Ask {
     pub(crate) version: u32,
     pub(crate) device: String,
-    /// The asker's own number, if it is a member: it is not asked to give.
+    /// The asker's own number, if it is a member. The broker does not ask the asker to give.
     pub(crate) member: Option<u64>,
-    /// Bytes that the device lacks, and bytes that the asker holds.
+    /// The bytes that the device lacks, and the bytes that the asker holds.
     pub(crate) missing: u64,
     pub(crate) held: u64,
 }
@@ -76,15 +77,16 @@ pub(crate) enum Said {
 pub(crate) struct LentSaid {
     /// The number of other processes on the device.
     pub(crate) processes: u32,
-    /// The number of these that did not answer in time.
+    /// The number of these processes that did not answer in time.
     pub(crate) silent: u32,
     pub(crate) given: u64,
     pub(crate) held: u64,
     pub(crate) live: u64,
-    /// Free bytes that processes keep for their guarantees.
+    /// The free bytes that processes keep for their guarantees.
     pub(crate) guaranteed: u64,
-    /// Whether asking again may help although nobody has anything to give: a process has just ended, and the driver may
-    /// still be reclaiming its memory; or the broker has just started, and other members are yet to connect.
+    /// Whether asking again may help although no process has anything to give. Either a process has just ended, and the
+    /// driver may still be reclaiming its memory; or the broker has just started, and some members have not connected
+    /// yet.
     pub(crate) departed: bool,
 }
 
@@ -99,42 +101,42 @@ pub(crate) enum Answer {
 pub(crate) struct Has {
     /// The number of the question.
     pub(crate) number: u64,
-    /// The bytes released for it.
+    /// The bytes released for the question.
     pub(crate) given: u64,
     pub(crate) held: u64,
     pub(crate) live: u64,
     pub(crate) free: u64,
 }
 
-/// The broker's record of a member. Sizes are bytes, those of memory as of its last answer.
+/// The broker's record of a member. Sizes are bytes. The figures of memory are those of the member's last answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MemberStatus {
     /// The member's number at the broker.
     pub member: u64,
-    /// The member's process number, 0 if unknown: the process is outside of the broker's namespace.
+    /// The member's process number. 0 if unknown, because the process is outside of the broker's namespace.
     pub pid: i32,
     /// The member's command line, cut to a limit.
     pub command: String,
     /// The device.
     pub device: String,
-    /// The bytes that it keeps in any case.
+    /// The bytes that the member keeps in any case.
     pub guarantee: u64,
-    /// The bytes that it holds.
+    /// The bytes that the member holds.
     pub held: u64,
-    /// The bytes of these in use.
+    /// The bytes in use among those held.
     pub live: u64,
-    /// The bytes of these that are free.
+    /// The free bytes among those held.
     pub free: u64,
-    /// The bytes that it was asked for so far.
+    /// The bytes that the member was asked for so far.
     pub asked_for: u64,
-    /// The bytes that it gave so far.
+    /// The bytes that the member gave so far.
     pub given: u64,
     /// How often the member did not answer in time.
     pub silent: u64,
     /// How often the member asked for memory itself.
     pub was_short: u64,
-    /// The bytes that others gave for it.
+    /// The bytes that other members gave for this one.
     pub received: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The broker: one thread, which never blocks on one process.
+//! The broker, which runs on one thread. No process can block it.
 //!
 //! Owns: its sockets, and the loop. `state` handles the messages.
 
@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The most processes that take part.
+/// The most members.
 const MAX_MEMBERS: usize = 1024;
-/// The most descriptors that are reserved for questions, each a connection of its own.
+/// The most descriptors that are reserved for questions, each of which is a connection of its own.
 const MAX_QUESTIONS: usize = 256;
-/// The part (1/n) of all descriptors that is reserved for questions, if there are fewer.
+/// If there are fewer descriptors, this part (1/n) of them is reserved for questions.
 const QUESTIONS: usize = 8;
 /// Descriptors of a member: its connection and its process.
 const OF_A_MEMBER: usize = 2;
-/// Descriptors of the program itself: those open before, the socket, its lock.
+/// Descriptors of the program itself: descriptors opened before, the socket, and its lock.
 const OWN: usize = 32;
-/// The most bytes that are read of a connection at a time, so that a busy one does not keep others waiting.
+/// The most bytes that are read from a connection at a time, so that a busy connection does not delay the others.
 const AT_A_TIME: usize = 16 << 10;
 
 /// A broker that listens.
@@ -35,7 +35,8 @@ const AT_A_TIME: usize = 16 << 10;
 pub struct Broker {
     listener: Listener,
     file: SocketFile,
-    /// Dropped after the socket's file: the next holder of the lock finds no file, or one without a listener.
+    /// The lock is dropped after the socket's file. The next holder of the lock then finds no file, or a file without a
+    /// listener.
     _lock: Lock,
 }
 
@@ -47,7 +48,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Divides the process's descriptors, so that members leave some for questions. `None` is no limit.
+    /// Divides the process's descriptors so that members leave some for questions. `None` means no limit.
     fn of(limit: Option<u64>) -> Self {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         let descriptors = limit.saturating_sub(OWN).clamp(2 * QUESTIONS, MAX_MEMBERS * OF_A_MEMBER + MAX_QUESTIONS);
@@ -61,7 +62,8 @@ impl Bounds {
 struct Connection {
     stream: UnixStream,
     pid: i32,
-    /// A descriptor of a member's process, if the system supports it: readable once the process has ended.
+    /// A descriptor of a member's process, if the system supports such descriptors. The descriptor is readable once the
+    /// process has ended.
     process: Option<OwnedFd>,
 }
 
@@ -74,7 +76,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A child that this process forked has a copy of the connection.
+        // A child forked by this process may hold a copy of the connection.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -82,8 +84,9 @@ impl Drop for Connection {
 impl Broker {
     /// Listens at a socket. The socket of a killed broker is taken over.
     ///
-    /// # Errors [`BrokerError::InUse`], [`BrokerError::Listen`]; [`BrokerError::Folder`] for the default socket, if
-    /// other users may access its folder.
+    /// # Errors
+    /// [`BrokerError::InUse`], [`BrokerError::Listen`]; [`BrokerError::Folder`] for the default socket, if other users
+    /// may access its folder.
     pub fn bind(path: &Path) -> Result<Self, BrokerError> {
         prepare_for(path)?;
         let listen = |error| BrokerError::Listen { path: path.to_owned(), error };
@@ -98,9 +101,9 @@ impl Broker {
         self.file.path()
     }
 
-    /// Serves until something can be read at `stop`, or its other end is closed. `tell` is called with each event. The
-    /// process's limit of open descriptors bounds how many processes take part; an eighth of them, 256 at most, stay
-    /// for questions.
+    /// Serves until `stop` is readable or its other end is closed. Calls `tell` with each event. The process's limit of
+    /// open descriptors bounds the number of members; an eighth of the descriptors, 256 at most, is reserved for
+    /// questions.
     ///
     /// # Errors
     /// The system cannot wait for connections.
@@ -133,7 +136,7 @@ impl Broker {
         Ok(Running { path, ended: Some((stop, thread.map_err(BrokerError::Thread)?)) })
     }
 
-    /// Waits for the next event, and handles it. Returns `false` at the end.
+    /// Waits for the next event and handles it. Returns `false` once `stop` is readable.
     fn turn(
         &self,
         stop: &impl AsFd,
@@ -141,7 +144,7 @@ impl Broker {
         room: &mut Room,
         connections: &mut BTreeMap<u64, Connection>,
     ) -> io::Result<bool> {
-        // A connection without a message may become a member. Further ones wait in the system's queue.
+        // Every connection may become a member. Further connections wait in the system's queue.
         let descriptors = connections.keys().map(|id| if room.listens_to(*id) { OF_A_MEMBER } else { 1 });
         let has_room = descriptors.sum::<usize>() + OF_A_MEMBER <= bounds.descriptors;
         let listens = if has_room { PollFlags::IN } else { PollFlags::empty() };
@@ -172,7 +175,7 @@ impl Broker {
         let now = Instant::now();
         for ((id, is_process), flags) in whose.into_iter().zip(ready).filter(|(_, flags)| !flags.is_empty()) {
             match connections.get_mut(&id) {
-                // Its connection may live on in a child that it forked.
+                // A child forked by the process may keep the connection open.
                 _ if is_process => room.leave(id, now),
                 Some(connection) if room.listens_to(id) => listen_to(id, connection, room, now),
                 // The system reports the end of a connection even if reading is not requested.
@@ -201,12 +204,12 @@ fn listen_to(id: u64, connection: &mut Connection, room: &mut Room, now: Instant
         room.leave(id, now);
     }
     if connection.process.is_none() && room.is_member(id) {
-        // Without it, only the end of the connection shows the end of the process.
+        // Without the descriptor, only the end of the connection shows the end of the process.
         connection.process = Pid::from_raw(connection.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     }
 }
 
-/// Handles all due work, and sends all that can be sent, until nothing is left of either.
+/// Handles all due work and sends all that can be sent, until both are done.
 fn settle(room: &mut Room, connections: &mut BTreeMap<u64, Connection>) {
     loop {
         let now = Instant::now();
@@ -215,7 +218,7 @@ fn settle(room: &mut Room, connections: &mut BTreeMap<u64, Connection>) {
         for (id, connection) in &*connections {
             let Some(outbox) = room.outbox(*id).filter(|outbox| !outbox.is_empty()) else { continue };
             let sent = send_now(&connection.stream, outbox);
-            // A connection that has its answer is closed here; a broken one is dropped.
+            // A connection that has its answer is closed here. A broken connection is dropped.
             is_settled &= sent.is_ok() && !outbox.is_empty();
             if let Err(error) = sent {
                 tracing::debug!(%error, peer = id, "a process that the broker spoke to has gone");
@@ -248,7 +251,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.ended.take().filter(|(stop, _)| stop.is_owned()) {
             drop(stop);
-            // A panic of the broker stays on its own thread.
+            // A panic of the broker stays on the broker's thread.
             let _ = thread.join();
         }
     }
@@ -259,7 +262,8 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    /// The process of a member is watched through a descriptor; that of a process that only asks is not.
+    /// The broker watches the process of a member through a descriptor. The broker does not watch a process that only
+    /// asks.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_process_of_a_member_is_watched() {
@@ -277,7 +281,7 @@ mod tests {
         }
     }
 
-    /// A child that was forked has a copy of the connection, which keeps nobody waiting.
+    /// A forked child has a copy of the connection, and the copy does not delay the end of the connection.
     #[test]
     fn a_connection_ends_although_a_copy_is_open() {
         let (mut theirs, ours) = UnixStream::pair().unwrap();

@@ -11,7 +11,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks a broker for its members.
 ///
-/// # Errors [`BrokerError::Ask`] if there is no answer in 5 s, [`BrokerError::Answer`] if the other end is no broker.
+/// # Errors
+/// [`BrokerError::Ask`] if there is no answer in 5 s, [`BrokerError::Answer`] if the other end is no broker.
 pub fn members(socket: &Path) -> Result<Vec<MemberStatus>, BrokerError> {
     let path = socket.to_owned();
     match exchange(socket, &First::Status { version: VERSION }, PATIENCE, MAX_LIST) {

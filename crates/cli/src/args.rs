@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 /// The name of standard input.
 pub(crate) const STDIN: &str = "-";
-/// The most passes of a run; so many take days.
+/// The most passes of a run. More would take days.
 const MAX_PASSES: u32 = 10_000;
 
 /// When to use colours.
@@ -60,12 +60,12 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Returns the device given, or the default one.
+    /// Returns the given device, or the default one.
     pub(crate) fn device(&self) -> Device {
         self.device.clone().unwrap_or_else(|| Device::Sim(SimConfig::default()))
     }
 
-    /// Refuses a device whose memory `chooses` cannot choose: a real one, or one of a given size.
+    /// Refuses a device whose memory `chooses` cannot choose: a real device, or a device with a given size.
     pub(crate) fn must_be_of_any_size(&self, chooses: &str) -> Result<(), Failure> {
         let Device::Sim(device) = self.device() else {
             return Err(Failure::Usage(format!("{chooses} of a simulated device: --device sim:h200")));
@@ -77,7 +77,8 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Returns the options of each strategy given. On a real device their simulated device has no meaning.
+    /// Returns the options of each given strategy. On a real device, the simulated device of the options has no
+    /// meaning.
     pub(crate) fn runs(&self) -> Vec<ReplayOptions> {
         let device = match self.device() {
             Device::Sim(device) => device,
@@ -86,7 +87,7 @@ impl RunArgs {
         self.runs_on(&device)
     }
 
-    /// Returns the options of each strategy given, on a simulated device.
+    /// Returns the options of each given strategy, on a simulated device.
     pub(crate) fn runs_on(&self, device: &SimConfig) -> Vec<ReplayOptions> {
         let all = StrategyKind::MAIN.to_vec();
         // A strategy that is named twice, by itself or in a family, runs once.
@@ -96,7 +97,7 @@ impl RunArgs {
                 asked.push(*kind);
             }
         }
-        // Options that name a strategy select that one alone, unless --strategy says otherwise.
+        // Options that name a strategy select this strategy alone, unless --strategy says otherwise.
         let named = (self.conf.strategy != StrategyKind::default()).then(|| vec![self.conf.strategy]);
         let kinds = if asked.is_empty() { named.unwrap_or(all) } else { asked };
         let run = |strategy| ReplayOptions {

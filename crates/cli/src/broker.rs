@@ -114,7 +114,7 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
     output::print(&begun)?;
     let mut printed = Ok(());
     let ended = broker.run(&stop, &mut |event| {
-        // A closed output does not end the broker: the processes are still served.
+        // A closed output does not end the broker, since processes are still served.
         if printed.is_ok() {
             printed = output::print(&if args.json { json!(event).to_string() } else { event.to_string() });
         }
@@ -122,8 +122,7 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
     Ok(ended.map_err(|error| BrokerError::Listen { path: socket, error })?)
 }
 
-/// Raises the soft limit of open descriptors towards the hard one, since it limits the number of processes that can
-/// take part.
+/// Raises the soft limit of open descriptors towards the hard limit, since the soft limit bounds the number of members.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
@@ -133,7 +132,7 @@ fn raise_descriptors() {
     }
 }
 
-/// Returns a socket that becomes readable once the process is asked to end.
+/// Returns a socket that becomes readable when a signal asks the process to end.
 fn signals() -> std::io::Result<UnixStream> {
     let (stop, asked) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT] {

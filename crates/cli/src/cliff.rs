@@ -8,7 +8,7 @@ use crate::source;
 use crate::table::Table;
 use seamalloc_trace::cliff::{CliffReport, TIMES_LIVE, cliff};
 
-/// Prints a row for each device of these sizes, or of the default ones.
+/// Prints a row for each device with these sizes, or with the default sizes.
 pub(crate) fn run(args: &TraceArgs, sizes: &[f64], color: Color) -> Result<(), Failure> {
     let run = &args.run;
     let sizes = if sizes.is_empty() { &TIMES_LIVE } else { sizes };
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &TraceArgs, sizes: &[f64], color: Color) -> Result<(), F
             let show = &mut |done: usize, total: usize| progress.set(done as u64, total as u64);
             by_strategy.push(cliff(trace, &options, sizes, show)?);
         }
-        // The order is by device: all strategies on one, then on the next.
+        // The rows are ordered by device: all strategies on one device, then on the next.
         for size in 0..sizes.len() {
             for (index, report) in by_strategy.iter().filter_map(|reports| reports.get(size)).enumerate() {
                 if run.json {

@@ -1,4 +1,4 @@
-//! `seamalloc compare`: the differences between two files of JSON lines, without times, or only without those of this
+//! `seamalloc compare`: the differences between two files of JSON lines. Times are left out, or only the times of this
 //! machine's clock.
 //!
 //! Owns: the pairing of rows, and the differences of two rows. The columns define which keys identify the run and which
@@ -30,7 +30,7 @@ use std::path::Path;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Characters of a value that a table shows.
 const SHOWN: usize = 40;
-/// Characters shown before the first one that differs.
+/// The number of characters shown before the first one that differs.
 const BEFORE: usize = 10;
 
 /// A line of JSON.
@@ -39,7 +39,7 @@ type Row = Map<String, Value>;
 /// A key in which two rows differ, or a row that is missing on one side.
 struct Difference {
     run: Row,
-    /// The key in the row, `driver_calls.map`; `None` for the whole row.
+    /// The key in the row, such as `driver_calls.map`; `None` for the whole row.
     key: Option<String>,
     base: Option<Value>,
     new: Option<Value>,
@@ -109,7 +109,7 @@ impl Kinds {
         Self(reports.chain(others).chain(study::keys()).collect())
     }
 
-    /// A key that no report has counts as a result, so that no difference is missed.
+    /// A key of no report counts as a result, so that no difference is missed.
     fn of(&self, key: &str) -> Kind {
         self.0.get(key).copied().unwrap_or(Kind::Result)
     }
@@ -133,7 +133,7 @@ fn rows(path: &Path) -> Result<Vec<Row>, Failure> {
         })
     };
     let rows: Vec<Row> = text.lines().enumerate().map(row).collect::<Result<_, _>>()?;
-    // Two empty files have no differences, but a comparison of nothing is an error.
+    // Two empty files have no differences, but a comparison of no rows is an error.
     if rows.is_empty() {
         return Err(Failure::NoRow { place: path.display().to_string(), found: "no rows".to_owned() });
     }
@@ -157,9 +157,9 @@ fn read(path: &Path) -> std::io::Result<String> {
 
 /// The result of a comparison.
 struct Compared {
-    /// The number of rows of one side or both.
+    /// The number of rows, each pair counted once.
     rows: usize,
-    /// The number of rows that differ, or that are missing on one side.
+    /// The number of rows that differ or are missing on one side.
     differing: usize,
     differences: Vec<Difference>,
 }
@@ -189,7 +189,7 @@ fn compare(kinds: &Kinds, base: Vec<Row>, new: Vec<Row>, subset: bool, left_out:
 }
 
 impl Compared {
-    /// Adds the differences of a row.
+    /// Counts a row, and adds its differences.
     fn add(&mut self, mut differences: Vec<Difference>) {
         self.rows += 1;
         self.differing += usize::from(!differences.is_empty());
@@ -197,7 +197,7 @@ impl Compared {
     }
 }
 
-/// Returns the keys in which two rows of a run differ, without keys of the kinds in `left_out`.
+/// Returns the keys in which two rows of a run differ, except keys of the kinds in `left_out`.
 fn differences(kinds: &Kinds, run: &Row, base: &Row, new: &Row, left_out: &[Kind]) -> Vec<Difference> {
     let mut found = Vec::new();
     for key in base.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
@@ -233,7 +233,7 @@ fn walk(
     }
 }
 
-/// Returns a run in words: `comb, stitch, sim:h200, pass 2`.
+/// Returns a run in words, such as `comb, stitch, sim:h200, pass 2`.
 fn in_words(run: &Row) -> String {
     let names = ["study", "trace", "strategy", "device"];
     let named = names.iter().filter_map(|name| run.get(*name));
@@ -246,7 +246,7 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Returns a value as a cell: of a long one, the part where it begins to differ from the other.
+/// Returns a value as a cell. Of a long value, returns the part that begins to differ from the other value.
 fn excerpt(value: Option<&Value>, other: Option<&Value>) -> Cell {
     let Some(value) = value else { return Cell::Failed("missing".to_owned()) };
     let Some(other) = other else {
@@ -257,7 +257,7 @@ fn excerpt(value: Option<&Value>, other: Option<&Value>) -> Cell {
     cut(&value, same.saturating_sub(BEFORE)).into()
 }
 
-/// Returns the part of a text from a character on, if it is too long to be shown.
+/// Returns the part of a text from a character on, if the text is too long to be shown.
 fn cut(text: &str, from: usize) -> String {
     let length = text.chars().count();
     if length <= SHOWN {

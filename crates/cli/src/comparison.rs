@@ -1,4 +1,5 @@
-//! Strategies compared over the workloads that each of them ran: the verdict below the tables of `stress`.
+//! Compares strategies over the workloads that each of them ran. The result is the verdict below the tables of
+//! `stress`.
 
 use crate::output::without_breaks;
 use seamalloc::StrategyKind;
@@ -25,7 +26,7 @@ impl Comparison {
         Self { strategies, workloads: Vec::new() }
     }
 
-    /// Begins a workload of this kind, in the plural: recorded jobs.
+    /// Begins a workload of this kind. `kind` is a plural, such as "recorded jobs".
     pub(crate) fn begin(&mut self, kind: &'static str) {
         self.workloads.push((kind, Vec::new()));
     }
@@ -40,8 +41,8 @@ impl Comparison {
         }
     }
 
-    /// Returns the verdict in two sentences: how much memory a strategy saves compared with another, and the time in
-    /// the driver for it. Returns `None` for a single strategy.
+    /// Returns the verdict in two sentences: how much memory a strategy saves compared with another, and how much time
+    /// it takes in the driver. Returns `None` for a single strategy.
     pub(crate) fn in_words(&self) -> Option<String> {
         let [first, _, ..] = self.strategies.as_slice() else { return None };
         let asked = |kind: &StrategyKind| self.strategies.contains(kind);
@@ -63,7 +64,7 @@ impl Comparison {
         both.collect()
     }
 
-    /// Returns on how many workloads a strategy holds less than another, and by how much.
+    /// Returns a sentence that says on how many workloads a strategy holds less memory than another, and how much less.
     fn memory(&self, ours: StrategyKind, theirs: StrategyKind) -> Option<String> {
         let both = self.both(ours, theirs);
         let of_kind = |kind: &'static str| {
@@ -87,7 +88,8 @@ impl Comparison {
         Some(text + ".")
     }
 
-    /// Returns in words how much `theirs` holds compared with `ours`, and how many times as long it is in the driver.
+    /// Returns a sentence that says how much `theirs` holds compared with `ours`, and how many times as long it is in
+    /// the driver.
     fn price(&self, ours: StrategyKind, theirs: StrategyKind) -> Option<String> {
         let both = self.both(ours, theirs);
         let beside = |kind: &'static str| {
@@ -121,13 +123,13 @@ fn kinds(both: &[(&'static str, Cost, Cost)]) -> Vec<&'static str> {
     kinds
 }
 
-/// Returns words as a list: a, b and c.
+/// Returns words as a list, such as "a, b and c".
 fn listed(words: &[String]) -> Option<String> {
     let (last, others) = words.split_last()?;
     Some(if others.is_empty() { last.clone() } else { format!("{} and {last}", others.join(", ")) })
 }
 
-/// Returns the least and the most of some bytes, without 0: 0.02 to 4.60 GiB.
+/// Returns the least and the largest of some bytes, without 0, such as "0.02 to 4.60 GiB".
 fn range(bytes: impl Iterator<Item = u64>) -> Option<String> {
     let bytes: Vec<_> = bytes.filter(|bytes| *bytes > 0).collect();
     let (least, most) = (gib(*bytes.iter().min()?), gib(*bytes.iter().max()?));
@@ -142,7 +144,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A kind, and GiB and seconds of each strategy.
+    /// A kind, and the GiB and the seconds of each strategy.
     type Row = (&'static str, &'static [Option<(u64, u64)>]);
 
     fn compared(strategies: &[StrategyKind], workloads: &[Row]) -> Option<String> {
@@ -171,8 +173,8 @@ mod tests {
         );
     }
 
-    /// Without `stitch`, expandable segments are compared; without GMLake's strategy, the time of the other of the two
-    /// is stated.
+    /// Without `stitch`, expandable segments are compared. Without `gmlake`, the verdict states the time of the other
+    /// compared strategy.
     #[test]
     fn any_two_strategies_are_compared() {
         let rows: &[Row] = &[("jobs", &[Some((10, 1)), Some((10, 2))])];

@@ -1,4 +1,4 @@
-//! Subcommands that are not in this command, and the message for users who try them here.
+//! Subcommands that this command lacks, and the message for users who try them.
 
 use clap::Error;
 use clap::error::{ContextKind, ContextValue};
@@ -9,8 +9,8 @@ const SUBCOMMANDS: [&str; 2] = ["run", "fleet"];
 /// Subcommands of earlier versions, and their replacements.
 const REMOVED: [(&str, &str); 1] = [("cliff", "seamalloc fit TRACE --times-live")];
 
-/// Returns the message for a command line that names a subcommand of the Python package or of an earlier version; None for any
-/// other mistake.
+/// Returns the message for a command line that names a subcommand of the Python package or of an earlier version;
+/// `None` for any other mistake.
 pub(crate) fn explain(error: &Error) -> Option<String> {
     let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;

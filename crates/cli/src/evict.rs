@@ -15,7 +15,7 @@ use seamalloc_evict::graph::Graph;
 use seamalloc_evict::{Below, EvictReport, SchemeKind, budget, judge, peak, read};
 use std::path::{Path, PathBuf};
 
-/// The default memories: PyTorch's two allocators, ours, Coop's arena, and plain counting.
+/// The default memories: PyTorch's two allocators, `stitch`, Coop's arena, and plain counting.
 const STRATEGIES: [&str; 5] = ["caching", "expandable", "stitch", Below::ARENA, Below::COUNTED];
 
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ fn schemes(name: &str) -> Result<Schemes, seamalloc_evict::UnknownScheme> {
     if name == "all" { Ok(Schemes(SchemeKind::ALL.to_vec())) } else { Ok(Schemes(vec![name.parse()?])) }
 }
 
-/// Parses a part of the peak. The run's own check decides whether it leaves some memory.
+/// Parses a part of the peak. The run checks later whether the part leaves any memory.
 fn part(text: &str) -> Result<f64, String> {
     let part = text.parse().map_err(|_| "expected a number, such as 0.5".to_owned())?;
     budget(u64::MAX >> 20, part).map(|_| part).map_err(|error| error.to_string())
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &EvictArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) })
 }
 
-/// Returns the memories, each once.
+/// Returns the memories that the arguments name, each once.
 fn memories(args: &EvictArgs) -> Result<Vec<Below>, Failure> {
     let defaults = STRATEGIES.map(str::to_owned);
     let names = if args.strategy.is_empty() { &defaults[..] } else { &args.strategy };

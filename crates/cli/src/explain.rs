@@ -15,7 +15,7 @@ pub(crate) fn legend<R>(columns: &[Column<R>]) -> String {
     format!("What the columns say:{}", entries(legends))
 }
 
-/// Returns a line for each name with its meaning, or several if it is long; each begins with a line break.
+/// Returns one or several lines for each name, with its meaning. Each line begins with a line break.
 pub(crate) fn entries<'a>(named: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     named.into_iter().map(|(name, meaning)| entry(name, meaning)).collect()
 }
@@ -35,7 +35,7 @@ fn entry(name: &str, meaning: &str) -> String {
             line.push(word);
         }
     }
-    // A last line of one word gets a second word from the line above.
+    // If the last line has one word, it gets a second word from the line above.
     if let [.., above, last] = lines.as_mut_slice()
         && last.len() == 1
     {

@@ -115,8 +115,8 @@ impl Failure {
         }
     }
 
-    /// Returns the exit code. 1: bad input or a failed run; 2: the command line; 3: a run, or a plan, did not have
-    /// enough memory; 4: some inputs could not be processed, and the others were.
+    /// Returns the exit code. 1: bad input or a failed run; 2: a wrong command line; 3: a run or a plan had too little
+    /// memory; 4: some inputs could not be processed, and the others were processed.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Trace(_)
@@ -154,7 +154,7 @@ impl Failure {
     }
 }
 
-/// Returns the option that names a socket, unless it is the default one.
+/// Returns the option that names a socket; an empty text for the default socket.
 #[cfg(unix)]
 fn option(socket: &std::path::Path) -> String {
     if socket == seamalloc_broker::default_socket() { String::new() } else { format!(" --socket {}", socket.display()) }

@@ -54,7 +54,7 @@ fn does_not_fit(trace: &Trace, options: &ReplayOptions) -> [Cell; 4] {
     [trace.name.as_str().into(), options.config.strategy.name().into(), gib(live).into(), Cell::Failed(why)]
 }
 
-/// Returns the line of a trace that runs on no device: the same keys as for others, without results.
+/// Returns the line of a trace that runs on no device. The line has the same keys as other lines, without results.
 fn line_without_fit(trace: &Trace, options: &ReplayOptions) -> String {
     let known = |key| match key {
         "trace" => trace.name.as_str().into(),

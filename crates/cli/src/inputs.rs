@@ -1,4 +1,4 @@
-//! Several inputs of one command: a broken one is reported, and the others are processed.
+//! Several inputs of one command. A broken input is reported, and the others are processed.
 
 use crate::failure::Failure;
 use crate::output;
@@ -17,9 +17,10 @@ impl Inputs {
         Self { of, broken: 0 }
     }
 
-    /// Reads all inputs before anything runs, so that unreadable ones are reported at once.
+    /// Reads all inputs before any run, so that unreadable inputs are reported at once.
     ///
-    /// # Errors The error of a single input; [`Failure::Broken`] if none can be read.
+    /// # Errors
+    /// The error of a single input; [`Failure::Broken`] if none can be read.
     pub(crate) fn read<T>(
         paths: &[PathBuf],
         mut read: impl FnMut(&Path) -> Result<Vec<T>, Failure>,
@@ -39,9 +40,9 @@ impl Inputs {
         }
     }
 
-    /// Processes each input by itself.
+    /// Processes each input. A broken input is reported and left out.
     ///
-    /// The error of a single input, and an error that no input caused.
+    /// The error of the only input, or an error that no input caused.
     pub(crate) fn each<'i, T>(
         &mut self,
         items: &'i [T],
@@ -65,7 +66,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Ends the command with the result of the run, or with a failure if inputs were left out, which takes precedence.
+    /// Ends the command with the result of the run. If inputs were left out, their failure takes precedence.
     pub(crate) fn finish(&self, ran: Result<(), Failure>) -> Result<(), Failure> {
         if self.broken == 0 {
             return ran;

@@ -41,8 +41,9 @@ impl Layouts {
         self.0.is_empty()
     }
 
-    /// Prints the words of each layout, and returns them for a page; with `json` prints only its line. The memory of
-    /// the device is known if `device` was given; files whose paths contain one of `libraries` are not the user's code.
+    /// Prints the words of each layout, and returns them for a page. With `json`, prints only the line of each layout.
+    /// The memory of the device is known if `device` was given. Files whose paths contain one of `libraries` are not
+    /// the user's code.
     pub(crate) fn print(
         &self,
         output: &mut Output,

@@ -1,7 +1,7 @@
 //! The log on standard error.
 //!
 //! Owns: the subscriber. A command makes many allocators with the same options, so a line about options is written
-//! once, and one line at the end for all strategies that ignore an option.
+//! once. If strategies ignore an option, one line at the end names all of them.
 
 use crate::{output, outside};
 use std::collections::{BTreeMap, HashSet};
@@ -19,23 +19,23 @@ const LOGGED: &str = "error,seamalloc::config=warn";
 /// Starts the log on standard error, with the directives of `SEAMALLOC_LOG` (`debug`, or
 /// `seamalloc::config=warn,error`).
 pub(crate) fn start() {
-    // The lines have no colours, since --color is not known before the command line is read.
+    // The lines have no colours, since the option --color is read later.
     let lines = tracing_subscriber::fmt::layer().with_writer(|| outside::Log).with_ansi(false).without_time();
     tracing_subscriber::registry().with(lines).with(OncePerText::default()).with(logged()).init();
 }
 
-/// Returns the directives of SEAMALLOC_LOG, or the default ones if the variable is not set or invalid.
+/// Returns the directives of SEAMALLOC_LOG. Returns the default directives if the variable is not set or invalid.
 fn logged() -> Targets {
     let named = std::env::var("SEAMALLOC_LOG").ok();
-    // An empty part would be read as `error`.
+    // The parser would read an empty part as `error`.
     let named = named.map(|text| text.split(',').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(","));
     named.and_then(|text| text.parse().ok()).or_else(|| LOGGED.parse().ok()).unwrap_or_default()
 }
 
-/// Options that some strategies ignore: the strategies, and those that use them.
+/// The options that some strategies ignore, with these strategies, and the strategies that use the option.
 static UNHEEDED: Mutex<BTreeMap<String, (Vec<String>, String)>> = Mutex::new(BTreeMap::new());
 
-/// Writes a line for each option that strategies of the command ignored, below its output.
+/// Writes a line for each option that strategies of the command ignored, after the command's output.
 pub(crate) fn finish() {
     let unheeded = UNHEEDED.lock().map(|mut unheeded| std::mem::take(&mut *unheeded)).unwrap_or_default();
     for (option, (strategies, heeding)) in unheeded {
@@ -46,7 +46,7 @@ pub(crate) fn finish() {
     }
 }
 
-/// A filter that passes each line about options once, and keeps those of strategies that ignore one for [`finish`].
+/// A filter that passes each line about options once. The filter keeps the lines about ignored options for [`finish`].
 #[derive(Default)]
 struct OncePerText(Mutex<HashSet<String>>);
 
@@ -64,7 +64,7 @@ impl<S: Subscriber> Layer<S> for OncePerText {
     }
 }
 
-/// Keeps a line about a strategy that ignores an option. Returns whether the line is one.
+/// Keeps a line about a strategy that ignores an option. Returns whether the line is such a line.
 fn keep_unheeded(text: &str) -> bool {
     let parts = text.strip_prefix("the option `").and_then(|text| {
         let (option, text) = text.split_once("` has no effect: the strategy ")?;

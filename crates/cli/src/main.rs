@@ -53,7 +53,7 @@ fn main() -> ExitCode {
                 output::complain(&failure);
                 return failure.code().into();
             }
-            // clap's own text; `--help` and `--version` arrive here too, and are no failure.
+            // clap prints its own text. `--help` and `--version` arrive here too, and are no failure.
             output::complain_of_arguments(&error);
             return if error.use_stderr() { failure::USAGE.into() } else { ExitCode::SUCCESS };
         }
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         Command::Convert(args) => convert::run(args),
         Command::Man { folder } => write_man_pages(folder),
         Command::Completions { shell } => {
-            // clap panics on a failed write.
+            // clap panics on a failed write, so the script is collected first.
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut command(), "seamalloc", &mut script);
             output::write(String::from_utf8_lossy(&script).trim_end())

@@ -1,4 +1,4 @@
-//! `seamalloc order`: compares methods that order operators so that they need little memory.
+//! `seamalloc order`: compares methods that find orders of operators with a small memory peak.
 
 use crate::args::Color;
 use crate::explain::{KEYS, legend};

@@ -1,4 +1,4 @@
-//! Output for people: tables, colours, pictures of them. All printing is here, except the screen of `top`.
+//! Output for users: tables, colours, and pictures of both. All printing is here, except the screen of `top`.
 
 use crate::args::Color;
 use crate::failure::Failure;
@@ -9,12 +9,12 @@ use seamalloc::units::format_bytes;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
-/// The width at which sentences are wrapped, in characters, or the terminal's: that of a table.
+/// The width at which sentences are wrapped, in characters, if the terminal is not narrower. A table has this width.
 const TEXT_WIDTH: usize = 90;
 /// The greatest width of lists, in characters.
 const LIST_WIDTH: usize = 100;
-/// The least width of a terminal that is used, in characters. Terminals that report less do not know their width, or
-/// are too narrow for any table.
+/// The least width of a terminal that is used, in characters. A terminal that reports less does not know its width, or
+/// is too narrow for any table.
 const NARROWEST: usize = 40;
 /// The character between a figure and its unit.
 const NO_BREAK: char = '\u{a0}';
@@ -26,7 +26,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Makes output that is saved to `svg` in the end. Checks first that the file can be written.
+    /// Makes output that is saved to `svg` at the end. First checks that the file can be written.
     pub(crate) fn new(color: Color, svg: Option<&Path>) -> Result<Self, Failure> {
         let styled = match color {
             Color::Always => true,
@@ -80,7 +80,7 @@ fn terminal_width() -> Option<usize> {
     comfy_table::Table::new().width().map(usize::from).filter(|width| *width >= NARROWEST)
 }
 
-/// Wraps a long line at blanks, not at no-break ones; the following lines are indented.
+/// Wraps a long line at spaces, except no-break spaces. The following lines are indented.
 fn broken(text: &str, most: usize) -> String {
     let (mut out, mut width) = (String::new(), 0);
     for word in text.split(' ') {
@@ -102,7 +102,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     without_breaks(&format_bytes(bytes))
 }
 
-/// Returns text with no-break blanks, in which no line ends.
+/// Returns text with no-break spaces, at which no line is broken.
 pub(crate) fn without_breaks(text: &str) -> String {
     text.replace(' ', &NO_BREAK.to_string())
 }
@@ -130,20 +130,20 @@ pub(crate) fn write(text: &str) -> Result<(), Failure> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(Failure::Output)
 }
 
-/// Writes a line on standard error, about a command line that may not mean what the user intended.
+/// Writes a line on standard error about a command line that may not mean what the user intended.
 pub(crate) fn note(text: &str) {
     // A closed standard error is ignored.
     let _ = writeln!(std::io::stderr().lock(), "seamalloc: {}", printable(text));
 }
 
-/// Prints the one line of a failure.
+/// Prints the line of a failure.
 pub(crate) fn complain(failure: &Failure) {
     // A closed standard error is ignored.
     let _ = writeln!(std::io::stderr().lock(), "seamalloc: {}", printable(&failure.to_string()));
 }
 
-/// Prints the parser's own text: the error of a command line, or the help that it asks for. Control characters in an
-/// argument are escaped; the text then has no colours.
+/// Prints the parser's own text: the error of a command line, or the help. Control characters of an argument are
+/// escaped; the text then has no colours.
 pub(crate) fn complain_of_arguments(error: &clap::Error) {
     let text = error.render().to_string();
     let shown = printable_lines(&text);

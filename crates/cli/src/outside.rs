@@ -1,22 +1,23 @@
-//! Text from outside, for people: names of files, devices, programs, categories and frames may have any characters.
+//! Text from outside, made safe to print. Names of files, devices, programs, categories and frames may contain any
+//! character.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// Returns text in which each control character, and each that ends or reorders a line, is escaped as in JSON:
-/// `\u001b`.
+/// Returns text in which each control character, and each character that ends or reorders a line, is escaped as in
+/// JSON: `\u001b`.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, is_obeyed)
 }
 
-/// Returns text of several lines, each escaped by [`printable`].
+/// Returns text of several lines, each of them escaped as by [`printable`].
 pub(crate) fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |ch| ch != '\n' && is_obeyed(ch))
 }
 
-/// Returns whether a terminal interprets a character instead of showing it: controls, ends of lines, and marks of
-/// direction.
+/// Returns whether a terminal interprets a character instead of showing it: control characters, line ends and direction
+/// marks.
 fn is_obeyed(ch: char) -> bool {
     ch.is_control()
         || matches!(ch, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -32,7 +33,7 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
             '\n' if is_escaped(ch) => out.push_str("\\n"),
             '\t' if is_escaped(ch) => out.push_str("\\t"),
             _ if is_escaped(ch) => {
-                // Writing to a `String` does not fail.
+                // Writing to a `String` cannot fail.
                 let _ = write!(out, "\\u{:04x}", u32::from(ch));
             }
             _ => out.push(ch),
@@ -41,7 +42,7 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Standard error for the log, whose lines may have any characters.
+/// Standard error for the log, whose lines may contain any character.
 pub(crate) struct Log;
 
 impl Write for Log {
@@ -66,7 +67,7 @@ mod tests {
         let shown = "a\\u001b]0;b\\u0007c\\u000dd\\ne\\tf\\u009b31m\\u007f\\u202eg\\u2028h";
         assert_eq!(printable(title), shown);
         assert_eq!(printable_lines(title), shown.replace("\\n", "\n"));
-        // A line of JSON keeps its meaning.
+        // Escaping keeps the meaning of a line of JSON.
         let name = serde_json::Value::from("x\u{9b}\u{2028}\u{7f}y");
         let line = name.to_string();
         assert_eq!(serde_json::from_str::<serde_json::Value>(&printable_lines(&line)).unwrap(), name);

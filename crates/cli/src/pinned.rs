@@ -1,4 +1,4 @@
-//! `seamalloc pinned`: the memory that caches of page-locked memory hold for traces of it.
+//! `seamalloc pinned`: the memory that caches of page-locked memory hold for traces of page-locked memory.
 
 use crate::args::{Color, TraceArgs};
 use crate::failure::Failure;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::OutOfMemory(failed, all)) } else { Ok(()) })
 }
 
-/// Refuses PyTorch's snapshots, which hold a GPU's memory.
+/// Returns an error if a file is a snapshot of PyTorch, which records memory of a GPU. Otherwise returns `loaded`.
 fn without_snapshots(path: &Path, loaded: Result<Vec<Trace>, Failure>) -> Result<Vec<Trace>, Failure> {
     let is_snapshot = match &loaded {
         Ok(traces) => traces.iter().any(is_pytorchs_snapshot),
@@ -61,15 +61,15 @@ fn without_snapshots(path: &Path, loaded: Result<Vec<Trace>, Failure>) -> Result
     if is_snapshot { Err(Failure::GpuSnapshot { path: path.to_owned() }) } else { loaded }
 }
 
-/// Returns whether PyTorch wrote the snapshot that the trace was read from. Dumps of seamalloc's flight recorder have the same form,
-/// and may be of page-locked memory.
+/// Returns whether PyTorch wrote the snapshot from which the trace was read. Dumps of seamalloc's flight recorder have
+/// the same form, and may record page-locked memory.
 fn is_pytorchs_snapshot(trace: &Trace) -> bool {
     let is_dump =
         trace.meta.get("allocator_settings").is_some_and(|settings| settings.get("flight_recorder").is_some());
     !is_dump && trace.meta.get("source").is_some_and(|source| source == "pytorch snapshot")
 }
 
-/// Notes that a trace was recorded on a GPU: its header has the memory of the device.
+/// Prints a note if a trace was recorded on a GPU: its header has the memory of the device.
 fn note_of_gpu_memory(trace: &Trace) {
     if trace.meta.contains_key("total_memory") {
         output::note(&format!(
@@ -79,7 +79,8 @@ fn note_of_gpu_memory(trace: &Trace) {
     }
 }
 
-/// Returns the default strategy alone if none was named: page-locked memory has no other allocators to compare with.
+/// Returns the default strategy alone if none was named, since page-locked memory has no other allocators for a
+/// comparison.
 fn chosen(mut runs: Vec<ReplayOptions>, is_default: bool) -> Vec<ReplayOptions> {
     if is_default && runs.len() > 1 {
         runs.retain(|options| options.config.strategy == StrategyKind::Stitch);

@@ -1,4 +1,4 @@
-//! Progress bars: on standard error, and only on a terminal.
+//! Progress bars, which are drawn on standard error if it is a terminal.
 
 use crate::outside::printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -8,7 +8,7 @@ pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
     pub(crate) fn new(what: String) -> Self {
-        // Draws nothing if standard error is no terminal. The length is not known yet; a length of 0 would show as
+        // Draws no bar if standard error is no terminal. The length is not known yet, and a length of 0 would show as
         // done.
         let bar = ProgressBar::with_draw_target(Some(u64::MAX), ProgressDrawTarget::stderr_with_hz(10));
         if let Ok(style) = ProgressStyle::with_template("{msg:30!} {bar:30} {percent:>3}% {eta:>4}") {

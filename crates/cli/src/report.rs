@@ -22,7 +22,7 @@ use seamalloc_trace::whatif::{DeviceFrom, Replays, device_of};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// The most events of a trace for which every strategy gets a map, so that the page stays below some megabytes.
+/// The most events of a trace for which every strategy gets a map. The limit keeps the page at some megabytes.
 const EVENTS_WITH_ALL_MAPS: usize = 150_000;
 /// The number of lines of the program that are named one by one.
 const OWNERS: usize = 20;
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &ReportArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::DoesNotRun(failed, judged)) } else { Ok(()) })
 }
 
-/// Writes the page. With `quiet`, nothing is printed on standard output, which is for other programs.
+/// Writes the page. With `quiet`, prints no text on standard output, which is for other programs.
 fn write(path: &Path, page: &str, quiet: bool) -> Result<(), Failure> {
     std::fs::write(path, page).map_err(|error| Failure::Write { path: path.to_owned(), error })?;
     let written =
@@ -132,12 +132,12 @@ fn fleet(path: &Path, output: &Path) -> Result<(), Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let job = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     check_writable(output)?;
-    // A page is named after its own file: its source may be a temporary one.
+    // A page is named after its own file, since its source may be a temporary file.
     let name = output.file_stem().unwrap_or_default().to_string_lossy();
     write(output, &fleet_html(&name, "seamalloc fleet", &job).map_err(wrong)?, false)
 }
 
-/// Returns the device given, or the recorded one.
+/// Returns the given device, or the recorded one.
 fn device_for(run: &RunArgs, trace: &Trace) -> (SimConfig, DeviceFrom) {
     match run.device() {
         Device::Sim(device) if run.device.is_some() => (device, DeviceFrom::Asked),
@@ -171,7 +171,7 @@ fn job<'t>(
             progress.set(done.into(), total.into());
         };
         compared = replays.whatif(&kinds, true, &mut show)?;
-        // The sizes are multiples of the trace's live bytes: the device's own capacity is not used.
+        // The sizes are multiples of the trace's live bytes, so the device's own capacity is not used.
         let whole = SimConfig { capacity: device.profile.memory(), ..device };
         for options in run.runs_on(&whole) {
             let progress = Progress::new(format!("{} / cliff {}", trace.name, options.config.strategy));

@@ -1,4 +1,4 @@
-//! Comparison of all strategies on traces, as `replay` and `stress` print it.
+//! The comparison of all strategies on traces, for `replay` and `stress`.
 
 use crate::args::{Color, RunArgs};
 use crate::comparison::Comparison;
@@ -23,26 +23,26 @@ pub(crate) struct SideBySide<'a> {
     comparison: Comparison,
     /// The legend of the columns, if it is printed below the tables.
     legend: Option<String>,
-    /// Whether any strategy held memory beyond the live bytes.
+    /// Whether any strategy held more than the live bytes.
     is_above_live: bool,
     runs: usize,
     out_of_memory: usize,
 }
 
-/// Workloads with a table and totals of their own, whose columns are explained.
+/// A set of workloads with a table and totals of its own, and an explanation of its columns.
 #[derive(Clone, Copy)]
 struct Set {
     kind: &'static str,
     heading: &'static str,
 }
 
-/// Columns that tables of sets leave out, so that five figures are left.
+/// The columns that tables of sets leave out, so that five figures remain.
 const NOT_IN_SETS: [&str; 2] = ["driver_calls", "stalls"];
 
-/// One strategy over the traces of a table, in the first pass of each.
+/// The totals of one strategy over the traces of a table, in the first pass of each trace.
 struct Total {
     strategy: StrategyKind,
-    /// The number of passes; the fields below count only the first of each trace.
+    /// The number of passes. The fields below count only the first pass of each trace.
     passes: u32,
     live: u64,
     reserved: u64,
@@ -77,12 +77,12 @@ impl<'a> SideBySide<'a> {
         })
     }
 
-    /// Begins workloads of a kind, in the plural, with the heading of their table.
+    /// Begins a set of workloads. `kind` is a plural, and `heading` is the heading of the table.
     pub(crate) fn begin(&mut self, kind: &'static str, heading: &'static str) {
         self.set = Some(Set { kind, heading });
     }
 
-    /// Replays one trace with every strategy. The rows are printed with the table, JSON lines at once.
+    /// Replays one trace with every strategy. Rows are printed with the table, and JSON lines at once.
     pub(crate) fn run(&mut self, trace: &Trace) -> Result<(), Failure> {
         self.comparison.begin(self.set.map_or("traces", |set| set.kind));
         for (index, options) in self.args.runs().into_iter().enumerate() {
@@ -101,7 +101,7 @@ impl<'a> SideBySide<'a> {
                 if self.args.json {
                     output::print(&report.to_json().to_string())?;
                 } else {
-                    // The trace is named once, the strategy in its first pass.
+                    // A trace is named once, and a strategy in its first pass.
                     self.table.add(report, if report.pass > 1 { 2 } else { usize::from(index > 0) });
                 }
                 if let Some((_, shortage)) = &report.oom {
@@ -139,7 +139,7 @@ impl<'a> SideBySide<'a> {
         self.print_totals()
     }
 
-    /// Prints the totals of the strategies over a table of several traces, and begins anew.
+    /// Prints the totals of the strategies over a table of several traces, and resets them.
     fn print_totals(&mut self) -> Result<(), Failure> {
         let names = self.totals.iter().map(|total| total.strategy.name().len());
         let width = names.max().unwrap_or(0).max(10);
@@ -156,7 +156,7 @@ impl<'a> SideBySide<'a> {
         Ok(())
     }
 
-    /// Adds the totals to the counts, and begins them anew.
+    /// Adds the totals to the counts, and resets them.
     fn count(&mut self) {
         for total in &mut self.totals {
             self.runs += total.runs;
@@ -165,8 +165,8 @@ impl<'a> SideBySide<'a> {
         }
     }
 
-    /// Returns the explanation of memory beyond the live bytes, if there was any: streams that run behind the CPU may
-    /// still read it.
+    /// Returns the line about memory reserved beyond the live bytes, if there was any: the job has no use for it or,
+    /// where the CPU runs ahead, another stream may still read it.
     fn of_no_use(&self) -> Option<&'static str> {
         let is_behind = self.args.lag > 0 || self.args.device().is_real();
         self.is_above_live.then_some(match is_behind {
@@ -175,8 +175,8 @@ impl<'a> SideBySide<'a> {
         })
     }
 
-    /// Prints the remaining rows and the summary; if `ran` is a failure, only the rows so far. Running out of memory is
-    /// a failure.
+    /// Prints the remaining rows and the summary; after a failure in `ran`, only the rows so far. Returns a failure if
+    /// memory ran out.
     pub(crate) fn finish(mut self, ran: Result<(), Failure>) -> Result<(), Failure> {
         self.print_table()?;
         ran?;
@@ -246,7 +246,7 @@ fn in_words(trace: &Trace, report: &PassReport, shortage: &OutOfMemory) -> Strin
     let live = summary.peak_live;
     let most = shortage.limit.unwrap_or(u64::MAX).min(shortage.device_total);
     if live > most {
-        // No advice is given: a remedy for this request would not help the job.
+        // No advice is given, since a remedy for this request would not help the job.
         let whole = format!("The trace's live bytes alone reach {}, more than {}", bytes(live), bytes(most));
         out.push_str(&format!("{} {whole}: no strategy could run it there.", shortage.cause_in_words()));
     } else {

@@ -1,4 +1,4 @@
-//! The sources of traces: files, recorded jobs in the command, generated workloads.
+//! The sources of traces: files, recorded jobs in the command, and generated workloads.
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
@@ -12,7 +12,7 @@ use seamalloc_trace::{Trace, TraceError, make_refused, read_path, recorded};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Returns the traces of all files and names. Of several, one that cannot be read is reported and left out.
+/// Returns the traces of all files and names. If one of several cannot be read, it is reported and left out.
 pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<(Vec<Trace>, Inputs), Failure> {
     must_be_given(paths)?;
     Inputs::read(paths, |path| load(path, generate))
@@ -21,7 +21,7 @@ pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<(Vec
 /// A trace, with the origins of its requests from its file.
 pub(crate) type Loaded = (Trace, Option<Origins>);
 
-/// Returns the traces as [`load_all`] does, with the origins of requests. A request that was refused while the job was
+/// Returns the traces as [`load_all`] does, with the origins of requests. A request that was refused when the job was
 /// recorded is added to its trace. The layouts of snapshots without a history are added to `layouts`.
 pub(crate) fn load_with_origins(
     paths: &[PathBuf],
@@ -36,7 +36,7 @@ pub(crate) fn load_with_origins(
     })
 }
 
-/// Refuses a command line without a trace.
+/// Returns an error for a command line without a trace.
 pub(crate) fn must_be_given(paths: &[PathBuf]) -> Result<(), Failure> {
     if paths.is_empty() {
         let jobs: Vec<_> = recorded::JOBS.iter().map(|job| job.name).collect();
@@ -49,13 +49,13 @@ pub(crate) fn must_be_given(paths: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the traces of a file, or the recorded jobs and generated workloads of that name or group. A file takes
+/// Returns the traces of a file, or the recorded jobs and generated workloads with that name or group. A file takes
 /// precedence.
 pub(crate) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Trace>, Failure> {
     load_by(path, generate, read_path, |trace| trace)
 }
 
-/// Loads as [`load`] does, with `read` for a file, and `of` for a trace without one.
+/// Loads traces as [`load`] does, with `read` for a file and `of` for a trace without a file.
 fn load_by<T>(
     path: &Path,
     generate: GenerateArgs,
@@ -99,7 +99,7 @@ impl Entry {
         }
     }
 
-    /// Returns whether the entry, or its group, has this name.
+    /// Returns whether the entry or its group has this name.
     fn is_called(self, name: &str) -> bool {
         self.name() == name || self.group() == name
     }
@@ -111,7 +111,8 @@ impl Entry {
         }
     }
 
-    /// Returns the entry's description, with the recorded job or generated workload of a similar name.
+    /// Returns the entry's description. If a recorded job and a generated workload have similar names, the description
+    /// names the other one.
     pub(crate) fn described(self) -> String {
         match (self, self.twin()) {
             (_, None) => self.summary().to_owned(),
@@ -120,8 +121,8 @@ impl Entry {
         }
     }
 
-    /// Returns the recorded job for a generated workload, or the other way round, if their names differ only in dashes:
-    /// `gpt2xl-N` and `gpt2-xl-N`.
+    /// Returns the recorded job for a generated workload, or the other way round, if their names differ only in dashes,
+    /// as `gpt2xl-N` and `gpt2-xl-N` do.
     fn twin(self) -> Option<Self> {
         let plain = |entry: Self| entry.name().replace('-', "");
         let is_recorded = |entry: Self| matches!(entry, Self::Recorded(_));
@@ -136,7 +137,7 @@ impl Entry {
         }
     }
 
-    /// Returns the trace; that of a recorded job is always the same.
+    /// Returns the trace. The trace of a recorded job is always the same.
     pub(crate) fn trace(self, generate: GenerateArgs) -> Result<Trace, Failure> {
         match self {
             Self::Recorded(job) => Ok(job.load()?),
@@ -161,7 +162,7 @@ pub(crate) fn groups() -> Vec<&'static str> {
     groups
 }
 
-/// Returns the entries of these names and groups; for no names, the default set.
+/// Returns the entries with these names and groups; without names, the default set.
 pub(crate) fn select(names: &[String]) -> Result<Vec<Entry>, Failure> {
     let all = entries();
     if names.is_empty() {
@@ -183,7 +184,7 @@ pub(crate) fn select(names: &[String]) -> Result<Vec<Entry>, Failure> {
     Ok(out)
 }
 
-/// Notes that the named generated workload has almost the name of a recorded job.
+/// Prints a note if the named generated workload has almost the name of a recorded job.
 fn tell_of_twin(name: &str) {
     let named = entries().into_iter().find(|entry| entry.name() == name);
     if let Some(entry @ Entry::Generated(_)) = named
@@ -193,7 +194,7 @@ fn tell_of_twin(name: &str) {
     }
 }
 
-/// Returns a question about the name that was probably meant, for the end of a message.
+/// Returns a question with the probable name, for the end of a message.
 fn suggestion(name: &str) -> String {
     let names = entries().into_iter().flat_map(|entry| [entry.name(), entry.group()]);
     near(name, names).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()

@@ -9,7 +9,7 @@ use crate::table::Table;
 use seamalloc_trace::columns::{Column, line};
 use serde_json::Value;
 
-/// The group of patterns that are not from jobs, averaged separately.
+/// The group of patterns that come from no job, which are averaged separately.
 const ADVERSARIAL: &str = "adversarial";
 
 type Listed = Column<Entry>;

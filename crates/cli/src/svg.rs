@@ -1,6 +1,6 @@
-//! The picture of the printed output: an SVG that looks like a terminal.
+//! The picture of the printed output: an SVG in the look of a terminal.
 //!
-//! Owns: the text so far, the look, and the early check that the file can be written.
+//! Owns: the text so far, the colours, and the early check that the file can be written.
 
 use crate::failure::Failure;
 use crate::outside::printable;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Light grey on almost black, as code is shown on dark pages.
 const FOREGROUND: RgbColor = RgbColor(0xd0, 0xd7, 0xde);
 const BACKGROUND: RgbColor = RgbColor(0x0d, 0x11, 0x17);
-/// The bright colours that the tables use, softened.
+/// The bright colours that the tables use, made softer.
 const PALETTE: Palette = {
     let mut colours = VGA.0;
     colours[9] = RgbColor(0xff, 0x7b, 0x72);
@@ -29,7 +29,7 @@ pub(crate) struct Svg {
 }
 
 impl Svg {
-    /// Makes a picture of this command line and of lines added later.
+    /// Makes a picture of this command line. Further lines are added later.
     ///
     /// The file cannot be written. An existing file stays until the picture is saved.
     pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
@@ -53,7 +53,7 @@ impl Svg {
     }
 }
 
-/// Checks that a file can be written, before the work whose result it shows. Changes nothing.
+/// Checks that a file can be written, before the work whose result is written to it. Changes no file.
 pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
     let write = |error| Failure::Write { path: path.to_owned(), error };
     let existed = path.exists();
@@ -64,7 +64,7 @@ pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the command line as it would be typed, without the options of the picture.
+/// Returns the command line as the user would type it, without the options of the picture.
 fn command(args: impl Iterator<Item = OsString>) -> String {
     let mut out = "$ seamalloc".to_owned();
     let mut args = args.skip(1);

@@ -1,4 +1,4 @@
-//! Tables of reports: the columns with a heading, colours, and the columns that a narrow terminal drops.
+//! Tables of reports: columns with a heading and colours. A narrow terminal drops some columns.
 
 use crate::explain::entries;
 use crate::outside::printable;
@@ -7,14 +7,14 @@ use comfy_table::{
 };
 use seamalloc_trace::columns::{Cell, Column, Kind, Shown};
 
-/// Utilization from which on it is shown as good.
+/// The utilization from which a value is shown as good.
 const GOOD: f64 = 0.97;
-/// Utilization below which it is shown as bad.
+/// The utilization below which a value is shown as bad.
 const BAD: f64 = 0.85;
 
-/// The style: a line under the header, and no other.
+/// The style, which has a line under the header and no other lines.
 const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─'));
-/// Blanks between columns.
+/// The number of spaces between columns.
 const GAP: u16 = 2;
 
 /// A table of reports of type `R`.
@@ -61,7 +61,7 @@ impl<R> Table<R> {
         }
     }
 
-    /// Adds a report. Its first `repeated` cells are those of the row above, and are left empty.
+    /// Adds a report. The report's first `repeated` cells repeat the row above, and are left empty.
     pub(crate) fn add(&mut self, report: &R, repeated: usize) {
         let cells: Vec<_> = self.columns.iter().map(|(_, shown)| (shown.cell)(report)).collect();
         for (said, cell) in self.said.iter_mut().zip(&cells) {
@@ -71,14 +71,14 @@ impl<R> Table<R> {
         self.set_rare_columns();
     }
 
-    /// Adds a report without figures: the cells that identify the run, and why it has none.
+    /// Adds a report without figures: the cells that identify the run, and the reason.
     pub(crate) fn add_failed(&mut self, report: &R, repeated: usize, why: &str) {
         let run = self.columns.iter().take_while(|(column, _)| column.kind == Kind::Run);
         let run: Vec<_> = run.map(|(_, shown)| (shown.cell)(report)).collect();
         self.add_cells(run.into_iter().chain([Cell::Failed(why.to_owned())]), repeated);
     }
 
-    /// Adds a row of these cells; those behind them are empty.
+    /// Adds a row with these cells. Cells behind them are empty.
     pub(crate) fn add_cells(&mut self, cells: impl IntoIterator<Item = Cell>, repeated: usize) {
         self.table.add_row(with_repeated(cells.into_iter(), repeated));
     }
@@ -109,7 +109,7 @@ impl<R> Table<R> {
         self.table.clone().enforce_styling().trim_fmt()
     }
 
-    /// Returns the table as text for a terminal of this width, if the width is known.
+    /// Returns the table as text for a terminal with this width; `None` is an unknown width.
     pub(crate) fn for_terminal(&self, width: Option<usize>, is_styled: bool) -> String {
         let mut table = Self { columns: self.columns.clone(), said: self.said.clone(), table: self.table.clone() };
         table.table.force_no_tty();
@@ -128,8 +128,8 @@ impl<R> Table<R> {
         }
     }
 
-    /// Hides optional columns until the table fits into `width`. If the last column is text, its lines are wrapped at
-    /// last; figures are not.
+    /// Hides optional columns until the table fits into `width`. If the last column is text, its lines are wrapped in
+    /// the end. Figures are never wrapped.
     fn narrow(&mut self, width: usize) {
         let mut spare: Vec<_> = self.columns.iter().map(|(_, shown)| shown.spare).enumerate().collect();
         spare.retain(|(_, spare)| *spare > 0);

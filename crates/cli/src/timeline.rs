@@ -1,4 +1,4 @@
-//! `seamalloc replay --timeline`: compares how long a job's steps take with each allocator.
+//! `seamalloc replay --timeline`: compares the times of a job's steps with each allocator.
 
 use crate::args::{Color, RunArgs};
 use crate::failure::Failure;
@@ -59,7 +59,7 @@ pub(crate) fn run(file: &Path, args: &RunArgs, also: &[Policy], color: Color) ->
     if failed > 0 { Err(Failure::OutOfMemory(failed, policies.len())) } else { Ok(()) }
 }
 
-/// Returns the figures to which the steps are compared, in words.
+/// Returns the figures with which the steps are compared, in words.
 fn in_words(timeline: &Timeline, report: &TimelineReport) -> String {
     let steps = timeline.recorded_ns.len();
     let ms = |ns: u64| format!("{:.2} ms", ns as f64 / 1e6);

@@ -1,4 +1,4 @@
-//! The values of options: how each is parsed, and the messages for invalid ones.
+//! The values of options: their parsing, and the messages for invalid values.
 
 use seamalloc::driver::cuda::CudaDriver;
 use seamalloc::driver::host::HostConfig;
@@ -13,11 +13,11 @@ use std::time::Duration;
 /// The longest time: a year, in seconds.
 const MOST_SECONDS: f64 = 365.0 * 86_400.0;
 
-/// One strategy, or those of a family.
+/// One strategy, or the strategies of a family.
 #[derive(Clone, Debug)]
 pub(crate) struct Strategies(pub(crate) Vec<StrategyKind>);
 
-/// Parses a strategy by its name, or a family of them.
+/// Parses the name of a strategy or of a family of strategies.
 pub(crate) fn strategies(text: &str) -> Result<Strategies, ConfigError> {
     StrategyKind::named(text).map(Strategies)
 }
@@ -39,9 +39,9 @@ pub(crate) enum Device {
     Sim(SimConfig),
     /// Host memory.
     Host(HostConfig),
-    /// Page-locked memory for the GPU of that ordinal, on a NUMA node or the nearest.
+    /// Page-locked memory for the GPU with that ordinal, on the given NUMA node or the nearest one.
     Pinned(u32, Option<u32>),
-    /// The GPU of that ordinal.
+    /// The GPU with that ordinal.
     Cuda(u32),
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn destination(text: &str) -> Result<PathBuf, String> {
     Err(format!("expected a name that ends in {}, {SNAPSHOT_ENDING}", ENDINGS.join(", ")))
 }
 
-/// Parses the path of a picture. Only SVG is drawn, so that another ending is an error.
+/// Parses the path of a picture. Other endings than `.svg` are errors, since only SVG is drawn.
 pub(crate) fn picture(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg")) {
@@ -115,7 +115,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("expected seconds, from 0 to {MOST_SECONDS}"))
 }
 
-/// Parses a whole number of a range.
+/// Parses a whole number within a range.
 pub(crate) fn whole<T: TryFrom<u64> + Into<u64> + Copy>(text: &str, range: RangeInclusive<T>) -> Result<T, String> {
     let (least, most): (u64, u64) = ((*range.start()).into(), (*range.end()).into());
     let number = text.parse().ok().filter(|number| (least..=most).contains(number)).and_then(|n| T::try_from(n).ok());

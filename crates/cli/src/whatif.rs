@@ -38,7 +38,7 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
         let mut bar: Option<(StrategyKind, Progress)> = None;
         let mut show = |kind: StrategyKind, done: u32, total: u32| {
             if bar.as_ref().is_none_or(|(of, _)| *of != kind) {
-                // The previous bar is cleared before the next is drawn.
+                // The previous bar is cleared before the next bar is drawn.
                 drop(bar.take());
                 bar = Some((kind, Progress::new(format!("{} / {kind}", trace.name))));
             }
@@ -82,7 +82,7 @@ pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(if failed > 0 { Err(Failure::DoesNotRun(failed, verdicts.len())) } else { Ok(()) })
 }
 
-/// Returns the gain of `stitch`, or of the other strategy given, over PyTorch's allocators.
+/// Returns the sentences on the gain of `stitch`, or of the other given strategy, over PyTorch's allocators.
 fn sentences_of(found: &[WhatIf]) -> Option<String> {
     let pytorchs = [StrategyKind::Caching, StrategyKind::Expandable];
     let others = || found.iter().filter(|report| !pytorchs.contains(&report.strategy));
@@ -114,12 +114,12 @@ fn sentences_of(found: &[WhatIf]) -> Option<String> {
     Some(text)
 }
 
-/// Returns a size in the unit of the largest one of a sentence.
+/// Returns a size in the unit of the largest size in a sentence.
 fn beside(bytes: u64, largest: u64) -> String {
     without_breaks(&bytes_beside(bytes, largest))
 }
 
-/// Returns the verdict's names for the strategies of the table.
+/// Returns the words that name the strategies of the table.
 fn names(found: &[WhatIf]) -> String {
     let named = [
         (StrategyKind::Caching, "PyTorch's native allocator (native)"),
@@ -169,7 +169,7 @@ fn known_by(from: DeviceFrom) -> &'static str {
 /// The precision of the search for the largest step, in percent.
 const EXACT_PERCENT: f64 = 1.0;
 
-/// Returns how a strategy's largest step compares with those of PyTorch's allocators.
+/// Returns a sentence that compares a strategy's largest step with those of PyTorch's allocators.
 fn larger(ours: &WhatIf) -> String {
     let step = |step: Option<f64>| step.unwrap_or(0.0);
     let (own, native, expandable) =
@@ -195,7 +195,7 @@ fn larger(ours: &WhatIf) -> String {
     }
 }
 
-/// Returns how much less, or more, a strategy holds than PyTorch's allocators.
+/// Returns a sentence that says how much less, or more, a strategy holds than PyTorch's allocators.
 fn held(ours: &WhatIf) -> String {
     let Some(own) = ours.peak_reserved else {
         return format!("{} runs out of memory with the job as it was recorded", ours.strategy);

@@ -1,7 +1,8 @@
 //! Graphs with costs: operators, the tensors that they read and make, and the program's order.
 //!
-//! Owns: the checked graph, its builder, and its errors. A storage is memory that one tensor made and that others may be views
-//! of (aliases), as in simrd, the simulator of DTR's authors (`simrd/simrd/tensor.py` of uwsampl/dtr-prototype).
+//! Owns: the checked graph, its builder, and its errors. A storage is memory that one tensor made. Other tensors may be
+//! views of it (aliases), as in simrd, the simulator of DTR's authors (`simrd/simrd/tensor.py` of
+//! uwsampl/dtr-prototype).
 
 use std::fmt;
 
@@ -32,7 +33,7 @@ macro_rules! id {
 }
 
 id! {
-    /// An operator, by its place in the program's order.
+    /// An operator, identified by its place in the program's order.
     OperatorId
 }
 id! {
@@ -49,26 +50,27 @@ id! {
 pub struct Operator {
     /// The operator's name, such as `matmul`.
     pub name: String,
-    /// The operator's time, in nanoseconds, or in any one unit for the whole graph.
+    /// The operator's time, in nanoseconds or in another unit that is the same for the whole graph.
     pub cost: u64,
-    /// The tensors that it reads.
+    /// The tensors that the operator reads.
     pub inputs: Vec<TensorId>,
-    /// The tensors that it makes.
+    /// The tensors that the operator makes.
     pub outputs: Vec<TensorId>,
-    /// Inputs that the program overwrites, each with the output that replaces it: indexes into `inputs` and `outputs`.
+    /// Inputs that the program overwrites, each with the output that replaces it, as indexes into `inputs` and
+    /// `outputs`.
     pub in_place: Vec<(usize, usize)>,
 }
 
 impl Operator {
-    /// Returns whether the operator makes tensors that cannot be recomputed: a weight, an input.
+    /// Returns whether the operator makes tensors that cannot be recomputed, such as weights and inputs.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.inputs.is_empty() && self.cost == 0
     }
 
-    /// Returns whether the operator's time grows faster than its bytes: a product of matrices, a convolution. Coop's
-    /// allocator lists such operators by name (`FindPiece` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`); here a
-    /// part of the name decides.
+    /// Returns whether the operator's time grows faster than its bytes, as in products of matrices and convolutions.
+    /// Coop's allocator lists such operators by name (`FindPiece` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`);
+    /// here a part of the name decides.
     #[must_use]
     pub fn is_dear(&self) -> bool {
         const PARTS: [&str; 6] = ["conv", "mm", "matmul", "linear", "product", "attention"];
@@ -76,7 +78,7 @@ impl Operator {
     }
 }
 
-/// A tensor: a storage of its own, or a view of another's.
+/// A tensor: a storage of its own, or a view of another tensor's storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     /// The tensor's name.
@@ -109,11 +111,11 @@ pub enum Step {
     Keep(TensorId),
     /// Drops one reference of the program to the tensor.
     Release(TensorId),
-    /// The tensor must be in memory, and stays there to the end.
+    /// Requires the tensor in memory from this step to the end.
     Pin(TensorId),
 }
 
-/// An edge between two storages, and the operator that makes it: the edge exists once that operator ran.
+/// An edge between two storages, and the operator that makes the edge. The edge exists once the operator ran.
 pub type Edge = (StorageId, OperatorId);
 
 /// A program over tensors, checked.
@@ -137,7 +139,7 @@ pub enum GraphError {
     /// The graph exceeds [`MAX_OPERATORS`].
     #[error("the graph has more than {MAX_OPERATORS} operators or tensors")]
     TooLarge,
-    /// A size or a cost beyond any device.
+    /// A size or a cost is beyond any device.
     #[error("`{name}`: {what} of {value} is more than 2^50")]
     Figure {
         /// The tensor or the operator.
@@ -147,13 +149,13 @@ pub enum GraphError {
         /// The value of the figure.
         value: u64,
     },
-    /// An operator reads, keeps or releases a tensor that the program has released before.
+    /// An operator reads, keeps or releases a tensor that the program has released already.
     #[error("`{tensor}` is used after its release")]
     Released {
         /// The tensor.
         tensor: String,
     },
-    /// An operator's output is a view of an input that it does not have.
+    /// An operator's output is a view of an input that the operator does not have.
     #[error("`{operator}`: an output is a view of input {input}, and there are {inputs} inputs")]
     NoInput {
         /// The operator.
@@ -170,7 +172,7 @@ pub enum GraphError {
 pub enum Output {
     /// A tensor with memory of its own: its name and bytes.
     New(String, u64),
-    /// A view of the input at that place, and its name.
+    /// A view of the input at that index, and the name of the view.
     View(String, usize),
     /// The tensor that overwrites the input at that index.
     Overwritten(usize),
@@ -301,10 +303,11 @@ impl GraphBuilder {
         Ok(tensor)
     }
 
-    /// Adds an operator that the program runs at this step. Returns its outputs, to each of which the program holds one
-    /// reference.
+    /// Adds an operator that the program runs at this step. Returns its outputs. The program holds one reference to
+    /// each output.
     ///
-    /// # Errors [`GraphError`]: an input was released, a figure is too large, a view is of no input.
+    /// # Errors
+    /// [`GraphError`]: an input was released, a figure is too large, a view is of no input.
     pub fn operator(
         &mut self,
         name: &str,
@@ -428,7 +431,7 @@ impl GraphBuilder {
             let parent = self.graph.storage_of(*input);
             for output in &operator.outputs {
                 let child = self.graph.storage_of(*output);
-                // Edges of this operator are at the end: earlier edges belong to other operators.
+                // Edges of this operator are at the end of the list. Earlier edges belong to other operators.
                 let known = self.graph.parents[child.index()].iter().rev().take_while(|edge| edge.1 == maker);
                 if child != parent && known.clone().all(|edge| edge.0 != parent) {
                     self.graph.parents[child.index()].push((parent, maker));

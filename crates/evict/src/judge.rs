@@ -13,7 +13,7 @@ use std::time::Instant;
 
 type Figure = Column<EvictReport>;
 
-/// Budgets are multiples of this, the granularity of GPUs, in bytes.
+/// The granularity of budgets, which is that of GPUs, in bytes.
 const GRANULE: u64 = 2 << 20;
 
 /// The memory below the runtime.
@@ -45,7 +45,7 @@ impl Below {
     /// The name of plain counting.
     pub const COUNTED: &'static str = "counted";
 
-    /// Returns the memories of that name: a strategy, a family of strategies, `arena` or `counted`.
+    /// Returns the memories with that name: a strategy, a family of strategies, `arena` or `counted`.
     ///
     /// # Errors
     /// [`UnknownBelow`].
@@ -98,7 +98,7 @@ pub enum BudgetError {
     /// The part is zero, negative, or not a number.
     #[error("a budget of {0} of the peak: nothing runs without memory; expected more than 0, such as 0.5")]
     None(f64),
-    /// The budget exceeds 64 bits.
+    /// The part is larger than 1,000.
     #[error("a budget of {0} times the peak is more than any device has; expected at most 1000")]
     TooLarge(f64),
 }
@@ -109,7 +109,7 @@ pub enum JudgeError {
     /// The budget is invalid.
     #[error(transparent)]
     Budget(#[from] BudgetError),
-    /// The memory cannot be made.
+    /// The error of a part of the peak that gives no valid budget.
     #[error(transparent)]
     Memory(#[from] LiveError),
     /// The run failed for another reason than too little memory.
@@ -117,7 +117,7 @@ pub enum JudgeError {
     Run(#[from] RunError),
 }
 
-/// Returns the most bytes of tensors in memory at once without evictions.
+/// Returns the most bytes of tensors that are in memory at once without evictions.
 ///
 /// # Errors
 /// [`RunError`].
@@ -126,7 +126,7 @@ pub fn peak(graph: &Graph) -> Result<u64, RunError> {
     Ok(outcome.peak_live)
 }
 
-/// Returns a part of a peak in bytes, a multiple of 2 MiB and at least that.
+/// Returns a part of a peak in bytes, rounded to a multiple of 2 MiB and at least 2 MiB.
 ///
 /// # Errors
 /// [`BudgetError`].
@@ -141,7 +141,7 @@ pub fn budget(peak: u64, part: f64) -> Result<u64, BudgetError> {
     Ok((bytes / GRANULE * GRANULE).max(GRANULE))
 }
 
-/// Runs a program with a part of its peak, and returns the figures. `peak` is the result of [`peak`].
+/// Runs a program with a part of its peak as the budget, and returns the figures. `peak` is the result of [`peak`].
 ///
 /// [`JudgeError`]. Running out of memory is a figure, not an error.
 pub fn judge(
@@ -182,11 +182,11 @@ pub struct EvictReport {
     pub below: &'static str,
     /// The budget in bytes.
     pub budget: u64,
-    /// The most bytes of tensors at once without a budget.
+    /// The most bytes of tensors that are in memory at once without a budget.
     pub peak: u64,
     /// The time of all operators, each run once.
     pub cost: u64,
-    /// The most bytes held.
+    /// The most bytes of memory held.
     pub peak_reserved: u64,
     /// The result of the run.
     pub outcome: Outcome,
@@ -236,7 +236,7 @@ impl EvictReport {
         Figure::clock("seconds", |run| round_to(run.seconds, 6).into()),
     ];
 
-    /// Returns the time of all operators run, divided by that of the program without a budget; `None` if the run
+    /// Returns the time of all operators run, divided by the time of the program without a budget; `None` if the run
     /// failed.
     #[must_use]
     pub fn overhead(&self) -> Option<f64> {
@@ -244,7 +244,7 @@ impl EvictReport {
         is_done.then(|| if self.cost == 0 { 1.0 } else { self.outcome.time as f64 / self.cost as f64 })
     }
 
-    /// Returns why the run failed, in words.
+    /// Returns why the run failed, in words; `None` if it did not fail.
     #[must_use]
     pub fn failed(&self) -> Option<&'static str> {
         self.outcome.failure.map(|stop| match stop {
@@ -261,7 +261,7 @@ impl EvictReport {
         }
     }
 
-    /// Returns the average of the bytes that were free at refusals although there were enough.
+    /// Returns the average number of bytes that were unused at refusals although they were enough.
     fn unusable(&self) -> u64 {
         self.outcome.unusable_bytes.checked_div(self.outcome.fragmented_refusals).unwrap_or(0)
     }

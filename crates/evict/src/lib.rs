@@ -1,15 +1,16 @@
 //! Eviction schemes of dynamic tensor rematerialisation, judged together with the allocator below them.
 //!
-//! A program whose tensors do not fit evicts some and recomputes them when they are read. A scheme chooses the tensors.
-//! Schemes of the literature either count bytes, as if any free bytes could serve any request, or look for neighbours,
-//! since only contiguous bytes can. Here a scheme runs against an allocator: an eviction happens when the allocator
-//! refuses a request, and helps if the allocator then serves it.
+//! A program whose tensors do not fit evicts some tensors, and recomputes them when they are read. A scheme chooses the
+//! tensors. Some schemes of the literature count bytes, as if any free bytes could serve any request. Others look for
+//! neighbours in memory, since only contiguous bytes can serve a request. Here a scheme runs against an allocator: a
+//! tensor is evicted when the allocator refuses a request, and the eviction helps if the allocator then serves the
+//! request.
 //!
 //! ```text
 //! graph, read, generate   programs with costs: checked, from files, generated
-//! memory                  what places blocks: allocators on a simulated GPU, Coop's arena, plain counting
-//! state, scheme           what is known of the tensors; who goes
-//! runtime                 runs a program, evicts, makes again
+//! memory                  the placement of blocks: allocators on a simulated GPU, Coop's arena, plain counting
+//! state, scheme           the state of the tensors; the choice of the tensor to evict
+//! runtime                 runs a program, evicts tensors, recomputes them
 //! judge                   a program, a budget, a scheme and a memory; the figures of a run
 //! ```
 

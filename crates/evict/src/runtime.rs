@@ -1,12 +1,12 @@
 //! Runs a program under a budget: a refused request is met by evictions, and an evicted tensor is recomputed when it is
 //! read.
 //!
-//! The order of actions is that of `RuntimeV2EagerOptimized` in `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype:
-//! an operator's inputs are locked while it runs, evicted inputs are recomputed before it, depth first; an operator
-//! makes all of its outputs, and outputs that still exist are dropped at once; tensors that the program releases leave
-//! memory at once and can be recomputed for others. Two things differ. The memory itself refuses requests,
-//! fragmentation included, each output separately. And an operator that overwrites an input takes its memory if the
-//! scheme asks for that.
+//! The order of actions is that of `RuntimeV2EagerOptimized` in `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype.
+//! An operator's inputs are locked while it runs, and evicted inputs are recomputed before it, depth first. An operator
+//! makes all of its outputs, and outputs that already exist are dropped at once. Tensors that the program releases
+//! leave memory at once, and can be recomputed for other tensors. Two rules differ. The memory itself refuses requests,
+//! also because of fragmentation, and each output is a separate request. An operator that overwrites an input takes the
+//! input's memory if the scheme asks for this.
 
 use crate::graph::{Graph, OperatorId, Step, StorageId, TensorId};
 use crate::memory::{End, Memory};
@@ -14,13 +14,13 @@ use crate::scheme::{Ask, Scheme};
 use crate::state::State;
 use std::cell::Cell;
 
-/// A run that computes more than this many times the program's own cost is thrashing, and is ended.
+/// The factor of the program's own cost beyond which a run is thrashing, and is ended.
 pub const MAX_OVERHEAD: u64 = 10;
 
 /// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Why the run did not reach its end; `None` if it did.
+    /// The reason why the run ended early; `None` if the run reached its end.
     pub failure: Option<Stop>,
     /// Time of all operators that ran.
     pub time: u64,
@@ -32,11 +32,11 @@ pub struct Outcome {
     pub evicted_bytes: u64,
     /// Operators that were run again.
     pub rematerialisations: u64,
-    /// Requests that were refused, retries included.
+    /// The number of refused requests, retries included.
     pub refusals: u64,
-    /// Refusals of `refusals` at which enough bytes were unused but could not be joined.
+    /// The number of refusals, out of `refusals`, at which enough bytes were unused but could not be joined.
     pub fragmented_refusals: u64,
-    /// The sum of the unused bytes over `fragmented_refusals`.
+    /// The sum of the unused bytes over the refusals of `fragmented_refusals`.
     pub unusable_bytes: u64,
     /// Tensors and pieces that schemes examined.
     pub searched: u64,
@@ -51,9 +51,9 @@ pub struct Outcome {
 pub enum Stop {
     /// No tensor was left to evict.
     OutOfMemory {
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: u64,
-        /// Bytes that belonged to no block.
+        /// The bytes that belonged to no block.
         unused: u64,
     },
     /// Recomputations repeated the same tensors over and over.
@@ -67,7 +67,7 @@ pub enum RunError {
     #[error(transparent)]
     Allocator(#[from] seamalloc::Error),
     /// An operator ran on other contents than the first time, or the scheme chose a tensor that cannot be evicted.
-    /// Please report it.
+    /// Please report this error.
     #[error("internal error in seamalloc-evict: {0}")]
     Internal(&'static str),
 }
@@ -187,7 +187,7 @@ impl Runtime<'_> {
         Ok(())
     }
 
-    /// Runs an operator, and before it the operators of its evicted inputs, on a stack of its own.
+    /// Runs an operator, and before it the operators of its evicted inputs, with an explicit stack.
     fn run_operator(&mut self, operator: OperatorId, is_first: bool, step: usize) -> Result<(), Halt> {
         let mut stack = vec![self.frame(operator, is_first)];
         while let Some(frame) = stack.last_mut() {
@@ -207,7 +207,7 @@ impl Runtime<'_> {
             }
         }
         if is_first {
-            // The outputs just made are used by later operators.
+            // Later operators use the outputs just made, so the outputs count as accessed.
             for output in &self.graph.operator(operator).outputs {
                 self.state.held[self.graph.storage_of(*output).index()].last_access = self.state.clock;
             }
@@ -259,7 +259,7 @@ impl Runtime<'_> {
                 continue;
             }
             if self.state.held[tensor.storage.index()].address.is_some() {
-                // All outputs are computed, including those that exist already, which are dropped.
+                // All outputs are computed, including outputs that already exist. The duplicates are dropped.
                 doubles.push((self.allocate(bytes, end)?, bytes));
                 self.note_live(bytes);
                 continue;
@@ -403,8 +403,8 @@ impl Runtime<'_> {
         self.outcome.peak_live = self.outcome.peak_live.max(self.live);
     }
 
-    /// Returns the address of the input that this output overwrites, if nobody else reads the input, the program
-    /// releases it behind the operator, and it can be recomputed.
+    /// Returns the address of the input that this output overwrites. Returns `None` unless no other reference to the
+    /// input remains, the program releases the input behind the operator, and the input can be recomputed.
     fn take_over(&mut self, frame: &Frame, place: usize, step: usize) -> Option<u64> {
         if !self.scheme.works_in_place() {
             return None;
@@ -429,7 +429,7 @@ impl Runtime<'_> {
     }
 }
 
-/// Returns the hash of an output, from that of the inputs.
+/// Returns the hash of an output, from the hash of the inputs.
 fn mix(read: u64, operator: OperatorId, place: usize) -> u64 {
     spread(read ^ spread((u64::from(operator.0) << 20) ^ place as u64 ^ 0x9e37_79b9_7f4a_7c15))
 }

@@ -1,4 +1,4 @@
-//! The state of a runtime's tensors, which schemes may use: it shows the past, not the program's next steps.
+//! The state of a runtime's tensors, which schemes may use. The state shows the past, not the program's next steps.
 
 use crate::graph::{Graph, OperatorId, StorageId, TensorId};
 
@@ -6,7 +6,7 @@ use crate::graph::{Graph, OperatorId, StorageId, TensorId};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     pub(crate) address: Option<u64>,
-    /// Time of the operators that made its contents, each once.
+    /// The time of the operators that made the contents, each operator once.
     pub(crate) cost: u64,
     pub(crate) last_access: u64,
     /// The number of running operators that need the storage.
@@ -18,7 +18,7 @@ pub(crate) struct Held {
     pub(crate) is_made: bool,
     /// How often the storage was recomputed.
     pub(crate) remade: u32,
-    /// The storage's index in the list of those that can be evicted.
+    /// The storage's index in `evictable`; `None` if the storage cannot be evicted.
     place: Option<usize>,
 }
 
@@ -28,7 +28,7 @@ pub struct State<'g> {
     graph: &'g Graph,
     pub(crate) held: Vec<Held>,
     pub(crate) defined: Vec<bool>,
-    /// Operators before this one ran at least once.
+    /// The index after the last operator of the program that ran at least once.
     pub(crate) ran: u32,
     /// Time of all operators that ran.
     pub(crate) clock: u64,
@@ -46,8 +46,8 @@ impl<'g> State<'g> {
         self.graph
     }
 
-    /// Returns the storages that could be evicted now: in memory, not needed by a running operator, and possible to
-    /// recompute.
+    /// Returns the storages that can be evicted now: storages that are in memory, that no running operator needs, and
+    /// that can be recomputed.
     #[must_use]
     pub fn evictable(&self) -> &[StorageId] {
         &self.evictable
@@ -71,13 +71,13 @@ impl<'g> State<'g> {
         self.held[storage.index()].cost
     }
 
-    /// Returns how long ago the storage was read or made, at least 1.
+    /// Returns the time since the storage was last read or made, at least 1.
     #[must_use]
     pub fn staleness(&self, storage: StorageId) -> u64 {
         (self.clock - self.held[storage.index()].last_access).max(1)
     }
 
-    /// Returns when the storage was last read or made.
+    /// Returns the time at which the storage was last read or made.
     #[must_use]
     pub fn last_access(&self, storage: StorageId) -> u64 {
         self.held[storage.index()].last_access
@@ -89,7 +89,7 @@ impl<'g> State<'g> {
         self.held[storage.index()].remade
     }
 
-    /// Returns the address of the storage, if it is in memory.
+    /// Returns the address of the storage; `None` if the storage is not in memory.
     #[must_use]
     pub fn address(&self, storage: StorageId) -> Option<u64> {
         self.held[storage.index()].address
@@ -126,7 +126,7 @@ impl<'g> State<'g> {
         Some(self.graph.tensor(first).maker)
     }
 
-    /// Returns the storages that a storage's own operator read, and the others that it made.
+    /// Returns the storages that the storage's own operator read, and the other storages that this operator made.
     pub fn relatives(&self, storage: StorageId) -> impl Iterator<Item = StorageId> + '_ {
         let operator = self.maker(storage).map(|maker| self.graph.operator(maker));
         let tensors = operator.into_iter().flat_map(|operator| operator.inputs.iter().chain(&operator.outputs));

@@ -9,20 +9,20 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The time limit for an answer. The allocator's lock may be held for the whole of a request that waits for the GPU.
+/// The time limit for an answer. A request that waits for the GPU may hold the allocator's lock the whole time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns the socket of a process of this user and of this namespace of processes. [`listed`](crate::listed) returns
-/// the sockets of all namespaces.
+/// Returns the socket of a process of this user in this namespace of processes. [`listed`](crate::listed) returns the
+/// sockets of all namespaces.
 #[must_use]
 pub fn socket(pid: u32) -> PathBuf {
     socket_of(pid)
 }
 
-/// Asks for the figures of all allocators of a process.
+/// Requests the figures of all allocators of a process.
 ///
-/// # Errors [`LiveError::Ask`] if there is no answer in 10 s, [`LiveError::Answer`] if the answer is not of this
-/// protocol.
+/// # Errors
+/// [`LiveError::Ask`] if there is no answer in 10 s, [`LiveError::Answer`] if the answer is not of this protocol.
 pub fn samples(socket: &Path) -> Result<Process, LiveError> {
     match ask(socket, Question::Samples)? {
         (Answer::Process(process), _) => Ok(process),
@@ -30,11 +30,11 @@ pub fn samples(socket: &Path) -> Result<Process, LiveError> {
     }
 }
 
-/// Asks for the history that an allocator's flight recorder has kept: a pickle that PyTorch's viewer and our readers
-/// load.
+/// Requests the history that an allocator's flight recorder has kept: a pickle that PyTorch's viewer and seamalloc's
+/// readers load.
 ///
 /// # Errors
-/// The errors of [`samples`]; [`LiveError::Answer`] if the process has no allocator of this number.
+/// The errors of [`samples`]; [`LiveError::Answer`] if the process has no allocator with this number.
 pub fn flight(socket: &Path, allocator: u32) -> Result<Vec<u8>, LiveError> {
     match ask(socket, Question::Flight { allocator })? {
         (Answer::Flight { .. }, bytes) => Ok(bytes),

@@ -3,11 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why statistics cannot be served or requested.
+/// The reason why statistics cannot be served or requested.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LiveError {
-    /// The folder of sockets is accessible to other users, who could answer in the process's place.
+    /// The folder of sockets is accessible to other users, who could answer in the place of a process.
     #[cfg(unix)]
     #[error(transparent)]
     Folder(#[from] seamalloc_socket::FolderError),
@@ -27,7 +27,7 @@ pub enum LiveError {
         /// The system's error.
         error: io::Error,
     },
-    /// The answer is not of this protocol, or is a refusal.
+    /// The answer does not follow this protocol, or is a refusal.
     #[error("{path} answers: {said}", path = .path.display())]
     Answer {
         /// The socket.

@@ -1,8 +1,8 @@
 //! Statistics of a running program's allocators for other processes of the same user: figures over a Unix socket,
-//! metrics as Prometheus text, and the flight recorder.
+//! metrics in Prometheus' text format, and the flight recorder.
 //!
 //! A program opts in with [`Server::start`]; `seamalloc top` is a client. The C library and the Python package opt in
-//! by a function or by the environment (docs/live.md). Otherwise no socket is opened.
+//! by a function or by the environment (docs/live.md). Without opting in, no socket is opened.
 //!
 //! ```
 //! use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};

@@ -1,21 +1,21 @@
-//! Metrics as Prometheus reads them.
+//! Metrics in Prometheus' text format.
 //!
-//! Owns: the text format, version 0.0.4. `sample.rs` has their names, which follow its conventions (base units, `_total` for what only
-//! grows); docs/metrics.md lists them.
+//! Owns: the text format, version 0.0.4. `sample.rs` has the names of the metrics, which follow Prometheus' conventions
+//! (base units, `_total` for counters). docs/metrics.md lists the metrics.
 
 use crate::namespace::namespace;
 use crate::sample::{METRICS, Process};
 use std::fmt::Write;
 
-/// Returns the metrics of processes as Prometheus reads them. Each has the labels `pid`, `device` and `allocator`, and
-/// `pid_namespace` if the process is of another namespace than this one.
+/// Returns the metrics of processes in Prometheus' text format. Each metric has the labels `pid`, `device` and
+/// `allocator`, and `pid_namespace` if the process is in another namespace than this one.
 #[must_use]
 pub fn prometheus(processes: &[Process]) -> String {
     let mut text = String::new();
     let own = namespace().unwrap_or(0);
     for metric in METRICS {
         let kind = if metric.grows { "counter" } else { "gauge" };
-        // Writing to a text does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "# HELP {} {}\n# TYPE {} {kind}", metric.name, metric.help, metric.name);
         for process in processes {
             let of = process.pid_namespace;
@@ -65,7 +65,7 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert_eq!(text.lines().count(), 3 * METRICS.len());
-        // Each process is the first one of its container.
+        // Each process is the first process of its container.
         let processes = [1, 2].map(|pid_namespace| Process { pid: 1, pid_namespace, ..process.clone() });
         let text = prometheus(&processes);
         for namespace in [1, 2] {

@@ -1,4 +1,4 @@
-//! Namespaces of processes: process numbers are comparable only within one.
+//! Namespaces of processes. Process numbers are comparable only within one namespace.
 
 /// Returns the inode of this process's namespace of processes. `None` if the system does not report it.
 pub(crate) fn namespace() -> Option<u64> {

@@ -1,8 +1,8 @@
-//! Where the sockets are: one for each process, in a folder of its user's alone.
+//! The places of the sockets: one socket for each process, in a folder that only its user can access.
 //!
-//! Owns: their names, and who may make or remove one. Containers, in which processes have numbers of their own, may
-//! share the folder: a name has the process's namespace and its number, and a socket that may be of another namespace
-//! counts as left behind only if it refuses a connection.
+//! Owns: the sockets' names, and the rules for making and removing a socket. Containers may share the folder, and
+//! processes in containers have numbers of their own. So a name contains the process's namespace and its number. A
+//! socket of another namespace counts as left behind only if it refuses a connection.
 
 use crate::error::LiveError;
 use crate::namespace::namespace;
@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 const ENDING: &str = ".sock";
 /// The separator between the namespace and the number.
 const BETWEEN: char = '-';
-/// The time limit for the folder's lock, which others hold while they make or remove a socket.
+/// The time limit for the folder's lock. Other processes hold the lock while they make or remove a socket.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The time between two attempts to take that lock.
+/// The time between two attempts to take the folder's lock.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The time limit for a connection. A socket whose queue is full does not refuse it.
+/// The time limit for a connection. A socket whose queue is full does not refuse the connection.
 const SHORT: Duration = Duration::from_millis(1);
 
 /// Returns the socket of a process of this namespace: `NAMESPACE-PID.sock`, or `PID.sock` if the system reports no
@@ -36,7 +36,7 @@ pub(crate) fn socket_of(pid: u32) -> PathBuf {
     folder().join(name)
 }
 
-/// Returns the namespace and the number in the name of a socket.
+/// Returns the namespace, if any, and the process number in the name of a socket; `None` for other names.
 fn parsed(name: &str) -> Option<(Option<u64>, u32)> {
     let name = name.strip_suffix(ENDING)?;
     match name.split_once(BETWEEN) {
@@ -45,10 +45,11 @@ fn parsed(name: &str) -> Option<(Option<u64>, u32)> {
     }
 }
 
-/// Listens at a name, in place of a socket that was left behind there.
+/// Listens at a name. A socket that was left behind there is replaced.
 ///
-/// # Errors [`ErrorKind::AddrInUse`] if a process answers there: this one, or one of another namespace if the system
-/// reports none.
+/// # Errors
+/// [`ErrorKind::AddrInUse`] if a process answers there: this one, or one of another namespace if the system reports
+/// none.
 pub(crate) fn listen(path: &Path) -> io::Result<(Listener, SocketFile)> {
     let until = Instant::now() + PATIENCE;
     let _lock = loop {
@@ -60,15 +61,16 @@ pub(crate) fn listen(path: &Path) -> io::Result<(Listener, SocketFile)> {
     };
     match connect(path, SHORT).map_err(|error| error.kind()) {
         Err(ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Listener::bind_over(path),
-        // A process listens there, whether it answers in time or not.
+        // A process listens there, even if it does not answer in time.
         _ => Err(ErrorKind::AddrInUse.into()),
     }
 }
 
-/// Returns the processes of this user that have a socket, by number, with it. Two processes of different namespaces may
-/// have the same number. Sockets of ended processes are removed.
+/// Returns the numbers and the sockets of this user's processes. Two processes of different namespaces may have the
+/// same number. Removes the sockets of ended processes.
 ///
-/// # Errors [`LiveError::Folder`] if other users may access the folder. A missing folder has no sockets.
+/// # Errors
+/// [`LiveError::Folder`] if other users may access the folder. A missing folder has no sockets.
 pub fn listed() -> Result<Vec<(u32, PathBuf)>, LiveError> {
     let folder = folder();
     let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
@@ -80,10 +82,10 @@ pub fn listed() -> Result<Vec<(u32, PathBuf)>, LiveError> {
         if !has_ended(namespace, pid, &path) {
             found.push((pid, path));
         } else if let Ok(Some(_lock)) = Lock::of_folder(&folder)
-            // The number may belong to a new process by now, which listens.
+            // The number may now belong to a new process that listens.
             && has_ended(namespace, pid, &path)
         {
-            // Another client may have been faster.
+            // Another client may have removed the socket already.
             let _ = fs::remove_file(path);
         }
     }
@@ -92,7 +94,8 @@ pub fn listed() -> Result<Vec<(u32, PathBuf)>, LiveError> {
 }
 
 /// Returns whether the process of a socket has ended. In this namespace the process number decides, even if a child
-/// still has the socket; numbers of another or an unknown namespace have no meaning here.
+/// still has the socket. In another or an unknown namespace, process numbers have no meaning for this process, and a
+/// refused connection decides.
 fn has_ended(of: Option<u64>, pid: u32, socket: &Path) -> bool {
     if of.is_some() && of == namespace() {
         return !is_alive(pid);
@@ -133,7 +136,7 @@ mod tests {
         let Some(own) = namespace() else { return };
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        // No socket exists that could refuse.
+        // No socket exists here that could refuse a connection.
         let socket = Path::new("/no/such/folder/1.sock");
         assert!(has_ended(Some(own), child.id(), socket));
         assert!(!has_ended(Some(own), std::process::id(), socket));
@@ -164,13 +167,13 @@ mod tests {
         let (listener, file) = Listener::bind(&path).unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        // No process here has the number.
+        // No process of this namespace has the number.
         for of in [None, Some(1)] {
             assert!(!has_ended(of, child.id(), &path));
         }
         drop(listener);
         for of in [None, Some(1)] {
-            // A child that another test starts has the listener too, until it runs its own program.
+            // A child that another test starts also has the listener, until it runs its own program.
             let is_seen = (0..1000).any(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(10));
                 has_ended(of, std::process::id(), &path)

@@ -1,4 +1,5 @@
-//! The protocol over the socket: a line of JSON each way, then the bytes of a file if one was requested.
+//! The protocol over the socket: a line of JSON in each direction, then the bytes of a file if the client requested
+//! one.
 //!
 //! Owns: the messages, and their bounds.
 //!
@@ -14,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 /// The longest question, in bytes.
 pub(crate) const MAX_QUESTION: usize = 4 << 10;
-/// The longest line of an answer: a thousand allocators take less.
+/// The longest line of an answer, in bytes. A thousand allocators take less.
 pub(crate) const MAX_ANSWER: usize = 4 << 20;
-/// The most bytes of a dump: enough for a full recorder of the largest sensible size.
+/// The most bytes of a dump, which are enough for a full recorder of the largest sensible size.
 pub(crate) const MAX_DUMP: u64 = 1 << 30;
 
 /// A question.
@@ -27,13 +28,13 @@ pub(crate) enum Question {
     Flight { allocator: u32 },
 }
 
-/// The line of a client.
+/// The message of a client.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Asked {
     pub(crate) ask: Question,
 }
 
-/// The line of an answer.
+/// The message of an answer.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Answer {

@@ -1,6 +1,6 @@
-//! The figures of an allocator at one moment, as they go over the socket.
+//! The figures of an allocator at one moment, in the form in which they are sent over the socket.
 //!
-//! Owns: the figures, and their metrics. A reader ignores unknown figures; figures that the writer does not have are 0.
+//! Owns: the figures and their metrics. A reader ignores unknown figures. Figures that the writer does not have are 0.
 
 use seamalloc::{Allocator, Fragmentation, Stats};
 use serde::{Deserialize, Serialize};
@@ -21,21 +21,21 @@ pub struct Metric {
 struct Look {
     stats: Stats,
     memory: Fragmentation,
-    /// The most bytes that may be held; 0 if there is no limit.
+    /// The largest number of bytes that the allocator may hold; 0 if there is no limit.
     limit: u64,
 }
 
 /// Makes the struct [`Sample`], which is filled in from a [`Look`], and [`METRICS`].
 macro_rules! figures {
     ($( $figure:ident: $kind:ident, $(in_seconds $seconds:literal,)? $help:literal, $of:expr; )*) => {
-        /// The figures of one allocator. Those that end in `_bytes` are bytes, in `_ns` nanoseconds; those that end in `_total` have grown
-        /// since the allocator was made.
+        /// The figures of one allocator. Figures that end in `_bytes` are in bytes, figures that end in `_ns` in
+        /// nanoseconds. Figures that end in `_total` have counted since the allocator was made.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Sample {
             /// The allocator's number in the process.
             pub allocator: u32,
-            /// The device as it was named when it was opened: `cuda:0`.
+            /// The device's name at its opening, such as `cuda:0`.
             pub device: String,
             /// The strategy.
             pub strategy: String,
@@ -68,8 +68,8 @@ macro_rules! figures {
     (@per_second $seconds:literal) => { 1e9 };
 }
 
-// A figure added here appears in samples and metrics; add its row to `docs/metrics.md`. Prometheus' times are in
-// seconds.
+// A figure added here appears in samples and metrics. The figure's row must be added to `docs/metrics.md`. Times of
+// metrics are in seconds.
 figures! {
     reserved_bytes: gauge, "Memory held from the driver.", |look| look.memory.reserved;
     reserved_peak_bytes: gauge, "The most memory held since the last reset of peaks.",
@@ -128,7 +128,7 @@ figures! {
 pub struct Process {
     /// The process number.
     pub pid: u32,
-    /// The inode of the namespace in which it has that number, 0 if it is unknown.
+    /// The inode of the namespace in which the process has that number; 0 if it is unknown.
     pub pid_namespace: u64,
     /// The command line, cut off after 200 bytes.
     pub command: String,
@@ -139,8 +139,8 @@ pub struct Process {
 }
 
 impl Sample {
-    /// Reads the figures of an allocator. The call takes the lock twice; dividing up the memory takes a walk over the
-    /// free ranges.
+    /// Reads the figures of an allocator. The call takes the allocator's lock twice. The call walks over the free
+    /// ranges to divide up the memory.
     #[must_use]
     pub fn of(number: u32, device: &str, allocator: &Allocator) -> Self {
         let config = allocator.config();
@@ -155,8 +155,8 @@ impl Sample {
         }
     }
 
-    /// Returns how much a figure that grows has grown by in a second, since an earlier sample of the same allocator. `None` if no
-    /// time has passed.
+    /// Returns the growth of a counter per second since an earlier sample of the same allocator. `None` if no time has
+    /// passed.
     #[must_use]
     pub fn per_second(&self, earlier: &Self, figure: fn(&Self) -> u64) -> Option<f64> {
         let us = self.time_us.checked_sub(earlier.time_us).filter(|us| *us > 0)?;
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(earlier.per_second(&later, |sample| sample.stalls_total), None, "the clock was set back");
     }
 
-    /// The lower of two limits applies.
+    /// Of two limits, the lower one applies.
     #[test]
     fn a_fraction_of_the_device_is_a_limit_in_bytes() {
         for (options, limit) in [

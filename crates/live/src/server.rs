@@ -1,7 +1,7 @@
 //! The thread that answers requests.
 //!
-//! Owns: the socket, which goes with the server, and how long a client may keep others waiting. One client is served at
-//! a time, for a second at most, or ten for a dump; bytes behind a question are not read.
+//! Owns: the socket, which is removed with the server, and the time that a client may take. One client is served at a
+//! time, for at most one second, or ten seconds for a dump. Bytes behind a question are not read.
 
 use crate::error::LiveError;
 use crate::place::{listen, socket_of};
@@ -23,21 +23,22 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The time limit for a dump.
 const PATIENCE_OF_DUMPS: Duration = Duration::from_secs(10);
-/// Answers the questions of other processes of this user, in its own thread, until it is dropped, which also removes
-/// the socket.
+/// A server that answers the questions of other processes of this user in a thread of its own. Dropping the server ends
+/// the thread and removes the socket.
 pub struct Server {
     path: PathBuf,
     owner: Owner,
-    /// The socket's file and the thread's end: dropping them ends the thread.
+    /// The socket's file and the end of the thread. Dropping them ends the thread.
     running: Mutex<Option<(SocketFile, Stop)>>,
 }
 
 impl Server {
-    /// Starts to answer at the process's own socket, where `seamalloc top` looks: `NAMESPACE-PID.sock` in [`folder`],
-    /// where NAMESPACE is the inode of its namespace of processes, which may be a container's.
+    /// Starts to answer at the process's own socket, which `seamalloc top` finds: `NAMESPACE-PID.sock` in [`folder`].
+    /// NAMESPACE is the inode of the process's namespace of processes, which may be a container's.
     ///
-    /// # Errors [`LiveError::Folder`] if other users may access the folder, [`LiveError::Listen`], also if the process
-    /// serves there already.
+    /// # Errors
+    /// [`LiveError::Folder`] if other users may access the folder, [`LiveError::Listen`], also if the process serves
+    /// there already.
     pub fn start(source: impl Source) -> Result<Self, LiveError> {
         let folder = folder();
         prepare(&folder)?;
@@ -45,8 +46,8 @@ impl Server {
         Self::listening(&path, listen(&path), source)
     }
 
-    /// Starts to answer at a socket of this name, which must not exist. Its folder should be accessible to this user
-    /// alone; processes of other users get no answer in any case.
+    /// Starts to answer at a socket with this name, which must not exist. The socket's folder should be accessible to
+    /// this user alone. Processes of other users get no answer in any case.
     ///
     /// # Errors
     /// [`LiveError::Listen`].
@@ -77,9 +78,9 @@ impl Server {
         &self.path
     }
 
-    /// Ends the server, as dropping it does. The thread ends after the question that it is answering.
+    /// Ends the server, as dropping it does. The thread ends after it has answered its present question.
     pub fn stop(&self) {
-        // Another thread may have held the lock when a child was forked.
+        // Another thread may have held the lock when this process was forked.
         if self.owner.is_here() {
             drop(self.running.lock().take());
         }
@@ -103,9 +104,9 @@ fn serve(listener: &Listener, stopped: &Stopped, source: &dyn Source) {
     }
 }
 
-/// Answers one client. Errors affect only that client.
+/// Answers one client. Errors affect this client alone.
 fn attend(stream: &UnixStream, source: &dyn Source) {
-    // A source is the program's code, and may panic.
+    // A source is code of the program, and may panic.
     match catch_unwind(AssertUnwindSafe(|| answer(stream, source))) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a process that asked for statistics was not served"),

@@ -9,20 +9,20 @@ use std::sync::{Arc, Weak};
 /// The longest command line in an answer, in bytes.
 const COMMAND: usize = 200;
 
-/// The allocators of a process. Allocators that have ended are skipped.
+/// The source of a process's allocators. Allocators that have ended are skipped.
 pub trait Source: Send + Sync + 'static {
     /// Calls `look` for each allocator, with its number in the process and the name of its device.
     fn each(&self, look: &mut dyn FnMut(u32, &str, &Allocator));
 }
 
-/// Allocators of a Rust program. They end when the program drops them.
+/// The allocators of a Rust program. An allocator ends when the program drops it.
 #[derive(Default)]
 pub struct Served {
     allocators: Vec<(String, Weak<Allocator>)>,
 }
 
 impl Served {
-    /// Makes a source of these allocators, each with the name of its device. They are numbered from 0.
+    /// Makes a source of these allocators, each with the name of its device. The allocators are numbered from 0.
     pub fn new<'a>(allocators: impl IntoIterator<Item = (&'a str, &'a Arc<Allocator>)>) -> Self {
         let allocators =
             allocators.into_iter().map(|(device, allocator)| (device.to_owned(), Arc::downgrade(allocator)));
@@ -54,7 +54,7 @@ pub fn samples_of(source: &dyn Source) -> Process {
     }
 }
 
-/// Returns the history of one allocator's flight recorder.
+/// Returns the history of one allocator's flight recorder. The error is a text for the client.
 pub(crate) fn flight_of(source: &dyn Source, wanted: u32) -> Result<Flight, String> {
     let mut found = Err(format!("this process has no allocator {wanted}"));
     source.each(&mut |number, _, allocator| {

@@ -1,9 +1,9 @@
 //! A subgraph as a tree: independent parts are ordered alone, and their orders are merged.
 //!
-//! Owns: the parts, and the merge. A part's order is cut into pieces that end where the fewest bytes are live (hill and
-//! valley: Liu, SIAM J. Algebraic Discrete Methods 8, 1987). If the parts share no storage, an order that mixes them
-//! can run each piece as a whole without loss, so that the merge is a smaller instance of the same kind, which is
-//! solved like any other.
+//! Owns: the parts, and the merge. The order of a part is cut into pieces that end where the fewest bytes are live
+//! (hill and valley: Liu, SIAM J. Algebraic Discrete Methods 8, 1987). If the parts share no storage, a mixed order can
+//! run each piece as a whole without loss. The merge is then a smaller instance of the same problem, and is solved in
+//! the same way.
 
 use crate::instance::{Instance, State, id, peak};
 use crate::listing;
@@ -22,7 +22,7 @@ pub(crate) fn order(instance: &Instance, end: Instant, solve: &mut Solve<'_>) ->
     let now = Instant::now();
     let share = end.saturating_duration_since(now) / 2 / u32::try_from(parts.len()).unwrap_or(u32::MAX);
     let (mut groups, mut rises): (Vec<Vec<u32>>, Vec<u64>) = (Vec::new(), Vec::new());
-    // The group that each part's next group must follow, besides the needs of its tasks.
+    // Pairs of a group and the next group of its part. The next group must follow, besides the needs of its tasks.
     let mut behind: Vec<(u32, u32)> = Vec::new();
     for tasks in &parts {
         let done = vec![false; instance.tasks.len()];
@@ -69,10 +69,11 @@ fn parts(instance: &Instance) -> Vec<Vec<u32>> {
     parts
 }
 
-/// Tasks that run as a whole, and how far the live bytes rise while they run.
+/// Tasks that run as a whole, and the rise of the live bytes while they run.
 type Piece = (Vec<u32>, u64);
 
-/// Cuts an order into pieces: the first ends where the fewest bytes are live behind the highest peak, and so on.
+/// Cuts an order into pieces. The first piece ends where the fewest bytes are live behind the highest peak; the rest is
+/// cut in the same way.
 fn pieces(instance: &Instance, order: &[u32]) -> Vec<Piece> {
     let mut state = State::new(instance);
     let mut before = state.level;
@@ -85,7 +86,7 @@ fn pieces(instance: &Instance, order: &[u32]) -> Vec<Piece> {
     let (mut pieces, mut from) = (Vec::new(), 0);
     while from < order.len() {
         let hill = (from..order.len()).max_by_key(|step| during[*step]).unwrap_or(from);
-        // The last of several valleys.
+        // If several valleys are equally low, the last one counts.
         let valley = (hill..order.len()).rev().min_by_key(|step| behind[*step]).unwrap_or(hill);
         pieces.push((order[from..=valley].to_vec(), during[hill].saturating_sub(before)));
         before = behind[valley];
@@ -94,7 +95,8 @@ fn pieces(instance: &Instance, order: &[u32]) -> Vec<Piece> {
     pieces
 }
 
-/// Returns an instance with the groups as tasks; `behind` adds groups that each must follow.
+/// Returns an instance with the groups as tasks. `behind` has pairs of groups, of which the first must precede the
+/// second.
 fn merged(instance: &Instance, groups: &[Vec<u32>], rises: &[u64], behind: &[(u32, u32)]) -> Instance {
     let mut made = instance.grouped(groups, rises);
     for (first, second) in behind {

@@ -1,22 +1,22 @@
 //! The least peak, by a search over the sets of tasks already run.
 //!
-//! Owns: the question whether an order keeps within a number of bytes, which is asked for rising limits from the bound
-//! on, and for falling limits from the best order down. The live bytes between two tasks depend only on the set of
-//! tasks already run, so a set from which no order ends within the limit is skipped the next time (dynamic programming
-//! over sets, as Ahn and others have it in SERENITY, MLSys 2020). A task that keeps within the limit and does not
-//! increase the live bytes runs at once: whatever order ends within the limit does so with the task moved to that
-//! place.
+//! Owns: the question whether an order keeps within a number of bytes. The question is asked for rising limits from the
+//! bound on, and for falling limits from the best order down. The live bytes between two tasks depend only on the set
+//! of tasks already run. If no order from a set ends within the limit, the set is skipped the next time (dynamic
+//! programming over sets, as in SERENITY by Ahn and others, MLSys 2020). A task that keeps within the limit and does
+//! not increase the live bytes runs at once: an order that ends within the limit still does so after the task is moved
+//! to that place.
 
 use crate::instance::{Instance, State, peak};
 use rustc_hash::FxHashSet;
 use std::time::Instant;
 
-/// The most sets that are remembered, of 16 bytes each, and as much again for the table.
+/// The most sets that are remembered. A set takes 16 bytes, and as much again in the table.
 const MAX_SETS: usize = 1 << 23;
 /// The number of steps between two checks of the clock.
 const BETWEEN_LOOKS: u64 = 256;
-/// The steps of the first attempt at one limit, as a multiple of the instance's tasks; each round of attempts has twice
-/// as many.
+/// The steps of the first attempt at one limit, as a multiple of the instance's tasks. Each later round of attempts has
+/// twice as many steps.
 const FIRST_TRY: u64 = 64;
 
 /// The result of a search.
@@ -30,13 +30,14 @@ pub(crate) struct Found {
     pub(crate) bound: u64,
 }
 
-/// Searches until the best order is known to be the best, or until `end`. `bound` is a lower bound of the peak, `order`
-/// the first guess.
+/// Searches until the best order is proven to be the best, or until `end`. `bound` is a lower bound of the peak,
+/// `order` the first guess.
 pub(crate) fn exact(instance: &Instance, bound: u64, order: Vec<u32>, end: Instant) -> Found {
     let mut found = Found { peak: peak(instance, &order), order, bound };
     let mut effort = FIRST_TRY * (instance.tasks.len() as u64 + 1);
     while found.bound < found.peak && Instant::now() < end {
-        // Search from below, which proves bounds; then between the bounds, which finds orders.
+        // The search first raises the limit from below, which proves bounds, and then halves the range between the
+        // bounds, which finds orders.
         let mut low = found.bound;
         let mut is_from_below = true;
         while low < found.peak {
@@ -44,7 +45,7 @@ pub(crate) fn exact(instance: &Instance, bound: u64, order: Vec<u32>, end: Insta
                 Answer::Order(order) => {
                     found.peak = peak(instance, &order);
                     found.order = order;
-                    // Take the half of the remaining range, unless it is empty.
+                    // The next limit is the middle of the remaining range, unless the range is empty.
                     is_from_below = false;
                     low = found.bound;
                     if low + 1 >= found.peak {
@@ -80,9 +81,9 @@ pub(crate) fn exact(instance: &Instance, bound: u64, order: Vec<u32>, end: Insta
 enum Answer {
     /// An order within the limit.
     Order(Vec<u32>),
-    /// No order is within the limit, nor within any limit below `next`.
+    /// No order is within the limit, or within any limit below `next`.
     None { next: u64 },
-    /// The time, the memory or the steps ended.
+    /// The search ended without an answer: the time, the memory or the steps were used up.
     Unknown,
 }
 
@@ -93,7 +94,7 @@ struct Search<'a> {
     /// The least peak above the limit at which a task was refused.
     next: u64,
     order: Vec<u32>,
-    /// The tasks already run, as a sum of random words: two sets have the same sum with a chance of 2^-128.
+    /// The tasks already run, as a sum of random words. Two different sets have the same sum with a chance of 2^-128.
     hash: u128,
     failed: FxHashSet<u128>,
     steps: u64,
@@ -103,7 +104,7 @@ struct Search<'a> {
 
 /// A state on the search path.
 struct Frame {
-    /// The number of tasks run before it.
+    /// The number of tasks run before this state.
     ran: usize,
     hash: u128,
     /// The tasks that may run next, the best last.
@@ -171,8 +172,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Runs tasks that do not increase the live bytes, then pushes the state that they lead to, unless the search has
-    /// failed from that state already.
+    /// Runs tasks that do not increase the live bytes, then pushes the resulting state, unless the search has failed
+    /// from that state already.
     fn enter(&mut self, stack: &mut Vec<Frame>) {
         loop {
             let mut free = None;

@@ -18,7 +18,7 @@ const MAX_TOTAL: u64 = 1 << 62;
 pub enum Source {
     /// An operator makes the tensor, of this many bytes.
     Made(u64),
-    /// The tensor exists before the first operator and behind the last, such as a weight; of this many bytes.
+    /// The tensor exists before the first operator and behind the last, such as a weight. The value is its bytes.
     Persistent(u64),
     /// The tensor shares the memory of the named tensor: a view, or the result of writing in place.
     ViewOf(String),
@@ -42,7 +42,7 @@ pub struct OperatorSpec {
     pub inputs: Vec<String>,
     /// The tensors that it makes.
     pub outputs: Vec<String>,
-    /// The inputs whose memory it writes.
+    /// The inputs whose memory the operator writes.
     pub overwrites: Vec<String>,
 }
 
@@ -66,12 +66,13 @@ pub struct GraphSpec {
 pub struct Operator {
     /// The kind of operation.
     pub name: String,
-    /// The memories that it makes, by their indexes in [`Graph::memories`].
+    /// The memories that the operator makes, by their indexes in [`Graph::memories`].
     pub makes: Vec<usize>,
-    /// The memories that it reads, writes, or makes views of; none twice, and none that it makes.
+    /// The memories that the operator reads, writes, or makes views of. Each appears once, and memories that the
+    /// operator makes are left out.
     pub uses: Vec<usize>,
-    /// The operators that must run before it, by their indexes: those that make its inputs; for a write, all earlier
-    /// users of the memory; for a use behind a write, the writer.
+    /// The operators that must run before this one, by their indexes: the makers of its inputs; for a write, all
+    /// earlier users of the memory; for a use behind a write, the writer.
     pub after: Vec<usize>,
 }
 
@@ -84,7 +85,7 @@ pub struct Memory {
     pub bytes: u64,
     /// The operator that makes the memory; `None` if it is persistent.
     pub maker: Option<usize>,
-    /// The operators that use it, in the program's order.
+    /// The operators that use the memory, in the program's order.
     pub users: Vec<usize>,
     /// Whether the memory must exist behind the last operator.
     pub is_result: bool,
@@ -135,7 +136,7 @@ pub enum GraphError {
     /// Tensors are views of each other.
     #[error("tensor `{tensor}` is a view of itself")]
     ViewCycle {
-        /// One of them.
+        /// One of the tensors.
         tensor: String,
     },
     /// Two operators make a tensor.
@@ -145,7 +146,7 @@ pub enum GraphError {
         tensor: String,
         /// The first operator.
         first: String,
-        /// The second.
+        /// The second operator.
         second: String,
     },
     /// An operator makes a tensor that exists from the beginning.
@@ -176,14 +177,14 @@ pub enum GraphError {
         /// Operators, each with the tensor that it needs from the next; the last needs one of the first.
         steps: Vec<(String, String)>,
     },
-    /// An operator precedes one whose result it needs.
+    /// An operator precedes an operator whose result it needs.
     #[error("{operator}: it reads `{tensor}`, which {maker} makes later; operators stand in the program's order")]
     Order {
         /// The operator.
         operator: String,
         /// The tensor.
         tensor: String,
-        /// The operator that makes it.
+        /// The operator that makes the tensor.
         maker: String,
     },
 }
@@ -197,7 +198,7 @@ fn in_words(steps: &[(String, String)]) -> String {
 impl Graph {
     /// Checks a graph.
     ///
-    /// [`GraphError`]: the first rule that is broken, and where.
+    /// [`GraphError`]: the first broken rule, and its place.
     pub fn new(spec: &GraphSpec) -> Result<Self, GraphError> {
         Checker::new(spec)?.graph()
     }
@@ -239,7 +240,7 @@ impl fmt::Display for Graph {
     }
 }
 
-/// A graph while it is checked.
+/// A graph during the check.
 struct Checker<'a> {
     spec: &'a GraphSpec,
     /// The index of each tensor by its name.
@@ -393,7 +394,7 @@ impl<'a> Checker<'a> {
                 let place = self.place(name, who)?;
                 if let Source::ViewOf(name) = &self.spec.tensors[place].source {
                     let source = self.place(name, who)?;
-                    // A view of another of its outputs needs no read: the operator makes both.
+                    // A view of an output of the same operator needs no read, since the operator makes both.
                     places.extend((self.makers[source] != Some(at)).then_some(source));
                 }
             }
@@ -404,8 +405,8 @@ impl<'a> Checker<'a> {
         Ok(reads)
     }
 
-    /// Checks that every tensor is made before it is read. If not, a cycle is reported first, since no order would
-    /// help.
+    /// Checks that every tensor is made before it is read. If the check fails, a cycle is reported first, since no
+    /// order would help.
     fn check_order(&self, reads: &[Vec<usize>]) -> Result<(), GraphError> {
         let late = |at: usize, place: &usize| self.makers[*place].is_some_and(|maker| maker >= at);
         let wrong = reads.iter().enumerate().find_map(|(at, places)| {
@@ -419,8 +420,8 @@ impl<'a> Checker<'a> {
         Err(GraphError::Order { operator, tensor: self.spec.tensors[place].name.clone(), maker })
     }
 
-    /// Returns a cycle, if there is one: from an operator that never becomes ready (Kahn, 1962) to one that it waits
-    /// for, until one repeats.
+    /// Returns a cycle, if any: the walk goes from an operator that never becomes ready (Kahn, 1962) to an operator
+    /// that it waits for, until an operator repeats.
     fn cycle(&self, reads: &[Vec<usize>]) -> Option<Vec<(String, String)>> {
         let makers = |at: usize| reads[at].iter().filter_map(|place| Some((self.makers[*place]?, *place)));
         let mut waits = vec![0_usize; reads.len()];
@@ -456,11 +457,11 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// The last users of each memory, so that overwritten contents are read before and written contents behind the write.
+/// The last users of each memory. Overwritten contents must be read before the write, and written contents after it.
 struct History {
     /// The last operator that wrote each memory.
     writers: Vec<Option<usize>>,
-    /// The operators that read it since.
+    /// The operators that read each memory after its last write.
     readers: Vec<Vec<usize>>,
 }
 

@@ -1,31 +1,30 @@
-//! The methods' input: tasks that must run, and the storage that they need, as plain lists.
+//! The methods' input as plain lists: tasks that must run, and the storages that the tasks need.
 //!
-//! Owns: the form, the conversion of a graph and of a part of another instance into it, and the effect of running a
-//! task.
+//! Owns: the form, its conversion from a graph or from a part of another instance, and the effect of running a task.
 
 use crate::graph::Graph;
 
-/// Memory that a task makes and others use.
+/// Memory that one task makes and other tasks use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Storage {
     /// The size in bytes.
     pub(crate) bytes: u64,
-    /// The task that makes it; `None` if it exists from the beginning.
+    /// The task that makes the storage; `None` if the storage exists from the beginning.
     pub(crate) maker: Option<u32>,
-    /// The tasks that use it, ascending; the maker is not among them.
+    /// The tasks that use the storage, ascending, without its maker.
     pub(crate) users: Vec<u32>,
     /// Whether the storage is needed behind the last task.
     pub(crate) is_kept: bool,
 }
 
-/// One or several operators that run without another between them.
+/// One or several operators that run without another operator between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Task {
-    /// How far the live bytes rise at most while the task runs, above those before it.
+    /// The largest rise of the live bytes while the task runs, above the live bytes before it.
     pub(crate) rise: u64,
-    /// The storages that it makes and that outlive it.
+    /// The storages that the task makes and that outlive it.
     pub(crate) makes: Vec<u32>,
-    /// The storages that it uses.
+    /// The storages that the task uses.
     pub(crate) uses: Vec<u32>,
     /// The task's operators, by their indexes in the program, in the order in which they run.
     pub(crate) operators: Vec<u32>,
@@ -89,8 +88,8 @@ impl Instance {
         }
     }
 
-    /// Returns an instance of groups of tasks: `groups` has the tasks of each in the order in which they run, and the
-    /// groups in a valid order. `rises` has how far each rises.
+    /// Returns an instance of groups of tasks. `groups` has the tasks of each group in the order in which they run; the
+    /// groups are in a valid order. `rises` has the rise of each group.
     pub(crate) fn grouped(&self, groups: &[Vec<u32>], rises: &[u64]) -> Self {
         let mut group_of = vec![0_u32; self.tasks.len()];
         for (at, group) in groups.iter().enumerate() {
@@ -115,7 +114,7 @@ impl Instance {
         made
     }
 
-    /// Adds a storage, if any task other than its maker needs it, or it is kept.
+    /// Adds a storage if a task other than its maker needs it, or if the storage is kept.
     fn add(&mut self, storage: &Storage, maker: Option<u32>, users: Vec<u32>) {
         let users = sorted(users);
         if users.is_empty() && !storage.is_kept {
@@ -127,8 +126,8 @@ impl Instance {
         self.storages.push(Storage { bytes: storage.bytes, maker, users, is_kept: storage.is_kept });
     }
 
-    /// Returns the part of some tasks, ascending, after those of `done`. Storages made by then and needed behind count
-    /// as always live.
+    /// Returns the part of the instance with these tasks, ascending, after the tasks of `done`. Storages that are made
+    /// before the part and needed behind it count as always live.
     pub(crate) fn part(&self, tasks: &[u32], done: &[bool]) -> Self {
         let mut place_of = vec![None; self.tasks.len()];
         tasks.iter().enumerate().for_each(|(place, task)| place_of[*task as usize] = Some(id(place)));
@@ -178,7 +177,7 @@ pub(crate) struct State<'a> {
     pub(crate) level: u64,
     /// The number of tasks that each task waits for.
     waits: Vec<u32>,
-    /// The number of each storage's users that did not run; one more if it is kept.
+    /// For each storage, the number of its users that have not run; one more if the storage is kept.
     left: Vec<u32>,
     /// The tasks that can run now, unordered.
     pub(crate) ready: Vec<u32>,
@@ -225,7 +224,7 @@ impl<'a> State<'a> {
         self.level + self.instance.tasks[task as usize].rise
     }
 
-    /// Returns the bytes that a task adds to the live bytes, and those that it frees, if it runs now.
+    /// Returns the bytes that a task adds to the live bytes, and the bytes that it frees, if the task runs now.
     fn change(&self, task: u32) -> (u64, u64) {
         let Task { makes, uses, .. } = &self.instance.tasks[task as usize];
         let bytes = |storage: &u32| self.instance.storages[*storage as usize].bytes;
@@ -233,7 +232,7 @@ impl<'a> State<'a> {
         (makes.iter().map(bytes).sum(), freed)
     }
 
-    /// Returns the change of the live bytes over a task, if it runs now.
+    /// Returns the change of the live bytes over a task, if the task runs now.
     pub(crate) fn net(&self, task: u32) -> i64 {
         let (made, freed) = self.change(task);
         made as i64 - freed as i64

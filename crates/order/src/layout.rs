@@ -1,8 +1,8 @@
-//! Places for the live memory of an order: the plan of `seamalloc-plan`, method `portfolio`, or MODeL's integer
+//! Places for the live memory of an order: the plan of `seamalloc-plan` with its method `portfolio`, or MODeL's integer
 //! program.
 //!
 //! Owns: the buffers of an order, and the check of every layout before it is returned. Persistent memory is not
-//! planned; its bytes are added to the plan's.
+//! planned; its bytes are added to those of the plan.
 
 use crate::graph::Graph;
 use crate::load::Load;
@@ -17,7 +17,7 @@ pub enum Planner {
     /// All methods of `seamalloc plan` at once.
     #[default]
     Portfolio,
-    /// MODeL's integer program, from the plan of `chainer` on. Needs the feature `highs`.
+    /// MODeL's integer program, which starts from the plan of `chainer`. Needs the feature `highs`.
     Model,
 }
 
@@ -61,13 +61,13 @@ impl FromStr for Planner {
 /// The layout of an order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
-    /// The buffers, as [`seamalloc_plan`] has them: time is the step in the order.
+    /// The buffers in the form of [`seamalloc_plan`], with the step in the order as the time.
     pub problem: Problem,
     /// The offset of each buffer in bytes.
     pub offsets: Vec<u64>,
-    /// The bytes that the plan needs, with persistent memory.
+    /// The bytes that the plan needs, including persistent memory.
     pub peak: u64,
-    /// Whether no layout of this order needs less.
+    /// Whether no layout of this order needs fewer bytes.
     pub is_optimal: bool,
     /// The time that the planner took.
     pub time: Duration,
@@ -91,7 +91,8 @@ pub enum LayoutError {
 
 /// Plans an order's memory for at most `time`.
 ///
-/// # Errors [`LayoutError`]: the time ended before the first plan, the graph is too large, or there is no solver.
+/// # Errors
+/// [`LayoutError`]: the time ended before the first plan, the graph is too large, or there is no solver.
 pub fn layout(graph: &Graph, load: &Load, planner: Planner, time: Duration) -> Result<Layout, LayoutError> {
     let memories = graph.memories().iter().zip(&load.lives);
     let planned = memories.filter(|(memory, _)| memory.maker.is_some() && memory.bytes > 0);

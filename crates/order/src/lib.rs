@@ -1,12 +1,12 @@
-//! Orders of operators that need little memory, and the memory that they need.
+//! Orders of operators that need little memory, and their memory layouts.
 //!
 //! ```text
 //! graph, read        the operators, and their file format
-//! load               judges every order: what is live along it
-//! instance, reach    what the methods work on; what runs before what, and the bound that follows
+//! load               judges every order: the live bytes at each step
+//! instance, reach    the input of the methods; which operators must run before others, and a bound
 //! listing            methods that look one operator ahead
 //! exact              a search over sets of operators
-//! roam, branches     subgraphs one behind the other; parts of one that do not need each other
+//! roam, branches     subgraphs in sequence; independent parts of a subgraph
 //! solver, model      the integer program, with the feature `highs`
 //! layout             addresses for an order
 //! ```

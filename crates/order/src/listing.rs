@@ -1,7 +1,8 @@
-//! Orders by rules that look one task ahead: quick, and the first guess of the searches.
+//! Orders by rules that look one task ahead. These orders are found quickly, and serve as the first guess of the
+//! searches.
 //!
-//! Owns: the program's order, the same with tasks moved forward that do not increase the live bytes, the smallest step
-//! first, and depth first.
+//! Owns: the program's order, the program's order with tasks moved forward that do not increase the live bytes, the
+//! smallest step first, and depth first.
 
 use crate::instance::{Instance, State, id};
 use std::cmp::Reverse;
@@ -11,14 +12,14 @@ pub(crate) fn program(instance: &Instance) -> Vec<u32> {
     (0..id(instance.tasks.len())).collect()
 }
 
-/// Returns the program's order, except that a task that does not increase the live bytes runs as soon as it is ready,
-/// if the peak so far allows it.
+/// Returns the program's order, except that a task which does not increase the live bytes runs as soon as it is ready,
+/// if it keeps within the peak so far.
 pub(crate) fn eager(instance: &Instance) -> Vec<u32> {
     listed(instance, |state, _| state.ready.iter().copied().min())
 }
 
-/// Of the ready tasks, runs one that keeps within the peak so far and leaves the fewest live bytes; if none does, the
-/// one that raises the peak least.
+/// Returns an order that runs, of the ready tasks, the task that keeps within the peak so far and leaves the fewest
+/// live bytes; if no task keeps within the peak, the task that raises the peak least.
 pub(crate) fn greedy(instance: &Instance) -> Vec<u32> {
     listed(instance, |state, peak| {
         let cost = |task: &u32| (state.during(*task).max(peak), state.net(*task), *task);
@@ -42,12 +43,13 @@ fn listed(instance: &Instance, choose: impl Fn(&State<'_>, u64) -> Option<u32>) 
     }
 }
 
-/// Depth first from the ends: of the parts that a task waits for, the one with the largest need above its result comes
-/// first, as in Sethi and Ullman's rule for trees (JACM 17, 1970). Tasks that do not increase the live bytes run as
-/// soon as they are ready.
+/// Returns an order that is depth first from the ends. Of the parts that a task waits for, the part with the largest
+/// need above its result comes first, as in Sethi and Ullman's rule for trees (JACM 17, 1970). Tasks that do not
+/// increase the live bytes run as soon as they are ready.
 pub(crate) fn depth_first(instance: &Instance) -> Vec<u32> {
     let tasks = instance.tasks.len();
-    // The needs of a task's past, if it were a tree, and the bytes that the task leaves live.
+    // `needs` is the need of each task's past, computed as if the past were a tree; `leaves` is the bytes that the task
+    // leaves live.
     let mut needs = vec![0_u64; tasks];
     let leaves: Vec<u64> = instance.tasks.iter().map(|task| bytes(instance, &task.makes)).collect();
     let mut sources: Vec<Vec<u32>> = instance.before.clone();

@@ -1,6 +1,6 @@
 //! Checks orders, independently of the methods.
 //!
-//! Owns: the walk along an order that counts live bytes, and refuses an order in which an operator comes too early.
+//! Owns: the walk along an order that counts live bytes, and refuses an order in which an operator runs too early.
 
 use crate::graph::Graph;
 
@@ -13,14 +13,14 @@ pub enum LoadError {
         /// The number of operators of the graph.
         operators: usize,
     },
-    /// An operator precedes one that must run before it.
+    /// An operator precedes an operator that must run before it.
     #[error("operator {} `{name}` stands before operator {}, which must run before it", .operator + 1, .before + 1)]
     Early {
         /// The operator, by its index in the program.
         operator: usize,
         /// The operator's name.
         name: String,
-        /// The operator that must run before it.
+        /// The operator that must run earlier.
         before: usize,
     },
 }
@@ -28,17 +28,18 @@ pub enum LoadError {
 /// The live bytes of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// The live bytes while each operator runs, in the order: persistent memory, its outputs, and earlier outputs that
-    /// are still needed, its inputs included.
+    /// The live bytes while each operator runs, in the order: persistent memory, the operator's outputs, and earlier
+    /// outputs that are still needed, its inputs included.
     pub live: Vec<u64>,
-    /// The highest of these.
+    /// The highest value of `live`.
     pub peak: u64,
-    /// The steps in which each memory is live, from and to before, by its index in [`Graph::memories`].
+    /// The steps in which each memory is live, as the first step and the step after the last, by the memory's index in
+    /// [`Graph::memories`].
     pub lives: Vec<(usize, usize)>,
 }
 
 impl Load {
-    /// Counts along an order of the operators, given by their indexes in the program.
+    /// Counts the live bytes along an order of the operators, given by their indexes in the program.
     ///
     /// # Errors
     /// [`LoadError`].

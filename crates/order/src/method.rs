@@ -1,4 +1,4 @@
-//! The methods by name, and a run of one.
+//! The methods by name, and the run of a method.
 //!
 //! Owns: the names, the limits of a run, and the check of every order before it is returned.
 
@@ -20,13 +20,14 @@ pub enum Method {
     Program,
     /// The program's order, except that operators that do not increase the live bytes run as soon as they are ready.
     Eager,
-    /// Next, always the operator that raises the peak least.
+    /// The operator that raises the peak least runs next.
     Greedy,
-    /// From the results backwards, the part with the largest need first.
+    /// Depth first from the results backwards. The part with the largest need comes first.
     DepthFirst,
-    /// A search over the sets of operators already run: the least peak, and the proof.
+    /// A search over the sets of operators already run. The search finds the least peak and proves it.
     Exact,
-    /// Subgraphs in sequence, each searched alone (ROAM); by integer programs, if this build has the solver.
+    /// Subgraphs in sequence, each searched alone (ROAM). The searches use integer programs if this build has the
+    /// solver.
     Roam,
     /// One integer program for the whole graph (MODeL). Needs the feature `highs`.
     Model,
@@ -84,7 +85,7 @@ impl FromStr for Method {
 /// The limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The run ends after about this time with the best order that it has.
+    /// The time after which the run ends with its best order, approximately.
     pub time: Duration,
 }
 
@@ -145,7 +146,7 @@ pub enum OrderError {
         /// The number of operators.
         operators: usize,
     },
-    /// A method made an invalid order: a mistake in this program.
+    /// A method made an invalid order, which is a mistake in this program.
     #[error("{method} made a wrong order ({error}): a mistake in this program")]
     Wrong {
         /// The method.
@@ -167,7 +168,7 @@ pub fn order(graph: &Graph, method: Method, limits: &Limits) -> Result<Outcome, 
     if !method.is_there() {
         return Err(OrderError::NoSolver { method });
     }
-    // A moment beyond the clock's range is replaced by one in a year.
+    // A moment beyond the clock's range is replaced by the moment one year ahead.
     let end = start.checked_add(limits.time).unwrap_or(start + Duration::from_secs(365 * 86_400));
     let whole = Instance::of(graph);
     let reach = Reach::of(&whole);
@@ -182,7 +183,7 @@ pub fn order(graph: &Graph, method: Method, limits: &Limits) -> Result<Outcome, 
             let reach = reach.ok_or(OrderError::TooMany { method, operators })?;
             let small = reduced(&whole, Some(&reach));
             let (order, bound) = search(&small, method, least, end);
-            // Over single operators, the rules that look one ahead give other orders, at times better ones.
+            // Over single operators, the rules that look one task ahead give other orders, which are sometimes better.
             let quick = first_guess(&whole);
             let peak_of = |order: &[usize]| peak(&whole, &order.iter().map(|place| id(*place)).collect::<Vec<_>>());
             let is_better = peak(&whole, &quick) < peak_of(&order);
@@ -215,7 +216,7 @@ fn search(instance: &Instance, method: Method, least: u64, end: Instant) -> (Vec
     match method {
         Method::Roam => {
             let mut solve = |part: &Instance, end: Instant| {
-                // A quick search comes first: most subgraphs need no integer program.
+                // A quick search comes first, since most subgraphs need no integer program.
                 let quick = if solver::IS_THERE { end.min(Instant::now() + QUICK) } else { end };
                 let found = whole(part, quick);
                 if found.bound < found.peak { solver::improve(part, found, end) } else { found }

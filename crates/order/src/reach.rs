@@ -1,12 +1,12 @@
-//! Which tasks precede which in every order: a bit for each pair.
+//! Which tasks precede which others in every order, as a bit for each pair.
 //!
-//! Owns: the table, and the conclusions about memory in every order: the bound of the single operator, and which tasks
-//! may be put together.
+//! Owns: the table, and the conclusions about memory in every order: the bound of the single operator, and the tasks
+//! that may be merged.
 
 use crate::instance::{Instance, Storage, id};
 use std::cmp::Reverse;
 
-/// The most tasks for which a table is made: 32 MiB.
+/// The most tasks for which a table is made. The table then takes 32 MiB.
 pub(crate) const MAX_TASKS: usize = 1 << 14;
 
 /// A set of tasks for each task.
@@ -71,20 +71,20 @@ impl Reach {
         self.before.has(second, first)
     }
 
-    /// Returns how many tasks run before this one in every order.
+    /// Returns how many tasks run before this task in every order.
     pub(crate) fn before(&self, task: u32) -> usize {
         self.before.count(task)
     }
 
-    /// Returns how many tasks run behind each in every order.
+    /// Returns, for each task, how many tasks run behind it in every order.
     #[cfg(feature = "highs")]
     pub(crate) fn behind(&self) -> Vec<usize> {
         let tasks = id(self.before.rows());
         (0..tasks).map(|task| (0..tasks).filter(|other| self.is_before(task, *other)).count()).collect()
     }
 
-    /// Returns whether a storage is live between the tasks before `task` and those behind it in every order, its own
-    /// outputs excluded.
+    /// Returns whether, in every order, a storage is live when `task` begins: a task before it makes the storage, and
+    /// `task` or a task behind it needs the storage.
     fn holds(&self, storage: &Storage, task: u32) -> bool {
         let is_made = storage.maker.is_none_or(|maker| self.is_before(maker, task));
         let is_needed = |user: &u32| *user == task || self.is_before(task, *user);
@@ -92,8 +92,9 @@ impl Reach {
     }
 }
 
-/// Returns a lower bound of the peak: for each task, its outputs, and the storages that in every order are made before
-/// and needed when it runs. Without a table, its inputs and outputs.
+/// Returns a lower bound of the peak. For each task, the bound counts its outputs, and the storages that are made
+/// before and needed when the task runs in every order. Without a table, the bound counts the task's inputs and
+/// outputs.
 pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
     let of = |task: u32| {
         let Some(reach) = reach else {
@@ -104,18 +105,18 @@ pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
         held.map(|storage| storage.bytes).sum::<u64>()
     };
     let during = (0..instance.tasks.len()).map(|task| instance.tasks[task].rise + of(id(task)));
-    // The live bytes behind the last task, and before the first.
+    // The live bytes behind the last task and before the first one are bounds too.
     let kept = instance.storages.iter().filter(|storage| storage.is_kept).map(|storage| storage.bytes).sum();
     let there = instance.storages.iter().filter(|storage| storage.maker.is_none()).map(|storage| storage.bytes).sum();
     instance.base + during.chain([kept, there]).max().unwrap_or(0)
 }
 
-/// Merges tasks that may run without another between them, without changing the least peak.
+/// Merges tasks that may run without another task between them. The least peak does not change.
 ///
-/// A task joins the group before it if all that it needs is done once the group has run, if its peak is not above the
-/// group's, and if it never leaves more bytes live than before, whatever else ran. In any order the task can be moved
-/// to that place: it frees there all that it is sure to free, and every later task has as much memory as before, or
-/// more.
+/// A task joins the group before it under three conditions: all that the task needs is done once the group has run, its
+/// peak is not above the group's, and it never leaves more bytes live than before, whatever else ran. In any order the
+/// task can then be moved to the end of the group. There the task frees all bytes that it is sure to free, and every
+/// later task has at least as much memory as before.
 pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
     let Some(reach) = reach else { return instance.clone() };
     let mut groups: Vec<Group> = Vec::new();
@@ -138,9 +139,9 @@ pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
 /// Tasks that run one behind the other.
 struct Group {
     tasks: Vec<u32>,
-    /// How far the live bytes rise above those before the group.
+    /// The rise of the live bytes above those before the group.
     rise: u64,
-    /// The change of the live bytes over the group, at most.
+    /// The largest change of the live bytes over the group.
     net: i64,
 }
 
@@ -152,7 +153,7 @@ impl Group {
         group
     }
 
-    /// Adds a task, if this cannot raise the least peak.
+    /// Adds a task if this cannot raise the least peak. Returns whether the task was added.
     fn take(&mut self, instance: &Instance, reach: &Reach, task: u32) -> bool {
         let is_ready = |before: &u32| self.tasks.contains(before) || reach.is_before(*before, self.tasks[0]);
         if !instance.before[task as usize].iter().all(is_ready) {
@@ -169,7 +170,7 @@ impl Group {
         false
     }
 
-    /// Returns the change of the live bytes over the task behind the group, at most.
+    /// Returns the largest change of the live bytes over the task behind the group.
     fn net_of(&self, instance: &Instance, reach: &Reach, task: u32) -> i64 {
         let is_over = |user: &u32| self.tasks.contains(user) || reach.is_before(*user, self.tasks[0]);
         let bytes = |storage: &&u32| {

@@ -12,7 +12,7 @@
 //!    {"name": "sgd", "inputs": ["weight", "row"], "outputs": [], "overwrites": ["weight"]}],
 //!  "outputs": ["x"]}
 //! ```
-//! Operators are in the program's order. Unknown keys are errors, so that a misspelt one is noticed.
+//! Operators are in the program's order. Unknown keys are errors, so that a misspelled key is noticed.
 
 use crate::graph::{Graph, GraphError, GraphSpec, OperatorSpec, Source, TensorSpec};
 use flate2::read::GzDecoder;
@@ -26,7 +26,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The most bytes of text that are read, after decompression.
 const MAX_TEXT: u64 = 1 << 30;
 
-/// The error of a file that is no graph.
+/// The error of a file that contains no valid graph.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read.
@@ -44,7 +44,7 @@ pub enum ReadError {
         input: String,
         /// The line, from 1 on.
         line: usize,
-        /// The error in it.
+        /// The error in the line.
         found: String,
     },
     /// A value is missing, or of the wrong kind.
@@ -57,7 +57,7 @@ pub enum ReadError {
         /// The error of the value.
         found: String,
     },
-    /// The file as a whole is no graph.
+    /// The graph in the file is invalid as a whole.
     #[error("{input}: {error}")]
     Graph {
         /// The input's name.

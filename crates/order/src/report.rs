@@ -83,7 +83,8 @@ impl OrderReport {
         Figure::clock("layout_seconds", |run| run.layout_seconds.map(|seconds| round_to(seconds, 6)).into()),
     ];
 
-    /// Returns by which part the peak is lower than the program's; negative if it is higher.
+    /// Returns how much lower the peak is than the program's, as a part of the program's peak; negative if it is
+    /// higher.
     #[must_use]
     pub fn saved(&self) -> f64 {
         if self.program == 0 { 0.0 } else { 1.0 - self.peak as f64 / self.program as f64 }

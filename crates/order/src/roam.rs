@@ -1,11 +1,11 @@
 //! Subgraphs in sequence, each ordered by itself: ROAM (Shu and others, arXiv 2310.19295).
 //!
-//! Owns: where a graph is cut, and the subgraph of tasks that may run at any time. The paper's code is not public; the
-//! rules here follow its text. A task before or behind which every other one of the spine must run cuts the spine in
-//! two (the paper's memory-insensitive operators). The spine has all tasks that the last result needs. Tasks outside of
-//! it, such as updates of weights, run in the subgraph in which they become ready, or in a later one if that lowers the
-//! peak. A subgraph without a cut is divided further: its independent parts are ordered alone, and their orders are
-//! then merged ([`branches`]).
+//! Owns: where a graph is cut, and the subgraph of tasks that may run at any time. The paper's code is not public, so
+//! the rules here follow its text. The spine has all tasks that the last result needs. A task of the spine cuts it in
+//! two if every other task of the spine must run before or behind it (the paper's memory-insensitive operators). Tasks
+//! outside of the spine, such as updates of weights, run in the subgraph in which they become ready, or in a later one
+//! if this lowers the peak. A subgraph without a cut is divided further: its independent parts are ordered alone, and
+//! their orders are then merged ([`branches`]).
 
 use crate::branches;
 use crate::exact::Found;
@@ -28,7 +28,7 @@ pub(crate) fn roam(instance: &Instance, reach: &Reach, end: Instant, solve: &mut
     let mut segments = Segments::of(instance, reach);
     let mut parts = segments.solve_all(end, solve);
     let mut best = segments.divided(&parts);
-    // A task outside of the spine in the subgraph of the peak may be moved to a later one.
+    // A task outside of the spine may move from the subgraph with the peak to a later one.
     while Instant::now() < end {
         let Some(worst) = (0..parts.len()).max_by_key(|part| parts[*part].peak) else { break };
         let was = segments.of.clone();
@@ -71,7 +71,7 @@ impl<'a> Segments<'a> {
         let is_cut = |task: u32| {
             spine.iter().all(|other| *other == task || reach.is_before(*other, task) || reach.is_before(task, *other))
         };
-        // The subgraph of a task of the spine is the number of cuts before it; the cut itself is the last task of its
+        // The subgraph of a task of the spine is the number of cuts before the task. A cut is the last task of its
         // subgraph.
         let cuts: Vec<u32> = spine.iter().copied().filter(|task| is_cut(*task)).collect();
         let mut of = vec![0; instance.tasks.len()];
@@ -95,7 +95,7 @@ impl<'a> Segments<'a> {
         (0..self.count).map(|segment| self.solve(tasks(segment), self.count - segment, &mut done, end, solve)).collect()
     }
 
-    /// Orders all subgraphs again; subgraphs that did not change keep their order.
+    /// Orders the changed subgraphs again. Unchanged subgraphs keep their order.
     fn solve_changed(&self, parts: &[Part], was: &[usize], end: Instant, solve: &mut Solve<'_>) -> Vec<Part> {
         let changed = (0..self.of.len()).filter(|task| self.of[*task] != was[*task]);
         let changed: Vec<usize> = changed.flat_map(|task| was[task]..=self.of[task]).collect();
@@ -131,8 +131,8 @@ impl<'a> Segments<'a> {
         Divided { peak: peak(self.instance, &order), order }
     }
 
-    /// Moves the tasks outside of the spine from a subgraph to the next one, and the tasks that need them as far as
-    /// needed. Returns whether any task moved.
+    /// Moves the tasks outside of the spine from a subgraph to the next one, and moves the tasks that need them as far
+    /// as necessary. Returns whether any task moved.
     fn delay(&mut self, segment: usize) -> bool {
         let loose = (0..self.of.len()).filter(|task| self.of[*task] == segment && !self.is_spine[*task]);
         let moved: Vec<usize> = loose.collect();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Whether this build has a solver.
 pub(crate) const IS_THERE: bool = cfg!(feature = "highs");
 
-/// Tries to improve an order, or to prove that it is the best, until `end`.
+/// Tries to improve an order, or to prove that it is the best, until `end`. Returns the better result.
 #[cfg(feature = "highs")]
 pub(crate) fn improve(instance: &Instance, found: Found, end: Instant) -> Found {
     crate::model::improve(instance, found, end)
@@ -20,10 +20,10 @@ pub(crate) fn improve(_: &Instance, found: Found, _: Instant) -> Found {
     found
 }
 
-/// Tries to improve a layout within `time`, which includes the time so far.
+/// Tries to improve a layout within `time`, which includes the time of `outcome`.
 ///
 /// # Errors
-/// The solver made a plan in which buffers overlap: a mistake in this program.
+/// An error if the solver made a plan in which buffers overlap, which is a mistake in this program.
 #[cfg(feature = "highs")]
 pub(crate) fn locate(problem: &Problem, outcome: Outcome, time: Duration) -> Result<Outcome, PlanError> {
     let start = Instant::now();

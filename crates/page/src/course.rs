@@ -1,7 +1,7 @@
 //! The course of a replay: the memory, the calls and the waits of a strategy, operation by operation.
 //!
-//! Owns: what is measured while a trace is replayed, and when. An operation is an allocation or a free, numbered from 0
-//! in a pass; a value after operation n holds from n on.
+//! Owns: the figures that are recorded while a trace is replayed, and their times. An operation is an allocation or a
+//! free, numbered from 0 in a pass. A value after operation n holds from n on.
 
 use crate::memory::{Memory, Piece};
 use crate::tap::Tap;
@@ -15,7 +15,7 @@ use seamalloc_trace::replay::{PassReport, ReplayError, ReplayOptions, Replayer, 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How often in a pass the division of memory is measured.
+/// The number of times in a pass at which the division of memory is measured.
 const SAMPLES: u64 = 200;
 
 /// The course of a strategy in the last pass of a replay.
@@ -23,19 +23,19 @@ const SAMPLES: u64 = 200;
 pub struct Course {
     /// The strategy's name.
     pub strategy: &'static str,
-    /// The figures of each pass; the course is that of the last.
+    /// The figures of each pass. The course is that of the last pass.
     pub passes: Vec<PassReport>,
-    /// Bytes held of the device, from an operation on.
+    /// The bytes held of the device, from an operation on.
     pub reserved: Vec<(u32, u64)>,
-    /// Bytes that the program has freed and that other streams still use, from an operation on.
+    /// The bytes that the program has freed and that other streams still use, from an operation on.
     pub pending: Vec<(u32, u64)>,
-    /// Operations that called the driver. The last may be the request that was refused.
+    /// The operations that called the driver. The last one may be the request that was refused.
     pub work: Vec<Work>,
     /// The distinct combinations of driver calls of an operation.
     pub call_sets: Vec<Vec<(Call, u64)>>,
-    /// Operations in which all cached memory was given back before a request was tried again.
+    /// The operations in which all cached memory was given back before a request was tried again.
     pub retries: Vec<u32>,
-    /// How memory was divided up after an operation.
+    /// The division of memory after an operation.
     pub samples: Vec<(u32, Fragmentation)>,
     /// The places of blocks, if they were requested.
     pub(crate) map: Option<Map>,
@@ -48,7 +48,7 @@ pub struct Work {
     pub op: u32,
     /// The time in the driver, in nanoseconds.
     pub ns: u64,
-    /// The calls: an index into [`Course::call_sets`].
+    /// The driver calls, as an index into [`Course::call_sets`].
     pub calls: u32,
 }
 
@@ -57,21 +57,21 @@ pub struct Work {
 pub(crate) struct Map {
     pub(crate) places: Vec<Place>,
     numbers: FxHashMap<Place, u32>,
-    /// The place of each block when it was allocated.
+    /// The place of each block at its allocation.
     pub(crate) first: Vec<u32>,
-    /// Blocks whose memory was exchanged, or reused while other streams still used it: the operation, the block, and
-    /// its place from then on.
+    /// Blocks whose memory was exchanged, or was reused while other streams still used it: the operation, the block,
+    /// and its place from this operation on.
     pub(crate) later: Vec<(u32, u32, u32)>,
     pub(crate) memory: Memory,
-    /// Blocks that are in use, by address.
+    /// The blocks in use, by address.
     live: BTreeMap<u64, (u32, u64)>,
     /// The address of each block.
     addresses: Vec<u64>,
-    /// Blocks that were freed, and that other streams still use, with their places.
+    /// The blocks that were freed and that other streams still use, with their places.
     pending: Vec<(u32, u32)>,
 }
 
-/// The place of a block: its addresses, and its memory in their order.
+/// The place of a block: its addresses, and its pieces of physical memory in the order of the addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) address: u64,
@@ -79,11 +79,11 @@ pub(crate) struct Place {
     pub(crate) pieces: Vec<Piece>,
 }
 
-/// Replays a trace and records its course, with `with_map` also the place of every block. `progress` receives the
-/// number of events done and of all events.
+/// Replays a trace and records its course; with `with_map` also the place of every block. `progress` gets the number of
+/// events done and the number of all events.
 ///
 /// # Errors
-/// As [`seamalloc_trace::replay::replay`].
+/// The errors of [`seamalloc_trace::replay::replay`].
 pub fn course(
     trace: &Trace,
     options: &ReplayOptions,
@@ -124,15 +124,15 @@ struct Looker<'t> {
     tap: Arc<Tap>,
     notes: Vec<crate::tap::Note>,
     defers: bool,
-    /// How many operations were carried out.
+    /// The number of operations done.
     op: u32,
-    /// Bytes that the program has not freed.
+    /// The bytes that the program has not freed.
     live: u64,
     sizes: Vec<u64>,
     busy_ns: u64,
     calls: CallStats,
     retries: u64,
-    /// How many operations the trace has.
+    /// The number of operations of the trace.
     operations: u32,
     sample_every: u64,
     numbers: FxHashMap<Vec<(Call, u64)>, u32>,
@@ -173,7 +173,7 @@ impl<'t> Looker<'t> {
     }
 
     fn begin_pass(&mut self) {
-        // Notes from between two passes belong to neither.
+        // Notes made between two passes belong to neither pass.
         self.take_notes(0);
         (self.op, self.live) = (0, 0);
         (self.busy_ns, self.calls) = (self.gpu.busy_ns(), self.gpu.call_stats());
@@ -201,7 +201,7 @@ impl<'t> Looker<'t> {
         }
     }
 
-    /// Records the driver calls of operation `op`, if it made any.
+    /// Records the driver calls of operation `op`, if there are any.
     fn take_work(&mut self, op: u32, allocator: &Allocator) {
         let busy_ns = self.gpu.busy_ns();
         if busy_ns == self.busy_ns {
@@ -217,7 +217,7 @@ impl<'t> Looker<'t> {
         });
         let work = Work { op, ns: busy_ns - self.busy_ns, calls: number };
         match self.course.work.last_mut() {
-            // The completion of a free is no operation of its own.
+            // The completion of a free is not an operation of its own.
             Some(last) if last.op == op && last.calls == number => last.ns += work.ns,
             _ => self.course.work.push(work),
         }
@@ -251,7 +251,7 @@ impl Watcher for Looker<'_> {
                 self.live += size;
                 self.sizes.push(size);
                 if let Some(map) = &mut self.course.map {
-                    // A block that is live has a size.
+                    // A live block always has a size.
                     map.add(step.address, step.allocator.reports().size_of(step.address).unwrap_or(size), op);
                 }
             }
@@ -312,8 +312,8 @@ impl Map {
         self.live.insert(address, (block, size));
     }
 
-    /// Ends the pending blocks whose memory a new block reuses: the new block's stream waits on the GPU for the streams
-    /// that use them.
+    /// Removes the pending blocks whose memory a new block reuses. The new block's stream waits on the GPU for the
+    /// streams that use them.
     fn end_taken(&mut self, new: &Place, now: u32) {
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|(block, place)| {
@@ -331,7 +331,7 @@ impl Map {
         self.pending = pending;
     }
 
-    /// Returns the current place of a block.
+    /// Returns the current place of a block; `None` if it has none.
     fn place_of(&self, block: u32) -> Option<u32> {
         let last = self.later.iter().rev().find(|(of, ..)| *of == block).map(|(.., place)| *place);
         last.or_else(|| self.first.get(block as usize).copied())
@@ -340,7 +340,7 @@ impl Map {
     fn remove(&mut self, block: u32) {
         self.pending.retain(|(pending, _)| *pending != block);
         let Some(address) = self.addresses.get(block as usize) else { return };
-        // Another block may have the address already.
+        // Another block may have got the address already.
         if self.live.get(address).is_some_and(|(there, _)| *there == block) {
             self.live.remove(address);
         }

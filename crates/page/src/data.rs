@@ -15,7 +15,7 @@ use seamalloc_trace::whatif::WhatIf;
 use seamalloc_trace::{Trace, TraceEvent, fragmentation_json};
 use serde_json::{Value, json};
 
-/// The most owners of free memory that a sample names; the others are added up.
+/// The largest number of owners of free memory that a sample names. The others are added up.
 const MOST_OWNERS: usize = 16;
 /// Calls in which the CPU waits for the GPU, as `cpu_syncs` counts them.
 const CPU_WAITS: [Call; 3] = [Call::EventSynchronize, Call::StreamSynchronize, Call::Free];
@@ -28,19 +28,19 @@ pub struct Job<'t> {
     capacity: u64,
     /// The course of each strategy, in the order of the page.
     pub courses: Vec<Course>,
-    /// The verdict on the job; `None` if none was requested.
+    /// The verdict on the job, if it was requested.
     pub verdict: Option<Judgement>,
     /// The memory of each strategy, and the largest steps, on the same device; empty if not requested.
     pub whatif: Vec<WhatIf>,
     /// The costs on devices with hardly enough memory; empty if not requested.
     pub cliff: Vec<CliffReport>,
-    /// The stacks of the program's requests, if the recording has them.
+    /// The stacks of the program's requests, if the recording contains them.
     pub origins: Option<Origins>,
-    /// Parts of the paths of files that count as libraries, as [`Lines::of`] takes them.
+    /// Parts of file paths that mark libraries, in the form of [`Lines::of`].
     pub libraries: Vec<String>,
 }
 
-/// Data for the page, under the name of an element.
+/// Data of the page, and the name of its element.
 pub(crate) struct Blob {
     pub(crate) id: String,
     pub(crate) text: String,
@@ -130,11 +130,12 @@ impl<'t> Job<'t> {
 /// The operations of a trace, as the page carries them.
 #[derive(Default)]
 struct Operations {
-    /// One number for each operation: 0 is an allocation, n frees the n-th last block allocated so far, freed ones counted.
+    /// One number for each operation. 0 is an allocation. A number n above 0 frees the n-th last block allocated so
+    /// far, where freed blocks count too.
     ops: Vec<u64>,
     sizes: Vec<u64>,
     streams: Vec<u64>,
-    /// Blocks whose free completed later than it was requested, each with the operation before which it completed.
+    /// Blocks whose free completed later than it was requested, each with the first operation after the completion.
     deferred: Vec<(u32, u64)>,
     /// The block that the last event freed.
     freed: Option<u32>,
@@ -208,13 +209,13 @@ fn pack_course(course: &Course) -> String {
 /// Returns the division of memory after an operation.
 fn sample(op: u32, memory: &Fragmentation) -> Value {
     let mut shown = memory.clone();
-    // The pools with the most stranded bytes are named.
+    // The pools with the most stranded bytes are named first.
     shown.pools.sort_by_key(|pool| std::cmp::Reverse((pool.stranded, pool.free)));
     let rest = shown.pools.split_off(shown.pools.len().min(MOST_OWNERS));
     let mut value = fragmentation_json(&shown);
     if let Value::Object(figures) = &mut value {
         figures.remove("streams");
-        // Figures computed from the pools include all pools.
+        // Figures computed from the pools must include all pools.
         figures.insert("stranded".to_owned(), memory.stranded().into());
         figures.insert("op".to_owned(), op.into());
         let free: u64 = rest.iter().map(|pool| pool.free).sum();
@@ -288,7 +289,8 @@ mod tests {
         [TraceEvent::FreeRequested { block }, TraceEvent::FreeCompleted { block }]
     }
 
-    /// Three blocks of 20 MiB and one of 4, of which two are freed, and a large one that only joined memory can serve.
+    /// Three blocks of 20 MiB and a block of 4 MiB, of which two are freed, and a large block that only joined memory
+    /// can serve.
     fn trace() -> Trace {
         let events = [
             vec![alloc(20 * MIB, 0), alloc(4 * MIB, 0), alloc(20 * MIB, 0), alloc(20 * MIB, 1)],
@@ -321,8 +323,8 @@ mod tests {
         assert_eq!(about["streams"], json!(["0x0", "0x7"]));
     }
 
-    /// Every byte of a block is in a piece; a stitched block has several pieces, and the pieces of two live blocks
-    /// never overlap.
+    /// The pieces of a block contain each of its bytes. A stitched block has several pieces, and the pieces of two live
+    /// blocks never overlap.
     #[test]
     fn pieces_are_whole_blocks() {
         let trace = trace();
@@ -348,7 +350,7 @@ mod tests {
         assert!(held * unit >= trace.summary().peak_live, "{columns:?}");
     }
 
-    /// Splitting exchanges memory under live addresses: a block that stays gets another place.
+    /// Splitting exchanges memory under live addresses, so a live block gets another place.
     #[test]
     fn memory_that_is_exchanged_has_new_places() {
         let chain = workload::catalogue().iter().find(|workload| workload.name == "dtr-chain").unwrap();

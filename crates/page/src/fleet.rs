@@ -1,6 +1,6 @@
 //! The page of a whole job, `seamalloc fleet`: every rank beside the others.
 //!
-//! Owns: the list of assets, and the check that the input is of `seamalloc fleet --json`.
+//! Owns: the list of assets, and the check that the input comes from `seamalloc fleet --json`.
 
 use crate::html::{LIBRARY, REPOSITORY, element, escaped, filled};
 use crate::pack::Pack;
@@ -25,10 +25,10 @@ const SCRIPTS: [&str; 7] = [
     include_str!("../assets/fleet.js"),
 ];
 
-/// Returns the page of a job, HTML. `job` is the output of `seamalloc fleet --json`, `name` the heading, and `command`
-/// the command that made the page.
+/// Returns the page of a job as HTML. `job` is the output of `seamalloc fleet --json`, `name` the heading, and
+/// `command` the command that made the page.
 ///
-/// The missing part of the job, in words.
+/// A text that names the missing part of the job.
 pub fn fleet_html(name: &str, command: &str, job: &Value) -> Result<String, String> {
     for (key, is) in [
         ("job", job["job"]["strategies"].is_object() && job["job"]["sentences"].is_array()),

@@ -1,4 +1,4 @@
-//! The page: its look and its scripts, from `assets/` and `vendor/`, with the data of jobs.
+//! The page: its styles and scripts from `assets/` and `vendor/`, with the data of jobs.
 
 use crate::data::Job;
 use serde_json::json;
@@ -36,7 +36,7 @@ const SCRIPTS: [&str; 13] = [
     include_str!("../assets/page.js"),
 ];
 
-/// Returns the page of these jobs, HTML. `command` is the command that made it.
+/// Returns the page of these jobs as HTML. `command` is the command that made the page.
 #[must_use]
 pub fn html(command: &str, jobs: &[Job<'_>]) -> String {
     let names: Vec<_> = jobs.iter().map(Job::name).collect();

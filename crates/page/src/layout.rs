@@ -1,4 +1,5 @@
-//! The page of memory at one moment, of snapshots without a history: words and tables, without a script.
+//! The page for snapshots without a history, which show memory at one moment. The page has words and tables, and no
+//! script.
 //!
 //! Owns: the elements of the page.
 
@@ -8,7 +9,7 @@ const TEMPLATE: &str = include_str!("../assets/layout.html");
 const STYLES: [&str; 3] =
     [include_str!("../assets/colours.css"), include_str!("../assets/page.css"), include_str!("../assets/print.css")];
 
-/// Figures in rows, of which the first cell names the row.
+/// A table of figures. The first cell of a row names the row.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
     /// The sentence above the table.
@@ -32,7 +33,7 @@ pub struct LayoutWords {
     pub tables: Vec<PageTable>,
 }
 
-/// Returns the page of these layouts, HTML. `command` is the command that made it.
+/// Returns the page of these layouts as HTML. `command` is the command that made the page.
 #[must_use]
 pub fn layout_html(command: &str, layouts: &[LayoutWords]) -> String {
     let names: Vec<_> = layouts.iter().map(|layout| layout.name.as_str()).collect();

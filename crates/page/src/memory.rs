@@ -1,7 +1,7 @@
-//! The physical memory at each address, and a place for each chunk on one axis.
+//! The physical memory at each address, and a place for each chunk on an axis.
 //!
-//! Owns: the axis. Physical memory has no order: a new chunk gets the lowest place that is long enough, so that the
-//! axis is about as long as the peak of held memory.
+//! Owns: the axis. Physical memory has no order. A new chunk gets the lowest place that is long enough, so the axis is
+//! about as long as the peak of held memory.
 
 use crate::tap::Note;
 use rustc_hash::FxHashMap;
@@ -16,7 +16,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Returns whether the two have bytes in common.
+    /// Returns whether two pieces have bytes in common.
     pub(crate) fn overlaps(self, other: Self) -> bool {
         self.start < other.start + other.size && other.start < self.start + self.size
     }
@@ -26,7 +26,8 @@ impl Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) at: Piece,
-    /// The operation before which the chunk was made; `until`: the one before which it was given back, if it was.
+    /// The operation before which the chunk was made. `until` is the operation before which the chunk was given back;
+    /// `None` if it was not.
     pub(crate) from: u32,
     pub(crate) until: Option<u32>,
 }
@@ -35,7 +36,7 @@ pub(crate) struct Chunk {
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     size: u64,
-    /// The place of its memory on the axis.
+    /// The place of the mapped memory on the axis.
     start: u64,
     owner: Owner,
 }
@@ -43,7 +44,7 @@ struct Mapping {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Handle(Handle),
-    /// Plain memory: the index of its chunk.
+    /// Plain memory, with the index of its chunk.
     Plain(usize),
     /// Memory of the driver's pool, whose physical place the driver does not report.
     Pool,
@@ -56,14 +57,14 @@ struct Held {
     released: bool,
 }
 
-/// The memory of a device, as seen from its driver calls.
+/// The memory of a device, derived from its driver calls.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     axis: Axis,
     pub(crate) chunks: Vec<Chunk>,
     handles: FxHashMap<Handle, Held>,
     mappings: BTreeMap<u64, Mapping>,
-    /// Every reservation that was made: first byte and bytes.
+    /// Every reservation, as its first address and its bytes.
     pub(crate) reservations: Vec<(u64, u64)>,
     /// The lowest address of the driver's pool.
     pool_base: Option<u64>,
@@ -111,7 +112,7 @@ impl Memory {
                 None
             }
             Note::Pooled { address, size } => {
-                // A pool is one range of addresses, and its memory is shown in that order.
+                // A pool is one range of addresses. The pool's memory is shown in the order of the addresses.
                 let base = *self.pool_base.get_or_insert(address);
                 let start = address.saturating_sub(base);
                 self.mappings.insert(address, Mapping { size, start, owner: Owner::Pool });
@@ -144,7 +145,8 @@ impl Memory {
         out
     }
 
-    /// Begins a pass: chunks that were given back are dropped, and the others count as made before its first operation.
+    /// Begins a pass. Chunks that were given back are dropped, and the other chunks count as made before the first
+    /// operation.
     pub(crate) fn begin_pass(&mut self) {
         let mut kept = Vec::new();
         let mut moved = FxHashMap::default();
@@ -200,7 +202,7 @@ impl Memory {
 /// The free places of the axis.
 #[derive(Debug, Default)]
 struct Axis {
-    /// Free places below the end, by their first byte, with their bytes. No two of them touch.
+    /// Free places below the end, each with its first byte and its bytes. No two of them touch.
     free: BTreeMap<u64, u64>,
     end: u64,
 }
@@ -253,7 +255,7 @@ mod tests {
     fn memory_that_is_mapped_twice_is_in_one_place() {
         let mut memory = Memory::default();
         (0..3).for_each(|n| made(&mut memory, n, 2 * MIB, (100 + 2 * n) * MIB));
-        // A view of the third and the first chunk.
+        // The view contains the third and the first chunk.
         for (at, handle) in [(500, 2), (502, 0)] {
             memory.apply(Note::Mapped { address: at * MIB, size: 2 * MIB, offset: 0, handle: Handle(handle) }, 1);
         }

@@ -1,12 +1,12 @@
-//! The encoding of data in the page: columns of whole numbers and a description of them, deflated, as text.
+//! The encoding of data in the page: columns of whole numbers and their description, deflated, as text.
 //!
 //! ```text
 //! 4 bytes, little-endian: the length of the description
 //! the description, JSON: {"columns": {NAME: [OFFSET, COUNT, DELTAS]}, …}
 //! the columns: numbers in groups of 7 bits, the lowest first, the top bit set where another group follows
 //! ```
-//! A column of deltas has twice the difference d from the number before, or -2d - 1 for a negative d.
-//! `crates/page/assets/decode.js` reads it. Numbers stay below 2^53, so that a browser has them exactly.
+//! A column of deltas stores the difference d from the number before as 2d, or as -2d - 1 for a negative d.
+//! `crates/page/assets/decode.js` reads the encoding. Numbers stay below 2^53, so that a browser stores them exactly.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -23,12 +23,12 @@ pub(crate) struct Pack {
 }
 
 impl Pack {
-    /// Adds a column of numbers as they are.
+    /// Adds a column of numbers without a transformation.
     pub(crate) fn numbers(&mut self, name: &str, numbers: impl Iterator<Item = u64>) {
         self.column(name, false, numbers);
     }
 
-    /// Adds a column of numbers as differences, for numbers that are near to those before them.
+    /// Adds a column of numbers as differences, for numbers that differ little from the number before.
     pub(crate) fn deltas(&mut self, name: &str, numbers: impl Iterator<Item = u64>) {
         let mut last = 0u64;
         let deltas = numbers.map(|number| {
@@ -53,20 +53,20 @@ impl Pack {
         self.columns.insert(name.to_owned(), json!([offset, count, deltas]));
     }
 
-    /// Returns the columns as text, with further entries of the description.
+    /// Returns the columns as text. `description` has further entries of the description.
     pub(crate) fn text(self, mut description: Map<String, Value>) -> String {
         description.insert("columns".to_owned(), self.columns.into());
         let description = Value::from(description).to_string();
         let mut deflate = DeflateEncoder::new(Vec::new(), Compression::new(LEVEL));
         let length = u32::try_from(description.len()).unwrap_or(u32::MAX).to_le_bytes();
         let parts = [&length[..], description.as_bytes(), &self.bytes];
-        // Writing to memory does not fail.
+        // Writing to memory cannot fail.
         let packed = parts.iter().try_for_each(|part| deflate.write_all(part)).and_then(|()| deflate.finish());
         STANDARD.encode(packed.unwrap_or_default())
     }
 }
 
-/// The compression level: higher ones take long for little gain.
+/// The compression level. Higher levels take much more time and save little.
 const LEVEL: u32 = 6;
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
     use std::io::Read;
 
-    /// Reads the data of a page, as its script does.
+    /// Reads the data of a page as the page's script does.
     pub(crate) fn read(text: &str) -> (Value, BTreeMap<String, Vec<u64>>) {
         let mut bytes = Vec::new();
         DeflateDecoder::new(&*STANDARD.decode(text).unwrap()).read_to_end(&mut bytes).unwrap();

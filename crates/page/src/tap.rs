@@ -1,4 +1,4 @@
-//! A layer over the simulated GPU that notes which memory is created, released and mapped.
+//! A layer over the simulated GPU that notes the memory that is created, released and mapped.
 
 use parking_lot::Mutex;
 use seamalloc::driver::sim::SimGpu;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(crate) enum Note {
     /// Physical memory was made.
     Created { handle: Handle, size: u64 },
-    /// The allocator released its handle; the memory is freed when no mapping is left.
+    /// The allocator released its handle. The memory is freed when no mapping is left.
     Released { handle: Handle },
     /// Memory was mapped, from the byte at `offset` on.
     Mapped { address: u64, size: u64, offset: u64, handle: Handle },
@@ -28,7 +28,7 @@ pub(crate) enum Note {
     Reserved { address: u64, size: u64 },
 }
 
-/// The layer. Calls that fail change nothing, and are not noted.
+/// The layer. A failed call changes no state, and is not noted.
 pub(crate) struct Tap {
     gpu: Arc<SimGpu>,
     notes: Mutex<Vec<Note>>,

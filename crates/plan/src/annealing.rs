@@ -1,7 +1,7 @@
 //! Simulated annealing over the order in which buffers are placed by first fit.
 //!
-//! Owns: the moves and the temperature. The cost of an order is the peak of first fit in it. Any plan that cannot be
-//! pushed down is the first fit of some order, so some order has the least peak.
+//! Owns: the moves and the temperature. The cost of an order is the peak of first fit in this order. Every plan whose
+//! buffers cannot be pushed down is the first fit of some order. Therefore some order has the least peak.
 
 use crate::check::Plan;
 use crate::fit::{Fit, Placed};
@@ -13,7 +13,7 @@ use crate::search::Search;
 /// The temperature at the beginning of a round and at its end, as parts of the peak.
 const HOT: f64 = 0.02;
 const COLD: f64 = 0.0002;
-/// Moves of the first round, for each buffer; each further round has twice as many.
+/// Moves of the first round, for each buffer. Each later round has twice as many moves.
 const MOVES: u64 = 20;
 /// The number of buffers placed between two checks of the clock.
 const BETWEEN_LOOKS: usize = 64;
@@ -31,7 +31,7 @@ impl<'a> Walk<'a> {
         Self { placed: Placed::new(instance), peaks: vec![0; order.len() + 1], order }
     }
 
-    /// Places the buffers again, from index `from` of the order on. Returns `None` if the search is over.
+    /// Places the buffers again, from index `from` of the order on. Returns the peak, or `None` if the search is over.
     fn place_from(&mut self, from: usize, search: &Search) -> Option<u64> {
         self.order[from..].iter().for_each(|buffer| self.placed.remove(*buffer));
         let mut peak = self.peaks[from];
@@ -50,7 +50,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Searches until the search is over. The same seed takes the same steps; the clock limits their number.
+/// Searches until the search is over. The same seed gives the same moves; the clock limits their number.
 pub(crate) fn annealing(instance: &Instance, search: &Search, seed: u64) {
     instance.list(search);
     let mut random = Random::new(seed);
@@ -97,7 +97,7 @@ pub(crate) fn annealing(instance: &Instance, search: &Search, seed: u64) {
     }
 }
 
-/// Returns a move: the index of a buffer and its new index. Half of the time a buffer at the peak is moved to an
+/// Returns a move: the index of a buffer and its new index. In half of the moves, a buffer at the peak moves to an
 /// earlier place.
 fn step(walk: &Walk<'_>, random: &mut Random, cost: u64) -> (usize, usize) {
     let count = walk.order.len();

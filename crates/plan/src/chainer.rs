@@ -1,8 +1,8 @@
 //! Best fit on offset lines, as Chainer's allocator plans.
 //!
-//! Owns: the lines and the choice of the block that is placed on one. The method is Burke, Kendall and Whitwell's for
-//! packing strips, as T. Sekiyama and others use it in "Profile-guided memory optimization for deep neural networks"
-//! (arXiv 1804.10001), section 3.2.
+//! Owns: the lines, and the choice of the block that is placed on a line. The method is the strip packing of Burke,
+//! Kendall and Whitwell, as T. Sekiyama and others use it in "Profile-guided memory optimization for deep neural
+//! networks" (arXiv 1804.10001), section 3.2.
 //!
 //! ```text
 //!   offset
@@ -39,9 +39,9 @@ pub(crate) fn chainer(instance: &Instance, search: &Search) -> Option<Plan> {
     place_all(instance, order, Fit::First, search)
 }
 
-/// Returns an order for first fit: the buffers of `least` bytes or more by their offsets on the lines, then the others
-/// in their order, for the holes. Small buffers would end the lines of large ones. Returns `None` if the search is over
-/// before.
+/// Returns an order for first fit: the buffers of `least` bytes or more by their offsets on the lines, then the smaller
+/// buffers in their order, which fill the holes. Small buffers on the lines would end the lines of large ones. Returns
+/// `None` if the search ends first.
 pub(crate) fn larger_first(
     instance: &Instance,
     least: u64,
@@ -56,7 +56,7 @@ pub(crate) fn larger_first(
     Some(larger)
 }
 
-/// A part of time, and the offset above which it is free.
+/// A range of time, and the offset above which memory is free in this range.
 #[derive(Clone, Copy)]
 struct Line {
     first: u32,
@@ -64,7 +64,7 @@ struct Line {
     offset: u64,
 }
 
-/// Places these buffers; the offsets of all others are 0.
+/// Places these buffers. The offsets of all other buffers are 0.
 fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan> {
     if search.is_over() {
         return None;
@@ -73,7 +73,7 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
     let mut blocks = Blocks::new(instance, buffers);
     let mut offsets = vec![0; instance.len()];
     let mut peak = 0;
-    // The line that begins at each section; an end of 0 means none.
+    // The line that begins at each section. An end of 0 means that no line begins there.
     let sections = instance.sections.loads.len() as u32;
     let mut lines = vec![Line { first: 0, end: 0, offset: 0 }; sections as usize];
     let mut begins_before = vec![0_u32; sections as usize + 1];
@@ -93,7 +93,7 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
             break;
         }
         if (now.offset, now.end) != (offset, end) {
-            // The line was lifted or divided since.
+            // The line was lifted or divided after it was queued.
             continue;
         }
         step += 1;
@@ -121,7 +121,7 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
         let left_of = (first > 0).then(|| lines[begins_before[first as usize] as usize]);
         let right_of = (end < sections).then(|| lines[end as usize]);
         let Some(to) = [left_of, right_of].iter().flatten().map(|line| line.offset).min() else {
-            // The line is the whole of time, so any remaining buffer would fit: none remains.
+            // The line covers all of time, so every remaining buffer would fit. Therefore no buffer remains.
             break;
         };
         let merged = |line: Option<Line>| line.filter(|line| line.offset == to);
@@ -135,8 +135,7 @@ fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan
     (!search.is_over() || left == 0).then_some(Plan { offsets, peak })
 }
 
-/// The blocks that are not placed, found by their begin and end: a k-d tree in which each node has the longest life
-/// below it.
+/// The blocks that are not placed yet, in a k-d tree by their begin and end. Each node has the longest life below it.
 struct Blocks<'a> {
     instance: &'a Instance,
     /// The blocks, in the order of the leaves.
@@ -149,13 +148,13 @@ struct Node {
     /// The index of the node's first block.
     from: u32,
     to: u32,
-    /// The child directly behind the node has the first half of the blocks, this index is the child with the second; 0
-    /// in a leaf.
+    /// The index of the second child, which has the second half of the blocks; 0 in a leaf. The first child lies
+    /// directly behind the node and has the first half.
     second: u32,
     /// The latest begin and the earliest end of the remaining blocks below the node.
     first: u32,
     end: u32,
-    /// The longest life of the remaining blocks, then the size and the number, reversed, so that the first of equal
+    /// The longest life of the remaining blocks, then the size and the reversed number, so that the first of equal
     /// blocks is taken.
     longest: Option<(u64, u64, Reverse<u32>)>,
 }
@@ -210,7 +209,7 @@ impl<'a> Blocks<'a> {
         self.nodes[index] = node;
     }
 
-    /// Removes and returns the block with the longest life within these sections.
+    /// Removes and returns the block with the longest life within these sections; `None` if no block fits.
     fn take_longest(&mut self, first: u32, end: u32) -> Option<u32> {
         let mut best = None;
         if !self.nodes.is_empty() {
@@ -235,7 +234,7 @@ impl<'a> Blocks<'a> {
             }
             return;
         }
-        // Visiting the child with the longer life first prunes the other more often.
+        // The child with the longer life is visited first, since the other child is then pruned more often.
         let (one, other) = (index + 1, node.second as usize);
         let (one, other) =
             if self.nodes[one].longest >= self.nodes[other].longest { (one, other) } else { (other, one) };
@@ -243,7 +242,7 @@ impl<'a> Blocks<'a> {
         self.look(other, within, best);
     }
 
-    /// Removes the block with this key below a node. Returns whether it was there.
+    /// Removes the block with this key below a node. Returns whether the block was there.
     fn remove(&mut self, index: usize, block: u32, key: Option<(u64, u64, Reverse<u32>)>) -> bool {
         let node = self.nodes[index];
         let (first, end) = self.instance.sections.hull(block);
@@ -286,7 +285,8 @@ mod tests {
 
     #[test]
     fn a_line_on_which_nothing_fits_is_lifted() {
-        // Behind the first block a line at 0 of one section is left; the remaining blocks need two, and go above.
+        // Behind the first block, a line at 0 with one section is left. The remaining blocks need two sections and go
+        // above.
         assert_eq!(offsets(&[(0, 6, 4), (4, 8, 2), (6, 8, 1)]), [0, 4, 0]);
     }
 

@@ -16,7 +16,7 @@ pub enum CheckError {
         /// The number of buffers.
         expected: usize,
     },
-    /// An offset is not a multiple of the alignment, or not the buffer's fixed offset.
+    /// An offset is not a multiple of the alignment, or differs from the buffer's fixed offset.
     #[error("buffer {id} is planned at {offset}, where it may not be")]
     Offset {
         /// The buffer.
@@ -24,7 +24,7 @@ pub enum CheckError {
         /// The buffer's offset in the plan.
         offset: u64,
     },
-    /// The plan's peak is not the peak of its offsets.
+    /// The plan's peak differs from the peak of its offsets.
     #[error("the plan says a peak of {said} bytes; its offsets need {needed}")]
     Peak {
         /// The peak in the plan.
@@ -35,11 +35,11 @@ pub enum CheckError {
     /// Two buffers share memory.
     #[error("buffers {first} and {second} are planned in the same memory at {moment}")]
     Overlap {
-        /// One of the two.
+        /// The first buffer.
         first: String,
-        /// The other.
+        /// The second buffer.
         second: String,
-        /// A moment at which both are live.
+        /// A moment at which both buffers are live.
         moment: i64,
     },
 }
@@ -47,9 +47,9 @@ pub enum CheckError {
 /// Offsets for all buffers of a problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The offset of each buffer in bytes, in the order of the problem's.
+    /// The offset of each buffer in bytes, in the order of the problem's buffers.
     pub offsets: Vec<u64>,
-    /// The bytes that the plan needs: the highest end of a buffer.
+    /// The bytes that the plan needs, which is the highest end of a buffer.
     pub peak: u64,
 }
 
@@ -82,7 +82,7 @@ impl Plan {
                 points.push((piece.upper, false, from, to, index));
             }
         }
-        // `false` comes first: memory is free at the moment at which a buffer ends.
+        // `false` sorts first, since memory is free at the moment at which a buffer ends.
         points.sort_unstable();
         let mut live: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
         for (moment, begins, from, to, index) in points {

@@ -1,15 +1,16 @@
 //! MiniMalloc's csv: one buffer a line, with a header that names the columns.
 //!
-//! Owns: reading and writing it, as `FromCsv` and `ToCsv` do in google/minimalloc's `src/converter.cc` (Apache-2.0).
+//! Owns: reading and writing the format, as `FromCsv` and `ToCsv` do in google/minimalloc's `src/converter.cc`
+//! (Apache-2.0).
 //!
 //! ```text
 //! id,lower,upper,size            in any order; live from lower until before upper
 //! begin, start                   other names of lower
-//! end                            the last moment, where upper is the one after it; of gaps too
+//! end                            the last moment, which is upper - 1; gaps then end at their last moment too
 //! buffer, buffer_id              other names of id
-//! alignment                      offsets are multiples of it
+//! alignment                      the offset is a multiple of this number
 //! hint                           an offset to try first; -1: none
-//! gaps                           3-5 7-9@0:16: not needed from 3 to 5; of 7 to 9 bytes 0 to 16 are
+//! gaps                           3-5 7-9@0:16: no bytes are in use from 3 to 5, and only bytes 0 to 16 from 7 to 9
 //! offset                         in the input: the offset that the buffer has in any case
 //! ```
 
@@ -17,7 +18,7 @@ use crate::check::Plan;
 use crate::problem::{Buffer, BufferError, Gap, MAX_BUFFERS, Problem};
 use std::io::{self, BufRead, Write};
 
-/// The longest line in bytes that is read.
+/// The longest line that is read, in bytes.
 const MAX_LINE: u64 = 1 << 20;
 /// Characters of a line that an error shows.
 const SHOWN: usize = 40;
@@ -33,7 +34,7 @@ pub enum CsvError {
         /// The system's error.
         source: io::Error,
     },
-    /// The content is not as expected.
+    /// The content differs from the expected format.
     #[error("{file}, line {line}: found {found}, expected {expected}")]
     Malformed {
         /// The file.
@@ -76,7 +77,7 @@ enum Column {
     Offset,
 }
 
-/// The names that are written.
+/// The names of columns that are written.
 const NAMES: [(&str, Column); 8] = [
     ("id", Column::Id),
     ("lower", Column::Lower),
@@ -87,7 +88,7 @@ const NAMES: [(&str, Column); 8] = [
     ("gaps", Column::Gaps),
     ("offset", Column::Offset),
 ];
-/// Other names that are read.
+/// Further names of columns that are read.
 const OTHER_NAMES: [(&str, Column); 5] = [
     ("buffer", Column::Id),
     ("buffer_id", Column::Id),
@@ -98,8 +99,8 @@ const OTHER_NAMES: [(&str, Column); 5] = [
 /// Columns that every file has.
 const REQUIRED: &str = "id, lower, upper and size";
 
-/// Returns whether a file that begins like this is such a csv, and not a trace: a column of its first line has a known
-/// name.
+/// Returns whether a file that begins like this is a csv of buffers, and not a trace: a column of its first line has a
+/// known name.
 #[must_use]
 pub fn is_csv(beginning: &[u8]) -> bool {
     let line = beginning.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -107,8 +108,8 @@ pub fn is_csv(beginning: &[u8]) -> bool {
     names.any(|name| line.trim_ascii_end().split(|byte| *byte == b',').any(|column| column == name))
 }
 
-/// Returns the columns of a header, and whether the end is the last moment itself; or the text found and the text
-/// expected.
+/// Returns the columns of a header, and whether the upper bound is inclusive (a column `end`). The error is the text
+/// found and the text expected.
 fn columns(line: &str) -> Result<(Vec<Column>, bool), (String, String)> {
     let mut columns = Vec::new();
     for name in line.split(',') {
@@ -133,10 +134,10 @@ fn columns(line: &str) -> Result<(Vec<Column>, bool), (String, String)> {
     Ok((columns, line.split(',').any(|name| name == "end")))
 }
 
-/// Reads a problem; errors name `file`, `name` is the problem's.
+/// Reads a problem named `name`. Errors name the file `file`.
 ///
 /// # Errors
-/// [`CsvError`], with the line and what was expected there.
+/// [`CsvError`], with the line and the expected content.
 pub fn read_csv(name: &str, file: &str, mut text: impl BufRead) -> Result<Problem, CsvError> {
     let mut reader = Reader { file, line: 0 };
     let mut content = Vec::new();

@@ -10,7 +10,7 @@ use crate::taken::Taken;
 
 /// The number of buffers between two checks of the clock.
 const BETWEEN_LOOKS: usize = 64;
-/// From this number of buffers on, a pass uses an index of the taken addresses instead of pairs.
+/// From this number of buffers on, a pass uses an index of the taken addresses instead of the pairs.
 pub(crate) const INDEXED: usize = 500;
 /// The offset of a buffer that is not placed.
 pub(crate) const NOWHERE: u64 = u64::MAX;
@@ -29,7 +29,7 @@ pub(crate) enum Fit {
 pub(crate) struct Placed<'a> {
     instance: &'a Instance,
     pub(crate) offsets: Vec<u64>,
-    /// The offsets that the buffer cannot have: from and to.
+    /// The ranges of offsets that the buffer cannot have.
     taken: Vec<(i64, i64)>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Placed<'a> {
         instance.for_each(buffer, |other, above, below| {
             let offset = offsets[other as usize];
             if offset != NOWHERE {
-                // Gaps may let the two come nearer than their sizes.
+                // With gaps, the two buffers may lie nearer to each other than their sizes.
                 let (from, to) = (offset as i64 - above + size, offset as i64 + below);
                 if from - size < to {
                     taken.push((from, to));
@@ -91,7 +91,7 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Buffers with places in an index, for many buffers without windows in their gaps. Buffers cannot be removed.
+/// Placed buffers in an index, for many buffers without windows in their gaps. Buffers cannot be removed.
 #[derive(Debug)]
 pub(crate) struct Indexed<'a> {
     instance: &'a Instance,
@@ -115,7 +115,7 @@ impl<'a> Indexed<'a> {
         out
     }
 
-    /// Places a buffer that is not placed, and returns its end.
+    /// Places a buffer that is not placed yet, and returns its end.
     pub(crate) fn place(&mut self, buffer: u32, fit: Fit) -> u64 {
         let (size, alignment) = (self.instance.sizes[buffer as usize], self.instance.alignments[buffer as usize]);
         if let Some(fixed) = self.instance.fixed[buffer as usize] {
@@ -141,7 +141,7 @@ impl<'a> Indexed<'a> {
     }
 }
 
-/// Places all buffers in this order. Returns `None` if the search is over before.
+/// Places all buffers in this order. Returns `None` if the search ends first.
 pub(crate) fn place_all(
     instance: &Instance,
     order: impl IntoIterator<Item = u32>,
@@ -200,7 +200,7 @@ mod tests {
     fn alignment_and_fixed_offsets_are_kept() {
         let mut buffers = holes();
         buffers[4].alignment = 4;
-        // The hole at 8 has 3 bytes left.
+        // With this alignment, the hole at 8 has 3 usable bytes.
         assert_eq!(plan(buffers.clone(), Fit::Best).offsets[4], 0);
         buffers[4].alignment = 3;
         buffers[0].fixed = Some(3);
@@ -251,7 +251,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
-        /// Buffers with fixed offsets come first, then the others fit from some offset on.
+        /// Buffers with fixed offsets come first. The other buffers then fit from some offset on.
         #[test]
         fn every_way_to_fit_finds_the_same_places(
             of in prop::collection::vec(any_buffer(), 1..50),

@@ -1,14 +1,14 @@
-//! Static plans of memory: offsets for buffers whose sizes and lifetimes are known (dynamic storage allocation).
+//! Static memory plans: offsets for buffers whose sizes and lifetimes are known (dynamic storage allocation).
 //!
 //! ```text
 //! problem, csv          the buffers, and MiniMalloc's file format
-//! method, search        a run of one method or of several on threads; what these share
+//! method, search        a run of one method, or of several on threads; their shared state
 //! orders, chainer       methods of one pass
-//! fit, taken            where a buffer fits, and an index of the addresses that are taken
+//! fit, taken            the lowest place for a buffer, and an index of the taken addresses
 //! annealing, exact      methods that search
 //! reorder               a search for many buffers
 //! check                 judges every plan
-//! sections, neighbours  time in sections, and which buffers are live together
+//! sections, neighbours  time in sections, and the pairs of buffers that are live together
 //! ```
 //!
 //! ```

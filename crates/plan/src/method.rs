@@ -1,4 +1,4 @@
-//! The methods by name, and a run of one.
+//! The methods by name, and the run of a method.
 //!
 //! Owns: the names, the limits of a run, its threads, and the check of every plan before it is returned.
 
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 /// The time between two reports of progress.
 const TOLD: Duration = Duration::from_millis(100);
-/// The most threads of the portfolio: more threads would only search from more seeds.
+/// The most threads of the portfolio. Further threads would only search from further seeds.
 const MOST_THREADS: usize = 16;
 
 /// A way to find a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// The lowest place, in the order of the program: as an allocator without knowledge of later requests.
+    /// The lowest place, in the order of the program, as in an allocator without knowledge of later requests.
     FirstFit,
     /// The tightest place, the largest buffers first: XLA's `GlobalDecreasingSizeBestFitHeap`.
     DecreasingSize,
@@ -31,7 +31,8 @@ pub enum Method {
     Chainer,
     /// Simulated annealing over the order for first fit.
     Annealing,
-    /// Branch and bound with MiniMalloc's inferences (Moffitt, ASPLOS 2023): the least peak, and the proof.
+    /// Branch and bound with MiniMalloc's inferences (Moffitt, ASPLOS 2023). The method finds the least peak and proves
+    /// it.
     Exact,
     /// All methods at once, on threads. For many buffers, annealing is replaced by repeated reordering.
     Portfolio,
@@ -84,9 +85,9 @@ impl FromStr for Method {
 /// The limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The run ends after this time with the best plan that it has.
+    /// The time after which the run ends with its best plan.
     pub time: Duration,
-    /// The run ends with the first plan whose peak is at most this many bytes.
+    /// The capacity in bytes. The run ends with the first plan whose peak is at most the capacity.
     pub capacity: Option<u64>,
     /// The seed of annealing, and of the portfolio's search for many buffers.
     pub seed: u64,
@@ -104,9 +105,9 @@ impl Default for Limits {
 pub struct Progress {
     /// The time since the run began.
     pub elapsed: Duration,
-    /// The peak of the best plan in bytes, if there is one.
+    /// The peak of the best plan in bytes; `None` before the first plan.
     pub peak: Option<u64>,
-    /// A lower bound of the peak: no plan has less.
+    /// A lower bound of the peak. No plan has a lower peak.
     pub lower: u64,
 }
 
@@ -117,7 +118,7 @@ pub struct Outcome {
     pub method: Method,
     /// The best plan found, checked.
     pub plan: Plan,
-    /// The peak load in bytes: no plan needs less.
+    /// The peak load in bytes. No plan needs fewer bytes.
     pub bound: u64,
     /// Whether the plan's peak is proven to be the least.
     pub is_optimal: bool,
@@ -141,13 +142,13 @@ pub enum PlanError {
     Capacity {
         /// The requested capacity.
         capacity: u64,
-        /// The peak load, or a proven bound.
+        /// The peak load, or a higher proven bound.
         bound: u64,
     },
     /// Two buffers with fixed offsets share memory.
     #[error("the offsets that the input gives cannot be: {0}")]
     Fixed(CheckError),
-    /// A method made an invalid plan: a mistake in this program.
+    /// A method made an invalid plan, which is a mistake in this program.
     #[error("{method} made a wrong plan ({error}): a mistake in this program")]
     Wrong {
         /// The method.
@@ -155,7 +156,7 @@ pub enum PlanError {
         /// The error of the plan.
         error: CheckError,
     },
-    /// The system refused a thread.
+    /// The system refused to start a thread.
     #[error("no thread to plan on: {0}")]
     Thread(std::io::Error),
 }
@@ -163,7 +164,7 @@ pub enum PlanError {
 /// The task of one thread.
 #[derive(Clone, Copy, Debug)]
 enum Task {
-    /// Methods of one pass, one after the other.
+    /// Several methods of one pass, one after the other.
     Quick(&'static [Method]),
     /// Methods of one pass, then the exact search in one order.
     Exact(&'static [Method], Order),
@@ -193,7 +194,7 @@ pub fn plan(
     if let Some(capacity) = limits.capacity.filter(|capacity| *capacity < bound) {
         return Err(PlanError::Capacity { capacity, bound });
     }
-    // A moment beyond the clock's range is no limit.
+    // A moment beyond the clock's range sets no limit.
     let search = Search::new(bound, limits.capacity, start.checked_add(limits.time));
     run(&instance, &search, &tasks(method, &instance, limits.seed), &mut || {
         let peak = Some(search.peak()).filter(|peak| *peak < u64::MAX);
@@ -205,14 +206,14 @@ pub fn plan(
     Ok(Outcome { method, plan, bound, is_optimal, time: start.elapsed() })
 }
 
-/// Returns an error if buffers with fixed offsets share memory.
+/// Returns an error if two buffers with fixed offsets share memory.
 fn check_fixed(problem: &Problem) -> Result<(), PlanError> {
     let fixed: Vec<_> = problem.buffers().iter().filter(|buffer| buffer.fixed.is_some()).cloned().collect();
     let offsets: Vec<u64> = fixed.iter().filter_map(|buffer| buffer.fixed).collect();
     let peak = fixed.iter().zip(&offsets).map(|(buffer, offset)| offset + buffer.size).max().unwrap_or(0);
     match Problem::new("", fixed) {
         Ok(fixed) => Plan { offsets, peak }.check(&fixed).map_err(PlanError::Fixed),
-        // The buffers were checked as those of the whole problem.
+        // The whole problem was valid, so a part of its buffers is valid too.
         Err(_) => Ok(()),
     }
 }
@@ -243,8 +244,8 @@ fn tasks(method: Method, instance: &Instance, seed: u64) -> Vec<Task> {
     }
 }
 
-/// Returns the tasks of the exact search, one thread for each order: the quickest order is not known in advance, and
-/// threads that share cores repeat no work. `first` runs before one of them.
+/// Returns the tasks of the exact search, one thread for each order. The quickest order is not known in advance, and
+/// threads that share cores repeat no work. `first` runs before one of the searches.
 fn exact_tasks(first: &'static [Method]) -> impl Iterator<Item = Task> {
     let of_order = move |(index, order)| Task::Exact(if index == 0 { first } else { &[] }, order);
     Order::ALL.into_iter().enumerate().map(of_order)
@@ -257,12 +258,12 @@ fn run(instance: &Instance, search: &Search, tasks: &[Task], tell: &mut dyn FnMu
             let ended = ended.clone();
             let work = move || {
                 task.run(instance, search);
-                // The guard is dropped at the end, also after a panic.
+                // The guard is dropped at the end of the thread, also after a panic.
                 drop(ended);
             };
             let spawned = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
             if let Err(error) = spawned {
-                // The threads that run already end soon.
+                // The threads that already run end soon.
                 search.end();
                 return Err(PlanError::Thread(error));
             }

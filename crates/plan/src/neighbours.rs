@@ -1,7 +1,7 @@
-//! Which buffers need memory at the same time.
+//! The pairs of buffers that need memory at the same time.
 //!
-//! Owns: the search for them, and the list of all pairs if there are few enough and a method uses them repeatedly. A
-//! job of 100,000 requests has some hundred million pairs, which are not listed.
+//! Owns: the search for these pairs, and the list of all pairs if there are few enough and a method uses them
+//! repeatedly. A job of 100,000 requests has some hundred million pairs, which are not listed.
 
 use crate::problem::Problem;
 use crate::search::Search;
@@ -9,12 +9,12 @@ use crate::sections::Sections;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// The most pairs that are listed: 128 MiB.
+/// The most pairs that are listed. The list then takes 128 MiB.
 const LISTED: u64 = 1 << 24;
 /// The number of buffers between two checks of the clock.
 const BETWEEN_LOOKS: usize = 64;
 
-/// The buffers of a problem by number, as the methods work with them.
+/// The buffers of a problem by number, in the form in which the methods use them.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) sections: Sections,
@@ -23,9 +23,9 @@ pub(crate) struct Instance {
     pub(crate) fixed: Vec<Option<u64>>,
     /// The lifetime of each buffer, in the input's unit of time.
     pub(crate) widths: Vec<u64>,
-    /// The peak load: no plan needs fewer bytes.
+    /// The peak load. No plan needs fewer bytes.
     pub(crate) bound: u64,
-    /// For each buffer, the last identical one before it: the two can change places in every plan.
+    /// For each buffer, the last identical buffer before it. The two can change places in every plan.
     pub(crate) twins: Vec<Option<u32>>,
     /// Whether no buffer has gaps.
     pub(crate) is_solid: bool,
@@ -33,18 +33,18 @@ pub(crate) struct Instance {
     pub(crate) has_windows: bool,
     /// The buffers in the order in which they begin.
     by_first: Vec<u32>,
-    /// For each section, the index in that order of the first buffer that begins in it or later.
+    /// For each section, the index in `by_first` of the first buffer that begins in the section or later.
     begins: Vec<u32>,
-    /// For each section, how many buffers end in it or earlier, so that they are not live in it.
+    /// For each section, the number of buffers that end before or at its begin, and are not live in it.
     ended: Vec<u32>,
-    /// The most buffers that are live in one section, gaps ignored.
+    /// The most buffers that are live in one section if gaps are ignored.
     pub(crate) most_live: u32,
-    /// A tree over that order: the latest end below each node.
+    /// A tree over `by_first`, with the latest end below each node.
     latest: Vec<u32>,
     leaves: usize,
     /// The number of pairs whose hulls meet.
     pairs: u64,
-    /// The list, once a method has asked for it; `None` if the search was over before it was made.
+    /// The list, once a method has asked for it; `None` if the search ended before the list was made.
     listed: OnceLock<Option<Listed>>,
 }
 
@@ -53,7 +53,8 @@ pub(crate) struct Instance {
 struct Listed {
     starts: Vec<u32>,
     others: Vec<u32>,
-    /// How far above one buffer the other must be, if it is above; empty if that is the first one's size throughout.
+    /// The least distance of the offsets if the other buffer is above the first one. The list is empty if the distance
+    /// is the first buffer's size throughout.
     distances: Vec<i64>,
 }
 
@@ -135,7 +136,8 @@ impl Instance {
         self.pairs <= LISTED
     }
 
-    /// Lists all pairs if there are few enough, for methods that use them repeatedly. Returns whether they are listed.
+    /// Lists all pairs if there are few enough, for methods that use the pairs repeatedly. Returns whether the pairs
+    /// are listed.
     pub(crate) fn list(&self, search: &Search) -> bool {
         self.can_be_listed() && self.listed.get_or_init(|| Listed::new(self, search)).is_some()
     }
@@ -144,14 +146,14 @@ impl Instance {
         self.listed.get()?.as_ref()
     }
 
-    /// Returns how many other buffers have hulls that meet this one's.
+    /// Returns the number of other buffers whose hulls meet this buffer's hull.
     fn meeting(&self, buffer: u32) -> u64 {
         let (first, end) = self.sections.hull(buffer);
         u64::from(self.begins[end as usize] - self.ended[first as usize]) - 1
     }
 
-    /// Returns, for each buffer, how many others need memory at the same time. Returns `None` if the search is over
-    /// before.
+    /// Returns, for each buffer, the number of other buffers that need memory at the same time. Returns `None` if the
+    /// search ends first.
     pub(crate) fn degrees(&self, search: &Search) -> Option<Vec<u64>> {
         let mut degrees: Vec<u64> = self.all().map(|buffer| self.meeting(buffer)).collect();
         // Hulls of buffers with gaps may meet although the buffers do not.
@@ -163,7 +165,7 @@ impl Instance {
             self.search(buffer, |other| {
                 if self.sections.distance(buffer, other).is_none() {
                     degrees[buffer as usize] -= 1;
-                    // If the other has gaps too, its own search finds this pair.
+                    // If the other buffer has gaps too, its own search finds this pair.
                     degrees[other as usize] -= u64::from(self.sections.of(other).len() == 1);
                 }
             });
@@ -171,8 +173,8 @@ impl Instance {
         Some(degrees)
     }
 
-    /// Calls `found` with every buffer that needs memory at the same time, and how far above this one it must be if it
-    /// is above, or below if it is below.
+    /// Calls `found` with every buffer that needs memory at the same time, and with two distances: how far its offset
+    /// must be above this buffer's if it is above, and how far below if it is below.
     pub(crate) fn for_each(&self, buffer: u32, mut found: impl FnMut(u32, i64, i64)) {
         let size = self.sizes[buffer as usize] as i64;
         if let Some(listed) = self.listed()
@@ -194,8 +196,8 @@ impl Instance {
         });
     }
 
-    /// Returns the buffers that need memory at the same time, and how far above this one each must be if it is above.
-    /// None if the pairs are not listed.
+    /// Returns the buffers that need memory at the same time, each with the least distance of its offset if it is above
+    /// this buffer. Returns no buffers if the pairs are not listed.
     pub(crate) fn above(&self, buffer: u32) -> impl Iterator<Item = (u32, i64)> {
         let (others, distances) = self.listed().map_or((&[][..], &[][..]), |listed| {
             let range = listed.range(buffer);
@@ -205,13 +207,13 @@ impl Instance {
         others.iter().enumerate().map(move |(index, other)| (*other, distances.get(index).copied().unwrap_or(size)))
     }
 
-    /// Calls `found` with every other buffer whose hull meets this one's.
+    /// Calls `found` with every other buffer whose hull meets this buffer's hull.
     fn search(&self, buffer: u32, mut found: impl FnMut(u32)) {
         let (first, end) = self.sections.hull(buffer);
-        // Buffers that begin in one of its sections.
+        // These buffers begin in one of the buffer's sections.
         let range = self.begins[first as usize] as usize..self.begins[end as usize] as usize;
         self.by_first[range].iter().filter(|other| **other != buffer).for_each(|other| found(*other));
-        // Buffers that began before this one and end after its begin.
+        // These buffers began before this buffer and end after its begin.
         let before = self.begins[first as usize] as usize;
         let mut stack = [0_usize; 2 * usize::BITS as usize];
         let mut depth = usize::from(before > 0);
@@ -226,7 +228,7 @@ impl Instance {
                 found(self.by_first[node - self.leaves]);
                 continue;
             }
-            // The right child's leaves begin in the middle of the node's.
+            // The leaves of the right child begin in the middle of the node's leaves.
             let level = self.leaves.ilog2() - node.ilog2();
             let middle = ((2 * node + 1) << (level - 1)) - self.leaves;
             stack[depth] = 2 * node;
@@ -239,8 +241,8 @@ impl Instance {
     }
 }
 
-/// Returns, for each buffer, the last one before it that has its size and alignment and the same neighbours; none for
-/// buffers with fixed offsets.
+/// Returns, for each buffer, the last buffer before it with the same size, alignment and neighbours; `None` for buffers
+/// with fixed offsets.
 fn twins(problem: &Problem, sections: &Sections) -> Vec<Option<u32>> {
     let mut last = HashMap::new();
     let own = problem.buffers().iter().zip(0..).map(|(buffer, number)| {
@@ -302,7 +304,7 @@ mod tests {
             vec![of(0, 4, 3), of(0, 4, 2), of(0, 4, 3), fixed, aligned, of(1, 4, 3), of(0, 3, 3), of(0, 4, 3)];
         let named = buffers.into_iter().enumerate().map(|(id, buffer)| Buffer { id: id.to_string(), ..buffer });
         let instance = Instance::new(&Problem::new("p", named.collect()).unwrap());
-        // All are live in the only section, so the later begins and earlier ends of two do not matter.
+        // All buffers are live in the only section, so their begins and ends make no difference.
         assert_eq!(instance.twins, [None, None, Some(0), None, None, Some(2), Some(5), Some(6)]);
     }
 

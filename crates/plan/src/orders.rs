@@ -1,6 +1,6 @@
 //! Orders in which buffers are placed one after the other.
 //!
-//! Owns: the criteria of the orders, and the methods that are one pass in an order.
+//! Owns: the criteria of the orders, and the methods that make one pass in an order.
 
 use crate::chainer::larger_first;
 use crate::check::Plan;
@@ -8,15 +8,15 @@ use crate::fit::{Fit, place_all};
 use crate::neighbours::Instance;
 use crate::search::Search;
 
-/// First fit in the order of the program: the result of an allocator that takes the lowest place.
+/// First fit in the order of the program, as in an allocator that takes the lowest place.
 pub(crate) fn first_fit(instance: &Instance, search: &Search) -> Option<Plan> {
     let mut order: Vec<u32> = instance.all().collect();
     order.sort_by_key(|buffer| instance.sections.hull(*buffer).0);
     place_all(instance, order, Fit::First, search)
 }
 
-/// Best fit, the largest buffers first: `GlobalDecreasingSizeBestFitHeap` in XLA's `heap_simulator.cc`. Of equal sizes the
-/// one that lives longer comes first.
+/// Best fit, the largest buffers first: `GlobalDecreasingSizeBestFitHeap` in XLA's `heap_simulator.cc`. Of equal sizes,
+/// the buffer with the longer life comes first.
 pub(crate) fn decreasing_size(instance: &Instance, search: &Search) -> Option<Plan> {
     place_all(instance, by_size(instance), Fit::Best, search)
 }
@@ -52,8 +52,8 @@ impl Figure {
     }
 }
 
-/// First fit in several orders, one after the other: the best one depends on the problem. Equal buffers keep the order
-/// of the input.
+/// Tries first fit in several orders, one after the other, since the best order depends on the problem. Equal buffers
+/// keep the order of the input.
 pub(crate) fn in_orders(instance: &Instance, search: &Search) {
     let Some(neighbours) = instance.degrees(search) else { return };
     for figure in Figure::ALL {
@@ -74,8 +74,8 @@ fn by_figure(instance: &Instance, figure: Figure, neighbours: &[u64]) -> Vec<u32
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
     By(Figure),
-    /// The chainer's order of the buffers larger than the peak load shifted right by this number, then the others by
-    /// size.
+    /// Buffers larger than the peak load shifted right by this number come first, in the chainer's order. The other
+    /// buffers follow by size.
     Larger(u32),
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Starts<'a> {
 }
 
 impl<'a> Starts<'a> {
-    /// Orders that were the best on some instance come first.
+    /// The orders that were the best on some instance come first.
     const ALL: [Start; 13] = [
         Start::Larger(10),
         Start::By(Figure::Size),
@@ -106,7 +106,8 @@ impl<'a> Starts<'a> {
         Start::Larger(4),
     ];
 
-    /// Gives each of the threads other orders; with more threads than orders, the last ones get the same again.
+    /// Gives each thread different orders. With more threads than orders, the last threads repeat the orders
+    /// of the first threads.
     pub(crate) fn new(instance: &'a Instance, search: &'a Search, index: usize, threads: usize) -> Self {
         let left = Self::ALL[index % Self::ALL.len()..].iter().step_by(threads.max(1));
         Self { instance, search, neighbours: None, left }
@@ -143,8 +144,8 @@ mod tests {
     use super::*;
     use crate::problem::{Buffer, Problem};
 
-    /// The largest first leaves a hole in both problems. Size times neighbours packs one of them, size times life the
-    /// other.
+    /// In both problems, the order by size leaves a hole. The order by size times neighbours packs one problem, the
+    /// order by size times life the other.
     #[test]
     fn one_order_finds_what_another_does_not() {
         let first: &[_] = &[(3, 7, 2), (2, 5, 2), (2, 3, 3), (5, 6, 4)];

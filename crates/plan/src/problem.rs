@@ -17,9 +17,9 @@ const MAX_TOTAL: u64 = 1 << 62;
 pub struct Gap {
     /// The first moment of the gap.
     pub lower: i64,
-    /// The moment after the last one.
+    /// The moment after the last moment of the gap.
     pub upper: i64,
-    /// The bytes of the buffer that are used meanwhile, from and to; `None` if none are.
+    /// The range of the buffer's bytes that are used during the gap; `None` if no bytes are used.
     pub window: Option<(u64, u64)>,
 }
 
@@ -28,19 +28,19 @@ pub struct Gap {
 pub struct Buffer {
     /// The buffer's name in the input and the output.
     pub id: String,
-    /// The first moment at which it is live. The unit of time is the input's own.
+    /// The first moment at which the buffer is live. The unit of time is the input's own.
     pub lower: i64,
-    /// The moment after the last one at which it is live.
+    /// The moment after the last moment at which the buffer is live.
     pub upper: i64,
     /// The size in bytes.
     pub size: u64,
-    /// The offset is a multiple of this, in bytes; 1 allows any offset.
+    /// The alignment in bytes: the offset is a multiple of it. 1 allows any offset.
     pub alignment: u64,
-    /// The times at which the buffer needs less memory, in order and apart from each other.
+    /// The times at which the buffer needs less memory, in order and disjoint.
     pub gaps: Vec<Gap>,
-    /// The fixed offset, if it is not to be planned.
+    /// The fixed offset; `None` if the offset is to be planned.
     pub fixed: Option<u64>,
-    /// An offset that some solver may try first. The methods here ignore it; it is kept for the output.
+    /// An offset that a solver may try first. The methods of this crate ignore the hint and write it to the output.
     pub hint: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Buffer {
     /// Returns the parts of the lifetime in which the buffer needs memory, in order.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> {
         let whole = (0, self.size);
-        // A gap of one moment or more separates two pieces; a gap with a window is a piece itself.
+        // A gap of one moment or more separates two pieces. A gap with a window is a piece of its own.
         let ends = self.gaps.iter().map(|gap| (gap.lower, Some(gap))).chain([(self.upper, None)]);
         let mut from = self.lower;
         let pieces = ends.flat_map(move |(to, gap)| {
@@ -72,9 +72,9 @@ impl Buffer {
 pub struct Piece {
     /// The first moment of the part.
     pub lower: i64,
-    /// The moment after the last one.
+    /// The moment after the last moment of the part.
     pub upper: i64,
-    /// The range of bytes of the buffer: from and to.
+    /// The range of the buffer's bytes, from and to.
     pub window: (u64, u64),
 }
 
@@ -91,7 +91,7 @@ pub enum BufferError {
         /// The buffer's end.
         upper: i64,
     },
-    /// The buffer has no bytes, or more than any address space.
+    /// The buffer has no bytes, or more bytes than any address space.
     #[error("buffer {id} has {size} bytes; expected 1 to {MAX_BLOCK_SIZE}")]
     Size {
         /// The buffer.
@@ -107,7 +107,7 @@ pub enum BufferError {
         /// The buffer's alignment.
         alignment: u64,
     },
-    /// A gap is empty, not within the lifetime, not behind the one before, or its window is not within the buffer.
+    /// A gap is empty, outside of the lifetime, not behind the previous gap, or has a window outside of the buffer.
     #[error(
         "buffer {id} has a gap from {} to {}{}; expected gaps within its lifetime, one behind the other, with windows \
          within its bytes", .gap.lower, .gap.upper, .gap.window.map(|(low, high)| format!(" at {low}:{high}")).unwrap_or_default()
@@ -148,7 +148,7 @@ pub enum BufferError {
     },
 }
 
-/// The error of an invalid problem: which buffer, and why.
+/// The error of an invalid problem: the buffer, and the rule that it breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct ProblemError {
@@ -158,7 +158,7 @@ pub struct ProblemError {
     pub error: BufferError,
 }
 
-/// Buffers that are to be given offsets, so that no two lie in the same memory at the same time.
+/// Buffers that need offsets, so that no two buffers lie in the same memory at the same time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problem {
     name: String,
@@ -177,7 +177,7 @@ impl Problem {
             let fail = |error| ProblemError { index, error };
             check(buffer).map_err(fail)?;
             let id = || buffer.id.clone();
-            // Each term is at most three times 2^47, so that no single one overflows.
+            // Each term is at most three times 2^47, so no single addition overflows.
             total += buffer.size + (buffer.alignment - 1) + buffer.fixed.unwrap_or(0);
             if total > MAX_TOTAL || index >= MAX_BUFFERS {
                 return Err(fail(BufferError::TooMuch { id: id() }));

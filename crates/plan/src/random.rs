@@ -1,6 +1,6 @@
 //! Random numbers for the methods that search.
 //!
-//! Owns: their generator.
+//! Owns: the generator.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng as _, SeedableRng as _};

@@ -1,9 +1,9 @@
-//! A search for many buffers: first fit in several orders, then repeatedly in an order in which buffers that were
-//! placed high come earlier.
+//! A search for many buffers. The search tries first fit in several orders, then repeatedly in an order in which
+//! buffers with high offsets come earlier.
 //!
 //! Owns: the moves. As in squeaky wheel optimization (D. E. Joslin and D. P. Clements, JAIR 10, 1999), buffers that a
-//! plan places badly come earlier in the next one. An index (`taken.rs`) makes a pass quick enough to place all buffers
-//! again.
+//! plan places badly come earlier in the next order. An index (`taken.rs`) makes a pass quick enough to place all
+//! buffers again.
 
 use crate::check::Plan;
 use crate::fit::{Fit, place_all};
@@ -12,9 +12,10 @@ use crate::orders::Starts;
 use crate::random::Random;
 use crate::search::Search;
 
-/// Passes without a better plan after which the search goes back to the order of the best one.
+/// The passes without a better plan after which the search returns to the order of the best plan.
 const PATIENCE: u32 = 10;
-/// Buffers that end in the highest part of the plan are moved: at most an eighth of the plan, and at least a 32,768th.
+/// The highest part of the plan, in which buffers are moved: at most an eighth of the plan, and at least a 32,768th.
+/// The values are shifts.
 const WIDEST: u32 = 3;
 const NARROWEST: u32 = 15;
 /// The resolution of an order: the number of places between two buffers.
@@ -37,7 +38,8 @@ impl Tried {
     }
 }
 
-/// Searches until the search is over. Each of `threads` threads begins with other orders: this one is number `index`.
+/// Searches until the search is over. This thread has number `index` of `threads` threads, and each thread begins with
+/// different orders.
 pub(crate) fn reorder(instance: &Instance, search: &Search, seed: u64, (index, threads): (usize, usize)) {
     let mut best: Option<Tried> = None;
     for order in Starts::new(instance, search, index, threads) {
@@ -64,7 +66,7 @@ pub(crate) fn reorder(instance: &Instance, search: &Search, seed: u64, (index, t
     }
 }
 
-/// Returns the order with high buffers moved to the front, anywhere earlier, or a little earlier.
+/// Returns the order with high buffers moved: to the front, to any earlier place, or to a slightly earlier place.
 fn moved(instance: &Instance, last: &Tried, random: &mut Random) -> Vec<u32> {
     let peak = last.plan.peak;
     let part = peak >> (WIDEST + random.below((NARROWEST - WIDEST) as usize) as u32);

@@ -1,4 +1,4 @@
-//! The state that the methods of a search share: the best plan so far, the proven bound, and when to stop.
+//! The state that the methods of a search share: the best plan so far, the proven bound, and the end of the search.
 
 use crate::check::Plan;
 use parking_lot::Mutex;
@@ -9,18 +9,18 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Search {
     best: Mutex<Option<Plan>>,
-    /// The peak of the best plan; `u64::MAX` if there is none.
+    /// The peak of the best plan; `u64::MAX` before the first plan.
     peak: AtomicU64,
     /// The proven lower bound of the peak.
     lower: AtomicU64,
-    /// The search ends with a plan of at most this peak.
+    /// The peak at which the search ends.
     capacity: Option<u64>,
     deadline: Option<Instant>,
     is_over: AtomicBool,
 }
 
 impl Search {
-    /// Makes a search that ends at a moment, or when a peak is reached.
+    /// Makes a search that ends at a moment, or when a plan reaches the capacity.
     pub(crate) fn new(bound: u64, capacity: Option<u64>, deadline: Option<Instant>) -> Self {
         Self {
             best: Mutex::new(None),
@@ -32,7 +32,7 @@ impl Search {
         }
     }
 
-    /// Returns the peak of the best plan so far; `u64::MAX` if there is none.
+    /// Returns the peak of the best plan so far; `u64::MAX` before the first plan.
     pub(crate) fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
@@ -47,7 +47,7 @@ impl Search {
         self.lower.load(Ordering::Relaxed)
     }
 
-    /// Returns the peak that ends the search, if one was given.
+    /// Returns the peak that ends the search, if any.
     pub(crate) fn capacity(&self) -> Option<u64> {
         self.capacity
     }
@@ -70,7 +70,7 @@ impl Search {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Offers a plan, which is kept if it is better.
+    /// Offers a plan. The plan is kept if it is better than the best one.
     pub(crate) fn offer(&self, plan: Plan) {
         let mut best = self.best.lock();
         if best.as_ref().is_none_or(|best| plan.peak < best.peak) {

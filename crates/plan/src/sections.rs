@@ -1,12 +1,13 @@
-//! Time, cut into sections: the moments at which a set of buffers needs memory that no other moment's set contains.
+//! Time, cut into sections. A section stands for the moments at which a set of buffers needs memory, where no other
+//! moment's set contains this set.
 //!
-//! Owns: the sweep over the lifetimes, which section each buffer is in, and the bound that follows, the peak load. As
-//! `Sweep` in google/minimalloc's `src/sweeper.cc` (Apache-2.0), except that a section whose buffers are all in the one
-//! before is left out.
+//! Owns: the sweep over the lifetimes, the sections of each buffer, and the resulting bound, the peak load. The sweep
+//! is that of `Sweep` in google/minimalloc's `src/sweeper.cc` (Apache-2.0), except that a section is left out if the
+//! section before contains all of its buffers.
 
 use crate::problem::Problem;
 
-/// A range of sections in which a buffer needs memory, and the bytes of the buffer that it needs there.
+/// A range of sections in which a buffer needs memory, and the range of the buffer's bytes that are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Span {
     /// The first section.
@@ -15,26 +16,26 @@ pub(crate) struct Span {
     pub(crate) end: u32,
     /// The first byte used, within the buffer.
     pub(crate) low: u64,
-    /// The byte after the last one.
+    /// The byte after the last byte used.
     pub(crate) high: u64,
 }
 
-/// The sections of a problem. Two buffers need memory at one moment if and only if they share a section.
+/// The sections of a problem. Two buffers need memory at the same moment if and only if they share a section.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sections {
-    /// The spans of all buffers, in order of time, one buffer behind the other.
+    /// The spans of all buffers, one buffer after the other, each in order of time.
     spans: Vec<Span>,
-    /// The index of each buffer's first span, and the end.
+    /// The index of each buffer's first span, and the number of spans at the end.
     starts: Vec<u32>,
-    /// Bytes that are needed in each section.
+    /// The bytes that each section needs.
     pub(crate) loads: Vec<u64>,
 }
 
 impl Sections {
     pub(crate) fn new(problem: &Problem) -> Self {
         let buffers = problem.buffers();
-        // (moment, 0: an end or 1: a beginning, index of the span): ends come first, so that what follows at the same
-        // moment is not live beside it.
+        // (moment, 0 for an end or 1 for a beginning, index of the span). Ends come first, so that a buffer which
+        // begins at the same moment is not live together with the ended one.
         let mut points = Vec::with_capacity(2 * buffers.len());
         let mut spans: Vec<Span> = Vec::with_capacity(buffers.len());
         let mut starts = Vec::with_capacity(buffers.len() + 1);
@@ -59,7 +60,7 @@ impl Sections {
                 has_begun = true;
                 continue;
             }
-            // The first end after a beginning closes the section: only then is its set complete.
+            // The first end after a beginning closes the section, since the section's set is complete only then.
             if has_begun {
                 loads.push(load);
                 has_begun = false;
@@ -77,16 +78,16 @@ impl Sections {
         &self.spans[from..to]
     }
 
-    /// Returns the first section of a buffer and the one after its last.
+    /// Returns the first section of a buffer and the section after its last.
     pub(crate) fn hull(&self, buffer: u32) -> (u32, u32) {
         let spans = self.of(buffer);
         (spans.first().map_or(0, |span| span.first), spans.last().map_or(0, |span| span.end))
     }
 
-    /// Returns how far above the offset of `below` that of `above` must be, if the one is below the other: the size of
-    /// `below`, unless gaps reduce it. Returns `None` if they share no section.
+    /// Returns the least distance of the offsets of `below` and `above` if `below` is below `above`: the size of
+    /// `below`, unless gaps reduce it. Returns `None` if the two buffers share no section.
     ///
-    /// As `Buffer::effective_size` in google/minimalloc's `src/minimalloc.cc` (Apache-2.0).
+    /// The rule is that of `Buffer::effective_size` in google/minimalloc's `src/minimalloc.cc` (Apache-2.0).
     pub(crate) fn distance(&self, below: u32, above: u32) -> Option<i64> {
         let (mut one, mut other) = (self.of(below).iter(), self.of(above).iter());
         let (mut a, mut b) = (one.next(), other.next());
@@ -105,10 +106,10 @@ impl Sections {
         distance
     }
 
-    /// Returns the peak load: no plan needs fewer bytes.
+    /// Returns the peak load. No plan needs fewer bytes.
     pub(crate) fn bound(&self, problem: &Problem) -> u64 {
         let load = self.loads.iter().copied().max().unwrap_or(0);
-        // With gaps a buffer may be larger than its memory at any one time.
+        // With gaps, a buffer may be larger than the memory that it needs at any one time.
         let alone = problem.buffers().iter().map(|buffer| buffer.fixed.unwrap_or(0) + buffer.size).max();
         load.max(alone.unwrap_or(0))
     }
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
     use crate::problem::{Buffer, Gap};
 
-    /// The picture in google/minimalloc's `src/sweeper.h`.
+    /// The example is the picture in google/minimalloc's `src/sweeper.h`.
     #[test]
     fn sections_are_the_sets_that_no_other_contains() {
         let of = |lower, upper| Buffer::new(format!("{lower}"), lower, upper, 1);
@@ -140,7 +141,7 @@ mod tests {
         let off = Buffer { gaps: vec![gap(1, 7, None)], ..Buffer::new("off", 0, 8, 100) };
         let problem = Problem::new("p", vec![low, high, off]).unwrap();
         let sections = Sections::new(&problem);
-        // From 3 to 4 `low` has 3 bytes and `high` all of its own.
+        // From 3 to 4 `low` needs 3 bytes and `high` needs all of its bytes.
         assert_eq!(sections.distance(0, 1), Some(3));
         assert_eq!(sections.distance(1, 0), Some(5));
         assert_eq!((sections.distance(0, 2), sections.distance(1, 2)), (Some(10), Some(5)));

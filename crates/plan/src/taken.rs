@@ -1,7 +1,7 @@
-//! An index of the placed buffers: which addresses are taken in a range of sections.
+//! An index of the placed buffers: the addresses that are taken in a range of sections.
 //!
-//! Owns: the index, and the lowest and the tightest place that it finds. Most neighbours of a buffer touch without a
-//! hole between them, so that a few address ranges represent thousands of buffers.
+//! Owns: the index, and the search for the lowest and the tightest place. Most neighbours of a buffer touch without a
+//! hole between them, so a few address ranges represent thousands of buffers.
 //!
 //! ```text
 //! sections   |......|......|......|......|     buckets, and a tree over them
@@ -13,14 +13,14 @@
 //!                                              `all` of the nodes between
 //! ```
 
-/// The most buckets. With fewer buckets, more buffers end within each; with more, adding a buffer takes longer: of 100
-/// to 4,000 buckets, 100 to 500 were the fastest for 18,000 to 62,000 buffers.
+/// The most buckets. With fewer buckets, more buffers end within each bucket. With more buckets, adding a buffer takes
+/// longer. Of 100 to 4,000 buckets, 100 to 500 were the fastest for 18,000 to 62,000 buffers.
 const BUCKETS: u32 = 256;
-/// The most bytes of ranges in the worst case, in which no two buffers touch; fewer buckets are used if it would be
-/// more. For 19,000 to 141,000 buffers it was at most 5.3 MiB.
+/// The most bytes of ranges in the worst case, in which no two buffers touch. If the ranges would take more bytes,
+/// fewer buckets are used. For 19,000 to 141,000 buffers the ranges took at most 5.3 MiB.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// From and to, in bytes.
+/// A range of bytes, from and to.
 type Range = (u64, u64);
 
 /// A buffer that begins or ends within a bucket.
@@ -38,14 +38,14 @@ struct Cursor {
     at: usize,
 }
 
-/// The placed buffers. None can be removed.
+/// The placed buffers. No buffer can be removed.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    /// Sections of a bucket.
+    /// The number of sections in a bucket.
     width: u32,
     leaves: usize,
-    /// In order, apart from each other: `all` of each node of the tree, whose root is at 1; `through` of each bucket;
-    /// and last, the ranges from `ends` for the current query.
+    /// Lists of ranges, each in order and disjoint. The first lists are `all` of each node of the tree, whose root is
+    /// at 1. Then follow `through` of each bucket, and last the ranges from `ends` for the current query.
     lists: Vec<Vec<Range>>,
     ends: Vec<Vec<End>>,
     /// The cursors of the current query.
@@ -53,11 +53,11 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Makes an empty index. `most_live` is the most of `count` buffers that are live in one section.
+    /// Makes an empty index for `count` buffers. `most_live` is the most buffers that are live in one section.
     pub(crate) fn new(sections: u32, count: usize, most_live: u32) -> Self {
         let mut buckets = sections.clamp(1, BUCKETS);
-        // Each level of the tree, and `through`, has at most the ranges live when a bucket begins, and those that end
-        // in it.
+        // Each level of the tree, and `through`, has at most the ranges that are live when a bucket begins, and the
+        // ranges that end in the bucket.
         let bytes = |buckets: u32| {
             let a_level = u64::from(buckets) * u64::from(most_live) + 2 * count as u64;
             a_level * u64::from(buckets.next_power_of_two().ilog2() + 2) * size_of::<Range>() as u64
@@ -79,7 +79,7 @@ impl Taken {
         }
     }
 
-    /// Notes that addresses are taken from one section until before another.
+    /// Notes that the addresses of `range` are taken from section `first` until before section `end`.
     pub(crate) fn add(&mut self, first: u32, end: u32, range: Range) {
         let (low, high) = self.buckets(first, end);
         for bucket in low..high {
@@ -96,21 +96,21 @@ impl Taken {
                 is_new |= insert(&mut self.lists[node], range);
             }
             if !is_new {
-                // The range is not new to the nodes above either.
+                // The nodes above contain the range already, too.
                 return;
             }
             (low, high) = (low / 2, high / 2);
         }
     }
 
-    /// Begins a query without sections.
+    /// Begins a query that contains no sections yet.
     pub(crate) fn clear(&mut self) {
         self.cursors.clear();
         let last = self.lists.len() - 1;
         self.lists[last].clear();
     }
 
-    /// Adds sections to the query, in which the place has to be free.
+    /// Adds sections to the query. The place must be free in all sections of the query.
     pub(crate) fn ask(&mut self, first: u32, end: u32) {
         let (low, high) = self.buckets(first, end);
         let last = self.lists.len() - 1;
@@ -144,7 +144,8 @@ impl Taken {
         self.next(0, size, alignment)
     }
 
-    /// Returns the place in the smallest hole, the lowest of several; the top if no hole is large enough.
+    /// Returns the place in the smallest hole; of several such holes, the lowest. Returns the top if no hole is large
+    /// enough.
     pub(crate) fn tightest(&mut self, size: u64, alignment: u64) -> u64 {
         self.sort_ends();
         let (mut low, mut best) = (0, None::<(u64, u64)>);
@@ -163,7 +164,7 @@ impl Taken {
     /// Returns the lowest place from `low` on. Moves all cursors past the ranges below it.
     fn next(&mut self, mut low: u64, size: u64, alignment: u64) -> u64 {
         let (mut index, mut agreed) = (0, 0);
-        // Each list may move the place up, until all agree.
+        // Each list may move the place up. The loop ends when all lists agree.
         while agreed < self.cursors.len() {
             let cursor = &mut self.cursors[index];
             let list = &self.lists[cursor.list];
@@ -201,7 +202,7 @@ impl Taken {
         self.cursors.push(Cursor { list: last, at: 0 });
     }
 
-    /// Returns the first bucket of these sections and the one after the last.
+    /// Returns the first bucket of these sections and the bucket after the last.
     fn buckets(&self, first: u32, end: u32) -> (usize, usize) {
         ((first / self.width) as usize, ((end - 1) / self.width) as usize + 1)
     }
@@ -214,7 +215,7 @@ impl Taken {
 
 /// Adds a range to a list. Returns whether a part of it is new.
 fn insert(list: &mut Vec<Range>, (from, to): Range) -> bool {
-    // Ranges that it touches merge with it.
+    // Ranges that touch the new range merge with it.
     let first = list.partition_point(|range| range.1 < from);
     let Some(&(low, high)) = list.get(first).filter(|range| range.0 <= to) else {
         list.insert(first, (from, to));
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn bytes_are_bounded() {
         assert_eq!(Taken::new(16_000, 28_000, 3_000).width, 63);
-        // A million buffers, of which half are live at once.
+        // A million buffers, half of which are live at once.
         assert_eq!(Taken::new(1_000_000, 1_000_000, 500_000).width, 250_000);
         assert_eq!(Taken::new(0, 0, 0).leaves, 1);
     }

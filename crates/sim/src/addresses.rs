@@ -1,17 +1,17 @@
-//! Where the simulated GPU has its addresses: the lowest for reservations, and for `malloc` where the real driver was seen to
-//! place it.
+//! The addresses of the simulated GPU. Reservations get the lowest addresses; `malloc` gets addresses as the real
+//! driver was seen to place them.
 //!
-//! Owns: which addresses are used next. The bookkeeping notes which memory lies at them.
+//! Owns: the choice of the next addresses. The bookkeeping notes which memory lies at them.
 
 use crate::bookkeeping::{Addresses, Answer, GRANULARITY, refuse};
 use seamalloc_driver::Status;
 
-/// The address space of reservations, in bytes: on an H200 a reservation of 64 TiB succeeds and one of 100 TiB does
-/// not. (Smaller ones reach 126 TiB in all; no allocator should need that.)
+/// The address space of reservations, in bytes. On an H200 a reservation of 64 TiB succeeds and a reservation of 100
+/// TiB does not. Several smaller reservations reach 126 TiB together, which no allocator should need.
 pub(super) const ADDRESS_SPACE: u64 = 64 << 40;
-/// The first address of reservations: a round number, so that addresses in a report are readable.
+/// The first address of reservations. The address is a round number, so that addresses in a report are readable.
 const RESERVE_BASE: u64 = ADDRESS_SPACE;
-/// The first address of `malloc`: separate from reservations and below them, as on a real GPU.
+/// The first address of `malloc`. The region is separate from reservations and below them, as on a real GPU.
 const MALLOC_BASE: u64 = 16 << 40;
 
 /// All addresses of a device.
@@ -39,7 +39,7 @@ impl AddressSpace {
         self.reservations.release(address, size);
     }
 
-    /// Returns addresses for `malloc`. No physical memory belongs to them.
+    /// Returns addresses for `malloc`, which have no physical memory.
     pub(super) fn malloc(&mut self, size: u64) -> Answer<(u64, ())> {
         let none = || refuse(Status::OUT_OF_MEMORY, format!("no addresses are left for {size} bytes of `malloc`"));
         Ok((self.mallocs.allocate(size, GRANULARITY).ok_or_else(none)?, ()))
@@ -51,8 +51,8 @@ impl AddressSpace {
 }
 
 /// The addresses of `malloc`, placed as the real driver was seen to place them (PyTorch snapshots, H200, driver 580):
-/// in the lowest hole that fits, or else in a new stretch of whole 32 MiB below all earlier ones, the rest of which
-/// becomes a hole.
+/// in the lowest hole that fits, or else in a new stretch of whole 32 MiB below all earlier stretches. The rest of a
+/// stretch becomes a hole.
 ///
 /// ```text
 ///   new stretches <- | 150 MiB, 10 free | 20, 2, 2, 8 free | 58 MiB, 6 free |
@@ -64,7 +64,7 @@ pub(super) struct MallocAddresses {
     lowest: u64,
 }
 
-/// New stretches are multiples of this, in bytes.
+/// The unit of new stretches, in bytes.
 const STRETCH: u64 = 32 << 20;
 
 impl MallocAddresses {

@@ -1,6 +1,6 @@
 //! The driver's calls on the simulated GPU.
 //!
-//! Owns: which parts of the device each call uses, and in which order. The rules are in those parts.
+//! Owns: the parts of the device that each call uses, and their order. The parts have the rules.
 
 use std::sync::atomic::Ordering;
 

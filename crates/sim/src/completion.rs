@@ -1,21 +1,21 @@
-//! When work completes, possibly depending on work whose end is not known yet.
+//! The completion of work, which may depend on work whose end is not known yet.
 //!
-//! Owns: the arithmetic of completion. Clocks and events are kept in `streams.rs`.
+//! Owns: the arithmetic of completion. `streams.rs` has clocks and events.
 //!
-//! Times are those of the clock, in nanoseconds or whatever unit it counts.
+//! Times are times of the clock, in nanoseconds or in any unit that the clock counts.
 
 use std::sync::{Arc, OnceLock};
 
 use seamalloc_driver::StreamId;
 
-/// The last moment of the clock. The constant is half of the range, so that sums of times never overflow.
+/// The last moment of the clock. The moment is half of the range, so that sums of times never overflow.
 pub(super) const END_OF_TIME: u64 = u64::MAX >> 1;
 
-/// Held work, which ends when the gate is opened.
+/// Held work, which ends when its gate is opened.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) stream: StreamId,
-    /// Gates of one stream open in this order.
+    /// The number of the gate. Gates of one stream open in the order of their numbers.
     pub(super) number: u64,
     opened: OnceLock<u64>,
 }
@@ -26,12 +26,12 @@ impl Gate {
     }
 
     pub(super) fn open(&self, at: u64) {
-        // A gate that was opened before stays as it is.
+        // A gate that is open already keeps its time.
         let _ = self.opened.set(at);
     }
 }
 
-/// When some work completes: at a known time, and no earlier than a given delay after each of some gates opens.
+/// The completion of work: at a known time, and not before a given delay after each of some gates opens.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Completion {
     at: u64,
@@ -39,7 +39,7 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    /// Returns the time of completion, or `None` while a gate is closed.
+    /// Returns the time of completion; `None` while a gate is closed.
     pub(super) fn known_time(&mut self) -> Option<u64> {
         if !self.gates.is_empty() {
             let at = &mut self.at;
@@ -70,7 +70,7 @@ impl Completion {
         }
     }
 
-    /// Delays the completion until `other`.
+    /// Delays the completion until `other` completes.
     pub(super) fn after(&mut self, other: &Self) {
         self.known_time();
         self.at = self.at.max(other.at);
@@ -82,8 +82,8 @@ impl Completion {
         }
     }
 
-    /// Delays the completion until `gate` opens. Earlier gates of the same stream open before, so they are dropped, and
-    /// a stream with many held pieces of work stays cheap.
+    /// Delays the completion until `gate` opens. Earlier gates of the same stream open before it, so they are dropped.
+    /// A stream with many held pieces of work therefore stays cheap.
     pub(super) fn after_gate(&mut self, gate: Arc<Gate>) {
         self.known_time();
         self.gates.retain(|(earlier, delay)| earlier.stream != gate.stream || *delay > 0);

@@ -1,6 +1,6 @@
-//! Which GPU to simulate, and its text form: `sim:h200,capacity=80GiB`.
+//! The simulated GPU's specification, and its text form: `sim:h200,capacity=80GiB`.
 //!
-//! Owns: [`SimConfig`], its text form and its errors. Devices are made in `gpu.rs`.
+//! Owns: [`SimConfig`], its text form and its errors. `gpu.rs` makes devices.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,30 +14,30 @@ use seamalloc_driver::units::{ParseBytesError, format_bytes_exactly, parse_bytes
 const PREFIX: &str = "sim";
 /// The name of the first part, in errors.
 const PROFILE: &str = "profile";
-/// The most memory that a simulated GPU can have, in bytes (16 TiB): a quarter of its address space, since allocators
-/// reserve several times a device's memory in addresses.
+/// The most memory that a simulated GPU can have, in bytes (16 TiB). The limit is a quarter of the address space, since
+/// allocators reserve several times a device's memory in addresses.
 pub const MAX_CAPACITY: u64 = 16 << 40;
 /// The keys that a specification may have.
 const KEYS: [&str; 3] = ["capacity", "vmm", "host"];
-/// Bytes of host memory that a device may use, unless the specification gives a number: the share of one GPU
-/// in a server with eight GPUs and 2 TiB.
+/// The bytes of host memory that a device may use by default: the share of one GPU in a server with eight GPUs and 2
+/// TiB.
 const HOST_CAPACITY: u64 = 256 << 30;
 
 /// The specification of a simulated GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimConfig {
-    /// The card: its name and what its driver's calls cost.
+    /// The card, with its name and the costs of its driver's calls.
     pub profile: Profile,
     /// Physical memory in bytes. The value may exceed the card's memory.
     pub capacity: u64,
-    /// Whether the device has virtual memory management. Some vGPUs and virtual machines have none: then those calls
-    /// are refused.
+    /// Whether the device has virtual memory management. Some vGPUs and virtual machines have none, and refuse its
+    /// calls.
     pub virtual_memory: bool,
     /// Host memory that the device may use, in bytes
     /// ([`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host)).
     pub host_capacity: u64,
-    /// Whether the clock advances by the cost of each call. `false` if the clock counts something else, such as the
-    /// operations of a replay; a wait still advances it, but is then not counted as time.
+    /// Whether the clock advances by the cost of each call. `false` if the clock counts another unit, such as the
+    /// operations of a replay. A wait still advances the clock, but is not counted as time.
     pub calls_advance_clock: bool,
 }
 
@@ -49,9 +49,9 @@ impl SimConfig {
         Self { profile, capacity, virtual_memory: true, host_capacity: HOST_CAPACITY, calls_advance_clock: true }
     }
 
-    /// Reads `sim`, `sim:h200`, `sim:h200,capacity=80GiB`, `sim:capacity=80GiB` or `sim:h200,host=64GiB`. The default profile is the
-    /// H200, the default capacity all memory of the card, and the default of host memory 256 GiB. `vmm=no` is a device
-    /// without virtual memory management, `vmm=yes` one with it, as all are by default.
+    /// Reads `sim`, `sim:h200`, `sim:h200,capacity=80GiB`, `sim:capacity=80GiB` or `sim:h200,host=64GiB`. The default
+    /// profile is the H200, the default capacity all memory of the card, and the default of host memory 256 GiB.
+    /// `vmm=no` gives a device without virtual memory management. `vmm=yes`, the default, gives a device with it.
     ///
     /// # Errors
     /// [`SimConfigError`]; an unknown profile or key names the nearest known one.
@@ -86,7 +86,7 @@ impl SimConfig {
         Ok(config)
     }
 
-    /// Refuses a capacity without a single chunk, or with more bytes than there are addresses.
+    /// Refuses a capacity with less than a chunk, or with more than [`MAX_CAPACITY`].
     pub(super) fn check(&self) -> Result<(), SimConfigError> {
         if !(GRANULARITY..=MAX_CAPACITY).contains(&self.capacity) {
             return Err(SimConfigError::Capacity { capacity: self.capacity });
@@ -138,7 +138,7 @@ pub enum SimConfigError {
     NotSim {
         /// The text as given.
         spec: String,
-        /// The text that was probably meant, as a question with a blank behind it; empty if nothing is similar.
+        /// The text that was probably meant, as a question with a space behind it; empty if no known text is similar.
         hint: String,
     },
     /// A profile or key that does not exist.
@@ -156,7 +156,7 @@ pub enum SimConfigError {
         /// All known names.
         known: String,
     },
-    /// The value of `vmm` is neither `yes` nor `no`.
+    /// The value of `vmm` is not `yes` or `no`.
     #[error("vmm: `{found}`; expected `yes` or `no`")]
     Switch {
         /// The value as given.
@@ -165,7 +165,7 @@ pub enum SimConfigError {
     /// The capacity is not a size.
     #[error("capacity: {0}")]
     Bytes(#[from] ParseBytesError),
-    /// The capacity has no room for a single chunk, or exceeds the address space.
+    /// The capacity has less than a chunk, or exceeds the limit.
     #[error(
         "a capacity of {capacity} bytes cannot be simulated; expected {GRANULARITY} (2MiB) to {MAX_CAPACITY} (16TiB)"
     )]
@@ -175,7 +175,7 @@ pub enum SimConfigError {
     },
 }
 
-/// Returns a question if the text is a profile or a size without the prefix before it.
+/// Returns a question if the text is a profile or a size without the prefix; otherwise an empty text.
 fn hint(spec: &str) -> String {
     let meant = match near(spec, Profile::ALL.map(Profile::name)) {
         Some(profile) => format!("{PREFIX}:{profile}"),

@@ -1,7 +1,7 @@
-//! The known bytes of the simulated memory, and who wrote them.
+//! The known bytes of the simulated memory, and the writer of each byte.
 //!
-//! Owns: the known bytes of each piece of physical memory. All other bytes read as 0. Bytes change in the order in
-//! which work is given to streams, not when the work would run.
+//! Owns: the known bytes of each piece of physical memory. All other bytes read as 0. Bytes change when work is given
+//! to a stream, not when the work would run.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use rustc_hash::FxHashMap;
 
 use crate::bookkeeping::{Memory, Piece, Range};
 
-/// Who wrote bytes.
+/// The writer of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writer {
-    /// The allocator. No kernel may use bytes that it wrote.
+    /// The allocator. Kernels may not use bytes that it wrote.
     Allocator,
     Kernel,
 }
 
-/// Bytes of one value that lie one behind the other, up to `end`.
+/// A run of bytes with the same value, up to `end`.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     end: u64,
@@ -25,7 +25,7 @@ struct Run {
     writer: Writer,
 }
 
-/// The known bytes, by the number of the physical memory and the offset in it.
+/// The known bytes, by the number of the physical memory and the offset in the memory.
 #[derive(Debug, Default)]
 pub(super) struct Contents(FxHashMap<u64, BTreeMap<u64, Run>>);
 
@@ -33,7 +33,7 @@ impl Contents {
     /// Sets all bytes of a piece.
     pub(super) fn fill(&mut self, piece: Piece, value: u8, writer: Writer) {
         if writer == Writer::Kernel && !self.0.contains_key(&piece.memory) {
-            // Most memory has no known bytes.
+            // Most memory has no known bytes, and needs no change.
             return;
         }
         self.clear(piece);
@@ -58,12 +58,12 @@ impl Contents {
         }
     }
 
-    /// Copies the bytes of a range to another, both of which may be used.
+    /// Copies the bytes of a range to another range. Both ranges must be usable.
     pub(super) fn copy(&mut self, from: Range, to: Range, memory: &Memory<()>) {
         self.copy_pieces(memory.physical_at(from), memory.physical_at(to));
     }
 
-    /// Copies the bytes of pieces to as many other pieces.
+    /// Copies the bytes of pieces to the same number of bytes in other pieces.
     pub(super) fn copy_pieces(&mut self, from: Vec<Piece>, to: Vec<Piece>) {
         let mut known = Vec::new();
         let mut begin = 0;
@@ -89,14 +89,15 @@ impl Contents {
         }
     }
 
-    /// Returns the first bytes of a piece that the allocator wrote last: their offset and size.
+    /// Returns the offset and the size of the first bytes in a piece whose last writer is the allocator; `None` if
+    /// there are none.
     pub(super) fn of_allocator(&self, piece: Piece) -> Option<(u64, u64)> {
         let end = piece.offset + piece.size;
         let met = |(at, run): (&u64, &Run)| {
             let (from, to) = ((*at).max(piece.offset), run.end.min(end));
             (run.writer == Writer::Allocator && from < to).then(|| (from, to - from))
         };
-        // Runs do not overlap, so only the last one that begins before the piece may reach into it.
+        // Runs do not overlap, so only the last run that begins before the piece may reach into it.
         let runs = self.0.get(&piece.memory)?;
         let first = runs.range(..=piece.offset).next_back().map_or(piece.offset, |(at, _)| *at);
         runs.range(first..end).find_map(met)
@@ -115,7 +116,8 @@ impl Contents {
         }
     }
 
-    /// Returns the first part of `range` that the allocator filled last, if every byte of `range` may be used.
+    /// Returns the first part of `range` whose last writer is the allocator. Returns `None` if there is none. Every
+    /// byte of `range` must be usable.
     pub(super) fn marked_in(&self, range: Range, memory: &Memory<()>) -> Option<Range> {
         if self.0.is_empty() {
             return None;
@@ -130,14 +132,14 @@ impl Contents {
         None
     }
 
-    /// Sets every byte of `range`, which may be used.
+    /// Sets every byte of `range`, which must be usable.
     pub(super) fn fill_range(&mut self, range: Range, value: u8, writer: Writer, memory: &Memory<()>) {
         for piece in memory.physical_at(range) {
             self.fill(piece, value, writer);
         }
     }
 
-    /// Copies the bytes of a range, which may be used.
+    /// Copies the bytes of a range, which must be usable.
     pub(super) fn read_at(&self, address: u64, bytes: &mut [u8], memory: &Memory<()>) {
         let mut left = bytes;
         for piece in memory.physical_at(Range { address, size: left.len() as u64 }) {
@@ -147,7 +149,7 @@ impl Contents {
         }
     }
 
-    /// Sets the bytes of a range, which may be used.
+    /// Sets the bytes of a range, which must be usable.
     pub(super) fn write_at(&mut self, address: u64, bytes: &[u8], memory: &Memory<()>) {
         let mut left = bytes;
         for piece in memory.physical_at(Range { address, size: left.len() as u64 }) {
@@ -157,7 +159,7 @@ impl Contents {
         }
     }
 
-    /// Sets the bytes of a piece. Zeros are stored as unknown bytes, as everywhere.
+    /// Sets the bytes of a piece. Zeros are not stored, since unknown bytes read as 0.
     pub(super) fn write(&mut self, piece: Piece, bytes: &[u8]) {
         self.clear(piece);
         let mut at = piece.offset;
@@ -171,7 +173,7 @@ impl Contents {
         }
     }
 
-    /// Returns the numbers of the memory in `range` of which bytes are known.
+    /// Returns the numbers of the physical memory in `range` that has known bytes.
     pub(super) fn known_in(&self, range: Range, memory: &Memory<()>) -> Vec<u64> {
         if self.0.is_empty() {
             return Vec::new();
@@ -180,7 +182,7 @@ impl Contents {
         numbers.filter(|number| self.0.contains_key(number)).collect()
     }
 
-    /// Forgets the bytes of memory among `numbers` that no longer exists.
+    /// Forgets the bytes of those memories among `numbers` that no longer exist.
     pub(super) fn forget_gone(&mut self, numbers: impl IntoIterator<Item = u64>, memory: &Memory<()>) {
         numbers.into_iter().filter(|number| !memory.is_there(*number)).for_each(|number| self.forget(number));
     }

@@ -1,15 +1,15 @@
 //! The engine that copies between a simulated GPU and page-locked host memory.
 //!
-//! Owns: which buffers there are, and when each copy ends. `page_locked.rs` has the calls.
+//! Owns: the buffers, and the end of each copy. `page_locked.rs` has the calls.
 
 use crate::bookkeeping::HostBuffers;
 
-/// The buffers, and the engine.
+/// The buffers and the engine.
 #[derive(Debug)]
 pub(super) struct Copies {
     /// The buffers, each with the time when its last copy ends.
     pub(super) buffers: HostBuffers<u64>,
-    /// The time when the last copy of all ends.
+    /// The time when the last of all copies ends.
     pub(super) ends: u64,
 }
 

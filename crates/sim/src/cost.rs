@@ -1,8 +1,8 @@
 //! The costs of driver calls on a simulated GPU: profiles, and the time of each call.
 //!
-//! Owns: the measured tables and the times between their rows. Addresses and streams are kept elsewhere.
+//! Owns: the measured tables, and the interpolation between their rows. Addresses and streams are in other files.
 //!
-//! Times are nanoseconds of the calling CPU, sizes are bytes.
+//! Times are nanoseconds of the calling CPU. Sizes are bytes.
 
 use seamalloc_driver::{Call, Status};
 
@@ -25,7 +25,7 @@ struct Row {
 }
 
 impl Row {
-    /// Returns the figure of `call`, if the table has one.
+    /// Returns the figure of `call`; `None` if the table has none.
     const fn figure(&self, call: Call) -> Option<u64> {
         Some(match call {
             Call::Create => self.create,
@@ -43,8 +43,8 @@ impl Row {
 }
 
 /// Times of calls on an H200, driver 580.159, during growth in recorded jobs (means over a job), divided among the
-/// sizes in proportion to medians of single calls. In a growing job the driver's code and tables are not in the caches,
-/// and each call includes our own part, the context and the clock. For 1 and 4 GiB there are only medians of single
+/// sizes in proportion to medians of single calls. In a growing job the driver's code and tables are not in the caches.
+/// Each call includes seamalloc's own part, the context and the clock. For 1 and 4 GiB there are only medians of single
 /// calls.
 #[rustfmt::skip]
 const H200_ROWS: [Row; 8] = [
@@ -58,37 +58,40 @@ const H200_ROWS: [Row; 8] = [
     Row { size: 4 * GIB, create: 99_600, map: 1_000, set_access: 121_000, unmap: 51_200, release: 793_000, reserve: 10_000, address_free: 15_000, malloc: 218_000, free: 836_000 },
 ];
 
-/// The first mapping of a handle, of whatever size.
+/// The time of the first mapping of a handle of any size.
 const H200_FIRST_MAP_NS: u64 = 4_600;
 
-/// Set-access for each further handle of a call over several, by the handle's size: 22 to 26 us were measured in jobs.
+/// The time of set-access for each further handle of a call over several handles, by the handle's size. 22 to 26 us
+/// were measured in jobs.
 const H200_FURTHER_ACCESS: [(u64, u64); 2] = [(64 * MIB, 22_500), (128 * MIB, 25_000)];
 
-/// Unmap for each further handle of a call over several, up to [`FURTHER_LIMIT`]: 13 to 16 us.
+/// The time of unmap for each further handle of a call over several handles, up to [`FURTHER_LIMIT`]. 13 to 16 us were
+/// measured.
 const H200_FURTHER_UNMAP_NS: u64 = 15_000;
 
-/// The largest handle for which calls over several handles were measured; each larger one costs as much as alone.
+/// The largest handle for which calls over several handles were measured. Each larger handle costs as much as in a call
+/// of its own.
 const FURTHER_LIMIT: u64 = 128 * MIB;
 
-/// Copies inside of the device's memory, which the CPU waits for: 1.3 ms for 1 GiB.
+/// The time of copies inside of the device's memory, including the CPU's wait: 1.3 ms for 1 GiB.
 const COPY_NS_PER_MIB: u64 = 1_270;
 
-/// Page-locked host memory: on an H200 exchanging 1 GiB for it, by chunks of 2 and 4 MiB, took 0.28 to 0.5 s
-/// in all (`HOST_NUMA`), with the copy, which is counted separately.
+/// The time of page-locked host memory. On an H200, exchanging 1 GiB for such memory, in chunks of 2 and 4 MiB, took
+/// 0.28 to 0.5 s in all (`HOST_NUMA`). The measured times include the copy, which is counted separately here.
 const CREATE_ON_HOST_NS_PER_MIB: u64 = 340_000;
 
-/// Copies between the device's memory and page-locked host memory, or chunks in host memory: 55.3 GB/s
-/// each way on an H200.
+/// The time of copies between the device's memory and page-locked host memory, or chunks in host memory: 55.3 GB/s in
+/// each direction on an H200.
 const LINK_NS_PER_MIB: u64 = 18_960;
 
-/// Page-locked host memory, in huge pages that are populated and registered: on an H100's machine locking 8 GiB
-/// took 1.173 s by one thread, and unlocking 0.143 s (docs/measurements/2026-11-25-page-locking). `cuMemHostAlloc` took
-/// 0.355 ms a MiB there.
+/// The time of page-locked host memory in huge pages that are populated and registered. On the machine of an H100, one
+/// thread locked 8 GiB in 1.173 s and unlocked them in 0.143 s (docs/measurements/2026-11-25-page-locking).
+/// `cuMemHostAlloc` took 0.355 ms a MiB there.
 const LOCK_NS_PER_MIB: u64 = 143_000;
 const UNLOCK_NS_PER_MIB: u64 = 17_500;
 
-/// Times of calls without a table, waiting excluded; only copies and page-locked memory depend on the size. Medians of
-/// 3,000 calls from Python on an H200 with idle streams, less the 0.2 us of the cheapest call.
+/// Returns the times of calls without a table, waiting excluded. Only copies and page-locked memory depend on the size.
+/// The times are medians of 3,000 calls from Python on an H200 with idle streams, less the 0.2 us of the cheapest call.
 const fn flat(call: Call, size: u64) -> u64 {
     match call {
         Call::MemoryInfo => 3_400,
@@ -96,28 +99,32 @@ const fn flat(call: Call, size: u64) -> u64 {
         Call::EventDestroy => 150,
         Call::EventRecord | Call::StreamWait => 250,
         Call::IsCapturing => 100,
-        // Not measured.
+        // The time was not measured.
         Call::StreamNumber => 0,
-        // Not measured except for the link: about a kernel's launch, and a launch with a wait for a copy.
+        // Only the link was measured. The times are about those of a kernel's launch, and of a launch with a wait for a
+        // copy.
         Call::Fill => 2_500,
         Call::Read | Call::Write => 12_000_u64.saturating_add(link(size)),
-        // Not measured: a call that gives a stream work, and the event behind it.
+        // The times were not measured. Each is a call that gives a stream work, and the event behind it.
         Call::CopyOut | Call::CopyIn => 2_500,
         Call::HostMalloc => size.saturating_mul(LOCK_NS_PER_MIB) / MIB,
         Call::HostFree => size.saturating_mul(UNLOCK_NS_PER_MIB) / MIB,
-        // The mean of four traces, second passes: an operation through PyTorch's cudaMallocAsync backend takes 781, 962, 871 and
-        // 736 ns, its own tables included, on an H200 with driver 580. Allocations and frees were not told apart.
+        // The mean of four traces, second passes. An operation through PyTorch's cudaMallocAsync backend takes 781,
+        // 962, 871 and 736 ns, including the backend's own tables, on an H200 with driver 580. Allocations and frees
+        // were not measured separately.
         Call::PoolMalloc | Call::PoolFree => 840,
-        // Not measured.
+        // The time was not measured.
         Call::PoolAttribute => 100,
-        // Not measured: taken to cost as much as a reservation of addresses, and about as much as creating a stream.
+        // The times were not measured. A pool is assumed to cost as much as a reservation of addresses, and about as
+        // much as creating a stream.
         Call::PoolCreate | Call::PoolDestroy | Call::PoolTrim => 10_000,
         Call::StreamCreate | Call::StreamDestroy => 5_000,
         Call::CreateOnHost => 8_300_u64.saturating_add(size.saturating_mul(CREATE_ON_HOST_NS_PER_MIB) / MIB),
         Call::Copy => 12_000_u64.saturating_add(size.saturating_mul(COPY_NS_PER_MIB) / MIB),
-        // Measured on another day, also from Python: 330 ns, less 160 for the same loop without the call.
+        // Measured on another day, also from Python: 330 ns, less 160 ns for the same loop without the call.
         Call::ExchangeCaptureMode => 170,
-        // Medians over 100 handles of 2 to 128 MiB on another day: 20 to 30 us, and 16 to 25.
+        // Medians over 100 handles of 2 to 128 MiB on another day: 20 to 30 us for an export, and 16 to 25 us for an
+        // import.
         Call::Export => 25_000,
         Call::Import => 20_000,
         _ => 200,
@@ -128,27 +135,29 @@ const fn link(size: u64) -> u64 {
     size.saturating_mul(LINK_NS_PER_MIB) / MIB
 }
 
-/// Time of a call with a bad argument, measured likewise (`map`); taken for whatever else is refused too.
+/// The time of a call with a bad argument, measured in the same way (`map`). The time is also taken for all other
+/// refusals.
 pub(super) const REFUSED_NS: u64 = 1_300;
 
-/// Time until `create` refuses for lack of memory, by the requested size; measured on an H200 that was nearly full.
-/// Refusing a size that no device has takes the driver longest.
+/// The time until `create` refuses for lack of memory, by the requested size, measured on an H200 that was nearly full.
+/// The refusal of a size that no device has takes the driver longest.
 const H200_CREATE_REFUSED: [(u64, u64); 4] =
     [(2 * MIB, 38_000), (8 * GIB, 44_000), (256 * GIB, 97_000), (4096 * GIB, 1_711_000)];
-/// Time until `malloc` refuses for lack of memory, by the requested size.
+/// The time until `malloc` refuses for lack of memory, by the requested size.
 const H200_MALLOC_REFUSED: [(u64, u64); 4] =
     [(2 * MIB, 75_000), (8 * GIB, 95_000), (256 * GIB, 189_000), (4096 * GIB, 3_463_000)];
 
-/// The first growth of a pool, beyond its other costs: the first `cudaMallocAsync` of a process took 6.8 ms on an H200.
+/// The time of a pool's first growth, beyond its other costs. The first `cudaMallocAsync` of a process took 6.8 ms on
+/// an H200.
 const FIRST_OF_POOL_NS: u64 = 6_800_000;
 
 /// A model of a GPU: its memory, and the costs of its driver's calls.
 ///
-/// The costs of every profile are those measured on an H200: profiles of other cards differ in capacity alone. Figures
-/// of others for such cards: on an A100, for 2 MiB, `cuMemCreate` 193 us, `cuMemMap` 1.45, `cuMemSetAccess` 36 and
-/// `cuMemUnmap` 26 (means of [kvcached](https://github.com/ovg-project/kvcached)'s `bench_vmm`), where the H200 has
-/// 8.3, 1.0, 21 and 17.5: growth may take several times as long on an A100. Of the L40S, the RTX 4090 and the B200 no
-/// such figures are known here.
+/// The costs of every profile were measured on an H200; profiles of other cards differ in capacity alone. Others have
+/// published figures of an A100 for 2 MiB: `cuMemCreate` 193 us, `cuMemMap` 1.45, `cuMemSetAccess` 36 and `cuMemUnmap`
+/// 26 (means of [kvcached](https://github.com/ovg-project/kvcached)'s `bench_vmm`). The H200 has 8.3, 1.0, 21 and 17.5,
+/// so growth may take several times as long on an A100. No such figures are known here for the L40S, the RTX 4090 and
+/// the B200.
 #[derive(Clone, Copy)]
 pub struct Profile(&'static Data);
 
@@ -185,25 +194,26 @@ static RTX4090: Data = costs_of_h200("rtx4090", 24 * GIB);
 static B200: Data = costs_of_h200("b200", 180 * GIB);
 
 impl Profile {
-    /// NVIDIA H200: 139.8 GiB as its driver reports them, and costs measured on it.
+    /// NVIDIA H200: 139.8 GiB, as its driver reports, and costs measured on an H200.
     pub const H200: Self = Self(&H200);
-    /// NVIDIA H100 with nominally 80 GB: 79.18 GiB as its driver reports them, with the costs measured on an H200.
+    /// NVIDIA H100 with nominally 80 GB: 79.18 GiB, as its driver reports, with the costs of an H200.
     pub const H100: Self = Self(&H100);
-    /// The nominal capacity of the larger A100, 80 GiB, with the costs measured on an H200.
+    /// The nominal capacity of the larger A100, 80 GiB, with the costs of an H200.
     pub const A100_80GB: Self = Self(&A100_80GB);
-    /// The nominal capacity of the smaller A100, 40 GiB, with the costs measured on an H200.
+    /// The nominal capacity of the smaller A100, 40 GiB, with the costs of an H200.
     pub const A100_40GB: Self = Self(&A100_40GB);
-    /// The nominal capacity of an L40S, 48 GiB, with the costs measured on an H200. With error correction on, the card has some 45.
+    /// The nominal capacity of an L40S, 48 GiB, with the costs of an H200. With error correction on, the card has some
+    /// 45 GiB.
     pub const L40S: Self = Self(&L40S);
-    /// The nominal capacity of a GeForce RTX 4090, 24 GiB, with the costs measured on an H200.
+    /// The nominal capacity of a GeForce RTX 4090, 24 GiB, with the costs of an H200.
     pub const RTX4090: Self = Self(&RTX4090);
-    /// The capacity of one B200 of a DGX B200, 180 GiB (nominally 1,440 of eight), with the costs measured on an H200.
+    /// The capacity of one B200 of a DGX B200, 180 GiB (nominally 1,440 GB for eight), with the costs of an H200.
     pub const B200: Self = Self(&B200);
     /// Every profile.
     pub const ALL: [Self; 7] =
         [Self::H200, Self::H100, Self::A100_80GB, Self::A100_40GB, Self::L40S, Self::RTX4090, Self::B200];
 
-    /// Returns the profile of this name, as in `sim:h200`.
+    /// Returns the profile with this name, as in `sim:h200`; `None` for other names.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|profile| profile.name() == name)
@@ -222,8 +232,8 @@ impl Profile {
     }
 
     /// Returns the time of one call for one handle, allocation or reservation of `size` bytes, without waiting. The
-    /// time is interpolated linearly between two measured sizes, constant below the smallest, and extrapolated from the
-    /// last two beyond the largest. Calls of events and streams do not depend on `size`.
+    /// time is interpolated linearly between two measured sizes. The time is constant below the smallest size, and
+    /// extrapolated from the last two beyond the largest. Calls of events and streams do not depend on `size`.
     #[must_use]
     pub fn cost(self, call: Call, size: u64) -> u64 {
         let figure = |row: &Row| row.figure(call).unwrap_or_else(|| flat(call, size));
@@ -243,7 +253,7 @@ impl Profile {
         }
     }
 
-    /// Returns the time that a copy of so many bytes takes between the device and page-locked host memory.
+    /// Returns the time of a copy of this many bytes between the device and page-locked host memory.
     #[must_use]
     pub fn link(self, size: u64) -> u64 {
         link(size)
@@ -260,8 +270,8 @@ impl Profile {
     }
 
     /// Returns the time of one `pool_malloc` whose pool grows by `steps` steps of `step` bytes. Each step is assumed to
-    /// cost as much as the virtual-memory calls for as many bytes (not measured); the `first` growth of a pool costs
-    /// more.
+    /// cost as much as the virtual-memory calls for as many bytes, which was not measured. The `first` growth of a pool
+    /// costs more.
     #[must_use]
     pub fn pool_malloc(self, steps: u64, step: u64, first: bool) -> u64 {
         let each = self.cost(Call::Create, step) + self.map(step, true) + self.cost(Call::SetAccess, step);
@@ -270,14 +280,14 @@ impl Profile {
     }
 
     /// Returns the time that a pool takes to move `pages` pages of `page` bytes. Each page is assumed to cost as much
-    /// as the virtual-memory calls that map a handle elsewhere (not measured).
+    /// as the virtual-memory calls that map a handle elsewhere, which was not measured.
     #[must_use]
     pub fn pool_moves(self, pages: u64, page: u64) -> u64 {
         let each = self.cost(Call::Unmap, page) + self.map(page, false) + self.cost(Call::SetAccess, page);
         pages.saturating_mul(each)
     }
 
-    /// Returns the time of a call that takes `steps` steps of 32 MiB from a pool, each at the cost of the
+    /// Returns the time of a call that takes `steps` steps of 32 MiB from a pool. Each step costs as much as the
     /// virtual-memory calls.
     #[must_use]
     pub fn pool_shrinks(self, call: Call, steps: u64) -> u64 {
@@ -286,27 +296,28 @@ impl Profile {
         self.cost(call, 0).saturating_add(steps.saturating_mul(each))
     }
 
-    /// Returns the time of one copy: inside of the device's memory, or between it and the machine's.
+    /// Returns the time of one copy: inside of the device's memory, or between the device and the machine.
     #[must_use]
     pub fn copy(self, size: u64, over_bus: bool) -> u64 {
-        // Costs as much as a copy to page-locked memory that the CPU waits for.
+        // A copy over the bus costs as much as a copy to page-locked memory for which the CPU waits.
         self.cost(if over_bus { Call::Read } else { Call::Copy }, size)
     }
 
-    /// Returns the time of one `map`: the `first` one of a handle costs more than later ones.
+    /// Returns the time of one `map`. The `first` map of a handle costs more than later ones.
     #[must_use]
     pub fn map(self, size: u64, first: bool) -> u64 {
         if first { self.0.first_map } else { self.cost(Call::Map, size) }
     }
 
-    /// Returns the time of one `set_access` over handles of these sizes: the cost is per handle, little of it per byte.
+    /// Returns the time of one `set_access` over handles of these sizes. The cost is mainly by the handle, and little
+    /// by the byte.
     #[must_use]
     pub fn set_access(self, handles: impl IntoIterator<Item = u64>) -> u64 {
         over_handles(handles, |size| self.cost(Call::SetAccess, size), |size| between(self.0.further_access, size))
     }
 
     /// Returns the time of [`Self::set_access`] with `peers` further devices in the access list, each of which adds
-    /// four fifths. Measured on an H200 with one peer, for 512 handles of 2 MiB: 11.6 ms alone, 20.9 ms with the peer.
+    /// four fifths. On an H200, 512 handles of 2 MiB took 11.6 ms alone, and 20.9 ms with one peer.
     #[must_use]
     pub fn set_access_for(self, handles: impl IntoIterator<Item = u64>, peers: u64) -> u64 {
         let alone = self.set_access(handles);
@@ -334,8 +345,8 @@ impl std::fmt::Debug for Profile {
     }
 }
 
-/// Sums the costs of handles: the first one, and each one larger than [`FURTHER_LIMIT`], costs as much as alone; the
-/// others cost less.
+/// Sums the costs of handles. The first handle, and each handle larger than [`FURTHER_LIMIT`], costs as much as in a
+/// call of its own. The others cost less.
 fn over_handles(
     handles: impl IntoIterator<Item = u64>,
     alone: impl Fn(u64) -> u64,
@@ -346,7 +357,7 @@ fn over_handles(
     handles.fold(first, |sum, size| sum.saturating_add(if size > FURTHER_LIMIT { alone(size) } else { further(size) }))
 }
 
-/// Returns the figure for `size`, interpolated among points in ascending order, and constant beyond the ends.
+/// Returns the figure for `size`, interpolated between points in ascending order, and constant beyond their ends.
 fn between(points: &[(u64, u64)], size: u64) -> u64 {
     let above = points.partition_point(|point| point.0 < size);
     match (above.checked_sub(1).and_then(|at| points.get(at)), points.get(above)) {
@@ -356,7 +367,7 @@ fn between(points: &[(u64, u64)], size: u64) -> u64 {
     }
 }
 
-/// Returns the value at `x` of the straight line through two points, but not below 0. The arithmetic uses 128 bits,
+/// Returns the value at `x` of the straight line through two points, but at least 0. The arithmetic uses 128 bits,
 /// since any size is possible.
 fn line((x0, y0): (u64, u64), (x1, y1): (u64, u64), x: u64) -> u64 {
     let [x0, y0, x1, y1, x] = [x0, y0, x1, y1, x].map(i128::from);

@@ -1,15 +1,15 @@
 //! The gate for streams of a simulated GPU.
 //!
-//! Owns: what no thread may do while the gate is closed. On a real GPU a call that waits for a held stream never returns.
-//! Here the thread that closed the gate is refused such a call, and every other thread waits with its call until the gate
-//! opens. `stream_gate.rs` has the calls.
+//! Owns: the calls that a thread may not make while the gate is closed. On a real GPU a call that waits for a held
+//! stream never returns. Here the thread that closed the gate is refused such a call, and every other thread waits with
+//! its call until the gate opens. `stream_gate.rs` has the calls.
 
 use std::thread::{self, ThreadId};
 
 use crate::bookkeeping::{Answer, refuse};
 use seamalloc_driver::{Call, Status};
 
-/// A gate that may be closed.
+/// A gate, which may be closed.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     closed_by: Option<ThreadId>,

@@ -1,4 +1,4 @@
-//! The simulated GPU as a program sees it: its configuration, the work that a program gives it, and its reports.
+//! The simulated GPU for programs: its configuration, the work that a program gives it, and its reports.
 //!
 //! Owns: [`SimGpu`], and the order in which a driver call is checked, carried out, charged and counted.
 
@@ -14,7 +14,7 @@ use super::streams::Hold;
 use crate::bookkeeping::{Answer, Fault, GRANULARITY, Leaks, Piece, Range, new_identity, refuse};
 use seamalloc_driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverResult, Status, StreamId};
 
-/// A simulated GPU. It can be shared between threads, in an `Arc`.
+/// A simulated GPU. Threads can share it in an `Arc`.
 ///
 /// ```
 /// use seamalloc::driver::prelude::*;
@@ -29,7 +29,7 @@ use seamalloc_driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverR
 /// ```
 pub struct SimGpu {
     pub(super) config: SimConfig,
-    /// Distinguishes this GPU's memory from that of other simulated GPUs, including those of other processes.
+    /// The number that distinguishes this GPU's memory from that of other simulated GPUs, also of other processes.
     pub(super) identity: u64,
     pub(super) properties: DeviceProperties,
     pub(super) state: Mutex<State>,
@@ -75,7 +75,7 @@ impl SimGpu {
         &self.config
     }
 
-    /// Returns the clock: nanoseconds since the start, or whatever [`advance`](Self::advance) counts.
+    /// Returns the clock: nanoseconds since the start, or the unit that [`advance`](Self::advance) counts.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.state.lock().timeline.now()
@@ -86,27 +86,27 @@ impl SimGpu {
         self.state.lock().timeline.advance(ns);
     }
 
-    /// Makes each later event complete no earlier than `ns` after it is recorded, as if the CPU submitted that far
-    /// ahead of the GPU. Work that a stream is given after the event is delayed as well.
+    /// Makes each later event complete at least `ns` after it is recorded, as if the CPU ran that far ahead of the GPU.
+    /// Work that a stream is given after the event is delayed too.
     pub fn set_run_ahead(&self, ns: u64) {
         self.state.lock().timeline.set_run_ahead(ns);
     }
 
     /// Gives `stream` a kernel that uses `ranges` for `duration_ns`, after all earlier work of the stream. The program
-    /// launches the kernel, not the allocator: the launch costs nothing and is not counted. In a stream that is being
-    /// captured, the kernel does not run and uses nothing.
+    /// launches the kernel, not the allocator, so the launch costs no time and is not counted. In a stream that is
+    /// being captured, the kernel does not run and uses no memory.
     ///
     /// # Errors
-    /// [`Status::ILLEGAL_ADDRESS`] if a byte of `ranges` has no memory, or memory without access; the [`Fault`] is
-    /// recorded, and the kernel does not run. A real GPU returns this at a later call, and its context is lost. A use of
-    /// memory that the allocator has filled is recorded as well, and the kernel runs.
+    /// [`Status::ILLEGAL_ADDRESS`] if a byte of `ranges` has no memory, or memory without access. The [`Fault`] is
+    /// recorded, and the kernel does not run. A real GPU returns this status at a later call, and its context is lost.
+    /// A use of memory that the allocator has filled is recorded too, and the kernel runs.
     /// [`Status::STREAM_CAPTURE_INVALIDATED`] in an invalid capture.
     pub fn launch(&self, stream: StreamId, ranges: &[Range], duration_ns: u64) -> DriverResult<()> {
         self.run(stream, ranges, duration_ns).map(drop)
     }
 
-    /// Launches a kernel as [`Self::launch`] does, with one range, every byte of which the kernel sets to `value`. The
-    /// written bytes can be read once the allocator has filled some of that memory
+    /// Launches a kernel as [`Self::launch`] does, with one range. The kernel sets every byte of the range to `value`.
+    /// The written bytes can be read after the allocator has filled some of that memory
     /// ([`Contents::fill`](seamalloc_driver::Contents::fill)).
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl SimGpu {
         Ok(())
     }
 
-    /// Gives `stream` a kernel. Returns whether it runs; in a capture it does not.
+    /// Gives `stream` a kernel. Returns whether the kernel runs; `false` in a capture.
     fn run(&self, stream: StreamId, ranges: &[Range], duration_ns: u64) -> DriverResult<bool> {
         let mut state = self.past_the_gate();
         state.gate.refuse(Call::Launch).map_err(|refusal| refusal.into_error(Call::Launch))?;
@@ -144,7 +144,7 @@ impl SimGpu {
     }
 
     /// Gives `stream` work that lasts until [`finish`](Self::finish) or [`finish_hold`](Self::finish_hold), or until
-    /// the CPU waits for it. Later events of the stream complete no earlier.
+    /// the CPU waits for it. Later events of the stream do not complete before.
     pub fn hold(&self, stream: StreamId) -> Hold {
         self.state.lock().timeline.hold(stream)
     }
@@ -169,17 +169,16 @@ impl SimGpu {
         self.state.lock().captures.begin(stream, mode).map_err(|refusal| refusal.into_error(Call::BeginCapture))
     }
 
-    /// Ends a capture, as by `cuStreamEndCapture`. The capture of the stream, if there is one, is over even after an
-    /// error.
+    /// Ends a capture, as by `cuStreamEndCapture`. The stream's capture is over even after an error.
     ///
     /// # Errors
-    /// [`Status::STREAM_CAPTURE_INVALIDATED`] after a call that the capture forbade; CUDA's status 401 (illegal state) if
-    /// no capture was begun of this stream, and 908 (wrong thread) for another thread's capture that is not relaxed.
+    /// [`Status::STREAM_CAPTURE_INVALIDATED`] after a call that the capture forbade; CUDA's status 401 (illegal state)
+    /// if no capture of this stream was begun, and 908 (wrong thread) for another thread's capture that is not relaxed.
     pub fn end_capture(&self, stream: StreamId) -> DriverResult<()> {
         self.state.lock().captures.end(stream).map_err(|refusal| refusal.into_error(Call::EndCapture))
     }
 
-    /// Makes the `nth` call of that kind from now (1 is the next) fail with `status` and change nothing. Several
+    /// Makes the `nth` call of that kind from now (1 is the next) fail with `status` and change no state. Several
     /// failures may be pending. Calls that are not the driver's ([`launch`](Self::launch) and captures) cannot be made
     /// to fail.
     pub fn fail_nth(&self, call: Call, nth: u64, status: Status) {
@@ -197,19 +196,19 @@ impl SimGpu {
         self.state.lock().lost = Some(status);
     }
 
-    /// Destroys a stream, as by `cuStreamDestroy`. Its work goes on. Later calls that name it are refused with
-    /// [`Status::INVALID_CONTEXT`]; a real driver would follow the dangling handle.
+    /// Destroys a stream, as by `cuStreamDestroy`. The stream's work goes on. Later calls that name the stream are
+    /// refused with [`Status::INVALID_CONTEXT`]; a real driver would follow the dangling handle.
     pub fn destroy_stream(&self, stream: StreamId) {
         self.state.lock().timeline.destroy(stream);
     }
 
-    /// Creates a stream, as by `cuStreamCreate`, with the handle of a destroyed stream. The old stream is destroyed if
-    /// necessary.
+    /// Creates a stream, as by `cuStreamCreate`, with the handle of a destroyed stream. If the old stream still exists,
+    /// it is destroyed.
     pub fn replace_stream(&self, stream: StreamId) {
         self.state.lock().timeline.replace(stream);
     }
 
-    /// Adds a device with this ordinal, which can use this device's memory once it is given access.
+    /// Adds a device with this ordinal. The device can use this device's memory once it is given access.
     pub fn connect_peer(&self, ordinal: u32) {
         self.state.lock().peers.connect(ordinal);
     }
@@ -221,20 +220,21 @@ impl SimGpu {
         state.peers.can_use(ordinal, range, &state.memory)
     }
 
-    /// Returns the physical memory of `range`, in the order of addresses, which shows where two addresses lead to the
-    /// same memory. Addresses without memory are left out.
+    /// Returns the physical memory of `range`, in the order of addresses. The result shows where two addresses lead to
+    /// the same memory. Addresses without memory are left out.
     #[must_use]
     pub fn physical(&self, range: Range) -> Vec<Piece> {
         self.state.lock().memory.physical_at(range)
     }
 
-    /// Returns when all work given to `stream` so far is done, by the clock, or `None` while that depends on held work.
+    /// Returns the clock's time at which all work given to `stream` so far is done; `None` while it depends on held
+    /// work.
     #[must_use]
     pub fn done_at(&self, stream: StreamId) -> Option<u64> {
         self.state.lock().timeline.done_at(stream)
     }
 
-    /// Returns how many GPU-side waits so far were for an event that was already complete, and so delayed no stream.
+    /// Returns the number of GPU-side waits so far whose event was already complete, so that they delayed no stream.
     #[must_use]
     pub fn idle_waits(&self) -> u64 {
         self.state.lock().timeline.idle_waits()
@@ -252,7 +252,7 @@ impl SimGpu {
         self.state.lock().leaks()
     }
 
-    /// Returns the state, once no other thread has closed the gate.
+    /// Returns the state after any gate of another thread has opened.
     fn past_the_gate(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         while state.gate.is_closed_by_another() {
@@ -261,7 +261,7 @@ impl SimGpu {
         state
     }
 
-    /// Refuses calls of virtual memory, if the device has none.
+    /// Refuses calls of virtual memory if the device does not support it.
     fn supports(&self, call: Call) -> Answer<()> {
         if call.is_of_virtual_memory() && !self.config.virtual_memory {
             return Err(refuse(Status::NOT_SUPPORTED, "the device has no virtual memory management".to_owned()));
@@ -269,14 +269,14 @@ impl SimGpu {
         Ok(())
     }
 
-    /// Makes one driver call that concerns `size` bytes, at the cost of the table.
+    /// Makes one driver call about `size` bytes, at the cost in the table.
     pub(super) fn call<T>(&self, call: Call, size: u64, run: impl FnOnce(&mut State) -> Answer<T>) -> DriverResult<T> {
         let profile = self.config.profile;
         self.charged(call, size, |state| Ok((run(state)?, profile.cost(call, size))))
     }
 
-    /// Makes one driver call: the call fails if a failure is pending, or is carried out, and is charged and counted.
-    /// `run` returns the answer and the cost of the call; waiting time shows in the clock.
+    /// Makes one driver call. The call fails if a failure is pending; otherwise it is carried out, charged and counted.
+    /// `run` returns the answer and the cost of the call. Waiting time is added to the clock.
     pub(super) fn charged<T>(
         &self,
         call: Call,

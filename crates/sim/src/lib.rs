@@ -1,29 +1,31 @@
-//! The simulated GPU: bookkeeping and a cost model behind the [`Driver`](seamalloc_driver::Driver) trait, for
-//! machines without a GPU, for replays and for tests. Its addresses have no real memory.
+//! The simulated GPU: bookkeeping and a cost model behind the [`Driver`](seamalloc_driver::Driver) trait, for machines
+//! without a GPU, for replays and for tests. The simulated addresses have no real memory.
 //!
 //! ```text
-//! gpu.rs               SimGpu: its use by programs, and how a call is checked, charged and counted
-//! calls.rs             the driver's traits: which part serves which call
-//! stream_gate.rs       the same for streams that stand at a gate  gate.rs    what no thread may do meanwhile
-//! process_sharing.rs   the same for memory that processes share
-//! state.rs             all mutable state, behind one lock; failures that were asked for
-//! streams.rs           the clock, streams and events            completion.rs      when work completes
-//! contents.rs          the bytes that were filled               addresses.rs      where addresses lie
-//! shared_memory.rs     how memory is named in a descriptor      peers.rs          other devices
-//! pool_calls.rs        calls of stream-ordered memory        pool.rs           one pool: what it holds, and reuse
-//! memory_pools.rs      which pools there are
-//! config.rs            SimConfig: which GPU to simulate         cost.rs           what each call costs
+//! gpu.rs               SimGpu: its use by programs; calls are checked, charged and counted
+//! calls.rs             the driver's traits, with the part that serves each call
+//! stream_gate.rs       the trait of stream gates
+//! gate.rs              the calls that no thread may make while a gate is closed
+//! process_sharing.rs   the trait of memory that processes share
+//! state.rs             all mutable state, behind one lock; requested failures
+//! streams.rs           the clock, streams and events            completion.rs      the time at which work completes
+//! contents.rs          the bytes that were filled               addresses.rs      the choice of addresses
+//! shared_memory.rs     the name of memory in a descriptor       peers.rs          other devices
+//! pool_calls.rs        calls of stream-ordered memory        pool.rs           one pool: its memory, and reuse
+//! memory_pools.rs      the existing pools
+//! config.rs            SimConfig: the GPU to simulate           cost.rs           the time of each call
 //! ```
 //!
-//! The rules of memory and captures are in `bookkeeping/`. [`host`] has the machine's own memory behind the same calls,
-//! by the same rules. Programs have all of this crate as `seamalloc::driver::sim` and `seamalloc::driver::host`.
+//! `bookkeeping/` has the rules of memory and captures. [`host`] offers host memory behind the same calls,
+//! under the same rules. Programs find this crate as `seamalloc::driver::sim` and `seamalloc::driver::host`.
 //!
-//! The simulated GPU refuses what the real driver refuses, with the same status. In addition it reports, without
-//! refusing, uses that fail later on a real GPU: memory that is used where none is mapped or that the allocator has
-//! filled with marks of its own, memory that is unmapped while in use ([`Fault`]), and resources still held at the end
-//! ([`Leaks`]). Where an H200's driver was seen to accept more than CUDA's documentation allows, it follows the
-//! documentation: ranges of `unmap` and `set_access` may have no gap, and no call crosses the end of a reservation.
-//! Streams are independent of each other; the default stream waits for no other.
+//! The simulated GPU refuses the calls that the real driver refuses, with the same status. The simulated GPU also
+//! reports, without refusing, uses that fail later on a real GPU: memory that is used where none is mapped, memory that
+//! is used although the allocator has filled it with marks, memory that is unmapped while in use ([`Fault`]), and
+//! resources still held at the end ([`Leaks`]). An H200's driver was seen to accept some calls that CUDA's
+//! documentation does not allow. In these cases the simulated GPU follows the documentation: ranges of `unmap` and
+//! `set_access` may have no gap, and no call crosses the end of a reservation. Streams are independent of each other;
+//! the default stream waits for no other.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,6 @@
 //! The pools of stream-ordered memory, and the streams that an allocator has made.
 //!
-//! Owns: which pools and streams there are, and to which pool an allocation belongs. The rules of one pool are in
-//! `pool.rs`.
+//! Owns: the existing pools and streams, and the pool of each allocation. `pool.rs` has the rules of one pool.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +11,10 @@ use super::pool::{Pool, STEP};
 use crate::bookkeeping::{Answer, Memory, Refusal, refuse};
 use seamalloc_driver::{MemoryPool, Status, StreamId};
 
-/// A pool has this many times as many addresses as the device has memory, so that addresses whose memory was given back
-/// or moved do not limit the pool.
+/// The addresses of a pool, as a multiple of the device's memory. Addresses whose memory was given back or moved then
+/// do not limit the pool.
 const ROOM: u64 = 16;
-/// The handle of the first stream that is made here: the handles that programs choose are small.
+/// The handle of the first stream that is made here. Handles that programs choose are smaller.
 const FIRST_STREAM: u64 = 0x5ea0_0000_0000;
 
 #[derive(Debug, Default)]
@@ -51,7 +50,7 @@ impl Pools {
         Ok(MemoryPool(self.made))
     }
 
-    /// Ends a pool, with its last allocation if it has any. Returns the bytes given back.
+    /// Ends a pool, or marks it to end with its last allocation. Returns the bytes given back.
     pub(super) fn destroy(
         &mut self,
         pool: MemoryPool,
@@ -62,7 +61,7 @@ impl Pools {
         Ok(self.drop_ended(pool.0, memory, addresses))
     }
 
-    /// Removes a pool that was destroyed, if nothing of it is allocated. Returns the bytes given back.
+    /// Removes a destroyed pool if it has no allocations. Returns the bytes given back.
     pub(super) fn drop_ended(&mut self, number: u64, memory: &mut Memory<()>, addresses: &mut AddressSpace) -> u64 {
         let Some(pool) = self.pools.get(&number).filter(|pool| pool.destroyed && pool.is_unused()) else { return 0 };
         let (base, size) = pool.addresses();
@@ -73,7 +72,7 @@ impl Pools {
         held
     }
 
-    /// Returns a pool that was not destroyed.
+    /// Returns a pool. Refuses a pool that was destroyed.
     pub(super) fn get(&mut self, pool: MemoryPool) -> Answer<&mut Pool> {
         let unknown = || refuse(Status::INVALID_VALUE, format!("pool {} does not exist or was destroyed", pool.0));
         self.pools.get_mut(&pool.0).filter(|pool| !pool.destroyed).ok_or_else(unknown)
@@ -89,7 +88,7 @@ impl Pools {
         Ok((number, self.pools.get_mut(&number).ok_or_else(|| unknown(address))?))
     }
 
-    /// Gives back what each pool has beyond its threshold, as at every wait of the CPU.
+    /// Gives back the memory of each pool beyond its threshold. Called at every wait of the CPU.
     pub(super) fn release(&mut self, now: u64, memory: &mut Memory<()>) {
         for pool in self.pools.values_mut().filter(|pool| pool.release_threshold < u64::MAX) {
             memory.give(pool.trim(pool.release_threshold, now));

@@ -1,5 +1,5 @@
-//! A stand-in for host memory on systems other than 64-bit Linux. Code that names it compiles, and gets an error
-//! when it opens a device.
+//! A substitute for the host device on systems other than 64-bit Linux. Code that names [`HostDriver`] compiles, and
+//! gets an error when it opens a device.
 
 #[path = "host/config.rs"]
 mod config;
@@ -11,7 +11,7 @@ use seamalloc_driver::Driver;
 use seamalloc_driver::ForwardingDriver;
 use seamalloc_driver::StreamId;
 
-/// A device whose memory is the machine's. This system supports none.
+/// A device that hands out host memory. This system supports none.
 #[derive(Debug)]
 pub enum HostDriver {}
 
@@ -28,7 +28,8 @@ impl HostDriver {
 
     /// Gives a stream held work.
     ///
-    /// # Errors None: no device exists.
+    /// # Errors
+    /// None: no device exists.
     pub fn hold(&self, _: StreamId) -> seamalloc_driver::DriverResult<HostHold> {
         match *self {}
     }
@@ -38,7 +39,7 @@ impl HostDriver {
         match *self {}
     }
 
-    /// Returns how many waits of streams were for an event that was complete.
+    /// Returns the number of waits of streams whose event was already complete.
     #[must_use]
     pub fn idle_waits(&self) -> u64 {
         match *self {}

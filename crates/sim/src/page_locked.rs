@@ -1,16 +1,16 @@
 //! Page-locked host memory beside a simulated GPU, and the engine that copies from and to it.
 //!
 //! Owns: the calls for this memory. Copies run one after the other at the speed of the link, in parallel with all other
-//! work. As with kernels, the bytes of a copy change at once.
+//! work. The bytes of a copy change at once, as with kernels.
 
 use super::gpu::SimGpu;
 use crate::bookkeeping::{Piece, Range};
 use seamalloc_driver::{Call, DriverResult, HostBuffer, PageLocked, StreamId};
 
-/// Numbers of physical memory from this one on are buffers of the host.
+/// The first number of physical memory that stands for a buffer of the host.
 const NUMBERS: u64 = 1 << 63;
 
-/// The bytes of a buffer, as memory.
+/// Returns the bytes of a buffer as a piece of memory.
 fn piece(buffer: HostBuffer, offset: u64, size: u64) -> Piece {
     Piece { memory: NUMBERS + buffer.0, offset, size }
 }

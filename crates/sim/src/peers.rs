@@ -1,7 +1,7 @@
 //! Other devices that can use the memory of the simulated one.
 //!
-//! Owns: which devices exist, and which of them have access. All mappings with access share one list, as on a real
-//! device: a new peer also gets access to existing mappings.
+//! Owns: the devices that exist, and those that have access. All mappings with access share one list, as on a real
+//! device, so a new peer also gets access to existing mappings.
 
 use crate::bookkeeping::{Answer, Memory, Range, refuse};
 use seamalloc_driver::{Status, StreamId};
@@ -20,7 +20,7 @@ impl Peers {
         }
     }
 
-    /// Returns how many devices are in the access list besides the device itself.
+    /// Returns the number of devices in the access list, without the device itself.
     pub(super) fn count(&self) -> u64 {
         self.mapped.len() as u64
     }

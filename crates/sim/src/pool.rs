@@ -1,15 +1,15 @@
-//! One pool of stream-ordered memory: which bytes a request gets, and when the pool grows.
+//! A pool of stream-ordered memory: the bytes that a request gets, and the growth of the pool.
 //!
-//! Owns: the blocks of a pool, and the rules of reuse. Captures and costs are handled by the callers.
+//! Owns: the blocks of a pool, and the rules of reuse. Callers handle captures and costs.
 //!
-//! CUDA documents when freed memory may serve which stream ("CUDA Programming Guide", Stream-Ordered Memory Allocator),
-//! but not how the driver divides a pool. These rules are the simplest that hold as much memory as an H200's driver did
-//! on recorded jobs (docs/decisions/0051-stream-ordered-pools.md):
-//! - a pool is one range of addresses; it grows behind the first block with room behind it, in whole 32 MiB, by the
-//!   bytes that the block lacks, if it is free;
-//! - free pages of 32 MiB whose frees are complete move there before it takes more from the device;
-//! - the smallest free block that fits serves a request, the lowest of equals; the rest of it stays free;
-//! - free neighbours merge, if the same stream freed them, or if both frees are complete.
+//! CUDA documents when freed memory may serve a stream ("CUDA Programming Guide", Stream-Ordered Memory Allocator), but
+//! not how the driver divides a pool. These rules are the simplest ones that hold as much memory as an H200's driver
+//! did on recorded jobs (docs/decisions/0051-stream-ordered-pools.md):
+//! - a pool is one range of addresses. The pool grows behind the first block with room behind it, in whole 32 MiB, by
+//!   the bytes that the block lacks if it is free;
+//! - free pages of 32 MiB whose frees are complete move there before the pool takes more memory from the device;
+//! - the smallest free block that fits serves a request, the lowest of equals; the rest of the block stays free;
+//! - free neighbours merge if the same stream freed them, or if both frees are complete.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,21 +20,21 @@ use super::streams::Timeline;
 use crate::bookkeeping::{Answer, Piece, Refusal};
 use seamalloc_driver::{PoolAttribute, StreamId};
 
-/// A pool's memory comes, moves and goes in multiples of this, in bytes: on an H200 every figure of a pool is such a
-/// multiple.
+/// The unit in bytes in which a pool's memory comes, moves and goes. On an H200 every figure of a pool is a multiple of
+/// it.
 pub(super) const STEP: u64 = 32 << 20;
-/// Sizes and addresses of allocations are multiples of this, in bytes.
+/// The unit of sizes and addresses of allocations, in bytes.
 const UNIT: u64 = 512;
 
-/// The free of a block: the stream, and the point in it, after which the block may be used.
+/// The free of a block: the stream, and the point in the stream, after which the block may be used.
 #[derive(Clone, Debug)]
 struct Freed {
-    /// `None` if the free is complete, so that every stream may use the block.
+    /// The stream; `None` if the free is complete, so that every stream may use the block.
     on: Option<StreamId>,
-    /// The place of the free in that stream.
+    /// The point of the free in the stream.
     point: u64,
     done: Completion,
-    /// Up to which points of other streams that stream had waited at the free.
+    /// The points of other streams for which the stream had waited at the free.
     before: Vec<(StreamId, u64)>,
 }
 
@@ -48,18 +48,18 @@ impl Freed {
 #[derive(Debug)]
 struct Block {
     size: u64,
-    /// `None` if the block is allocated.
+    /// The free of the block; `None` if the block is allocated.
     free: Option<Freed>,
 }
 
-/// The memory that a request gets, and how the pool changed for it.
+/// The memory that a request gets, and the change of the pool.
 pub(super) struct Taken {
     pub(super) address: u64,
     /// The size in bytes, rounded up.
     pub(super) size: u64,
-    /// How many bytes the pool has grown by for the request.
+    /// The bytes by which the pool has grown for the request.
     pub(super) grown: u64,
-    /// Bytes of the pool's free pages that were moved together for the request.
+    /// The bytes of the pool's free pages that were moved together for the request.
     pub(super) moved: u64,
     /// Whether the pool has grown for the first time.
     pub(super) first: bool,
@@ -73,9 +73,9 @@ pub(super) struct Pool {
     /// The number of the pool's physical memory.
     memory: u64,
     pub(super) release_threshold: u64,
-    /// The blocks, by address. Addresses without memory are no block.
+    /// The blocks by address. Addresses without memory belong to no block.
     blocks: BTreeMap<u64, Block>,
-    /// The free blocks of each stream, and the idle ones, by size and address.
+    /// The free blocks of each stream, and the idle blocks, by size and address.
     free: FxHashMap<Option<StreamId>, BTreeSet<(u64, u64)>>,
     /// The last byte of each freed block, by stream, in the order of the frees.
     pending: FxHashMap<StreamId, VecDeque<(Completion, u64)>>,
@@ -104,7 +104,7 @@ impl Pool {
         }
     }
 
-    /// Returns the pool's addresses: the first, and how many.
+    /// Returns the pool's first address, and the number of its addresses.
     pub(super) fn addresses(&self) -> (u64, u64) {
         (self.base, self.addresses)
     }
@@ -144,7 +144,7 @@ impl Pool {
         if moved < bytes
             && let Err(refusal) = take(bytes - moved)
         {
-            // The third policy: take a block that any stream freed, behind a wait of the requesting stream.
+            // The third policy takes a block that any stream freed, behind a wait of the requesting stream.
             let (address, of, freed) = self.of_any_stream(size).ok_or(refusal)?;
             timeline.wait_for_free(stream, (of, freed.point), &freed.before, &freed.done);
             return Ok(self.hand_out(address, size));
@@ -155,7 +155,7 @@ impl Pool {
         let before = self.blocks.range(..start).next_back();
         let joins = before.filter(|(at, block)| *at + block.size == start).and_then(|(_, block)| block.free.clone());
         let own = joins.filter(|freed| freed.on == Some(stream));
-        // The rest of the block becomes idle with the free that it joins.
+        // The new memory joins the free of the block, or becomes idle.
         self.insert(start, bytes, own.unwrap_or_else(Freed::idle));
         let address = self.fit(size, stream, timeline).ok_or_else(too_large)?;
         Ok(Taken { first, grown: bytes - moved, moved, ..self.hand_out(address, size) })
@@ -170,8 +170,8 @@ impl Pool {
         self.gather(timeline.now());
     }
 
-    /// Gives back free memory that no work uses, the highest first, in whole steps, down to `keep` bytes or a little more.
-    /// Returns the bytes given back.
+    /// Gives back free memory that no work uses, the highest first, in whole steps, until about `keep` bytes are left,
+    /// never fewer. Returns the bytes given back.
     pub(super) fn trim(&mut self, keep: u64, now: u64) -> u64 {
         self.gather(now);
         let mut most = self.reserved[0].saturating_sub(keep) / STEP * STEP;
@@ -209,7 +209,7 @@ impl Pool {
         for (stream, last) in passed {
             let Some((&address, block)) = self.blocks.range_mut(..=last).next_back() else { continue };
             let of_stream = block.free.as_mut().filter(|freed| freed.on == Some(stream));
-            // By now the bytes may be a part of a block that was freed later.
+            // The bytes may now be a part of a block that was freed later.
             if of_stream.is_some_and(|freed| freed.done.is_done(now)) && address + block.size > last {
                 let size = block.size;
                 self.remove(address);
@@ -218,7 +218,8 @@ impl Pool {
         }
     }
 
-    /// Returns the smallest free block that the first two policies allow the stream to use, the lowest of equals.
+    /// Returns the smallest free block that the first two policies allow for the stream, the lowest of equals; `None`
+    /// if there is none.
     fn fit(&self, size: u64, stream: StreamId, timeline: &Timeline) -> Option<u64> {
         let mut best: Option<(u64, u64)> = None;
         for (of, blocks) in &self.free {
@@ -238,7 +239,7 @@ impl Pool {
         best.map(|(_, address)| address)
     }
 
-    /// Returns the smallest free block, freed on any stream: its address, its stream and its free.
+    /// Returns the smallest free block of any stream: its address, its stream and its free.
     fn of_any_stream(&self, size: u64) -> Option<(u64, StreamId, Freed)> {
         let fits = self.free.iter().filter_map(|(of, blocks)| Some(((*of)?, *blocks.range((size, 0)..).next()?)));
         let (of, (_, address)) = fits.min_by_key(|(_, block)| *block)?;
@@ -249,8 +250,8 @@ impl Pool {
         self.blocks.get(&address)?.free.as_ref()
     }
 
-    /// Returns the address and the bytes of the growth that makes a block of `size` bytes for a stream: behind the
-    /// first block with enough addresses behind it. The block's bytes count, if it is free.
+    /// Returns the address and the bytes of the growth that makes a block of `size` bytes for a stream. The growth lies
+    /// behind the first block with enough addresses behind it. The block's bytes count if it is free.
     fn growth(&self, size: u64, stream: StreamId) -> Option<(u64, u64)> {
         let (mut at, mut free) = (self.base, 0);
         let blocks = self.blocks.iter().map(|(start, block)| (*start, Some(block)));
@@ -267,7 +268,8 @@ impl Pool {
         None
     }
 
-    /// Returns the highest free pages that no work uses, at most `most`, and none of a block that ends at `start`.
+    /// Returns at most `most` of the highest free pages that no work uses, without pages of a block that ends at
+    /// `start`.
     fn movable(&self, start: u64, most: u64) -> Vec<u64> {
         let idle = self.free.get(&None).into_iter().flatten();
         let mut idle: Vec<(u64, u64)> = idle.map(|(size, address)| (*address, address + size)).collect();
@@ -280,7 +282,7 @@ impl Pool {
         pages.take(usize::try_from(most).unwrap_or(usize::MAX)).collect()
     }
 
-    /// Takes the memory of a part of a block that no work uses.
+    /// Removes the memory of a part of a block that no work uses.
     fn cut(&mut self, start: u64, end: u64) {
         let Some((&address, block)) = self.blocks.range(..=start).next_back() else { return };
         let size = block.size;
@@ -289,7 +291,7 @@ impl Pool {
         self.insert(end, address + size - end, Freed::idle());
     }
 
-    /// Takes the front of a free block.
+    /// Hands out the front of a free block.
     fn hand_out(&mut self, address: u64, size: u64) -> Taken {
         if let Some((whole, freed)) = self.remove(address)
             && whole > size
@@ -318,7 +320,7 @@ impl Pool {
         Some((size, freed))
     }
 
-    /// Adds free memory, which merges with its neighbours.
+    /// Adds free memory and merges it with its neighbours.
     fn insert(&mut self, mut address: u64, mut size: u64, mut freed: Freed) {
         if size == 0 {
             return;
@@ -338,8 +340,8 @@ impl Pool {
             }
         }
         if let Some(stream) = freed.on {
-            // The entry is that of the whole block, whose last byte stays free the longest: the latest free may be that
-            // of its front.
+            // The entry stands for the whole block by its last byte, which stays free the longest. The latest free may
+            // be that of the block's front.
             self.pending.entry(stream).or_default().push_back((freed.done.clone(), address + size - 1));
         }
         self.index(address, size, freed);
@@ -351,7 +353,7 @@ impl Pool {
     }
 }
 
-/// Adds to a figure, and to its peak.
+/// Adds to a figure, and updates its peak.
 fn raise([now, high]: &mut [u64; 2], by: u64) {
     *now += by;
     *high = (*high).max(*now);

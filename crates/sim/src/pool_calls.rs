@@ -1,6 +1,6 @@
 //! The calls of stream-ordered memory on the simulated GPU.
 //!
-//! Owns: which parts of the device each call uses, in which order, and what it costs.
+//! Owns: the parts of the device that each call uses, their order, and the costs.
 
 use super::gpu::SimGpu;
 use super::pool::STEP;

@@ -1,7 +1,7 @@
 //! Memory that simulated GPUs share, within a process and between processes.
 //!
-//! Owns: which part of the device serves which of these calls. A GPU knows only the size of another GPU's memory, and
-//! not who else maps it.
+//! Owns: the assignment of each of these calls to a part of the device. A GPU knows the size of another GPU's memory,
+//! and does not know who else maps it.
 
 use super::gpu::SimGpu;
 use super::shared_memory::{MAGIC, descriptor_of, read};

@@ -22,8 +22,8 @@ pub(super) fn descriptor_of(shared: SharedMemory) -> Answer<Exported> {
     Ok(Exported::new(file.into()))
 }
 
-/// Returns the memory that a descriptor names. The read is at a position: another process may have sent an event
-/// counter or a pipe, which have none, and a plain read of these might wait for ever.
+/// Returns the memory that a descriptor names. The read is at a position, since another process may have sent an event
+/// counter or a pipe. A plain read of these might wait for ever, and a read at a position fails.
 #[cfg(target_os = "linux")]
 pub(super) fn read(memory: &Exported) -> Answer<SharedMemory> {
     use std::fs::File;

@@ -1,7 +1,7 @@
 //! All mutable state of a simulated GPU, behind one lock.
 //!
-//! Owns: the parts of the device, and the state that concerns all calls: failures that were asked for, a lost context,
-//! statistics and faults. Each part has its own rules.
+//! Owns: the parts of the device, and the state that concerns all calls: requested failures, a lost context, statistics
+//! and faults. Each part has its own rules.
 
 use rustc_hash::FxHashMap;
 
@@ -15,7 +15,7 @@ use super::streams::Timeline;
 use crate::bookkeeping::{Answer, Captures, Fault, Leaks, Memory, refuse};
 use seamalloc_driver::{Call, CallStats, Handle, Status, WeakExported};
 
-/// The most faults that are kept, so that a program with a fault at every step does not fill the memory with reports.
+/// The most faults that are kept, so that a program with a fault in every step does not fill host memory with reports.
 const FAULTS_KEPT: usize = 10_000;
 
 /// A call that will fail.
@@ -47,8 +47,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Makes the state of a device with `capacity` bytes of memory, which may use `host_capacity` bytes of the
-    /// machine's.
+    /// Makes the state of a device with `capacity` bytes of memory. The device may use `host_capacity` bytes of host
+    /// memory.
     pub(super) fn new(capacity: u64, host_capacity: u64) -> Self {
         Self {
             memory: Memory::new(capacity, host_capacity),
@@ -90,7 +90,7 @@ impl State {
         self.failures.clear();
     }
 
-    /// Refuses a call that was made to fail, and every call once the context is lost. Counts down the other failures.
+    /// Refuses a call whose failure is due, and every call after the context is lost. Counts down the other failures.
     pub(super) fn failure(&mut self, call: Call) -> Answer<()> {
         if let Some(status) = self.lost {
             return Err(refuse(status, "the context is lost".to_owned()));

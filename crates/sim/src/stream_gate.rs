@@ -1,6 +1,6 @@
 //! The calls of a simulated GPU's gate for streams.
 //!
-//! Owns: when all streams stand at the gate, and what closing it costs.
+//! Owns: the rule when all streams stand at the gate, and the cost of closing the gate.
 
 use super::gpu::SimGpu;
 use crate::bookkeeping::Range;
@@ -8,7 +8,8 @@ use seamalloc_driver::{Call, DriverResult, GateCopy, StreamGate, StreamId};
 
 /// The most streams that a device can hold, as on an H200.
 const MOST_STREAMS: usize = 110;
-/// The time for closing the gate, and for each stream: measured on an H200 (docs/measurements/2026-11-28-gate).
+/// The time for closing the gate, and the time for each stream, measured on an H200
+/// (docs/measurements/2026-11-28-gate).
 const CLOSE_NS: u64 = 20_000;
 const STREAM_NS: u64 = 3_000;
 

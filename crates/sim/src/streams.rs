@@ -1,8 +1,8 @@
 //! The clock, streams and events of the simulated GPU.
 //!
-//! Owns: which work runs when, and which memory it uses meanwhile. Mappings and costs are kept elsewhere.
+//! Owns: the times at which work runs, and the memory that it uses meanwhile. Other files have mappings and costs.
 //!
-//! Times are nanoseconds, or whatever unit the caller lets the clock count.
+//! Times are nanoseconds, or any unit that the caller lets the clock count.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::completion::{Completion, Gate, later};
 use crate::bookkeeping::{Answer, Range, Refusal, refuse};
 use seamalloc_driver::{EventId, Status, StreamId};
 
-/// Work of a stream that lasts until `finish_hold`, made by [`SimGpu::hold`](super::SimGpu::hold).
+/// Work of a stream that lasts until `finish_hold`. [`SimGpu::hold`](super::SimGpu::hold) makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
     stream: StreamId,
@@ -29,7 +29,7 @@ struct Work {
     point: u64,
 }
 
-/// A vector clock: for each stream, the last point that precedes some work.
+/// A vector clock: for each stream, the last point that precedes the work.
 type Clock = Vec<(StreamId, u64)>;
 
 /// Returns the last point of `stream` in the clock.
@@ -47,27 +47,27 @@ fn comes_after(clock: &mut Clock, stream: StreamId, point: u64) {
 
 #[derive(Debug, Default)]
 struct Stream {
-    /// When all work given to the stream is done.
+    /// The completion of all work given to the stream.
     done: Completion,
-    /// The number of points so far: kernels, events and frees of pools.
+    /// The number of points so far. Points are kernels, events and frees of pools.
     points: u64,
-    /// The points of other streams that the stream has waited for.
+    /// The points of other streams for which the stream has waited.
     clock: Clock,
     work: VecDeque<Work>,
     /// Held work that has not ended, oldest first.
     held: VecDeque<Arc<Gate>>,
     next_hold: u64,
-    /// How many streams have had the handle before.
+    /// The number of streams that had the handle before.
     number: u64,
-    /// Whether the last of these streams was destroyed, so that no stream has the handle.
+    /// Whether the last of these streams was destroyed, so that the handle belongs to no stream.
     destroyed: bool,
-    /// The kernels of destroyed streams that have not ended, and when all their work is done.
+    /// The unfinished kernels of destroyed streams, and the completion of all work of these streams.
     left: VecDeque<Work>,
     left_done: Completion,
 }
 
 impl Stream {
-    /// Destroys the stream. Its work goes on.
+    /// Destroys the stream. The stream's work goes on.
     fn destroy(&mut self) {
         self.destroyed = true;
         self.left.append(&mut self.work);
@@ -88,17 +88,18 @@ impl Stream {
         while self.work.front_mut().is_some_and(|work| work.done.is_done(now)) {
             self.work.pop_front();
         }
-        // These kernels are of several streams, so they are in no order.
+        // These kernels belong to several streams, so they have no common order.
         self.left.retain_mut(|work| !work.done.is_done(now));
     }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Event {
-    /// When the event completes; at once if it was never recorded.
+    /// The completion of the event, which is immediate for an event that was never recorded.
     done: Completion,
     recorded: bool,
-    /// The captured stream in which it was last recorded, if any: the event then marks a place in a graph, not a time.
+    /// The captured stream in which the event was last recorded, if any. The event then marks a place in a graph, not a
+    /// time.
     captured: Option<StreamId>,
     /// The points that precede the event, including those of its own stream.
     clock: Clock,
@@ -125,7 +126,7 @@ pub(super) struct Timeline {
     streams: FxHashMap<StreamId, Stream>,
     events: FxHashMap<u64, Event>,
     next_event: u64,
-    /// How many waits of a stream were for an event that was already complete.
+    /// The number of waits of streams whose event was already complete.
     idle_waits: u64,
 }
 
@@ -163,12 +164,12 @@ impl Timeline {
         }
     }
 
-    /// Returns when all work given to `stream` is done, if that is known.
+    /// Returns the time at which all work given to `stream` is done; `None` if it is not known.
     pub(super) fn done_at(&mut self, stream: StreamId) -> Option<u64> {
         self.streams.get_mut(&stream).map_or(Some(0), |stream| stream.done.known_time())
     }
 
-    /// Returns the parts of `range` that unfinished work may still use: the first one for each kernel.
+    /// Returns the parts of `range` that unfinished work may still use: for each kernel, the first part.
     pub(super) fn in_use(&mut self, range: Range) -> Vec<(Range, StreamId)> {
         let now = self.now;
         let mut found = Vec::new();
@@ -182,7 +183,7 @@ impl Timeline {
         found
     }
 
-    /// Returns the number that tells the stream from others with the same handle.
+    /// Returns the number that distinguishes the stream from others with the same handle.
     pub(super) fn number_of(&self, stream: StreamId) -> u64 {
         self.streams.get(&stream).map_or(0, |stream| stream.number)
     }
@@ -191,7 +192,7 @@ impl Timeline {
         self.streams.entry(stream).or_default().destroy();
     }
 
-    /// Gives the handle to another stream.
+    /// Gives the handle to a new stream.
     pub(super) fn replace(&mut self, stream: StreamId) {
         let stream = self.streams.entry(stream).or_default();
         stream.destroy();
@@ -199,8 +200,7 @@ impl Timeline {
         stream.number += 1;
     }
 
-    /// Refuses the handle of a destroyed stream, as an H200 does. For a real driver such a handle is a dangling
-    /// pointer.
+    /// Refuses the handle of a destroyed stream, as an H200 does. In a real driver such a handle is a dangling pointer.
     pub(super) fn check_stream(&self, stream: StreamId) -> Answer<()> {
         match self.streams.get(&stream) {
             Some(known) if known.destroyed => {
@@ -245,7 +245,7 @@ impl Timeline {
         self.events.get_mut(&event.0).ok_or_else(|| unknown(event))
     }
 
-    /// Records the event, or, unless `runs`, only adds it to the graph that is being captured.
+    /// Records the event. Without `runs`, only adds the event to the graph that is being captured.
     pub(super) fn event_record(&mut self, event: EventId, stream: StreamId, runs: bool) -> Answer<()> {
         let recorded = self.events.get_mut(&event.0).ok_or_else(|| unknown(event))?;
         recorded.recorded = true;
@@ -253,7 +253,7 @@ impl Timeline {
         if runs {
             let id = stream;
             let stream = self.streams.entry(stream).or_default();
-            // The stream itself completes no earlier than its events, so that a wait for it waits for them.
+            // The stream itself does not complete before its events, so that a wait for the stream includes them.
             stream.done.known_time();
             stream.done.not_before(later(self.now, self.run_ahead));
             recorded.done.clone_from(&stream.done);
@@ -269,20 +269,20 @@ impl Timeline {
     pub(super) fn mark_free(&mut self, stream: StreamId) -> (u64, Completion, Vec<(StreamId, u64)>) {
         let at = later(self.now, self.run_ahead);
         let stream = self.streams.entry(stream).or_default();
-        // As for an event: the stream completes no earlier than the free.
+        // As for an event, the stream does not complete before the free.
         stream.done.known_time();
         stream.done.not_before(at);
         stream.points += 1;
         (stream.points, stream.done.clone(), stream.clock.clone())
     }
 
-    /// Returns up to which point of `other` the stream has waited.
+    /// Returns the last point of `other` for which the stream has waited.
     pub(super) fn comes_after(&self, stream: StreamId, other: StreamId) -> u64 {
         self.streams.get(&stream).map_or(0, |stream| after(&stream.clock, other))
     }
 
-    /// Makes a stream wait for a free of another stream. `before` holds the points that the other stream had waited
-    /// for.
+    /// Makes a stream wait for a free of another stream. `before` holds the points for which the other stream had
+    /// waited.
     pub(super) fn wait_for_free(
         &mut self,
         stream: StreamId,
@@ -297,7 +297,7 @@ impl Timeline {
         }
     }
 
-    /// Returns the parts of `range` that unfinished work may still use and that `stream` has not waited for.
+    /// Returns the parts of `range` that unfinished work may still use and for which `stream` has not waited.
     pub(super) fn unordered_uses(&mut self, range: Range, stream: StreamId) -> Vec<(Range, StreamId)> {
         let now = self.now;
         let clock = self.streams.get(&stream).map(|stream| stream.clock.clone()).unwrap_or_default();
@@ -332,7 +332,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Lets the CPU wait for all work given to `stream`.
+    /// Makes the CPU wait for all work given to `stream`.
     pub(super) fn wait_for_stream(&mut self, stream: StreamId) {
         if let Some(entry) = self.streams.get(&stream) {
             let completion = entry.done.clone();
@@ -340,7 +340,7 @@ impl Timeline {
         }
     }
 
-    /// Lets the CPU wait for all work given to any stream.
+    /// Makes the CPU wait for all work given to any stream.
     pub(super) fn wait_for_device(&mut self) {
         let mut all = Completion::default();
         for stream in self.streams.values() {
@@ -350,7 +350,7 @@ impl Timeline {
         self.wait_for(all);
     }
 
-    /// Ends the held work that the CPU waits for, since otherwise the wait would never end.
+    /// Makes the CPU wait for a completion. Ends the held work on the way, since otherwise the wait would never end.
     fn wait_for(&mut self, mut completion: Completion) {
         completion.known_time();
         for gate in completion.gates() {

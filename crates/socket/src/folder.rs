@@ -1,4 +1,4 @@
-//! The folder of sockets, accessible to this user alone.
+//! The folder of sockets, which only this user can access.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, mkdir, statat};
 use rustix::io::Errno;
@@ -6,7 +6,7 @@ use rustix::process::geteuid;
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The error of a folder that others may access, so that another user could answer in the process's place.
+/// The error of a folder that other users may access. Another user could answer there in the place of a process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path} is no folder of this user alone ({why}); remove it, or name a socket elsewhere", path = .path.display())]
 #[non_exhaustive]
@@ -29,7 +29,7 @@ pub fn folder() -> PathBuf {
 /// Makes a folder for this user alone, if it does not exist.
 ///
 /// # Errors
-/// [`FolderError`] if it cannot be made, or [`check_private`] refuses it.
+/// [`FolderError`] if the folder cannot be made, or [`check_private`] refuses it.
 pub fn prepare(folder: &Path) -> Result<(), FolderError> {
     match mkdir(folder, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => check_private(folder),
@@ -37,9 +37,10 @@ pub fn prepare(folder: &Path) -> Result<(), FolderError> {
     }
 }
 
-/// Refuses a folder that other users may access: a user who can write to it can replace the socket.
+/// Refuses a folder that other users may access, since a user who can write to the folder can replace the socket.
 ///
-/// # Errors [`FolderError`] if it is a link or a file, another user's, or its mode allows others access.
+/// # Errors
+/// [`FolderError`] if it is a link or a file, another user's, or its mode allows others access.
 pub fn check_private(folder: &Path) -> Result<(), FolderError> {
     let refused = |why: String| Err(FolderError { path: folder.to_owned(), why });
     let found = match statat(CWD, folder, AtFlags::SYMLINK_NOFOLLOW) {

@@ -1,7 +1,8 @@
 //! Unix sockets between processes of one user.
 //!
-//! The broker and the statistics of a running program both listen at a socket, exchange lines, and must not be blocked
-//! by a slow peer or answered by another user. They define the messages; this crate has the rest.
+//! The broker and the server of statistics both listen at a socket and exchange lines. A slow peer must not block them,
+//! and another user must not answer in their place. The broker and the server define the messages; this crate has the
+//! common parts.
 //!
 //! ```text
 //! folder     where sockets are: a folder of this user alone
@@ -14,10 +15,11 @@
 //!
 //! # Note: forked children
 //!
-//! A child that was forked without `exec` has a copy of every descriptor, and none of the threads. So here:
+//! A child that was forked without `exec` has a copy of every descriptor, but no threads. Therefore three rules hold
+//! here:
 //! - only the process that made a socket removes its file;
-//! - a thread is ended by shutting a connection down. Closing it would not reach the thread while a child has a copy;
-//! - nothing of this crate takes a lock that another thread may have held at the fork.
+//! - a thread is ended by shutting its connection down, since closing it has no effect while a child has a copy;
+//! - code of this crate takes no lock that another thread may have held at the fork.
 //!
 //! ```
 //! # #[cfg(unix)] {

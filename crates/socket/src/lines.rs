@@ -1,6 +1,6 @@
 //! Lines from received bytes.
 //!
-//! Owns: the received part of an incomplete line, and its bound.
+//! Owns: the received part of an incomplete line, and the bound of its length.
 
 use std::io;
 
@@ -18,19 +18,19 @@ impl From<TooLong> for io::Error {
     }
 }
 
-/// The received bytes that were not taken as lines yet.
+/// Received bytes that were not taken as lines yet.
 #[derive(Clone, Debug)]
 pub struct Lines {
     most: usize,
     bytes: Vec<u8>,
-    /// How many bytes were taken as lines. They are removed together, before more are added.
+    /// The number of bytes that were taken as lines. The bytes are removed together, before more bytes are added.
     taken: usize,
-    /// How many bytes were taken, or are known to have no line end.
+    /// The number of bytes that were taken, or are known to have no line end.
     searched: usize,
 }
 
 impl Lines {
-    /// Makes a buffer for lines of at most `most` bytes, without their ends.
+    /// Makes a buffer for lines of at most `most` bytes, line ends excluded.
     #[must_use]
     pub const fn new(most: usize) -> Self {
         Self { most, bytes: Vec::new(), taken: 0, searched: 0 }
@@ -46,7 +46,8 @@ impl Lines {
 
     /// Takes the next line, without its end. Returns `None` if the line is incomplete.
     ///
-    /// # Errors [`TooLong`], also for a line whose end was not received yet.
+    /// # Errors
+    /// [`TooLong`], also for a line whose end was not received yet.
     pub fn next_line(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let new = self.bytes.get(self.searched..).unwrap_or_default();
         let end = new.iter().position(|byte| *byte == b'\n').map(|at| self.searched + at);

@@ -1,6 +1,7 @@
 //! A listening socket.
 //!
-//! Owns: its file, which only the process that made it removes, and the lock that gives a name to one process.
+//! Owns: the socket's file, which only the process that made it removes, and the lock that reserves a name for one
+//! process.
 
 use crate::stop::Owner;
 use crate::talk::admit;
@@ -15,26 +16,27 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// The pause after a failed accept, probably because of too many open files.
+/// The pause after a failed accept, whose probable cause is too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The mode of a socket: read and write, for its user alone.
+/// The mode of a socket: its user alone may read and write.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// A listening socket that does not block.
 #[derive(Debug)]
 pub struct Listener(UnixListener);
 
-/// The file of a socket. Dropping it removes the file, in the process that made it, if it is still the same file.
+/// The file of a socket. Dropping this object removes the file, in the process that made it, if the path still names
+/// the same file.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// The file's device and inode, so that no other file is removed in its place.
+    /// The file's device and inode, which identify the file before it is removed.
     inode: (u64, u64),
     owner: Owner,
 }
 
-/// The lock of a name or a folder, held until this is dropped or the process ends, in any way. A child forked without
-/// `exec` keeps the lock beyond a `kill`.
+/// The lock of a name or a folder. The lock is held until this object is dropped or the process ends in any way. A
+/// child forked without `exec` keeps the lock after a `kill` of its parent.
 #[derive(Debug)]
 pub struct Lock {
     file: OwnedFd,
@@ -44,11 +46,12 @@ pub struct Lock {
 impl Listener {
     /// Listens at a name that must not exist, for this user alone (mode 0600).
     ///
-    /// # Errors [`ErrorKind::AddrInUse`] if the name exists, [`ErrorKind::InvalidInput`] for a name that is empty or
-    /// too long for a socket, and the system's.
+    /// # Errors
+    /// [`ErrorKind::AddrInUse`] if the name exists, [`ErrorKind::InvalidInput`] for a name that is empty or too long
+    /// for a socket, and errors of the system.
     pub fn bind(path: &Path) -> io::Result<(Self, SocketFile)> {
         if path.as_os_str().is_empty() {
-            // The system would choose a name of its own.
+            // For an empty name, the system would choose a name of its own.
             return Err(ErrorKind::InvalidInput.into());
         }
         let listener = UnixListener::bind(path)?;
@@ -62,8 +65,8 @@ impl Listener {
     }
 
     /// Listens at a name, in place of a socket that a killed process left behind. The caller must know that no other
-    /// process listens: it has the [`Lock`] of the name, or has that of its folder and was refused a connection. A file
-    /// that is no socket is not replaced.
+    /// process listens there: the caller has the [`Lock`] of the name, or has the lock of the folder and was refused a
+    /// connection. A file that is no socket is not replaced.
     ///
     /// # Errors
     /// The errors of [`Self::bind`].
@@ -74,14 +77,14 @@ impl Listener {
         Self::bind(path)
     }
 
-    /// Takes the next connection of a process of this user, in blocking mode. Returns `None` if none is waiting, or the
-    /// waiting one was refused, which is logged.
+    /// Takes the next connection of a process of this user, in blocking mode. Returns `None` if no connection is
+    /// waiting, or if the waiting one was refused, which is logged.
     #[must_use]
     pub fn take(&self) -> Option<UnixStream> {
         let taken = self.0.accept().and_then(|(stream, _)| admit(&stream).map(|_| stream));
         match taken {
             Ok(stream) => return Some(stream),
-            // The file may be removed already.
+            // The file may have been removed already.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -120,17 +123,17 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // A forked child must not remove the file of its copy.
+        // A forked child must not remove the file, since its parent still uses it.
         if self.owner.is_here() && identity(&self.path).is_ok_and(|found| found == self.inode) {
-            // The folder may be gone already.
+            // The folder may have been removed already.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
 impl Lock {
-    /// Takes the lock beside a name, the file `NAME.lock`, which stays. Returns `None` if the lock is taken, by another
-    /// process or by this one.
+    /// Takes the lock of a name through the file `NAME.lock`, which is never removed. Returns `None` if another
+    /// process, or this one, holds the lock.
     ///
     /// # Errors
     /// The errors of the system: the file cannot be made, or is a link.
@@ -141,8 +144,8 @@ impl Lock {
         Self::of(open(Path::new(&name), flags, PRIVATE)?)
     }
 
-    /// Takes the lock of a folder, which lets one process at a time make and remove files in it. Returns `None` if the
-    /// lock is taken, by another process or by this one.
+    /// Takes the lock of a folder, which lets one process at a time make and remove files in it. Returns `None` if
+    /// another process, or this one, holds the lock.
     ///
     /// # Errors
     /// The system's errors: the path is no folder, or a link.
@@ -162,7 +165,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // A forked child shares the lock. Closing this descriptor would leave the lock held by the child; unlocking
+        // A forked child shares the lock. Closing this descriptor would leave the lock with the child, and unlocking
         // releases it for both.
         if self.owner.is_here() {
             let _ = flock(&self.file, FlockOperation::Unlock);
@@ -212,7 +215,7 @@ mod tests {
     fn a_forked_childs_copy_removes_nothing() {
         let (_folder, path) = named("a.sock");
         let (_listener, file) = Listener::bind(&path).unwrap();
-        // The state in a forked child.
+        // The drop acts as in a forked child.
         drop(SocketFile { path: path.clone(), inode: file.inode, owner: Owner::of(0) });
         assert!(path.exists());
         drop(file);
@@ -250,15 +253,15 @@ mod tests {
         let lock = Lock::take(&path).unwrap().unwrap();
         assert!(Lock::take(&path).unwrap().is_none());
         assert!(Lock::take(&folder.path().join("b.sock")).unwrap().is_some());
-        // A forked child has the descriptor too: dropping its copy does not release the lock, and keeping it does not
-        // block others.
+        // A forked child has the descriptor too. Dropping the child's copy does not release the lock, and keeping the
+        // copy does not keep the lock.
         let copy = lock.file.try_clone().unwrap();
         drop(Lock { file: lock.file.try_clone().unwrap(), owner: Owner::of(0) });
         assert!(Lock::take(&path).unwrap().is_none());
         drop(lock);
         assert!(Lock::take(&path).unwrap().is_some());
         drop(copy);
-        // A user who can write to the folder could otherwise have another file locked, or created.
+        // Without the check, a user who can write to the folder could have another file locked or created.
         symlink(folder.path().join("elsewhere"), folder.path().join("c.sock.lock")).unwrap();
         assert!(Lock::take(&folder.path().join("c.sock")).is_err());
         assert!(!folder.path().join("elsewhere").exists());

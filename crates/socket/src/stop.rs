@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The process that made an object. A forked child has a copy of the object, but no thread, and its locks may stay
-/// taken for ever.
+/// The process that made an object. A forked child has a copy of the object, but no threads, and locks of the object
+/// may stay locked for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(u32);
 
@@ -32,14 +32,14 @@ impl Owner {
     }
 }
 
-/// Ends a thread when it is dropped, in the process that made it. A forked child's copy does nothing.
+/// Ends a thread when this object is dropped in the process that made it. Dropping a forked child's copy has no effect.
 #[derive(Debug)]
 pub struct Stop {
     end: UnixStream,
     owner: Owner,
 }
 
-/// The thread's side of a [`Stop`]: readable once the thread is to end.
+/// The thread's side of a [`Stop`]. The connection is readable once the thread must end.
 #[derive(Debug)]
 pub struct Stopped(UnixStream);
 
@@ -47,7 +47,7 @@ impl Stop {
     /// Makes both sides.
     ///
     /// # Errors
-    /// The errors of the system: too many open files.
+    /// The system's error, such as too many open files.
     pub fn new() -> io::Result<(Self, Stopped)> {
         let (end, thread) = UnixStream::pair()?;
         Ok((Self { end, owner: Owner::here() }, Stopped(thread)))
@@ -62,7 +62,8 @@ impl Stop {
     /// Ends the thread, as dropping it does.
     pub fn stop(&self) {
         if self.is_owned() {
-            // The thread may have ended already. A close alone would leave a forked child's copy open, and the thread waiting.
+            // The thread may have ended already. A plain close would leave a forked child's copy open, and the thread
+            // would go on waiting.
             let _ = self.end.shutdown(Shutdown::Both);
         }
     }
@@ -75,7 +76,7 @@ impl Drop for Stop {
 }
 
 impl Stopped {
-    /// Waits for the end, at most this long. Returns whether the thread is to end.
+    /// Waits for the end for at most `most`. Returns whether the thread must end.
     #[must_use]
     pub fn within(&self, most: Duration) -> bool {
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
@@ -100,7 +101,7 @@ mod tests {
     fn the_thread_sees_the_end_although_a_copy_is_open() {
         let (stop, stopped) = Stop::new().unwrap();
         assert!(!stopped.within(Duration::ZERO));
-        // The copy of a forked child.
+        // The copy acts as a forked child's copy.
         let copy = stop.end.try_clone().unwrap();
         drop(stop);
         assert!(stopped.within(LONG));
@@ -111,7 +112,7 @@ mod tests {
     fn the_copy_of_another_process_ends_nothing() {
         let (mut stop, stopped) = Stop::new().unwrap();
         let end = stop.end.try_clone().unwrap();
-        // The owner as a forked child sees it.
+        // The owner is as a forked child sees it.
         stop.owner = Owner::of(0);
         assert!(!stop.is_owned());
         stop.stop();

@@ -1,7 +1,7 @@
 //! Communication over a Unix socket, between processes of one user.
 //!
-//! Owns: which users may communicate, and the time limits. [`connect`] and [`Bounded`] block up to a time; [`send_now`]
-//! and [`receive_now`] never block.
+//! Owns: the rule which users may communicate, and the time limits. [`connect`] and [`Bounded`] block for a limited
+//! time; [`send_now`] and [`receive_now`] never block.
 
 use crate::lines::Lines;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -16,16 +16,16 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The shortest timeout of a socket: 0 would mean none.
+/// The shortest timeout of a socket. A timeout of 0 would mean no limit.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// The bytes of one read.
+/// The bytes of one read call.
 const PIECE: usize = 4096;
 
-/// Refuses a process of another user, at either end. Returns the other process's number, 0 if it is unknown: the process is outside of this
-/// one's namespace.
+/// Refuses a process of another user at the other end. Returns the other process's number; 0 if it is unknown because
+/// the process is outside of this process's namespace.
 ///
-/// # Errors [`ErrorKind::PermissionDenied`] if the process is another user's, and the system's error if the user is
-/// unknown.
+/// # Errors
+/// [`ErrorKind::PermissionDenied`] if the process is another user's, and the system's error if the user is unknown.
 pub fn admit(stream: &UnixStream) -> io::Result<i32> {
     let peer = getsockopt(stream, PeerCredentials)?;
     if peer.uid() != geteuid().as_raw() {
@@ -35,22 +35,22 @@ pub fn admit(stream: &UnixStream) -> io::Result<i32> {
     Ok(peer.pid())
 }
 
-/// Connects to a process of this user, within a time: a stopped process accepts no connection once its queue is full.
+/// Connects to a process of this user within a time. A stopped process accepts no connection once its queue is full.
 ///
 /// # Errors
-/// [`ErrorKind::TimedOut`], [`ErrorKind::PermissionDenied`] if another user's process listens there, and the system's.
+/// [`ErrorKind::TimedOut`], [`ErrorKind::PermissionDenied`] if another user's process listens there, and errors of the system.
 pub fn connect(path: &Path, time: Duration) -> io::Result<UnixStream> {
     let until = Instant::now() + time;
     let name = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     loop {
         let left = left(until)?;
-        // The system waits this long for a place in the queue.
+        // The system waits for this time until the queue has a place.
         set_socket_timeout(&socket, Timeout::Send, Some(left))?;
         match connect_to(&socket, &name) {
             Ok(()) => break,
             Err(Errno::INTR) => {}
-            // The time is over, or the system waited less than it was told.
+            // The time is over, or the system waited for less than the timeout.
             Err(Errno::AGAIN) => std::thread::sleep(SHORTEST),
             Err(error) => return Err(error.into()),
         }
@@ -61,13 +61,13 @@ pub fn connect(path: &Path, time: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Returns the remaining time, never 0.
+/// Returns the remaining time, which is never 0.
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left.max(SHORTEST)) }
 }
 
-/// A connection with a time limit for the whole exchange, however slowly the other end sends.
+/// A connection with one time limit for the whole exchange, even if the other end sends slowly.
 #[derive(Debug)]
 pub struct Bounded<'a> {
     stream: &'a UnixStream,
@@ -84,7 +84,7 @@ impl<'a> Bounded<'a> {
     /// Reads a line of at most `most` bytes. Returns the line without its end, and the bytes read beyond it.
     ///
     /// # Errors
-    /// [`ErrorKind::TimedOut`], [`ErrorKind::UnexpectedEof`], [`ErrorKind::InvalidData`] for a longer line, and the system's.
+    /// [`ErrorKind::TimedOut`], [`ErrorKind::UnexpectedEof`], [`ErrorKind::InvalidData`] for a longer line, and errors of the system.
     pub fn line(&mut self, most: usize) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let (mut lines, mut piece) = (Lines::new(most), [0; PIECE]);
         loop {
@@ -116,7 +116,8 @@ impl Read for Bounded<'_> {
 impl io::Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(left(self.until)?))?;
-        // The other end may be closed, which must not end a program that does not ignore SIGPIPE.
+        // The other end may be closed. Without the flag, a SIGPIPE would then end a program that does not ignore the
+        // signal.
         match send(self.stream, bytes, SendFlags::NOSIGNAL) {
             Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
             sent => Ok(sent?),
@@ -128,7 +129,7 @@ impl io::Write for Bounded<'_> {
     }
 }
 
-/// Sends as many bytes as possible over a connection that does not block, and removes them from `bytes`.
+/// Sends as many bytes as possible over a connection that does not block, and removes the sent bytes from `bytes`.
 ///
 /// The other end is closed.
 pub fn send_now(stream: &UnixStream, bytes: &mut Vec<u8>) -> io::Result<()> {
@@ -144,11 +145,11 @@ pub fn send_now(stream: &UnixStream, bytes: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the received bytes of a connection that does not block, about `most` bytes at most, so that a busy one does
-/// not keep others waiting. `take` gets the pieces, and returns whether it wants more.
+/// Reads received bytes of a connection that does not block, about `most` bytes at most, so that a busy connection does
+/// not delay others. `take` gets the pieces, and returns whether it takes more.
 ///
 /// # Errors
-/// [`ErrorKind::UnexpectedEof`] at the end of the connection, and the system's.
+/// [`ErrorKind::UnexpectedEof`] at the end of the connection, and errors of the system.
 pub fn receive_now(stream: &UnixStream, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
     let (mut piece, mut taken) = ([0; PIECE], 0);
     while taken < most {

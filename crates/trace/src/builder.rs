@@ -1,7 +1,7 @@
 //! Builds a [`Trace`] event by event, and refuses events that break the rules.
 //!
 //! Owns: the rules, and the numbering of blocks from 0 in the order of allocation. Every reader, the recorder and the
-//! generators build through it. Formats are read elsewhere.
+//! generators build traces through this type. Other files read the formats.
 
 use std::collections::hash_map::Entry;
 
@@ -18,8 +18,8 @@ struct LiveBlock {
     requested: bool,
 }
 
-/// Builds a [`Trace`] from events whose blocks have ids of the source's own: any numbers, addresses among them. An id
-/// may be used again once the free of its block is complete.
+/// Builds a [`Trace`] from events whose blocks have ids of the source's own: any numbers, such as addresses. An id may
+/// be reused once the free of its block is complete.
 #[derive(Default)]
 pub struct TraceBuilder {
     trace: Trace,
@@ -30,18 +30,19 @@ pub struct TraceBuilder {
 }
 
 impl TraceBuilder {
-    /// Makes a builder of an empty trace of that name.
+    /// Makes a builder of an empty trace with that name.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self { trace: Trace { name: name.into(), ..Trace::default() }, ..Self::default() }
     }
 
-    /// Makes a builder of an empty trace of that name, which takes no more host memory than `memory` still allows.
+    /// Makes a builder of an empty trace with that name. The trace takes no more host memory than `memory` still
+    /// allows.
     pub(crate) fn within(memory: Memory, name: impl Into<String>) -> Self {
         Self { memory, ..Self::new(name) }
     }
 
-    /// Returns the account.
+    /// Returns the account of the memory.
     pub(crate) fn memory(&mut self) -> &mut Memory {
         &mut self.memory
     }
@@ -51,7 +52,7 @@ impl TraceBuilder {
         self.trace.meta = meta;
     }
 
-    /// Returns the index of a stream; a new one is added at the end of the list.
+    /// Returns the index of a stream. A new stream is added at the end of the list.
     ///
     /// # Errors
     /// [`RuleError::TooMany`] beyond 2^32 streams.
@@ -66,10 +67,10 @@ impl TraceBuilder {
         Ok(index)
     }
 
-    /// Adds a request for `size` bytes on the stream of that index. Returns the number of the new block.
+    /// Adds a request for `size` bytes on the stream with that index. Returns the number of the new block.
     ///
     /// # Errors
-    /// The id is live, the size is 0 or above [`MAX_BLOCK_SIZE`], or the stream is not listed.
+    /// The id is live, the size is 0 or above [`MAX_BLOCK_SIZE`], or the list has no such stream.
     pub fn alloc(&mut self, id: u64, size: u64, stream: u32) -> Result<u32, RuleError> {
         if size == 0 {
             return Err(RuleError::ZeroSize(id));
@@ -95,7 +96,7 @@ impl TraceBuilder {
     /// Adds the program's free of a block.
     ///
     /// # Errors
-    /// No such block is live, or it was freed before.
+    /// No block with the id is live, or the block was freed before.
     pub fn free_requested(&mut self, id: u64) -> Result<(), RuleError> {
         let live = self.live.get_mut(&id).ok_or(RuleError::Unknown(id))?;
         if live.requested {
@@ -105,10 +106,10 @@ impl TraceBuilder {
         Ok(self.memory.push(&mut self.trace.events, TraceEvent::FreeRequested { block: live.block })?)
     }
 
-    /// Adds the completion of a free: every stream has finished with the block, and its id is free again.
+    /// Adds the completion of a free. Every stream has finished with the block, and its id may be reused.
     ///
     /// # Errors
-    /// No such block is live, or the program has not freed it.
+    /// No block with the id is live, or the program has not freed the block.
     pub fn free_completed(&mut self, id: u64) -> Result<(), RuleError> {
         let Entry::Occupied(live) = self.live.entry(id) else { return Err(RuleError::Unknown(id)) };
         if !live.get().requested {
@@ -118,7 +119,7 @@ impl TraceBuilder {
         Ok(self.memory.push(&mut self.trace.events, TraceEvent::FreeCompleted { block })?)
     }
 
-    /// Returns whether an id is in use: allocated, and its free not complete.
+    /// Returns whether an id is in use: its block is allocated, and its free is not complete.
     #[must_use]
     pub fn is_live(&self, id: u64) -> bool {
         self.live.contains_key(&id)
@@ -135,7 +136,7 @@ impl TraceBuilder {
         self.trace.events.len()
     }
 
-    /// Returns the trace. Blocks that are live stay live at its end.
+    /// Returns the trace. Live blocks stay live at its end.
     #[must_use]
     pub fn finish(self) -> Trace {
         self.trace
@@ -148,12 +149,12 @@ impl From<MemoryError> for RuleError {
     }
 }
 
-/// Returns the bytes of the heap that a trace's own lists take.
+/// Returns the heap bytes that a trace's own lists take.
 pub(crate) fn trace_bytes(trace: &Trace) -> u64 {
     list_bytes::<TraceEvent>(trace.events.capacity()).saturating_add(list_bytes::<StreamId>(trace.streams.capacity()))
 }
 
-/// Checks a trace that was put together without a [`TraceBuilder`].
+/// Checks a trace that was made without a [`TraceBuilder`].
 ///
 /// # Errors
 /// The index of the first event that breaks a rule, and the rule.
@@ -170,14 +171,14 @@ enum State {
     Gone,
 }
 
-/// The rules over blocks that are numbered already: no id has to be looked up.
+/// The rules over blocks that are numbered already, so that no id has to be looked up.
 #[derive(Default)]
 pub(crate) struct NumberedBlocks {
     states: Vec<State>,
 }
 
 impl NumberedBlocks {
-    /// Makes a table with room for `blocks` blocks, and no more.
+    /// Makes a table with room for exactly `blocks` blocks.
     pub(crate) fn with_room(memory: &mut Memory, blocks: usize) -> Result<Self, MemoryError> {
         let mut states = Vec::new();
         memory.room(&mut states, blocks)?;
@@ -227,7 +228,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Returns valid traces of up to a few hundred events: sizes of every magnitude, several streams, late completions.
+    /// Returns valid traces of up to a few hundred events, with sizes of every magnitude, several streams and late
+    /// completions.
     pub(crate) fn valid_trace() -> impl Strategy<Value = Trace> {
         let step = (0u8..4, any::<u16>(), 0u32..48, any::<bool>());
         proptest::collection::vec(step, 1..200).prop_map(|steps| {

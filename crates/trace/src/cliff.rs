@@ -1,6 +1,6 @@
-//! How a trace runs on devices with hardly enough memory.
+//! The runs of a trace on devices with hardly enough memory.
 //!
-//! Owns: the sizes of devices that are tried, and the report for each.
+//! Owns: the sizes of the devices, and the report for each device.
 
 use crate::columns::{Cell, Column, gib, line, ms, round_to, us};
 use crate::fit::STEP;
@@ -10,19 +10,19 @@ use crate::trace::Trace;
 use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
 use serde_json::Value;
 
-/// The sizes of devices that are tried where none are named, as multiples of the peak of live bytes.
+/// The default sizes of devices, as multiples of the peak of live bytes.
 pub const TIMES_LIVE: [f64; 8] = [1.0, 1.005, 1.01, 1.02, 1.05, 1.1, 1.2, 2.0];
 
 type Figure = Column<CliffReport>;
 
-/// A trace on a device of one size.
+/// The run of a trace on a device of one size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CliffReport {
     /// The trace's name.
     pub trace: String,
     /// The strategy's name.
     pub strategy: &'static str,
-    /// The most bytes requested and not freed.
+    /// The most bytes that were requested and not freed.
     pub peak_live: u64,
     /// The device's memory as a multiple of `peak_live`.
     pub times_live: f64,
@@ -30,7 +30,7 @@ pub struct CliffReport {
     pub capacity: u64,
     /// The most bytes held in any pass.
     pub peak_reserved: u64,
-    /// How many passes ran to their end.
+    /// The number of passes that ran to their end.
     pub passes: u32,
     /// The cost of these passes; `None` if memory ran out.
     pub price: Option<Price>,
@@ -81,10 +81,10 @@ fn cell(at: &CliffReport, figure: fn(Price) -> String) -> Cell {
 }
 
 /// Replays a trace on devices with these multiples of its live bytes. The options' own capacity is not used. `progress`
-/// receives the number of devices done.
+/// gets the number of devices done.
 ///
 /// # Errors
-/// As [`replay`].
+/// The errors of [`replay`].
 pub fn cliff(
     trace: &Trace,
     options: &ReplayOptions,

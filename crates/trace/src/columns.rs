@@ -1,7 +1,7 @@
 //! Columns: the figures of a report, for tables and for lines of JSON.
 //!
-//! Owns: the form of a column. Each report has one list of them, beside its type: a line of JSON has the keys of all, a
-//! table shows those that have a heading, and programs that compare reports leave out times.
+//! Owns: the form of a column. Each report type has one list of columns. A line of JSON has the keys of all columns. A
+//! table shows the columns with a heading. Programs that compare reports leave out times.
 
 use seamalloc::units::format_bytes;
 use serde_json::{Map, Value};
@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 pub enum Kind {
     /// Identifies the run.
     Run,
-    /// A result of the run: the same in each run, on any machine.
+    /// A result of the run, which is the same in each run on any machine.
     Result,
-    /// A time in the driver, a real one or by the model of a simulated device.
+    /// A time in the driver: a real time, or a time by the model of a simulated device.
     Time,
-    /// A time by this machine's clock: two runs differ in it.
+    /// A time by this machine's clock, which differs between runs.
     Clock,
 }
 
@@ -28,24 +28,24 @@ pub struct Column<R> {
     pub kind: Kind,
     /// Reads the column's value from a report.
     pub value: fn(&R) -> Value,
-    /// How a table shows the column; `None` if no table does.
+    /// The presentation of the column in a table; `None` if no table shows it.
     pub shown: Option<Shown<R>>,
 }
 
-/// How a table shows a column.
+/// The presentation of a column in a table.
 #[derive(Debug)]
 pub struct Shown<R> {
     /// The heading above the column, in lines.
     pub heading: &'static str,
-    /// Whether the column holds figures, which are aligned at their ends.
+    /// Whether the column has figures, which are aligned at their ends.
     pub is_figure: bool,
-    /// The order in which a narrow table drops columns: the largest number first. A column with 0 is never dropped.
+    /// The order in which a narrow table drops columns, the largest number first. A column with 0 is never dropped.
     pub spare: u8,
     /// Whether a table drops the column if all of its cells are empty.
     pub is_rare: bool,
     /// Reads a report's cell.
     pub cell: fn(&R) -> Cell,
-    /// A name and what it means, for people.
+    /// A name and its meaning, for readers.
     pub legend: Option<(&'static str, &'static str)>,
 }
 
@@ -54,9 +54,9 @@ pub struct Shown<R> {
 pub enum Cell {
     /// Text, or a figure as text.
     Text(String),
-    /// A part of a whole that is used: 1 is all.
+    /// A used part of a whole, where 1 is the whole.
     Used(f64),
-    /// A text in place of a figure that is missing because something failed.
+    /// A text in place of a figure that is missing after a failure.
     Failed(String),
 }
 
@@ -93,7 +93,7 @@ impl<R> Column<R> {
         Self { shown: Some(Shown { heading, is_figure: true, spare: 0, is_rare: false, cell, legend: None }), ..self }
     }
 
-    /// Lets narrow tables drop the column: the largest number first.
+    /// Lets narrow tables drop the column. The column with the largest number is dropped first.
     #[must_use]
     pub const fn spare(self, spare: u8) -> Self {
         let shown = match self.shown {
@@ -159,8 +159,8 @@ pub fn gib(bytes: u64) -> String {
     format!("{:.2}", bytes as f64 / f64::from(1 << 30))
 }
 
-/// Returns bytes in the unit of `largest`, the largest size of the same sentence, so that figures compare at sight: 0.07 GiB beside
-/// 6.09 GiB. There are two digits behind the point, and more where two would be zeros.
+/// Returns bytes in the unit of `largest`, the largest size of the same sentence, so that figures are easy to compare:
+/// 0.07 GiB beside 6.09 GiB. There are two digits behind the point, and more digits if two would be zeros.
 #[must_use]
 pub fn bytes_beside(bytes: u64, largest: u64) -> String {
     const DIGITS: [usize; 4] = [2, 3, 4, 5];

@@ -1,9 +1,9 @@
-//! The csv format of traces: one event a line, plain text, meant to be read and made by scripts.
+//! The csv format of traces: one event a line in plain text, for scripts to read and write.
 //!
-//! Owns: reading and writing this format. `read.rs` unpacks gzip and tells formats apart.
+//! Owns: reading and writing this format. `read.rs` unpacks gzip and recognizes formats.
 //!
 //! ```text
-//! # {"job": "gpt2xl-N"}      optional, the first line only: what is known of the job
+//! # {"job": "gpt2xl-N"}      optional, only as the first line: facts about the job
 //! a,ID,SIZE,STREAM           an allocation: requested bytes, stream handle in hex
 //! r,ID                       the program freed the block
 //! f,ID                       every stream has finished with it
@@ -21,8 +21,9 @@ use seamalloc::driver::StreamId;
 
 /// Reads a trace from plain text. `name` is the trace's name; errors name `file`.
 ///
-/// # Errors Every error names the line: a field that is wrong, too few or too many, an event that breaks a rule, text
-/// that ends early, no allocation at all.
+/// # Errors
+/// Every error names the line: a field that is wrong, too few or too many, an event that breaks a rule, text that ends
+/// early, no allocation at all.
 pub fn read_csv(name: &str, file: &str, text: impl BufRead) -> Result<Trace, TraceError> {
     read_events(name, file, text, read_line)
 }
@@ -43,7 +44,7 @@ fn read_line(line: &EventLine<'_>, builder: &mut TraceBuilder) -> Result<(), Tra
         b"a" => {
             let id = field("an id")?;
             if line.number == 1 && !id.iter().any(u8::is_ascii_digit) {
-                // The heads of columns may begin with this text too.
+                // The headings of other csv files may begin with this text too.
                 let expected =
                     "an event: a,ID,SIZE,STREAM or r,ID or f,ID, with a number as ID; no other form of csv is known";
                 return Err(line.malformed(excerpt(line.content), expected));
@@ -81,7 +82,7 @@ fn end<'b>(line: &EventLine<'_>, mut fields: impl Iterator<Item = &'b [u8]>) -> 
     }
 }
 
-/// Writes a trace as plain text; the ids are the block numbers. The name is not written.
+/// Writes a trace as plain text. The ids are the block numbers. The name is not written.
 ///
 /// # Errors
 /// The trace breaks a rule, or `out` cannot be written.

@@ -1,7 +1,7 @@
-//! The errors of a trace, a snapshot or the file that holds one.
+//! The errors of a trace, of a snapshot, or of the file with one.
 //!
-//! Owns: [`TraceError`], which names the file, the place in it, what was found and what was expected. Reading is done
-//! elsewhere.
+//! Owns: [`TraceError`], which names the file, the place in the file, the content found and the content expected. Other
+//! files do the reading.
 
 use std::fmt;
 use std::io;
@@ -19,13 +19,13 @@ pub enum Place {
     Line(u64),
     /// A line and a column of a text, each from 1.
     LineColumn(u64, u64),
-    /// A byte, from 0; in a compressed file, a byte of the unpacked content.
+    /// A byte, from 0. In a compressed file, a byte of the unpacked content.
     Byte(u64),
-    /// An entry of a snapshot's `device_traces`, both from 0.
+    /// An entry of a snapshot's `device_traces`, with both numbers from 0.
     Entry {
-        /// The device's ordinal.
+        /// The ordinal of the device.
         device: usize,
-        /// The entry in its list.
+        /// The index of the entry in the device's list.
         index: usize,
     },
     /// A segment of a snapshot's `segments`, from 0.
@@ -48,16 +48,16 @@ impl fmt::Display for Place {
     }
 }
 
-/// Returns the place as it is printed behind a file's name.
+/// Returns the place in the form that is printed behind a file's name.
 fn at(place: &Place) -> String {
     if *place == Place::Whole { String::new() } else { format!(", {place}") }
 }
 
-/// A rule of traces that an event breaks. The numbers are those of the source: an id of a csv file, an address of a
-/// snapshot.
+/// A rule of traces that an event breaks. The numbers are those of the source, such as an id of a csv file or an
+/// address of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// An allocation under an id (at an address) that has not been freed.
+    /// An allocation under an id (or at an address) that has not been freed.
     #[error("block {0} is allocated again while it is live; it must be freed first")]
     Reused(u64),
     /// A free of a block that was never allocated, or whose free is complete already.
@@ -66,13 +66,13 @@ pub enum RuleError {
     /// The program freed the block a second time.
     #[error("block {0} is freed a second time; one free_requested was expected")]
     DoubleFree(u64),
-    /// The free of the block completed before the program asked for it.
+    /// The free of the block completed before the program requested it.
     #[error("the free of block {0} completes before it was requested; its free_requested was expected first")]
     CompletedBeforeRequested(u64),
     /// A request for 0 bytes.
     #[error("block {0} has size 0; at least 1 byte was expected")]
     ZeroSize(u64),
-    /// A request for more than any address space holds.
+    /// A request for more bytes than any address space has.
     #[error("block {id} has size {size}; at most {} bytes were expected", crate::trace::MAX_BLOCK_SIZE)]
     TooLarge {
         /// The block.
@@ -80,7 +80,7 @@ pub enum RuleError {
         /// The bytes of the block.
         size: u64,
     },
-    /// The trace's list has no such stream.
+    /// The list of the trace has no such stream.
     #[error("stream number {found} is named, but the trace lists {listed} streams")]
     NoSuchStream {
         /// The index of the stream.
@@ -88,7 +88,7 @@ pub enum RuleError {
         /// The length of the list.
         listed: usize,
     },
-    /// More blocks or streams than a trace can number.
+    /// The trace has more blocks or streams than can be numbered.
     #[error("more than {} blocks or streams", u32::MAX)]
     TooMany,
     /// The trace takes more memory than its file allows, or than the system gives.
@@ -96,7 +96,7 @@ pub enum RuleError {
     Memory(MemoryError),
 }
 
-/// Returns the words behind the error: the layouts of all devices together.
+/// Returns the text for the end of the error, about the layouts of all devices together.
 fn in_words(layouts: &[Layout]) -> String {
     let sum = |figure: fn(&Layout) -> u64| layouts.iter().map(figure).fold(0, u64::saturating_add);
     let [reserved, allocated] = [sum(|of| of.held.reserved), sum(|of| of.held.allocated)].map(format_bytes);
@@ -112,7 +112,7 @@ fn in_words(layouts: &[Layout]) -> String {
     }
 }
 
-/// Why a trace or a snapshot could not be read or written.
+/// The reason why a trace or a snapshot could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file could not be opened, read or written.
@@ -123,7 +123,8 @@ pub enum TraceError {
         /// The system's error.
         source: io::Error,
     },
-    /// The content does not match the format of the file's beginning: damaged, cut off, or wrong at one place.
+    /// The content does not match the format of the file's beginning. The content is damaged, cut off, or wrong at one
+    /// place.
     #[error("{file}{}: found {found}, expected {expected}", at(.place))]
     Malformed {
         /// The file.
@@ -135,7 +136,7 @@ pub enum TraceError {
         /// The content expected there.
         expected: String,
     },
-    /// The file can be read, but its events cannot have happened.
+    /// The file can be read, but its events contradict each other.
     #[error("{file}{}: {source}", at(.place))]
     Rule {
         /// The file.
@@ -145,7 +146,7 @@ pub enum TraceError {
         /// The rule that the event breaks.
         source: RuleError,
     },
-    /// No known format begins like the file.
+    /// The beginning of the file matches no known format.
     #[error(
         "{file}: found {found}, which begins like no known format; expected a csv trace, a .seam trace, a log of \
          RMM, or a PyTorch memory snapshot (pickle or JSON), plain or gzip"
@@ -156,7 +157,7 @@ pub enum TraceError {
         /// The first bytes of the file.
         found: String,
     },
-    /// The file is a csv of buffers with lifetimes, of which no trace can be made.
+    /// The file is a csv of buffers with lifetimes, from which no trace can be made.
     #[error(
         "{file}: a csv of buffers, which `seamalloc plan` reads and writes; expected a trace or a PyTorch memory snapshot: \
          the one that the plan was made of"
@@ -165,7 +166,7 @@ pub enum TraceError {
         /// The file.
         file: String,
     },
-    /// The file holds no allocation at all.
+    /// The file contains no allocation.
     #[error("{file}: holds no allocation; expected at least one")]
     Empty {
         /// The file.
@@ -192,7 +193,7 @@ pub enum TraceError {
         /// The layouts that the file holds instead of a history, one for each device with memory.
         layouts: Vec<Layout>,
     },
-    /// A pickle with objects that are not plain data. The pickle was not executed.
+    /// A pickle with objects that are not plain data. The pickle is not executed.
     #[error(
         "{file}, byte {offset}: the pickle holds {opcode}, which makes objects or calls functions; it was not executed, \
          and only plain data is read"
@@ -212,7 +213,7 @@ pub enum TraceError {
         file: String,
         /// The file's version.
         found: u32,
-        /// The newest version known here.
+        /// The newest supported version.
         supported: u32,
     },
     /// The content of a compact file does not match its checksum.
@@ -225,16 +226,16 @@ pub enum TraceError {
         /// The checksum in the header.
         expected: u32,
     },
-    /// Reading the file takes more memory than a file of its size may take, so that a small hostile file cannot fill
-    /// the memory; or more than the system gives.
+    /// Reading the file takes more memory than a file of its size may take, or than the system gives. The limit keeps a
+    /// small hostile file from filling the memory.
     #[error("{file}: {source}")]
     Memory {
         /// The file.
         file: String,
-        /// The limit, or the allocation, that failed.
+        /// The limit or the allocation that failed.
         source: MemoryError,
     },
-    /// The file exceeds a limit of the reader, so that a small hostile file cannot fill the memory.
+    /// The file exceeds a limit of the reader. The limit keeps a small hostile file from filling the memory.
     #[error("{file}: more than {limit} {unit}, which is the most that is accepted")]
     TooLarge {
         /// The file.
@@ -247,7 +248,7 @@ pub enum TraceError {
 }
 
 impl TraceError {
-    /// Returns the layouts that stand in place of a history, if a snapshot has none.
+    /// Returns the layouts that a snapshot has in place of a history; an empty list for other errors.
     #[must_use]
     pub fn layouts(&self) -> &[Layout] {
         match self {
@@ -274,7 +275,7 @@ impl TraceError {
         Self::Memory { file: file.to_owned(), source }
     }
 
-    /// Makes the error of a failed read: of the system, or of a stream that is being unpacked and is damaged or was cut
+    /// Makes the error of a failed read: an error of the system, or of an unpacked stream that is damaged or was cut
     /// off.
     pub(crate) fn read(file: &str, place: Place, error: io::Error) -> Self {
         match error.kind() {
@@ -295,7 +296,7 @@ impl TraceError {
     }
 }
 
-/// Returns text of a file for a message: the first few characters, the unprintable ones escaped.
+/// Returns text of a file for a message: the first few characters, with unprintable ones escaped.
 pub(crate) fn excerpt(bytes: &[u8]) -> String {
     const SHOWN: usize = 40;
     let head = bytes.get(..SHOWN).unwrap_or(bytes);

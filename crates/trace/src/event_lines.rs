@@ -1,7 +1,7 @@
-//! Texts with an event a line.
+//! Texts with one event a line.
 //!
-//! Owns: what such formats share: a trace is built line by line, numbers are read, and errors name the line. Each
-//! format parses its own lines.
+//! Owns: the common parts of such formats. A trace is built line by line, numbers are read, and errors name the line.
+//! Each format parses its own lines.
 
 use std::io::BufRead;
 
@@ -11,7 +11,7 @@ use crate::lines::{Line, Lines, number_of};
 use crate::memory::Memory;
 use crate::trace::Trace;
 
-/// A line, and its place in the file.
+/// A line and its place in the file.
 pub(crate) struct EventLine<'a> {
     pub(crate) file: &'a str,
     /// The line's number, from 1.
@@ -19,10 +19,10 @@ pub(crate) struct EventLine<'a> {
     pub(crate) content: &'a [u8],
 }
 
-/// Reads a trace by `read`, which is called for each line. `name` is the trace's name; errors name `file`.
+/// Reads a trace by `read`, which is called for each line. `name` is the trace's name. Errors name `file`.
 ///
 /// # Errors
-/// The errors of `read`, of a text that is too long, and of one without an allocation.
+/// The errors of `read`, of a text that is too long, and of a text without an allocation.
 pub(crate) fn read_events(
     name: &str,
     file: &str,

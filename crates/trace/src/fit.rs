@@ -11,12 +11,12 @@ use serde_json::Value;
 
 /// The step of the search, in bytes: the granularity of physical memory.
 pub(crate) const STEP: u64 = 2 << 20;
-/// The first device that is tried has this many times the live bytes: plenty, but limited, since some strategies
-/// reserve addresses for all of the memory on every stream.
+/// The memory of the first device that is tried, as a multiple of the live bytes. The memory is plenty but limited,
+/// since some strategies reserve addresses for all of the memory on every stream.
 const PLENTY: u64 = 16;
-/// If the first device is too small, each further device has this many times more memory.
+/// The factor from each device to the next, if the first device is too small.
 const MORE: u64 = 4;
-/// No device is tried with more than this, in bytes.
+/// The largest device that is tried, in bytes.
 pub const LARGEST: u64 = seamalloc::driver::sim::MAX_CAPACITY;
 
 type Figure = Column<FitReport>;
@@ -32,18 +32,18 @@ pub struct FitReport {
     pub device: String,
     /// The smallest capacity in bytes, a multiple of 2 MiB, on which every pass ran.
     pub capacity: u64,
-    /// The most bytes requested and not freed: no strategy can do with less.
+    /// The most bytes that were requested and not freed. No strategy can run with less memory.
     pub peak_live: u64,
     /// The peak of the bytes that the strategy reserved on the first, large device.
     pub peak_reserved: u64,
     /// The cost of running on the smallest device.
     pub price: Price,
-    /// How many devices were tried.
+    /// The number of devices that were tried.
     pub tries: u32,
 }
 
 impl FitReport {
-    /// Returns how much more memory than the live bytes is needed: 0.015 is 1.5%.
+    /// Returns the needed memory beyond the live bytes, as a part of the live bytes: 0.015 is 1.5%.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         if self.peak_live == 0 { 0.0 } else { self.capacity as f64 / self.peak_live as f64 - 1.0 }
@@ -95,16 +95,16 @@ impl FitReport {
     }
 }
 
-/// Finds the smallest capacity, by bisection between the live peak and the bytes that the strategy reserves on a large
-/// device. The options' own capacity is not used. Bisection assumes that more memory never hurts; a strategy for which
-/// it sometimes does gets one of several limits. The capacity says nothing of speed: near the smallest one a strategy
-/// often gives memory back and waits for the GPU.
+/// Finds the smallest capacity by bisection, between the live peak and the bytes that the strategy reserves on a large
+/// device. The options' own capacity is not used. Bisection assumes that more memory never hurts. If it sometimes does
+/// hurt a strategy, the result is one of several limits. The capacity is no measure of speed: near the smallest capacity,
+/// a strategy often gives memory back and waits for the GPU.
 ///
-/// Returns `None` if the trace does not run on 16 TiB. `progress` receives the number of tries done, and about how many
-/// there will be.
+/// Returns `None` if the trace does not run on 16 TiB. `progress` gets the number of tries done, and their approximate
+/// total.
 ///
 /// # Errors
-/// As [`replay`].
+/// The errors of [`replay`].
 pub fn fit(
     trace: &Trace,
     options: &ReplayOptions,
@@ -132,10 +132,10 @@ pub fn fit(
     };
     let Some(strategy) = plenty.last().map(|pass| pass.strategy) else { return Ok(None) };
     let peak_reserved = plenty.iter().map(|pass| pass.peak_reserved).max().unwrap_or(0);
-    // The bounds are in steps: `low` is too little, `high` is enough.
+    // The bounds are in steps. `low` is too little, and `high` is enough.
     let mut low = (peak_live / STEP).saturating_sub(1);
     let mut high = peak_reserved.div_ceil(STEP).max(low + 1);
-    // The reserved bytes are enough, unless only a part of the device may be reserved.
+    // The reserved bytes are enough, unless the options let only a part of the device be reserved.
     let enough = capacity / STEP;
     while limited && high < enough && !ran(&run(high * STEP, 18, progress)?) {
         low = high;
@@ -152,8 +152,8 @@ pub fn fit(
                 None => low = middle,
             }
         }
-        // What was reserved where memory was plenty was not run yet. It may be too little: segments of a smaller device have shorter
-        // ranges of addresses.
+        // The trace has not run with the memory that was reserved on the large device. This memory may be too little,
+        // since segments of a smaller device have shorter ranges of addresses.
         while price.is_none() && high < enough {
             price = Price::of(&run(high * STEP, expected, progress)?);
             if price.is_none() {
@@ -161,7 +161,7 @@ pub fn fit(
                 stride *= 2;
             }
         }
-        // So much was tried first.
+        // The large device was tried first and is known to be enough.
         price = price.or_else(|| Price::of(&plenty));
         if high - low <= 1 {
             break price.unwrap_or_default();

@@ -1,8 +1,7 @@
-//! The history that an allocator's flight recorder has kept, in files that the command, the package and PyTorch's
-//! viewer load.
+//! The history that an allocator's flight recorder has kept, in files for the command, the package and PyTorch's
+//! viewer.
 //!
-//! Owns: the two forms of such a file, and when one is written automatically: after a refused request, with the option
-//! `flight_dump`.
+//! Owns: the two forms of such a file, and the automatic dump after a refused request, with the option `flight_dump`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,14 +19,15 @@ use crate::write::{can_write, put, write_path};
 use seamalloc::flight::Flight;
 use seamalloc::{Allocator, Config, Error};
 
-/// The shortest time between dumps: a program that retries smaller requests after a refusal writes one dump a second.
+/// The shortest time between dumps. A program that retries smaller requests after a refusal writes at most one dump a
+/// second.
 const BETWEEN_DUMPS: Duration = Duration::from_secs(1);
 
-/// Returns what the flight recorder has kept as a trace. Blocks from before the kept history are allocated at its
-/// start. `meta` has the number of all `operations`, and how many of them were `overwritten`.
+/// Returns the history of the flight recorder as a trace. Blocks from before the kept history are allocated at its
+/// start. `meta` has the number of all `operations`, and the number of `overwritten` ones.
 ///
 /// # Errors
-/// The events contradict each other: [`TraceError::Rule`] with the index of the event.
+/// [`TraceError::Rule`] with the index of the event, if events contradict each other.
 pub fn flight_trace(flight: &Flight, name: &str) -> Result<Trace, TraceError> {
     let mut meta = Map::new();
     let figures =
@@ -40,12 +40,12 @@ pub fn flight_trace(flight: &Flight, name: &str) -> Result<Trace, TraceError> {
         .map_err(|(index, rule)| TraceError::rule(name, Place::Event(index), rule))
 }
 
-/// Writes the history that the flight recorder has kept: as a trace if the name ends in `.seam`, `.csv` or `.csv.gz`,
-/// else as a pickle that PyTorch's viewer opens and that our readers accept as a trace. The file appears only when it
-/// is complete.
+/// Writes the history that the flight recorder has kept. A name that ends in `.seam`, `.csv` or `.csv.gz` gives a
+/// trace. Any other name gives a pickle that PyTorch's viewer opens and that seamalloc's readers accept as a trace. The
+/// file appears only when it is complete.
 ///
 /// # Errors
-/// As [`write_path`] and [`write_flight_pickle`].
+/// The errors of [`write_path`] and [`write_flight_pickle`].
 pub fn write_flight(flight: &Flight, path: &Path) -> Result<(), TraceError> {
     if can_write(path) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -84,8 +84,7 @@ pub struct FlightDump {
 }
 
 impl FlightDump {
-    /// Makes the dump that these options ask for ([`Config::flight_dump`]), of an allocator of the device with this
-    /// ordinal.
+    /// Makes the dump for these options ([`Config::flight_dump`]) and the device with this ordinal.
     #[must_use]
     pub fn of(config: &Config, device: u32) -> Self {
         let path = config.flight_dump.as_ref().map(|name| {
@@ -95,14 +94,14 @@ impl FlightDump {
         Self { path, device, last: Mutex::new(None) }
     }
 
-    /// Returns the file, if one was asked for.
+    /// Returns the file, if the options name one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Writes the file after a request was refused for lack of memory, over the previous one, at most once a second.
-    /// After any other error, does nothing. A failed write is only logged, so that the program gets the error of the
+    /// Writes the file over the previous one after a request was refused for lack of memory, at most once a second.
+    /// Does nothing after any other error. A failed write is only logged, so that the program gets the error of the
     /// request.
     #[cold]
     pub fn refused(&self, allocator: &Allocator, error: &Error) {
@@ -119,9 +118,10 @@ impl FlightDump {
         *last = Some(Instant::now());
     }
 
-    /// Writes the flight recorder to another file, at any time.
+    /// Writes the flight recorder to the given file at any time.
     ///
-    /// # Errors As [`write_flight`]; [`TraceError::Io`] if the host has no memory to read the recorder.
+    /// # Errors
+    /// The errors of [`write_flight`]; [`TraceError::Io`] if the host has no memory to read the recorder.
     pub fn write(&self, allocator: &Allocator, path: &Path) -> Result<(), TraceError> {
         let told = |error: Error| TraceError::io(&path.display().to_string(), std::io::Error::other(error.to_string()));
         let mut flight = allocator.reports().flight().map_err(told)?;

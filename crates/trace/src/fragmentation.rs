@@ -1,4 +1,4 @@
-//! How an allocator's memory is divided up, as JSON.
+//! The division of an allocator's memory, as JSON.
 
 use crate::columns::{Column, line, round_to};
 use seamalloc::Fragmentation;
@@ -34,8 +34,8 @@ pub const FRAGMENTATION_COLUMNS: &[Figure] = &[
     Figure::result("home_mappings", |memory| memory.home_mappings.into()),
 ];
 
-/// Returns all fields of `memory`, and the figures computed from them, by their names. Owners of free memory are as
-/// [`Owner`](seamalloc::fragmentation::Owner) prints them, streams as [`StreamId`](seamalloc::driver::StreamId) does.
+/// Returns all fields of `memory`, and the figures computed from them, by name. Owners of free memory are printed as by
+/// [`Owner`](seamalloc::fragmentation::Owner), streams as by [`StreamId`](seamalloc::driver::StreamId).
 #[must_use]
 pub fn fragmentation_json(memory: &Fragmentation) -> Value {
     line(FRAGMENTATION_COLUMNS, memory).into()

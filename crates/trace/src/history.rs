@@ -1,7 +1,7 @@
-//! Converts a history of addresses to a [`Trace`]: the history names addresses, not blocks, and may have lost its
+//! Converts a history of addresses to a [`Trace`]. A history names addresses, not blocks, and may have lost its
 //! beginning.
 //!
-//! Owns: the completion of a history that wrapped. Snapshots and the recorder both use it.
+//! Owns: the completion of a history that has lost its beginning. Snapshots and the recorder both use it.
 
 use serde_json::{Map, Value};
 
@@ -14,24 +14,25 @@ use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::{BlockState, Snapshot};
 
-/// A block that was there before the history began.
+/// A block that was allocated before the history began.
 struct Earlier {
     address: u64,
     size: u64,
     stream: StreamId,
-    /// Whether the program has freed the block already, without completion.
+    /// Whether the program has freed the block before the history, without a completion.
     pending: bool,
-    /// Whether the block is there at the end too.
+    /// Whether the block is still allocated at the end.
     is_held: bool,
 }
 
-/// Makes a trace of a history as PyTorch records it: its last entries. Blocks allocated before them are known from
-/// their frees, or from `held`, the blocks that the allocator holds at the end. The trace allocates them at its start,
-/// in the order of addresses, so that the peaks are right. `None` stands for entries that are no events. The trace
-/// takes no more host memory than `memory` still allows.
+/// Makes a trace of a history in PyTorch's form, which has the last entries. Blocks that were allocated earlier are
+/// known from their frees, or from `held`, the blocks that the allocator holds at the end. The trace allocates them at
+/// its start, in the order of addresses, so that the peaks are right. `None` stands for entries that are no events. The
+/// trace takes no more host memory than `memory` still allows.
 ///
-/// # Errors The index of the first event that breaks a rule, and the rule. For errors in `held`, the index is the end
-/// of the history.
+/// # Errors
+/// The index of the first event that breaks a rule, and the rule. For errors in `held`, the index is the end of the
+/// history.
 pub(crate) fn trace_of_history(
     name: &str,
     meta: Map<String, Value>,
@@ -56,7 +57,7 @@ pub(crate) fn trace_of_history(
         let Some(event) = event else { continue };
         if event.action == Action::Oom {
             let demand = live.saturating_add(event.size);
-            // The largest demand counts: a program may retry with a smaller request.
+            // The largest demand counts, since a program may retry with a smaller request.
             if most.is_none_or(|most| demand > most) {
                 most = Some(demand);
                 let (event, size, stream) = (builder.events(), event.size, event.stream);
@@ -86,8 +87,8 @@ pub(crate) fn trace_of_history(
     Ok(trace)
 }
 
-/// Returns the addresses of the blocks from before a history, in the order in which its trace allocates them. `None`
-/// for a block that the history frees: another block may have its address at the end.
+/// Returns the addresses of the blocks from before a history, in the order in which the trace allocates them. `None`
+/// stands for a block that the history frees, since another block may have its address at the end.
 pub(crate) fn earlier_addresses(
     history: impl Iterator<Item = Option<Event>>,
     held: Option<&Snapshot>,

@@ -3,21 +3,21 @@
 //! ```text
 //! builder                          the rules that make a Trace valid
 //! csv, compact, pytorch, rmm       the formats; read and write choose one
-//! memory                           what reading a file may take
+//! memory                           the limit on the memory that reading a file may take
 //! recorder, history                traces of a running allocator
 //! recorded, workload               traces of real jobs, and generated ones
-//! owners                           who holds the memory: live bytes by line of the program
-//! iteration                        what a program does again and again, to be planned
+//! owners                           live bytes by line of the program
+//! iteration                        the repeated part of a program, for planners
 //! persistent                       weights and optimizer state: the memory that no step frees
-//! layout                           what a snapshot without a history says
+//! layout                           the figures of a snapshot without a history
 //! columns                          the figures of reports, for tables and lines of JSON
 //! timeline                         a job's kernels, waits and allocations in time, and its replay
-//! pinned                           caches of page-locked memory: PyTorch's, counted, beside a host pool's
-//! verdict                          why a job is short of memory, and one next step
+//! pinned                           caches of page-locked memory: PyTorch's (counted) beside a host pool
+//! verdict                          the reason why a job is short of memory, and one next step
 //! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
 //! ```
 //!
-//! The memory that a recorded job reserves on a simulated H200:
+//! The example below shows the memory that a recorded job reserves on a simulated H200:
 //!
 //! ```
 //! use seamalloc::driver::sim::{Profile, SimConfig};
@@ -89,7 +89,7 @@ pub use summary::Summary;
 pub use trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 pub use write::{ENDINGS, SNAPSHOT_ENDING, can_write, write_path, write_snapshot_path, write_trace_as_snapshot};
 
-/// Runs the examples of the page about traces as tests.
+/// Runs the examples on the page about traces as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/trace-format.md")]
 struct TracePage;

@@ -1,16 +1,17 @@
 //! The lines of a text, one at a time.
 //!
-//! Owns: how long a line and a text may be, the ends of lines, and numbers in digits. Each format parses its own lines.
+//! Owns: the limits on the length of lines and texts, the ends of lines, and numbers in digits. Each format parses its
+//! own lines.
 
 use std::io::{BufRead, Read};
 
 use crate::error::{Place, TraceError, excerpt};
 
-/// The longest line in bytes; only the first one, with the description of the job, is ever long.
+/// The longest line in bytes. Only the first line, with the description of the job, is ever long.
 pub(crate) const MAX_LINE: u64 = 1 << 20;
 
-/// The most text that is read, in bytes: twenty times the longest trace at hand (24 MB, 2 million events), so that a
-/// small hostile gzip file cannot fill the memory.
+/// The longest text that is read, in bytes. The limit is twenty times the longest trace known (24 MB, 2 million
+/// events). So a small hostile gzip file cannot fill the memory.
 const MAX_TEXT: u64 = 512 << 20;
 
 /// A text that is read line by line.
@@ -28,7 +29,7 @@ pub(crate) struct Line<'a> {
     /// The line's number, from 1.
     pub(crate) number: u64,
     pub(crate) content: &'a [u8],
-    /// The bytes of the text that the line took, with its end.
+    /// The bytes of the text that the line took, including its end.
     pub(crate) read: u64,
 }
 
@@ -62,7 +63,7 @@ impl<'a, R: BufRead> Lines<'a, R> {
     }
 }
 
-/// Returns the number that the digits represent, if it has at most 64 bits.
+/// Returns the number that the digits represent; `None` if it needs more than 64 bits.
 pub(crate) fn number_of(digits: &[u8], radix: u32) -> Option<u64> {
     if digits.is_empty() {
         return None;

@@ -5,8 +5,8 @@ use crate::refused::RefusedRequest;
 use crate::trace::Trace;
 
 /// Adds the request that was refused while a job was recorded to the trace, as if it had been served at that moment and
-/// its block freed at once; adds its stack to `origins`. Does nothing if no request was refused, or if the request was
-/// added already.
+/// its block freed at once. Adds the request's stack to `origins`. Does nothing if no request was refused, or if the
+/// request was added already.
 pub fn make_refused(trace: &mut Trace, origins: Option<&mut Origins>) {
     let Some(refused) = RefusedRequest::of(trace).filter(|refused| !refused.is_made) else { return };
     *trace = refused.made_in(trace);

@@ -1,45 +1,46 @@
-//! The limit on the memory of this machine that reading a file may take.
+//! The limit on the host memory that reading a file may take.
 //!
 //! Owns: the limit, which follows the size of the file, and the account of the memory held. A table that a file fills
-//! is charged before it grows. So a file that would take more is an error, and so is a failed allocation. Also owns the
-//! types of tables whose keys a file chooses.
+//! is charged before it grows, so a file that would take more memory causes an error, and so does a failed allocation.
+//! The types of tables whose keys a file chooses are here too.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash};
 
 use rapidhash::fast::RandomState;
 
-/// A table whose keys a file chooses. Its hash function has random secrets, so that no file can choose colliding keys,
-/// which would take quadratic time.
+/// A table whose keys a file chooses. The hash function has random secrets, so no file can choose colliding keys, which
+/// would take quadratic time.
 pub(crate) type SeededMap<K, V> = HashMap<K, V, RandomState>;
 
 /// A set whose keys a file chooses.
 pub(crate) type SeededSet<K> = HashSet<K, RandomState>;
 
-/// A reader holds at most this many times the unpacked bytes. A snapshot of PyTorch's takes five.
+/// The most bytes that a reader holds, as a multiple of the unpacked bytes. A snapshot of PyTorch takes five times as
+/// many.
 pub(crate) const FACTOR: u64 = 8;
-/// A reader may hold this many bytes more than the unpacked ones, if that is more.
+/// The bytes that a reader may hold beyond the unpacked bytes, if this limit is larger.
 pub(crate) const BEYOND: u64 = 256 << 20;
-/// The most bytes that a reader ever holds: as many as the longest snapshot that is read takes.
+/// The most bytes that a reader ever holds, which is the memory for the longest snapshot that is read.
 pub(crate) const MOST: u64 = 6 << 30;
 
 /// The fewest bytes that a heap allocation takes (glibc).
 const LEAST_ALLOCATION: u64 = 32;
-/// Heap allocations are multiples of this many bytes (glibc).
+/// The unit of heap allocations in bytes (glibc).
 const ALLOCATION_STEP: u64 = 16;
-/// Up to this many bytes a list doubles, and beyond grows by a quarter: while it moves, both copies are held.
+/// Up to this many bytes a list doubles; beyond, it grows by a quarter. While a list moves, both copies are held.
 const DOUBLES_TO: u64 = 1 << 20;
-/// The most bytes of the heap for each byte of a description in JSON. The worst case is a dict of one key, 5 bytes of
-/// text: a node of a B-tree.
+/// The most heap bytes for each byte of a description in JSON. The worst case is a dict with one key, which is 5 bytes
+/// of text and a node of a B-tree.
 const JSON_FACTOR: u64 = 160;
 
 /// The error of a reader that may take no more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// The reader takes more than a file of this size allows.
+    /// The reader takes more memory than a file of this size allows.
     #[error("reading it takes more than {limit} bytes of memory, which is the most for a file of its size")]
     Limit {
-        /// The most, in bytes.
+        /// The limit in bytes.
         limit: u64,
     },
     /// The system refused an allocation.
@@ -61,14 +62,14 @@ pub(crate) struct Memory {
 }
 
 impl Default for Memory {
-    /// Makes an account without a limit, for data that is not from a file.
+    /// Makes an account without a limit, for data that does not come from a file.
     fn default() -> Self {
         Self { unpacked: 0, held: 0, limit: u64::MAX, failed: None }
     }
 }
 
 impl Memory {
-    /// Makes the account of a file of `unpacked` unpacked bytes.
+    /// Makes the account of a file with `unpacked` unpacked bytes.
     pub(crate) fn of(unpacked: u64) -> Self {
         let mut memory = Self { limit: 0, ..Self::default() };
         memory.unpacked(unpacked);
@@ -87,7 +88,7 @@ impl Memory {
         self.held
     }
 
-    /// Sets the bytes held to those before, and the bytes kept since.
+    /// Sets the bytes held to the sum of `before` and `kept`, the bytes kept since.
     pub(crate) fn settle(&mut self, before: u64, kept: u64) {
         self.held = before.saturating_add(kept);
     }
@@ -134,14 +135,14 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes room for `items` items in an empty list, and for no more.
+    /// Makes room for exactly `items` items in an empty list.
     pub(crate) fn room<T>(&mut self, list: &mut Vec<T>, items: usize) -> Result<(), MemoryError> {
         let bytes = list_bytes::<T>(items);
         self.charge(bytes)?;
         list.try_reserve_exact(items).map_err(|_| MemoryError::Refused { bytes })
     }
 
-    /// Removes the bytes of a list, which the caller drops, from the account.
+    /// Removes the bytes of a list from the account. The caller drops the list.
     pub(crate) fn release<T>(&mut self, list: &Vec<T>) {
         self.held = self.held.saturating_sub(list_bytes::<T>(list.capacity()));
     }
@@ -176,8 +177,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Charges the next larger hash table of a full one with `keys` keys, and removes the full one, which is dropped
-    /// when its keys have moved.
+    /// Charges the next larger table for a full hash table with `keys` keys. Removes the full table from the account,
+    /// since it is dropped after its keys have moved.
     fn next_table<T>(&mut self, keys: usize) -> Result<u64, MemoryError> {
         let bytes = table_bytes::<T>(keys.saturating_add(1));
         self.check(bytes)?;
@@ -185,7 +186,7 @@ impl Memory {
         Ok(bytes)
     }
 
-    /// Grows a list. While it moves, its old and its new place are both charged.
+    /// Grows a list. While the list moves, its old and its new place are both charged.
     #[cold]
     fn grow<T>(&mut self, list: &mut Vec<T>, items: usize) -> Result<(), MemoryError> {
         let capacity = list.capacity();
@@ -207,17 +208,17 @@ impl Memory {
     }
 }
 
-/// Returns the bytes of the heap that a list of this capacity takes.
+/// Returns the heap bytes of a list with this capacity.
 pub(crate) fn list_bytes<T>(capacity: usize) -> u64 {
     let bytes = (capacity as u64).saturating_mul(size_of::<T>() as u64);
     if bytes == 0 { 0 } else { bytes.saturating_add(8).next_multiple_of(ALLOCATION_STEP).max(LEAST_ALLOCATION) }
 }
 
-/// Returns the bytes of the heap of a hash table with room for `keys` keys: a power of two of places, of which seven in
-/// eight are used, with a byte for each place.
+/// Returns the heap bytes of a hash table with room for `keys` keys. The table has a power of two of places, of which
+/// seven in eight are used, and one further byte for each place.
 fn table_bytes<T>(keys: usize) -> u64 {
     const BESIDE: u64 = 1;
-    /// The bytes for one more group behind the last place.
+    /// The bytes of one more group behind the last place.
     const GROUP: u64 = 16;
     if keys == 0 {
         return 0;
@@ -250,7 +251,8 @@ mod tests {
         memory.charge(255 * MIB).unwrap();
         let mut list = Vec::new();
         let pushed = (0..MIB).position(|n| memory.push(&mut list, n).is_err());
-        // The next step, 64 Ki numbers of 8 bytes beside the 32 Ki that are held, no longer fits; these are 768 KiB.
+        // The next step would be 64 Ki numbers of 8 bytes beside the 32 Ki numbers that are held. These 768 KiB exceed
+        // the limit.
         assert_eq!(pushed, Some(list.len()));
         assert!(list.len() >= 32 << 10 && list.capacity() == list.len(), "{}", list.len());
         assert_eq!(memory.held(), 255 * MIB + list_bytes::<u64>(list.capacity()));

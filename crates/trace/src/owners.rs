@@ -1,11 +1,11 @@
-//! The owners of memory: the bytes that are live at a moment, by the lines of the program that asked for them.
+//! The owners of memory: the bytes that are live at a moment, by the lines of the program that requested them.
 //!
 //! Owns: the choice of one line for each stack, and the sums. `pytorch/origins.rs` reads the stacks.
 //!
-//! The line of a stack is the innermost one of the user's own Python code, outside of PyTorch, of installed packages
-//! and of the standard library. If there is none, the innermost line of a package is taken, and then of any Python;
-//! without Python, the operator of the backward pass, and then the innermost function that neither takes the stack nor
-//! allocates.
+//! A stack is named by its innermost line of the user's own Python code, outside of PyTorch, of installed packages and
+//! of the standard library. Without such a line, the innermost line of a package names it, and then the innermost line
+//! of any Python. Without Python, the operator of the backward pass names it, and then the innermost function that
+//! neither takes the stack nor allocates.
 
 use crate::pytorch::{Frame, Origins};
 use crate::summary::fullest;
@@ -19,7 +19,7 @@ const MOST_STACKS: usize = 5;
 
 /// Folders into which packages are installed.
 const INSTALLED: [&str; 2] = ["site-packages", "dist-packages"];
-/// The parts of PyTorch that stand in stacks, behind `torch/`: a checkout of PyTorch is in no folder of installed
+/// The parts of PyTorch that appear in stacks behind `torch/`, since a checkout of PyTorch is in no folder of installed
 /// packages. Parts whose names begin with `_` need no entry.
 const OF_TORCH: [&str; 16] = [
     "amp",
@@ -43,11 +43,11 @@ const OF_TORCH: [&str; 16] = [
 const COMPILED: &str = "torchinductor_";
 /// Code of notebooks and of the interpreter's prompt, which has no file.
 const TYPED: [&str; 2] = ["<ipython-input", "<stdin>"];
-/// Functions that take the stack, or that every allocation passes through.
+/// Functions that take the stack, and functions that every allocation calls.
 const PLUMBING: [&str; 4] = ["torch::unwind", "torch::CapturedTraceback", "c10::", "at::detail::"];
 /// The function in which PyTorch's allocator takes the stack.
 const GATHER: &str = "gather_with_cpp";
-/// A function whose name is not known.
+/// A function with an unknown name.
 const UNKNOWN: &str = "??";
 /// Operators of the backward pass: `torch::autograd::generated::MmBackward0::apply(…)`.
 const AUTOGRAD: &str = "torch::autograd::";
@@ -77,7 +77,8 @@ enum Kind {
 pub struct Lines {
     /// Indexes of [`Origins::frames`], each once; `None` for empty stacks.
     pub frames: Vec<Option<u32>>,
-    /// The names of these lines: `nn_utils.py:6 softmax`, with enough of the path to tell the user's files apart.
+    /// The names of these lines, such as `nn_utils.py:6 softmax`, with enough of the path to distinguish the user's
+    /// files.
     pub names: Vec<String>,
     /// The index in `frames` of each stack.
     pub of_stack: Vec<u32>,
@@ -112,7 +113,7 @@ impl Lines {
     }
 }
 
-/// The live bytes of a moment, by the lines that asked for them.
+/// The live bytes of a moment, by the lines that requested them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Owners {
     /// The bytes of all blocks that the program had requested and not freed.
@@ -123,18 +124,18 @@ pub struct Owners {
     pub other: Sum,
     /// The number of other lines.
     pub other_lines: usize,
-    /// Blocks whose stacks the recording does not have.
+    /// The blocks whose stacks the recording does not have.
     pub not_recorded: Sum,
 }
 
 /// A line of the program with the blocks it requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Owner {
-    /// The line, if the stacks have any.
+    /// The line; `None` if the stacks have none.
     pub frame: Option<Frame>,
-    /// The name of the line, as [`Lines::names`] has it.
+    /// The name of the line, in the form of [`Lines::names`].
     pub name: String,
-    /// The blocks that the line asked for.
+    /// The blocks that the line requested.
     pub held: Sum,
     /// The stacks with the most bytes of the line, the largest first: indexes of [`Origins::stacks`].
     pub stacks: Vec<(u32, Sum)>,
@@ -142,10 +143,10 @@ pub struct Owner {
     pub all_stacks: usize,
 }
 
-/// Blocks, added up.
+/// A sum of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sum {
-    /// The bytes that were asked for.
+    /// The requested bytes.
     pub bytes: u64,
     /// The number of blocks.
     pub blocks: u64,
@@ -173,7 +174,7 @@ impl Sum {
     }
 }
 
-/// Returns the owners of the live bytes at the peak of a trace: the `most` largest lines one by one, all others as a
+/// Returns the owners of the live bytes at the peak of a trace: the `most` largest lines singly, and all others as a
 /// sum.
 #[must_use]
 pub fn owners(trace: &Trace, origins: &Origins, libraries: &[String], most: usize) -> Owners {
@@ -201,7 +202,8 @@ fn live_at_peak(events: &[TraceEvent]) -> Vec<(usize, u64)> {
 }
 
 impl Owners {
-    /// Adds up blocks, each with one more than the index of its stack (0: not recorded) and its bytes.
+    /// Adds up blocks. Each block is given by one more than the index of its stack (0 if it was not recorded), and its
+    /// bytes.
     pub fn of(blocks: impl Iterator<Item = (u32, u64)>, origins: &Origins, lines: &Lines, most: usize) -> Self {
         let mut of_stacks: FxHashMap<u32, Sum> = FxHashMap::default();
         for (stack, size) in blocks {
@@ -233,7 +235,7 @@ impl Owners {
         }
     }
 
-    /// Returns the owners for `--json`: the rows with the stacks of the most bytes, the innermost frame first.
+    /// Returns the owners for `--json`: the rows, with the stacks of the most bytes, and the innermost frame first.
     #[must_use]
     pub fn to_json(&self, origins: &Origins) -> Value {
         let frames = |stack: &u32| {
@@ -267,7 +269,7 @@ impl Owners {
     }
 }
 
-/// Returns the row of a line, from its stacks; rows of the same bytes are in the order of their lines.
+/// Returns the row of a line from its stacks. Rows with equal bytes are in the order of their lines.
 fn owner(line: u32, mut stacks: Vec<(u32, Sum)>, origins: &Origins, lines: &Lines, live: u64) -> (u32, Owner) {
     let mut held = Sum::default();
     stacks.iter().for_each(|(_, of)| held.join(*of));
@@ -309,7 +311,7 @@ fn kind(frame: &Frame, libraries: &[String]) -> Kind {
     }
 }
 
-/// Returns whether a folder and a path within it are of Python's standard library: lib/python3.12 on Unix,
+/// Returns whether a folder and a path within it belong to Python's standard library: lib/python3.12 on Unix,
 /// Python312\Lib on Windows.
 fn is_standard(folder: &str, within: &str) -> bool {
     let is_version = |name: &str| {
@@ -319,12 +321,12 @@ fn is_standard(folder: &str, within: &str) -> bool {
     (matches!(folder, "lib" | "lib64") && is_version(within)) || (is_version(folder) && within == "Lib")
 }
 
-/// Returns whether a folder and a path within it are PyTorch's, installed or checked out.
+/// Returns whether a folder and a path within it belong to PyTorch, installed or checked out.
 fn is_torch(folder: &str, within: &str) -> bool {
     folder == "torch" && (within.starts_with('_') || OF_TORCH.contains(&within))
 }
 
-/// Returns the longest folder that all files lie in, with the slash behind it.
+/// Returns the longest folder that contains all files, with its last slash.
 fn common_folder<'f>(files: impl Iterator<Item = &'f str>) -> &'f str {
     let folder = |path: &'f str| path.rfind(['/', '\\']).map_or("", |slash| path.get(..=slash).unwrap_or_default());
     files
@@ -344,7 +346,7 @@ fn name(kind: Kind, Frame { function, file, line }: &Frame, folder: &str) -> Str
             let installed = |name: &&str| file.find(*name).and_then(|at| file.get(at + name.len() + 1..));
             INSTALLED.iter().find_map(installed).unwrap_or(file)
         }
-        // The arguments in the name of a C++ function are too long.
+        // The arguments in the name of a C++ function are left out because they are too long.
         Kind::Backward => {
             let end = function.find(APPLY).map_or(function.len(), |at| at + APPLY.len() - 1);
             return function.get(..end).unwrap_or(function).trim_start_matches(GENERATED).to_owned();
@@ -402,7 +404,7 @@ mod tests {
     fn the_innermost_line_of_the_users_own_stands_for_a_stack() {
         let stacks: [&[u32]; 2] = [&[0, 1, 2, 3, 4, 5, 6], &[2, 4, 6]];
         assert_eq!(lines(&stacks, &[]), ["nn/utils.py:7 softmax", "model.py:7 scaled"]);
-        // A file that the user names as a library is one; its callers count.
+        // A file that the user names as a library counts as one, so its callers name the stacks.
         assert_eq!(lines(&stacks[..2], &["job/nn/", "model.py"]), ["train.py:7 <module>"; 2]);
     }
 
@@ -454,7 +456,7 @@ mod tests {
         let events =
             [&[alloc(40), alloc(5)][..], &free(1), &[alloc(10), alloc(20), alloc(20), alloc(10)], &free(0)].concat();
         let trace = Trace { events, ..Trace::default() };
-        // Two stacks end in the same line; the last block has no stack.
+        // Two stacks end in the same line. The last block has no stack.
         let origins = origins(&[&[0, 3, 6], &[2, 3, 4, 6], &[4, 6]], &[1, 1, 2, 3, 2, 0]);
         let found = owners(&trace, &origins, &[], 9);
         assert_eq!((found.live, found.live), (100, trace.summary().peak_live));

@@ -1,6 +1,6 @@
-//! Persistent memory of a job, which no step frees: weights, the optimizer's state.
+//! Persistent memory of a job, which no step frees: weights and optimizer state.
 //!
-//! Owns: where live memory is least between two steps, and which blocks exist on both sides of a step.
+//! Owns: the search for the least live memory between two steps, and for the blocks that exist on both sides of a step.
 //!
 //! ```text
 //!   live      peak            peak
@@ -14,43 +14,43 @@ use crate::summary::fullest;
 use crate::trace::{Trace, TraceEvent};
 use std::collections::HashMap;
 
-/// The number of depths that are tried: a valley is at least half the peak deep, or half of that, and so on.
+/// The number of depths that are tried. A valley is at least half the peak deep, or half of this depth, and so on.
 const DEPTHS: u32 = 6;
 /// The number of depths that are tried for a single valley beside the peak, if no two valleys were found.
 const DEPTHS_OF_ONE: u32 = 3;
-/// A valley is at least this part (1/n) of the way from the lowest valley to the peak deep: the dips within a step are
+/// The least depth of a valley, as a part (1/n) of the way from the lowest valley to the peak. Dips within a step are
 /// shallower.
 const LEAST_DEPTH_PART: u64 = 4;
-/// A step behind a valley has hardly begun until live memory has risen by this part (1/n) of the depth.
+/// A step behind a valley counts as begun once live memory has risen by this part (1/n) of the depth.
 const BEGINNING_PART: u64 = 4;
-/// The number of valleys that are examined before the peak, and behind it.
+/// The number of valleys that are examined before the peak, and the number behind it.
 const VALLEYS: usize = 32;
 
-/// Stands for the end of a block that is never freed.
+/// The end of a block that is never freed.
 const NEVER: usize = usize::MAX;
 
-/// Returns the bytes of persistent memory (weights, optimizer state) at the peak of live memory, however the recording
-/// begins and ends; 0 if the trace does not show which memory is persistent.
+/// Returns the bytes of persistent memory (weights, optimizer state) at the peak of live memory, for any beginning and
+/// end of the recording. Returns 0 if the trace does not show which memory is persistent.
 ///
-/// Steps show as valleys of live memory: moments between which live memory rises and falls again, by half the peak or,
-/// where no such valleys are, by a quarter, and so on. Memory that is live in two successive valleys is persistent, and
-/// so is a block whose place a block of the same size takes from one valley to the next, as with optimizers that
-/// recompute their state. Gradients that stay from one step to the next count too. The beginning of a recording is no
-/// valley, because the weights may not be there yet; nor is an end at which the job has freed what was live between its
-/// steps. Without a second valley, as in a recording of a single step, the memory that is live both at the peak and in
-/// the valley behind it, or before it, counts as persistent: for a job that runs out of memory in its second step, the
-/// optimizer's state may be missing.
+/// Steps appear as valleys of live memory, between which live memory rises and falls again: by half the peak or, if
+/// there are no such valleys, by a quarter, and so on. Memory that is live in two successive valleys is persistent. A
+/// block whose place a block of the same size takes from one valley to the next is persistent too, as with optimizers
+/// that recompute their state. Gradients that stay from one step to the next also count. The beginning of a recording
+/// is no valley, because the weights may not be allocated yet. The end is no valley if the job has freed the memory
+/// that was live between its steps. Without a second valley, as in a recording of a single step, the memory counts that
+/// is live both at the peak and in the valley behind it, or before it. If a job runs out of memory in its second step,
+/// the optimizer's state may therefore be missing.
 #[must_use]
 pub fn persistent(trace: &Trace) -> u64 {
     Persistent::of(trace).bytes
 }
 
-/// Which blocks of a trace are persistent.
+/// The blocks of a trace that are persistent.
 #[derive(Debug, Default)]
 pub(crate) struct Persistent {
     /// Whether each block is persistent, in the order in which the blocks were made.
     pub(crate) blocks: Vec<bool>,
-    /// The bytes of the persistent blocks at the peak; no more than are live between two steps.
+    /// The bytes of the persistent blocks at the peak, limited to the bytes that are live between two steps.
     pub(crate) bytes: u64,
 }
 
@@ -75,7 +75,7 @@ struct Course {
     made: Vec<usize>,
     freed: Vec<usize>,
     live: Vec<u64>,
-    /// The event with the most live bytes after it, and these bytes.
+    /// The event after which most bytes are live, and these bytes.
     peak: usize,
     most: u64,
 }
@@ -115,11 +115,11 @@ impl Course {
         self.made[block] <= event && event < self.freed[block]
     }
 
-    /// Returns the events with the fewest live bytes after them, between rises and falls of this depth; behind the last
-    /// one there may be no rise.
+    /// Returns the events after which fewest bytes are live, between rises and falls of this depth. Behind the last
+    /// event there may be no rise.
     fn valleys(&self, depth: u64) -> Vec<usize> {
         let mut out = Vec::new();
-        // A recording begins with a rise, from nothing.
+        // A recording begins with a rise from 0.
         let (mut rises, mut highest, mut lowest) = (true, 0, (u64::MAX, 0));
         for (index, &live) in self.live.iter().enumerate() {
             if rises {
@@ -167,7 +167,7 @@ impl Course {
         Some(self.sum(blocks, most))
     }
 
-    /// Marks the blocks that exist in both valleys, or that a block of the same size replaces.
+    /// Marks the blocks that exist in both valleys, and the blocks that a block of the same size replaces.
     fn mark(&self, from: usize, to: usize, depth: u64, blocks: &mut [bool]) {
         let begun = self.at(from).saturating_add(depth / BEGINNING_PART);
         let rise = (from..to).take_while(|event| self.at(*event) - self.at(from) < depth);
@@ -186,7 +186,8 @@ impl Course {
         }
     }
 
-    /// Returns the blocks that are live at the peak and in the valley of this depth behind it; else in the one before it.
+    /// Returns the blocks that are live both at the peak and in the valley of this depth behind it. Without such a
+    /// valley, takes the valley before the peak; `None` if there is none.
     fn beside(&self, depth: u64) -> Option<Persistent> {
         let valleys = self.valleys(depth.max(1));
         let behind = valleys.iter().find(|valley| **valley > self.peak);
@@ -209,7 +210,7 @@ mod tests {
     use crate::TraceBuilder;
     use seamalloc::driver::StreamId;
 
-    /// Returns the trace of a program: a positive number is a request for as many bytes, a negative one frees the
+    /// Returns the trace of a program. A positive number is a request for as many bytes; a negative one frees the
     /// oldest live block of that size.
     fn trace(program: &[i64]) -> Trace {
         let mut builder = TraceBuilder::new("t");
@@ -230,7 +231,7 @@ mod tests {
         builder.finish()
     }
 
-    /// Weights of 12, a first step that makes a state of 8 behind its peak, and more steps.
+    /// The job has weights of 12 bytes, a first step that makes a state of 8 bytes behind its peak, and further steps.
     const FIRST: [i64; 9] = [5, 7, 30, 31, -31, -30, 9, 8, -9];
     const STEP: [i64; 6] = [30, 32, -32, -30, 9, -9];
 
@@ -241,7 +242,7 @@ mod tests {
         for end in ends {
             assert_eq!(persistent(&trace(&[&steps[..], end].concat())), 20, "{end:?}");
         }
-        // The recording begins within a step, with the blocks that were live then.
+        // The recording begins within a step, with the blocks that were live at that time.
         assert_eq!(persistent(&trace(&[&[5, 7, 8, 30, -30][..], &STEP, &STEP].concat())), 20);
     }
 
@@ -270,7 +271,7 @@ mod tests {
 
     #[test]
     fn dips_of_a_single_step_are_no_valleys() {
-        // Layers that keep 10 and free 8 each, then the backward pass.
+        // Each layer keeps 10 bytes and frees 8; then comes the backward pass.
         let layers = [10, 8, -8].repeat(8);
         let back = [6, -10, -6].repeat(8);
         assert_eq!(persistent(&trace(&[&[20][..], &layers, &back].concat())), 20);

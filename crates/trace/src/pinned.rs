@@ -1,4 +1,4 @@
-//! Page-locked memory: the memory that a cache of it holds for a trace, PyTorch's cache beside a host pool's.
+//! Page-locked memory: the memory that a cache holds for a trace, for PyTorch's cache and for a host pool.
 //!
 //! Owns: a model of PyTorch's cache, which uses none of this crate's allocators, and the figures of both.
 
@@ -9,9 +9,9 @@ use seamalloc::driver::Call;
 use seamalloc::{Config, HostPool};
 use serde_json::Value;
 
-/// The name of PyTorch's cache, in the place of a strategy's name.
+/// The name of PyTorch's cache, which replaces a strategy's name.
 pub const PYTORCH: &str = "pytorch";
-/// Lists of free blocks: one for each power of two.
+/// The number of lists of free blocks, one for each power of two.
 const LISTS: usize = u64::BITS as usize;
 
 type Figure = Column<PinnedReport>;
@@ -25,13 +25,13 @@ pub struct PinnedReport {
     pub cache: &'static str,
     /// The device's name. PyTorch's cache is modelled without a device.
     pub device: String,
-    /// The most bytes requested and not freed.
+    /// The most bytes that were requested and not freed.
     pub peak_live: u64,
     /// The most bytes held in any pass.
     pub peak_reserved: u64,
-    /// How often memory was allocated from the machine, in all passes.
+    /// The number of allocations from the machine, in all passes.
     pub taken: u64,
-    /// Time in the driver, in all passes: simulated, or real on a real device. `None` for PyTorch's cache.
+    /// The time in the driver, in all passes: simulated, or real on a real device. `None` for PyTorch's cache.
     pub driver_ns: Option<u64>,
     /// Whether memory ran out.
     pub out_of_memory: bool,
@@ -64,7 +64,7 @@ impl PinnedReport {
             .figure("driver\nms", |of| of.driver_ns.map(ms).unwrap_or_default().into()),
     ];
 
-    /// Returns bytes held for each byte requested.
+    /// Returns the bytes held for each byte requested.
     #[must_use]
     pub fn above_live(&self) -> f64 {
         if self.peak_live == 0 { 1.0 } else { self.peak_reserved as f64 / self.peak_live as f64 }
@@ -79,11 +79,11 @@ impl PinnedReport {
 
 /// Returns the figures of PyTorch's cache of page-locked memory on a trace, replayed `passes` times.
 ///
-/// The rules are those of `CachingHostAllocatorImpl` (`ATen/core/CachingHostAllocator.h` of PyTorch 2.11): a request is
-/// rounded up to a power of two (`allocate`), takes a free block of that very size or a new one of the machine
-/// (`get_free_block`), and a freed block is free once the events of its streams have passed (`process_events`). Blocks
-/// are never split, merged or given back. The model favours PyTorch: a block is reused as soon as its free has
-/// completed in the trace, while PyTorch checks the oldest event first, and stops if it has not passed.
+/// The rules are those of `CachingHostAllocatorImpl` (`ATen/core/CachingHostAllocator.h` of PyTorch 2.11). A request is
+/// rounded up to a power of two (`allocate`), and takes a free block of exactly this size or a new block of the machine
+/// (`get_free_block`). A freed block is free once the events of its streams have passed (`process_events`). Blocks are
+/// never split, merged or given back. The model favours PyTorch: a block is reused as soon as its free has completed in
+/// the trace, while PyTorch checks the oldest event first and stops if it has not passed.
 #[must_use]
 pub fn pytorch(trace: &Trace, passes: u32) -> PinnedReport {
     let mut free = [0u64; LISTS];
@@ -111,7 +111,7 @@ pub fn pytorch(trace: &Trace, passes: u32) -> PinnedReport {
                 }
             }
         }
-        // Blocks that are still live at the end of a pass are freed before the next.
+        // Blocks that are live at the end of a pass are freed before the next pass.
         for list in lists.into_iter().flatten() {
             free[list] += 1;
         }
@@ -132,17 +132,17 @@ pub fn pytorch(trace: &Trace, passes: u32) -> PinnedReport {
 /// Returns the figures of a host pool on a trace, on a simulated device.
 ///
 /// # Errors
-/// As [`replay`], and for options that a host pool refuses.
+/// The errors of [`replay`], and those for options that a host pool refuses.
 pub fn host_pool(trace: &Trace, options: &ReplayOptions) -> Result<PinnedReport, ReplayError> {
     let options = ReplayOptions { config: HostPool::config(options.config.clone())?, ..options.clone() };
     Ok(report(trace, &replay(&trace.on_one_stream(), &options, &mut |_, _| {})?))
 }
 
-/// Returns the figures of a host pool of a real machine's page-locked memory on a trace: for the device with that
-/// ordinal, on a NUMA node, or on the one nearest to the device.
+/// Returns the figures of a host pool of a real machine's page-locked memory on a trace. The pool is for the device
+/// with that ordinal, on the given NUMA node or the node nearest to the device.
 ///
 /// # Errors
-/// As [`replay_on_pinned`].
+/// The errors of [`replay_on_pinned`].
 pub fn host_pool_on_pinned(
     trace: &Trace,
     ordinal: u32,

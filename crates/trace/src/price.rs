@@ -1,19 +1,19 @@
 //! The cost of running on a device.
 //!
-//! Owns: which figures of the passes make up the cost.
+//! Owns: the choice of the passes' figures that make up the cost.
 
 use crate::replay::PassReport;
 
 /// The cost of the passes that ran to their end, in nanoseconds of the simulated driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Price {
-    /// Time in the driver in the first pass.
+    /// The time in the driver in the first pass.
     pub first_ns: u64,
-    /// Time in the driver in the last pass: the lasting cost for a program.
+    /// The time in the driver in the last pass, which is the lasting cost for a program.
     pub last_ns: u64,
-    /// How often the CPU waited for the GPU in the last pass.
+    /// The number of waits of the CPU for the GPU in the last pass.
     pub cpu_syncs: u64,
-    /// The longest operation of the last pass that called the driver.
+    /// The time of the longest operation of the last pass that called the driver.
     pub worst_ns: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Reads a trace from a file of any known format. The format is recognised by content and never by name.
+//! Reads a trace from a file of any known format. The format is recognized by the content, never by the name.
 //!
-//! Owns: the recognition, and the naming of traces after files. `unpack.rs` unpacks gzip; each format has a file of its
-//! own.
+//! Owns: the recognition of formats, and the naming of traces after files. `unpack.rs` unpacks gzip; each format has a
+//! file of its own.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -13,19 +13,20 @@ use crate::trace::Trace;
 use crate::unpack::{self, Opened};
 use crate::{compact, csv, pytorch, rmm};
 
-/// Endings of a file's name that are dropped from the trace's name.
+/// The endings of a file's name that the trace's name leaves out.
 const EXTENSIONS: [&str; 8] = [".gz", ".csv", ".seam", ".pickle", ".pkl", ".json", ".snapshot", ".txt"];
 
 /// The first bytes of a csv of buffers with lifetimes.
 const BUFFERS: &[u8] = b"id,lower";
 
-/// Reads every trace of a file: one of a csv or `.seam` file or a log of RMM, one for each device with events of a PyTorch snapshot.
+/// Reads every trace of a file: one of a csv file, a `.seam` file or a log of RMM, and one for each device with events
+/// of a PyTorch snapshot.
 ///
-/// A trace is named after the file, without known endings, and with `.dev1` behind the name if there are several; a
+/// A trace is named after the file, without known endings. If there are several, `.dev1` and so on follows the name. A
 /// trace that stores its name keeps it.
 ///
 /// # Errors
-/// The file cannot be read, is of no known format, is damaged, or holds no allocation.
+/// The file cannot be read, has no known format, is damaged, or contains no allocation.
 pub fn read_path(path: &Path) -> Result<Vec<Trace>, TraceError> {
     let file = path.display().to_string();
     let opened = File::open(path).map_err(|error| TraceError::io(&file, error))?;
@@ -36,7 +37,7 @@ pub fn read_path(path: &Path) -> Result<Vec<Trace>, TraceError> {
 /// Reads every trace of a file's content, as [`read_path`] does; `name` is the file's name.
 ///
 /// # Errors
-/// As [`read_path`].
+/// The errors of [`read_path`].
 pub fn read_bytes(name: &str, bytes: &[u8]) -> Result<Vec<Trace>, TraceError> {
     read_traces(name, stem(name), bytes)
 }

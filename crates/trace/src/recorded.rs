@@ -1,23 +1,24 @@
-//! Traces of real PyTorch jobs, carried by the crate: recorded on an NVIDIA H200 with PyTorch 2.11.
+//! Traces of real PyTorch jobs in this crate, recorded on an NVIDIA H200 with PyTorch 2.11.
 //!
-//! Owns: the list of jobs, and the measured reserved memory of PyTorch's two allocators on each, with which the
-//! strategies `caching` and `expandable` are compared. The files are in `crates/trace/traces/`, in the compact format.
+//! Owns: the list of jobs, and the measured reserved memory of PyTorch's two allocators on each job. The strategies
+//! `caching` and `expandable` are compared with these figures. The files are in `crates/trace/traces/`, in the compact
+//! format.
 
 use crate::error::TraceError;
 use crate::read::read_bytes;
 use crate::trace::Trace;
 
-/// Group of the recorded jobs, beside those of the generated workloads.
+/// The group of the recorded jobs, beside the groups of generated workloads.
 pub const GROUP: &str = "recorded";
 
 /// A recorded job.
 #[derive(Debug)]
 pub struct Job {
-    /// Short name: `gpt2xl-N`.
+    /// The short name, such as `gpt2xl-N`.
     pub name: &'static str,
     /// A description of the job, in one line.
     pub summary: &'static str,
-    /// The most bytes requested and not freed, as PyTorch counted them (`requested_bytes.all.peak`).
+    /// The most bytes that were requested and not freed, as PyTorch counted them (`requested_bytes.all.peak`).
     pub live: u64,
     /// Bytes that PyTorch's native allocator reserved on the H200 (`reserved_bytes.all.peak`).
     pub native_reserved: u64,
@@ -30,14 +31,14 @@ impl Job {
     /// Unpacks the trace.
     ///
     /// # Errors
-    /// None unless the crate was built from damaged files.
+    /// No error occurs, unless the crate was built from damaged files.
     pub fn load(&self) -> Result<Trace, TraceError> {
         let mut traces = read_bytes(self.name, self.bytes)?;
         Ok(traces.pop().unwrap_or_default())
     }
 }
 
-/// Returns the job of that name.
+/// Returns the job with that name; `None` for other names.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Job> {
     JOBS.iter().find(|job| job.name == name)

@@ -1,4 +1,4 @@
-//! Records the events of an allocator, to be written as a trace or shown by PyTorch's memory viewer.
+//! Records the events of an allocator, for a trace or for PyTorch's memory viewer.
 //!
 //! Owns: the bounded history and its clock. The recorder is an [`Observer`] and calls no allocator.
 
@@ -18,8 +18,8 @@ use seamalloc::flight::TimedEvent;
 use seamalloc::observer::{Event, Observer};
 use seamalloc::snapshot::Snapshot;
 
-/// A history of the last events of an allocator. Clones share it: one handle stays with the reader, its observer is
-/// given to the allocator.
+/// A history of the latest events of an allocator. Clones share it: the reader keeps one handle, and the allocator gets
+/// its observer.
 ///
 /// ```
 /// use seamalloc::driver::StreamId;
@@ -44,7 +44,7 @@ struct History {
     dropped: u64,
 }
 
-/// Returns the time in microseconds since 1970.
+/// A clock that returns the time in microseconds since 1970.
 type Clock = Box<dyn FnMut() -> u64 + Send>;
 
 struct Tap {
@@ -67,7 +67,8 @@ impl Observer for Tap {
 }
 
 impl Recorder {
-    /// Makes a recorder of the last `max_entries` events, with the system's clock, and the observer that feeds it.
+    /// Makes a recorder of the last `max_entries` events with the system's clock, and the observer that feeds the
+    /// recorder.
     #[must_use]
     pub fn new(max_entries: usize) -> (Self, Box<dyn Observer>) {
         Self::with_clock(max_entries, || {
@@ -89,7 +90,7 @@ impl Recorder {
         self.history.lock().events.iter().copied().collect()
     }
 
-    /// Returns how many events were dropped for newer ones.
+    /// Returns the number of events that were dropped for newer ones.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.history.lock().dropped
@@ -102,11 +103,11 @@ impl Recorder {
         history.dropped = 0;
     }
 
-    /// Returns the history as a trace. Blocks allocated before it are known from their frees, and from `held`, the
-    /// allocator's current snapshot, if it is given; the trace allocates them at its start.
+    /// Returns the history as a trace. Blocks allocated before the history are known from their frees, and from `held`,
+    /// the allocator's current snapshot, if it is given. The trace allocates them at its start.
     ///
     /// # Errors
-    /// The events contradict each other: [`TraceError::Rule`] with the index of the event.
+    /// [`TraceError::Rule`] with the index of the event, if events contradict each other.
     pub fn to_trace(&self, name: &str, held: Option<&Snapshot>) -> Result<Trace, TraceError> {
         let history = self.history();
         let mut meta = Map::new();

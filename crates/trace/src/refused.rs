@@ -1,19 +1,19 @@
 //! The request that was refused while a job was recorded.
 //!
-//! Owns: the request's place in a trace's description, and the trace with the request added. `make_refused.rs` adds it
-//! to a given trace.
+//! Owns: the place of the request in a trace's description, and the making of a trace with the request added.
+//! `make_refused.rs` adds the request to a given trace.
 
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-/// The request with the largest demand of those that were refused while a job was recorded.
+/// The request with the largest demand among those that were refused while a job was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RefusedRequest {
-    /// The number of events of the trace before it.
+    /// The number of the trace's events before the request.
     pub(crate) event: usize,
-    /// Bytes asked for.
+    /// The requested bytes.
     pub(crate) size: u64,
     /// The stream, as the driver's handle.
     pub(crate) stream: StreamId,
@@ -40,8 +40,8 @@ impl RefusedRequest {
         Some(Self { event, size, stream: StreamId(number("stream")?), is_made })
     }
 
-    /// Returns the job with the refused request: the trace itself if no request was refused, or if the trace has it
-    /// already.
+    /// Returns the job with the refused request. Returns the trace itself if no request was refused, or if the trace
+    /// already contains the request.
     pub(crate) fn job(trace: &Trace) -> Cow<'_, Trace> {
         match Self::of(trace) {
             Some(refused) if !refused.is_made => Cow::Owned(refused.made_in(trace)),
@@ -49,7 +49,7 @@ impl RefusedRequest {
         }
     }
 
-    /// Returns the number of the request's block in a trace that has the request.
+    /// Returns the number of the request's block in a trace that contains the request.
     pub(crate) fn block_of(self, trace: &Trace) -> usize {
         let before = trace.events.iter().take(self.event);
         before.filter(|event| matches!(event, TraceEvent::Alloc { .. })).count()

@@ -1,15 +1,16 @@
-//! The log of RMM's `logging_resource_adaptor`, which `Logging` of `seamalloc-layers` writes too: one line for each request and free.
+//! The log of RMM's `logging_resource_adaptor`, with one line for each request and free. `Logging` of
+//! `seamalloc-layers` writes the same form.
 //!
-//! Owns: reading it. The columns are those of `logging_resource_adaptor_impl.cpp` (`header`) and of RMM's own reader,
-//! `cpp/benchmarks/utilities/log_parser.hpp`.
+//! Owns: reading the log. The columns are those of `logging_resource_adaptor_impl.cpp` (`header`) and of RMM's own
+//! reader, `cpp/benchmarks/utilities/log_parser.hpp`.
 //!
 //! ```text
 //! Thread,Time,Action,Pointer,Size,Stream
 //! 1,13:05:59.000214,allocate,0x7f2c40000000,1048576,0
 //! 1,13:05:59.000391,free,0x7f2c40000000,1048576,0
 //! ```
-//! A trace has neither threads nor times: events are in the order of lines. A request that failed, and blocks of 0
-//! bytes, are skipped. A free is complete at once: the log does not say whether another stream still used the block.
+//! A trace has no threads and no times, so events are in the order of lines. Failed requests and blocks of 0 bytes are
+//! skipped. A free is complete at once, since the log does not say whether another stream still used the block.
 
 use std::io::BufRead;
 
@@ -24,11 +25,11 @@ const LOG_HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 /// The first bytes of such a log.
 pub(crate) const BEGIN: &[u8] = b"Thread,";
 
-/// Reads a trace from such a log. `name` is the trace's name; errors name `file`.
+/// Reads a trace from such a log. `name` is the trace's name. Errors name `file`.
 ///
 /// # Errors
-/// Every error names the line: other columns, a field that is wrong, too few or too many, the free of a block that is not live, no
-/// allocation at all.
+/// Every error names the line. Errors are other columns, a wrong field, too few or too many fields, the free of a block
+/// that is not live, and a log without an allocation.
 pub fn read_rmm(name: &str, file: &str, text: impl BufRead) -> Result<Trace, TraceError> {
     read_events(name, file, text, |line, builder| match line.number {
         1 => read_header(line),

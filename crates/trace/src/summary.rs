@@ -1,21 +1,21 @@
-//! The figures of a trace, whichever allocator serves it.
+//! The figures of a trace, which no allocator influences.
 //!
-//! Owns: figures that depend on the trace alone. No allocator can reserve less than the peak of the live bytes.
+//! Owns: the figures that depend on the trace alone. No allocator can reserve less than the peak of the live bytes.
 
 use crate::trace::{Trace, TraceEvent};
 
 /// Figures of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Allocations.
+    /// The number of allocations.
     pub allocations: u64,
-    /// Blocks freed by the program.
+    /// The number of blocks that the program freed.
     pub frees: u64,
-    /// Frees that completed later than they were requested, since another stream still used the block.
+    /// The number of frees that completed later than they were requested, since another stream still used the block.
     pub deferred_frees: u64,
     /// The most bytes requested and not freed at any time.
     pub peak_live: u64,
-    /// The most bytes in use at any time: requested, and not completely freed.
+    /// The most bytes in use at any time: requested, with a free that has not completed.
     pub peak_active: u64,
     /// Bytes requested and not freed at the end.
     pub live_at_end: u64,
@@ -66,7 +66,7 @@ impl Summary {
     }
 }
 
-/// Returns the event after which most bytes are live; the first of them.
+/// Returns the event after which most bytes are live; of several, the first.
 pub(crate) fn fullest(events: &[TraceEvent]) -> usize {
     let mut sizes = Vec::new();
     let (mut live, mut most, mut at) = (0u64, 0, 0);

@@ -7,10 +7,10 @@ use seamalloc::driver::StreamId;
 /// The largest block in bytes: 128 TiB, the user addresses of x86-64, in which CUDA's unified addresses lie.
 pub const MAX_BLOCK_SIZE: u64 = 1 << 47;
 
-/// One request or free of a program. Blocks are numbered from 0 in the order in which they were allocated.
+/// One request or free of a program. Blocks are numbered from 0 in the order in which they are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
-    /// The program asked for `size` bytes on a stream (an index into [`Trace::streams`]). The n-th `Alloc` of a trace
+    /// The program requests `size` bytes on a stream (an index into [`Trace::streams`]). The n-th `Alloc` of a trace
     /// makes block n.
     Alloc {
         /// Requested bytes, more than 0.
@@ -18,12 +18,12 @@ pub enum TraceEvent {
         /// Index into [`Trace::streams`].
         stream: u32,
     },
-    /// The program freed the block; work of other streams may still use it until the `FreeCompleted`.
+    /// The program frees the block. Work of other streams may still use the block until the `FreeCompleted`.
     FreeRequested {
         /// The block.
         block: u32,
     },
-    /// Every stream has finished with the block. Follows its `FreeRequested`, at once in the common case.
+    /// Every stream has finished with the block. The event follows the block's `FreeRequested`, in most cases at once.
     FreeCompleted {
         /// The block.
         block: u32,
@@ -33,10 +33,10 @@ pub enum TraceEvent {
 /// A program's allocations and frees, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// Short name for output: `gpt2xl-N`.
+    /// The short name for output, such as `gpt2xl-N`.
     pub name: String,
-    /// The description of the job, as a JSON object: the keys `job`, `torch`, `device`, `peak_req`, `peak_res_native`
-    /// and others of the recording program. Copied through, never interpreted.
+    /// The description of the job as a JSON object, with the keys `job`, `torch`, `device`, `peak_req`,
+    /// `peak_res_native` and others of the recording program. The description is copied and never interpreted.
     pub meta: serde_json::Map<String, serde_json::Value>,
     /// The streams of the trace, as the driver's handles.
     pub streams: Vec<StreamId>,
@@ -45,8 +45,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Returns the trace with all requests on one stream, as in a host pool: the CPU is in no stream's order. A free
-    /// that completed later than it was requested still does.
+    /// Returns the trace with all requests on one stream, as in a host pool, since the CPU is not ordered by a stream.
+    /// A free that completes later than it is requested keeps its completion.
     #[must_use]
     pub fn on_one_stream(&self) -> Self {
         let one = |event: &TraceEvent| match *event {

@@ -1,6 +1,6 @@
 //! Unpacks files that may be compressed by gzip.
 //!
-//! Owns: the check of a file's first bytes, and the limits on unpacked content. `read.rs` tells the formats apart.
+//! Owns: the check of a file's first bytes, and the limits on unpacked content. `read.rs` recognizes the formats.
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Cursor, ErrorKind, Read};
@@ -16,11 +16,11 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// The length of the longest magic number.
 const HEAD: usize = compact::MAGIC.len();
 
-/// The most bytes that are read of a format whose content is held in memory as a whole. Snapshots with stack traces
-/// reach hundreds of megabytes.
+/// The most bytes that are read of a format whose whole content is held in memory. Snapshots with stack traces have
+/// hundreds of megabytes.
 pub(crate) const MAX_WHOLE: u64 = 1 << 30;
 
-/// Unpacked bytes per read of a gzip stream.
+/// The unpacked bytes in each read of a gzip stream.
 pub(crate) const BUFFER: usize = 1 << 16;
 
 /// Returns the content of a snapshot, unpacked if it is gzip, and the account of its memory.
@@ -63,7 +63,7 @@ fn limited(file: &str, found: u64, limit: u64) -> Result<(), TraceError> {
 /// A file whose first bytes have been read.
 pub(crate) struct Opened<R> {
     pub(crate) head: Vec<u8>,
-    /// The whole file, its first bytes included.
+    /// The whole file, including its first bytes.
     pub(crate) content: std::io::Chain<Cursor<Vec<u8>>, R>,
 }
 

@@ -1,6 +1,6 @@
 //! Writes a trace to a file, in the format of the file's ending.
 //!
-//! Owns: the choice of the format, and that a file is either written whole or not at all.
+//! Owns: the choice of the format, and the rule that a file is written either whole or not at all.
 
 use crate::builder;
 use crate::compact::write_compact;
@@ -22,18 +22,18 @@ use std::path::Path;
 /// The endings of files in the formats that can be written.
 pub const ENDINGS: [&str; 3] = [".seam", ".csv", ".csv.gz"];
 
-/// Returns whether a file of this name can be written.
+/// Returns whether a file with this name can be written.
 #[must_use]
 pub fn can_write(path: &Path) -> bool {
     let name = path.to_string_lossy();
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Writes `trace` to `path`: `.seam` is the compact format, `.csv` and `.csv.gz` the text. The file appears only when it
-/// is complete.
+/// Writes `trace` to `path`. `.seam` is the compact format; `.csv` and `.csv.gz` are text. The file appears only when
+/// it is complete.
 ///
 /// # Errors
-/// The name ends in none of these, the trace breaks a rule, or the file cannot be written.
+/// The name has none of these endings, the trace breaks a rule, or the file cannot be written.
 pub fn write_path(trace: &Trace, path: &Path) -> Result<(), TraceError> {
     let file = path.display().to_string();
     let mut bytes = Vec::new();
@@ -62,9 +62,9 @@ pub const SNAPSHOT_ENDING: &str = ".pickle";
 const ALIGNMENT: u64 = 512;
 const FIRST_ADDRESS: u64 = 1 << 40;
 
-/// Writes a trace as a snapshot of PyTorch's, which its viewer draws (pytorch.org/memory_viz), and which this crate
-/// reads as the same trace. A trace has no addresses and no times: each block has an address of its own, and each event
-/// takes a microsecond. The file appears only when it is complete.
+/// Writes a trace as a PyTorch snapshot, which PyTorch's viewer draws (pytorch.org/memory_viz), and which this crate
+/// reads as the same trace. A trace has no addresses and no times, so each block gets an address of its own, and each
+/// event takes a microsecond. The file appears only when it is complete.
 ///
 /// # Errors
 /// The trace breaks a rule, or the file cannot be written.
@@ -96,8 +96,9 @@ fn history_of(trace: &Trace) -> Vec<TimedEvent> {
     history.into_iter().zip(1..).map(|(event, time_us)| TimedEvent { event, time_us }).collect()
 }
 
-/// The request that was refused, and the number of events before it. A segment that is there at that moment alone stands for the
-/// memory that was held, so that the snapshot says as much of the memory that PyTorch could have as the trace does.
+/// Returns the refused request as events, and the number of events before it; `None` if no request was refused. A
+/// segment that exists only at that moment stands for the memory that was held. The snapshot then gives PyTorch as much
+/// available memory as the trace does.
 fn refusal_of(trace: &Trace) -> Option<(usize, [Event; 3])> {
     let refused = RefusedRequest::of(trace).filter(|refused| !refused.is_made)?;
     let Recorded { available, free_beyond_limit, .. } = Recorded::of(trace);
@@ -116,19 +117,19 @@ fn refusal_of(trace: &Trace) -> Option<(usize, [Event; 3])> {
     ))
 }
 
-/// Writes a snapshot, and its history, if any, as a pickle that PyTorch's viewer reads. The file appears only when it
-/// is complete.
+/// Writes a snapshot, and its history if any, as a pickle that PyTorch's viewer reads. The file appears only when it is
+/// complete.
 ///
 /// # Errors
-/// As [`write_snapshot_pickle`], or the file cannot be written.
+/// The errors of [`write_snapshot_pickle`], or the file cannot be written.
 pub fn write_snapshot_path(snapshot: &Snapshot, history: &[TimedEvent], path: &Path) -> Result<(), TraceError> {
     let mut bytes = Vec::new();
     write_snapshot_pickle(snapshot, history, &mut bytes)?;
     put(path, &bytes).map_err(|error| TraceError::io(&path.display().to_string(), error))
 }
 
-/// Writes beside the file and renames, so that a full disk or a signal leaves the old file intact. A pipe or a device
-/// is written to directly: a renamed file would replace it.
+/// Writes beside the file and renames the result, so that a full disk or a signal leaves the old file intact. A pipe or
+/// a device is written to directly, since a renamed file would replace it.
 pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
         return fs::write(path, bytes);
@@ -138,7 +139,7 @@ pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let part = path.with_file_name(name);
     let written = fs::write(&part, bytes).and_then(|()| fs::rename(&part, path));
     if written.is_err() {
-        // The file may not exist; the first error is the one to return.
+        // The file may not exist. The first error is the one to return.
         let _ = fs::remove_file(&part);
     }
     written
@@ -185,7 +186,7 @@ mod tests {
         write_trace_as_snapshot(&trace, &path).unwrap();
         let read = read_path(&path).unwrap();
         assert_eq!((read[0].events.as_slice(), read[0].streams.as_slice()), (&*trace.events, &*trace.streams));
-        // A request that was refused, by the device or by a limit, is in it too.
+        // The snapshot also contains a request that the device or a limit refused.
         let refused = serde_json::json!({"event": 4, "size": 1 << 30, "stream": 5, "made": false});
         for known in [
             serde_json::json!({"refused_request": refused, "available_memory": 90 << 20, "peak_reserved": 80 << 20}),

@@ -7,8 +7,8 @@
 
 or, with nothing changed in the program, `SEAMALLOC_CONF=... python -m seamalloc run train.py`.
 
-Sizes are bytes. `device` is a CUDA device's number; without it, that of PyTorch's current device, or 0. "pinned" is the
-page-locked memory behind PyTorch, after `enable(pinned=True)`.
+`device` is the number of a CUDA device. Without it, functions take PyTorch's current device, or device 0. "pinned"
+means the page-locked memory of PyTorch, after `enable(pinned=True)`. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -95,38 +95,39 @@ __all__ = [
     "wake",
     "whatif",
 ]
-# The strategies that are compared if none is named. The option `strategy` also takes the classic allocators and
+# The strategies that are compared if the caller names none. The option `strategy` also takes the classic allocators and
 # Paddle's.
 STRATEGIES = ("caching", "expandable", "gmlake", "stitch")
 __version__ = version()
 
 
 def stats(device: Device = None) -> dict[str, Any]:
-    """Returns the statistics of the device's allocator: a dict, with the names of `torch.cuda.memory_stats` nested, and
-    those of `seam_stats`."""
+    """Returns the statistics of the device's allocator as a dict. Keys of `torch.cuda.memory_stats` are nested dicts
+    here; the other keys are those of `seam_stats`."""
     found: dict[str, Any] = read_json(library.seam_stats_json, plugged(current_device(device)))
     return found
 
 
 def fragmentation(device: Device = None) -> dict[str, Any]:
-    """Returns how the memory is divided up now: what is free for whom, and how much of it one request could have."""
+    """Returns which memory is free for which streams and pools, and how much of it one request could get."""
     found: dict[str, Any] = read_json(library.seam_fragmentation_json, plugged(current_device(device)))
     return found
 
 
 def report(device: Device = None) -> str:
-    """The figures that matter, as text."""
+    """Returns the main figures of the device's allocator as text."""
     return device_report(current_device(device))
 
 
 def snapshot(path: FileName, device: Device = None) -> None:
-    """Writes what the allocator holds, and what was recorded, as a pickle that PyTorch's viewer opens
-    (pytorch.org/memory_viz). Raises `FileNotFoundError` where there is no such folder."""
+    """Writes the blocks of the allocator and its recorded events to a pickle that PyTorch's viewer opens
+    (pytorch.org/memory_viz). Raises `FileNotFoundError` if the folder does not exist."""
     check(library.seam_snapshot(plugged(current_device(device)), path_of(path)), folder_of(path))
 
 
 def trim(size: int | None = None, device: Device = None) -> int:
-    """Gives `size` bytes of free memory back to the device, or all that can be. Returns the bytes given back."""
+    """Gives `size` bytes of free memory back to the device; all free memory if `size` is None. Returns the bytes given
+    back."""
     if size is not None and (isinstance(size, bool) or not 0 <= operator.index(size) < 1 << 64):
         raise ValueError(f"size is {size!r}; expected a number of bytes, or None for all that is free")
     given = c_uint64()
@@ -142,8 +143,9 @@ def trim(size: int | None = None, device: Device = None) -> int:
 
 
 def keep_headroom(device: Device = None) -> int:
-    """Gives free memory back to the device until the bytes of the option `headroom` are free again. Returns the bytes given back.
-    Requests that find no free block look now and then; a program that makes none calls this before others need memory."""
+    """Gives free memory back to the device until the bytes of the option `headroom` are free on the device. Returns the
+    bytes given back. Requests that find no free block check the headroom from time to time. A program that makes no
+    requests calls this function before other programs need memory."""
     given = c_uint64()
     number = current_device(device)
     if number in plugged_devices():
@@ -152,28 +154,33 @@ def keep_headroom(device: Device = None) -> int:
 
 
 def forget_stream(stream: Stream, device: Device = None) -> None:
-    """Says that the program is about to destroy a stream that it made without PyTorch, a `torch.cuda.ExternalStream` or
-    its handle: the allocator waits for it, and never names it to the device again. Its free memory serves others."""
+    """Announces that the program will destroy a stream that it made without PyTorch: a `torch.cuda.ExternalStream` or
+    its handle. The allocator waits for the stream, and does not pass its handle to the driver again. Other streams can
+    then use the stream's free memory."""
     handle, number = stream_on(stream, device)
-    # A device without an allocator knows no streams. Page-locked memory knows those of all devices.
+    # A device without an allocator knows no streams. The allocator of page-locked memory knows the streams of all
+    # devices.
     for known in (number, PINNED):
         if known in plugged_devices():
             check(library.seam_forget_stream(plugged(known), handle))
 
 
 def whatif(path: FileName, device: str | None = None, **options: object) -> list[dict[str, Any]]:
-    """Replays a job under each strategy: a snapshot that `torch.cuda.memory._dump_snapshot` wrote with its history,
-    or a trace. Returns a list of dicts, one for each job of the file and each strategy, or for the one of
-    `strategy=...`: `peak_reserved` is what it would have held, `recorded_reserved` what PyTorch held, `persistent` the
-    bytes of weights and optimizer state that stay from step to step, `largest_step` how many times as large all else could
-    be, 8 at most, None where it frees nothing (`grows` False) or the device is unknown (`sought` False);
-    `native_step`, `native_reserved`, `expandable_step`, `expandable_reserved` are what PyTorch's own allocators reach on
-    the same device. Of a snapshot without a history, of memory at one moment, there is a dict for each device with memory:
-    `layout` is True, and `verdict`, `largest_request`, `pools` and sizes say what is held and what could be served.
+    """Replays a job under each strategy. The file is a trace, or a snapshot that `torch.cuda.memory._dump_snapshot`
+    wrote with its history. Returns a list of dicts, one for each job of the file and each strategy, or only for
+    `strategy=...`. `peak_reserved` is the reserved memory of the replay, `recorded_reserved` the reserved memory of
+    PyTorch when the job was recorded, and `persistent` the bytes of weights and optimizer state that live across steps.
+    `largest_step` is how many times as large the rest of a step could be, 8 at most. `largest_step` is None if the job
+    frees nothing (`grows` is False) or if the device is unknown (`sought` is False). `native_step`, `native_reserved`,
+    `expandable_step` and `expandable_reserved` are the figures of PyTorch's own allocators on the same device. A
+    snapshot without a history shows memory at one moment. For such a snapshot the list has a dict for each device with
+    memory: `layout` is True, and `verdict`, `largest_request`, `pools` and sizes describe the memory held and the
+    requests that it could serve.
 
-    `device` is a simulated one, such as `sim:h200,capacity=80GiB`; without it, one with the memory of the device that was
-    recorded (`device_from` says how that is known: noted, refusal, or unknown, which takes an H200's). Touches no GPU;
-    takes seconds, of a long job a minute. Raises `FileNotFoundError` where there is no such file."""
+    `device` is a simulated device, such as `sim:h200,capacity=80GiB`. Without it, the replay takes a device with the
+    memory of the recorded one. `device_from` says how its size is known: noted, refusal, or unknown, which takes the
+    size of an H200. The function uses no GPU. The replay takes seconds; for a long job a minute. Raises
+    `FileNotFoundError` if the file does not exist."""
     if device is not None and not isinstance(device, str):
         raise TypeError(f'device is {device!r}; expected a simulated one, such as "sim:h200"')
     text = join("", options)

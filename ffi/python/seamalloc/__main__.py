@@ -1,5 +1,5 @@
-"""The command `seamalloc`, and `python -m seamalloc`: `run` and `fleet` are Python's, all else is done by the program that the
-package carries."""
+"""The command `seamalloc`, and `python -m seamalloc`. `run`, `fleet` and `--version` are implemented in Python; other
+commands go to the bundled program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .fleet.command import main as fleet
 
 
 def execute(arguments: list[str]) -> None:
-    """Becomes the program, whose exit code is this command's."""
+    """Replaces this process by the bundled program, whose exit code becomes the exit code of the command."""
     sys.stdout.flush()
     try:
         os.execv(PROGRAM, ["seamalloc", *arguments])
@@ -25,7 +25,7 @@ def execute(arguments: list[str]) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command."""
     arguments = sys.argv[1:]
     wants_help = arguments[1:2] in (["--help"], ["-h"])
     if arguments[:1] == ["run"] and not wants_help:

@@ -1,6 +1,6 @@
-"""The folder in which compiled shims are kept, between processes and users who must not meddle with each other.
+"""The folder of compiled shims. Processes use it at the same time, and other users must not be able to write to it.
 
-Every process of the user loads files from that folder, so nobody else may write to it.
+Every process of the user loads files from the folder, so no other user may write to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REMEDY = f"Set {VARIABLE} to a folder of your own that can be written to"
 
 
 def folder() -> Path:
-    """Returns the folder in which compiled shims are kept."""
+    """Returns the folder of compiled shims."""
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named).absolute()
@@ -33,12 +33,12 @@ def folder() -> Path:
 
 
 def is_trusted(path: Path) -> bool:
-    """Returns whether a file or folder is there. Raises an error where somebody else could have written to it."""
+    """Returns whether a file or folder exists. Raises an error if another user could have written to it."""
     try:
         found = path.stat()
     except OSError:
         return False
-    # A file of root's could replace all of this process.
+    # Files of root are trusted, since root could replace any file of this process.
     if found.st_uid not in (os.geteuid(), 0):
         why = f"belongs to another user (uid {found.st_uid})"
     elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -54,8 +54,10 @@ def is_trusted(path: Path) -> bool:
 
 @contextmanager
 def locked(name: str) -> Iterator[Path]:
-    """The folder, made if it is not there, while no other process of the machine compiles. An `UnavailableError` is kept
-    for those that are waiting to compile the same, `name`: they raise it too, instead of trying one after the other."""
+    """Makes a context that holds the lock of the folder, so that no other process of the machine compiles meanwhile.
+    The value is the folder, which is created if it does not exist. If compiling fails, the `UnavailableError` is kept
+    for the processes that wait to compile the same `name`. These processes raise the same error and do not compile
+    again."""
     where = folder()
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +91,7 @@ def _unwritable(where: Path, error: OSError) -> UnavailableError:
 
 
 def _wait(lock: int, where: Path) -> float | None:
-    """Takes the lock. Returns since when it had to wait for it, or None."""
+    """Takes the lock. Returns the time at which waiting began, or None if the lock was free."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return None
@@ -102,13 +104,13 @@ def _wait(lock: int, where: Path) -> float | None:
 
 
 def _keep(failure: Path, error: UnavailableError) -> None:
-    # If the file cannot be written, each process finds out for itself.
+    # If the file cannot be written, each waiting process compiles and fails by itself.
     with suppress(OSError):
         failure.write_text(json.dumps([time.time(), *error.args]), encoding="utf-8")
 
 
 def _raise_again(failure: Path, began: float) -> None:
-    """Raises the error of the process that compiled while this one waited, if it failed."""
+    """Raises the error of the process that compiled while this process waited, if compiling failed."""
     try:
         when, *arguments = json.loads(failure.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -118,7 +120,8 @@ def _raise_again(failure: Path, began: float) -> None:
 
 
 def put(unfinished: Path, final: Path) -> None:
-    """Gives a file its name, once it is on the disk: after a crash there is all of it or nothing."""
+    """Gives a file its final name after its content is on disk. After a crash the file is complete or does not exist.
+    """
     unfinished.chmod(0o700)
     _to_disk(unfinished)
     os.replace(unfinished, final)

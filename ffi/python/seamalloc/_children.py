@@ -1,9 +1,9 @@
-"""How processes that Python's multiprocessing starts (`spawn`, `forkserver`) get seamalloc as the one that starts them.
+"""Passes seamalloc on to processes that Python's multiprocessing starts by `spawn` or `forkserver`.
 
-multiprocessing sends a new process a dict before it imports the program's main module there. One value more in it, of no
-use in itself, runs a few lines when it is unpickled. Those call `_switch.inherit`, which waits for PyTorch by
-`AfterImport`: a process that never imports it pays for the import of seamalloc alone. coverage.py follows processes by the
-same way.
+Before a new process imports the program's main module, multiprocessing sends it a dict. One further value of the dict
+runs a few lines of code when it is unpickled. The code calls `_switch.inherit`, which waits for PyTorch with
+`AfterImport`. A process that never imports PyTorch pays for the import of seamalloc alone. coverage.py follows
+processes in the same way.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any, Callable, NamedTuple
 
 KEY = "seamalloc"
 
-# The code that the new process runs. The code is sent as text, since seamalloc may be missing there, which must not end
-# the process. `path` is put in place for good a moment later, by multiprocessing.
+# The code that the new process runs. The code is sent as text, since seamalloc may be missing in the new process, and
+# its absence must not end the process. The code sets `path` for its imports; multiprocessing sets the path for good a
+# moment later.
 _INHERIT = """
 import sys, warnings
 before, sys.path = sys.path, path
@@ -37,8 +38,9 @@ if inherit is not None:
 
 
 class Parent(NamedTuple):
-    """Settings that a process hands down: its options; "full", "pluggable", or "pytorch" where it went on without
-    seamalloc; its `fallback`; and the options of page-locked memory, if that is seamalloc's."""
+    """The settings that a process passes to its child processes: its options; "full", "pluggable", or "pytorch" if the
+    process went on without seamalloc; its `fallback`; and the options of page-locked memory, or None if PyTorch manages
+    page-locked memory."""
 
     conf: str
     kind: str
@@ -50,9 +52,9 @@ _handed_down: Parent | None = None
 
 
 def hand_down(parent: Parent) -> None:
-    """Every process that this one starts from now on gets seamalloc in the same way."""
+    """Makes every process that this process starts from now on get seamalloc with the same settings."""
     global _handed_down
-    # Imported here: PyTorch has imported it already, and a process without PyTorch does not need it.
+    # The import is here because a process without PyTorch does not need it. PyTorch has imported the module already.
     from multiprocessing import spawn
 
     if _handed_down is None:
@@ -72,7 +74,7 @@ def _with_inheritance(get_preparation_data: Callable[..., dict[str, Any]]) -> Ca
 
 
 class _Inheritance:
-    """Pickled, it is a call of `exec`, which needs nothing of seamalloc where it is unpickled."""
+    """Settings that are pickled as a call of `exec`. Unpickling the call needs no module of seamalloc."""
 
     def __init__(self, path: list[str], parent: Parent) -> None:
         self._names = {"path": path, "parent": tuple(parent)}
@@ -82,10 +84,11 @@ class _Inheritance:
 
 
 class AfterImport:
-    """Calls a function after a module was imported for the first time; at once if it was already.
+    """Calls a function after the first import of a module; at once if the module is imported already.
 
-    The object is a finder at the head of `sys.meta_path`, which leaves it when the module is there. Until then it stays: a
-    program may ask for a module's spec, to know whether it is installed, and an import may fail and be tried again.
+    The object is a finder at the head of `sys.meta_path`, and is removed once the module is imported. The finder stays
+    after other calls: a program may ask for a module's spec to know whether the module is installed, and may repeat a
+    failed import.
     """
 
     def __init__(self, name: str, function: Callable[[], None]) -> None:
@@ -97,7 +100,7 @@ class AfterImport:
             sys.meta_path.insert(0, self)
 
     def cancel(self) -> bool:
-        """Leaves. Whether it was still waiting."""
+        """Removes the finder from `sys.meta_path`. Returns whether the finder was still there."""
         try:
             sys.meta_path.remove(self)
         except ValueError:
@@ -107,14 +110,15 @@ class AfterImport:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the other finders' spec of the one module, with a loader that tells when the module is imported."""
+        """Returns the other finders' spec of the awaited module, with a loader that reports the import; None for other
+        modules."""
         if name != self._name:
             return None
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
-                # A folder without __init__.py has a spec too, but no code to execute.
+                # A folder without `__init__.py` has a spec too, but no code to execute.
                 if hasattr(spec.loader, "exec_module"):
                     loader: Any = _Loader(spec.loader, self)
                     spec.loader = loader
@@ -122,13 +126,14 @@ class AfterImport:
         return None
 
     def imported(self) -> None:
-        """Called by the loader, with the module's import lock held."""
+        """Removes the finder and calls the function. The loader calls this method with the module's import lock held.
+        """
         if self.cancel():
             self._function()
 
 
 class _Loader:
-    """A module's own loader, and a call after it. The module never sees it."""
+    """A module's own loader, with a call after the import. The module sees only its own loader."""
 
     def __init__(self, loader: Any, waiting: AfterImport) -> None:
         self._loader = loader

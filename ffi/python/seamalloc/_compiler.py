@@ -1,7 +1,7 @@
-"""Compiles C++ against the PyTorch that is installed.
+"""Compiles C++ against the installed PyTorch.
 
-The compiler is called directly. torch.utils.cpp_extension would need ninja, nvcc and Python's headers; the shim needs a
-C++ compiler and CUDA's headers, which come with PyTorch's own packages too.
+The compiler is called directly. torch.utils.cpp_extension would need ninja, nvcc and Python's headers. The shim needs a
+C++ compiler and CUDA's headers, which PyTorch's own packages contain too.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ._unavailable import UnavailableError
 PACKAGE = Path(__file__).resolve().parent
 # Seconds after which a compiler is stopped.
 PATIENCE = 600.0
-# The most compilers at once: each takes up to 1 GB.
+# The largest number of compilers at once. Each takes up to 1 GB.
 AT_ONCE = 4
 KNOWN = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
 
 
 def torch_version(torch: Any) -> tuple[int, int]:
-    """PyTorch's version, major and minor."""
+    """Returns PyTorch's version as major and minor."""
     try:
         return minor_version(torch.__version__)
     except ValueError:
@@ -44,12 +44,12 @@ def torch_version(torch: Any) -> tuple[int, int]:
 
 
 def torch_include(torch: Any) -> Path:
-    """The folder of PyTorch's headers, which need not be there."""
+    """Returns the folder of PyTorch's headers, which may not exist."""
     return Path(torch.__file__).resolve().parent / "include"
 
 
 def compiler() -> list[str]:
-    """The C++ compiler's command."""
+    """Returns the C++ compiler's command. Raises `UnavailableError` without a compiler."""
     command = shlex.split(os.environ.get("CXX", "")) or [shutil.which("c++") or shutil.which("g++") or "c++"]
     if shutil.which(command[0]) is None:
         raise UnavailableError(
@@ -61,7 +61,7 @@ def compiler() -> list[str]:
 
 
 def toolchain() -> str | None:
-    """Returns a text that identifies the C++ compiler. None without a compiler."""
+    """Returns a text that identifies the C++ compiler, or None without a compiler."""
     try:
         command = compiler()
     except UnavailableError:
@@ -72,7 +72,7 @@ def toolchain() -> str | None:
 
 
 def cuda_includes(torch: Any) -> list[str]:
-    """The folders of CUDA's headers: those of a toolkit, or of the packages that PyTorch brings."""
+    """Returns the folders of CUDA's headers: the headers of a toolkit, or of the packages that PyTorch depends on."""
     folders = []
     toolkit = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     nvcc = shutil.which("nvcc")
@@ -80,7 +80,7 @@ def cuda_includes(torch: Any) -> list[str]:
         toolkit = str(Path(nvcc).resolve().parent.parent)
     for root in filter(None, (toolkit, "/usr/local/cuda")):
         folders.append(Path(root) / "include")
-    # PyTorch's packages are beside it.
+    # PyTorch's packages are in the same folder as PyTorch.
     packages = Path(torch.__file__).resolve().parent.parent
     folders += sorted(packages.glob("nvidia/cu[0-9]*/include"), reverse=True)
     folders += [packages / "nvidia" / part / "include" for part in ("cuda_runtime", "cuda_nvcc", "cuda_crt")]
@@ -90,7 +90,7 @@ def cuda_includes(torch: Any) -> list[str]:
 
 
 def check_headers(torch: Any) -> None:
-    """Raises an error where PyTorch's headers or CUDA's are missing."""
+    """Raises an error if headers of PyTorch or CUDA are missing."""
     include = torch_include(torch)
     if not (include / "c10").is_dir():
         raise UnavailableError(
@@ -107,8 +107,8 @@ def check_headers(torch: Any) -> None:
 
 
 def shared_library(torch: Any, sources: Iterable[Path], output: Path) -> list[str]:
-    """Compiles sources that use the C library and PyTorch to a shared library. Returns which headers of PyTorch's they
-    include, by their names in its folder of headers."""
+    """Compiles sources that use the C library and PyTorch to a shared library. Returns the names of PyTorch's headers
+    that the sources include, relative to PyTorch's folder of headers."""
     command = compiler()
     check_headers(torch)
     options = [*command, *flags(torch_version(torch), torch._C._GLIBCXX_USE_CXX11_ABI)]
@@ -125,8 +125,8 @@ def shared_library(torch: Any, sources: Iterable[Path], output: Path) -> list[st
             for source, unit, needs in units
         ]
         libraries = [f"-L{include.parent / 'lib'}", "-ltorch_cuda", "-ltorch_cpu", "-lc10_cuda", "-lc10", str(LIBRARY)]
-        # If a toolchain has libstdc++ only as an archive, a copy of it in the shim would conflict with the one that
-        # PyTorch has loaded, and crash in its streams.
+        # If a toolchain has libstdc++ only as an archive, the shim would contain a copy of it. The copy would conflict
+        # with the libstdc++ that PyTorch has loaded, and crash in its streams.
         libraries += loaded_libraries("/libstdc++.so")
         linking = [*options, *(str(unit) for _, unit, _ in units), "-o", str(output), *libraries]
         for step in (commands, [linking]):
@@ -137,17 +137,17 @@ def shared_library(torch: Any, sources: Iterable[Path], output: Path) -> list[st
 
 
 def loaded_libraries(name: str) -> list[str]:
-    """Paths of the libraries of this process that have `name` in them."""
+    """Returns the paths of the libraries of this process whose path contains `name`."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         paths = {line.split(maxsplit=5)[5].strip() for line in maps if name in line}
     return sorted(path for path in paths if os.path.isfile(path))
 
 
 def _run_all(commands: list[list[str]], folder: Path, deadline: float) -> tuple[list[str], str] | None:
-    """Runs commands, some at once. Returns one that failed, and what it wrote on standard error, or None."""
+    """Runs commands, several at once. Returns a command that failed and its standard error, or None."""
     waiting = list(enumerate(commands))
     running: list[tuple[int, subprocess.Popen[bytes]]] = []
-    # Errors are searched for by their English words.
+    # `_failure` searches error messages for English words.
     environment = {**os.environ, "LC_ALL": "C"}
     at_once = min(AT_ONCE, len(os.sched_getaffinity(0)))
     with ExitStack() as files:
@@ -156,7 +156,8 @@ def _run_all(commands: list[list[str]], folder: Path, deadline: float) -> tuple[
                 while waiting and len(running) < at_once:
                     number, command = waiting.pop(0)
                     errors = files.enter_context(open(folder / f"errors-{number}", "wb"))
-                    # The compiler gets a session of its own, so that its child processes can be ended with it.
+                    # The compiler runs in a session of its own, so that the compiler and its child processes can be
+                    # ended together.
                     try:
                         started = subprocess.Popen(
                             command,
@@ -217,7 +218,7 @@ def _failed(what: str, details: str = "") -> UnavailableError:
 
 
 def _names(needs: Path, include: Path) -> list[str]:
-    """Returns the files in the folder `include`, named from there, that a compiler's list of includes has."""
+    """Returns the files in the folder `include` that a compiler's dependency list names, relative to `include`."""
     text = needs.read_text(encoding="utf-8", errors="surrogateescape").replace("\\\n", " ")
     found = [part.replace("\\ ", " ") for part in re.split(r"(?<!\\)\s+", text)]
     inside = [os.path.relpath(path, include) for path in found if path.startswith(f"{include}{os.sep}")]

@@ -1,4 +1,4 @@
-"""Devices and streams, as callers name them."""
+"""Finds the device and the stream that a caller's arguments mean."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Stream = Union[int, TorchStream]
 
 
 def current_device(device: Device) -> int:
-    """The number of a device, which is one, a name (`cuda:1`), or a `torch.device`. PyTorch's current device for None,
-    and where the number is left out. "pinned" is the page-locked memory behind PyTorch."""
+    """Returns the number of a device. `device` is a number, a name (`cuda:1`) or a `torch.device`. None, or a device
+    without a number, means PyTorch's current device. "pinned" means the page-locked memory of PyTorch."""
     if device == "pinned":
         return PINNED
     if isinstance(device, int) and not isinstance(device, bool):
@@ -47,7 +47,8 @@ def current_device(device: Device) -> int:
 
 
 def stream_on(stream: Stream, device: Device) -> tuple[int, int]:
-    """A stream's handle, and the number of its device: `device` where it is given, else the stream's own."""
+    """Returns a stream's handle and the number of its device: `device` if the caller gives it, else the stream's own
+    device."""
     handle = getattr(stream, "cuda_stream", stream)
     if not isinstance(handle, int) or isinstance(handle, bool):
         raise TypeError(f"{stream!r} is no stream; expected a torch.cuda.Stream, or its handle as a number")

@@ -1,5 +1,5 @@
-"""Output at the end of the process: a report of each device that it used, where SEAMALLOC_REPORT asks for it, and a line in
-the log."""
+"""Output at the end of the process: a report of each device that the process used, if SEAMALLOC_REPORT asks for it, and
+a line in the log."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ._library import check, folder_of, library, name_of, plugged, plugged_devic
 from ._report import text_of
 
 VARIABLE = "SEAMALLOC_REPORT"
-# The process that writes. Forked processes have its handlers, but none of its memory.
+# The id of the process that writes the output. Forked processes inherit its exit handlers, but not its memory.
 _owner: int | None = None
 
 
 def fill_in(name: str, device: int | None = None) -> str:
-    """A file's name with `{rank}`, `{pid}` and, where it is given, `{device}` filled in."""
+    """Returns a file's name with `{rank}` and `{pid}` filled in, and with `{device}` filled in if a device is given."""
     name = name.replace("{rank}", os.environ.get("RANK", "0")).replace("{pid}", str(os.getpid()))
     return name if device is None else name.replace("{device}", name_of(device))
 
 
 def device_report(device: int) -> str:
-    """The figures of a device that matter, as text."""
+    """Returns the main figures of a device as text."""
     handle = plugged(device)
     stats = read_json(library.seam_stats_json, handle)
     return text_of(name_of(device), stats, read_json(library.seam_fragmentation_json, handle))
 
 
 def _destination() -> str | None:
-    """Returns where the report goes: a file's name, "" for standard error, or None for nowhere."""
+    """Returns the destination of the report: a file's name, "" for standard error, or None for no report."""
     found = os.environ.get(VARIABLE, "")
     if found in ("", "0"):
         return None
@@ -39,7 +39,8 @@ def _destination() -> str | None:
 
 
 def check_destination() -> None:
-    """Raises `OSError` now where the report could not be written at the end. Makes no file: the process may use no GPU."""
+    """Raises `OSError` if the report could not be written at the end of the process. Creates no file, since the process
+    may use no GPU."""
     name = _destination()
     if not name:
         return
@@ -55,7 +56,7 @@ def check_destination() -> None:
 
 
 def prepare() -> None:
-    """Has the report written at the end of the process."""
+    """Registers the output for the end of this process."""
     global _owner
     if _owner is None:
         atexit.register(_write)
@@ -66,7 +67,7 @@ def _write() -> None:
     if os.getpid() != _owner:
         return
     devices = plugged_devices()
-    # Lines are written only if SEAMALLOC_LOG asks for them.
+    # The library writes a line only if SEAMALLOC_LOG asks for it.
     for device in devices:
         check(library.seam_log_summary(plugged(device)))
     name = _destination()
@@ -77,7 +78,7 @@ def _write() -> None:
     text = "\n".join([f"seamalloc, {head}, at its end", *map(device_report, devices), ""])
     try:
         if name:
-            # Written in one piece, behind the output of other processes.
+            # The text is appended in one call, after the output of other processes.
             with Path(name).open("a", encoding="utf-8") as file:
                 file.write(text)
         else:

@@ -1,4 +1,4 @@
-"""All libraries that a program has imported, over one memory."""
+"""Enables seamalloc for all libraries that a program has imported, with one cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from . import _memory, _switch
 from ._unavailable import LibraryError
 
-# Each library by its import name, and its module here.
+# The module of this package for each library, by the library's import name.
 LIBRARIES = {
     "cupy": "cupy",
     "numba.cuda": "numba",
@@ -19,12 +19,13 @@ LIBRARIES = {
 
 
 def enable_all(**options: object) -> list[str]:
-    """Makes seamalloc the allocator of PyTorch, CuPy, Numba, RMM, cuda.core and Triton, as far as they are imported: over
-    the same memory, and one limit. Options are those of `enable`, which PyTorch's are too. Returns the names of the modules
-    that were enabled, "torch" first.
+    """Makes seamalloc the allocator of those of PyTorch, CuPy, Numba, RMM, cuda.core and Triton that are imported. All
+    of them share one cache and one limit. Takes the options of `seamalloc.enable`. Returns the names of the enabled
+    modules, "torch" first.
 
-    Call it behind the imports and before CUDA is used. What is enabled already stays so. Raises what the modules'
-    `enable` do; those before it are enabled then. Leaves out a cuda.core that is too old, since others import it.
+    Call this function after the imports and before CUDA is used. Raises the errors of the modules' `enable`. Modules
+    enabled before the one that failed stay enabled. A cuda.core that is too old is left out, since other libraries
+    import it.
     """
     done: list[str] = []
     torch = sys.modules.get("torch")
@@ -32,7 +33,7 @@ def enable_all(**options: object) -> list[str]:
         if _switch.enabled() is None:
             _switch.enable(**options)  # type: ignore[arg-type]
         else:
-            # An error if the options differ from PyTorch's.
+            # `begin` raises an error if the options differ from PyTorch's.
             _memory.begin("PyTorch", options)
         done.append("torch")
     for name, module in LIBRARIES.items():

@@ -1,10 +1,10 @@
-"""Memory that grows in place: reserved addresses, of which as many bytes have memory as are in use.
+"""Memory that grows in place. All addresses are reserved at once, and physical memory is mapped as the memory grows.
 
     cache = seamalloc.growing_tensor((1_000_000, 8, 128), torch.bfloat16)
     cache.grow(1000)             # rows; nothing is copied, and cache.tensor.data_ptr() stays
     cache.tensor[-1] = key
 
-`reserve` is the same in bytes, without PyTorch.
+`reserve` returns such memory as bytes, without PyTorch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ._tags import pool_of
 
 
 class Growing:
-    """Memory of a device that grows and shrinks at one address. Sizes are bytes. It is freed with its last reference, under
-    PyTorch's current stream where PyTorch is in use."""
+    """Memory of a device that grows and shrinks without changing its address. Sizes are in bytes. The memory is freed
+    with its last reference, on PyTorch's current stream if PyTorch is in use."""
 
     def __init__(self, capacity: int, device: Device = None, *, tag: str | None = None, stream: int | None = None) -> None:
         self._address = 0
@@ -43,22 +43,22 @@ class Growing:
 
     @property
     def address(self) -> int:
-        """The first address, which never changes; 0 once freed."""
+        """The first address, which never changes; 0 after `free`."""
         return self._address
 
     @property
     def size(self) -> int:
-        """Bytes in use, as last asked for."""
+        """The bytes in use: the size that the last `grow` or `shrink` set."""
         return self._extent()[0]
 
     @property
     def mapped(self) -> int:
-        """Bytes that have memory: the allocation grows up to this size without the driver."""
+        """The bytes with physical memory. Growing up to this size calls no driver."""
         return self._extent()[1]
 
     @property
     def capacity(self) -> int:
-        """Bytes of addresses."""
+        """The bytes of reserved addresses."""
         return self._extent()[2]
 
     def _extent(self) -> tuple[int, int, int]:
@@ -67,32 +67,35 @@ class Growing:
         return size.value, mapped.value, capacity.value
 
     def grow(self, size: int) -> None:
-        """Makes at least the first `size` bytes usable; their contents stay. Raises `OutOfMemory` without a change."""
+        """Makes at least the first `size` bytes usable, and keeps their contents. Raises `OutOfMemory` and changes
+        nothing if there is too little memory."""
         check(library.seam_grow(self._handle, self._address, _size(size)))
 
     def shrink(self, size: int) -> None:
-        """Gives back memory behind the first `size` bytes, in whole chunks, once the streams that use it have passed."""
+        """Gives back memory behind the first `size` bytes, in whole chunks, after the streams that use the memory have
+        passed."""
         check(library.seam_shrink(self._handle, self._address, _size(size)))
 
     def record_stream(self, stream: Any) -> None:
-        """Work on this stream uses it, a number or one of PyTorch's: what it gives back waits for that stream too."""
+        """Notes that work on `stream` uses the memory. `stream` is a handle or one of PyTorch's streams. Memory that is
+        freed later waits for this stream too."""
         handle = _memory.stream_of(int(getattr(stream, "cuda_stream", stream)))
         check(library.seam_record_stream(self._handle, self._address, handle))
 
     def free(self) -> None:
-        """Frees the memory now: no tensor over it may be used any more."""
+        """Frees the memory now. No tensor over the memory may be used any more."""
         address, self._address = self._address, 0
         if address:
             _memory.free(self.device, address, _current_stream(self.device))
 
     def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
-        # At the interpreter's end modules may be gone, and the process's memory is freed anyway.
+        # At the end of the interpreter, modules may be gone, and the process's memory is freed anyway.
         if not is_finalizing() and getattr(self, "_address", 0):
             self.free()
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """All reserved addresses, as bytes. Only those that have memory may be used."""
+        """Describes all addresses as bytes. Only addresses with physical memory may be used."""
         return {
             "shape": (self.capacity,),
             "typestr": "|u1",
@@ -104,8 +107,9 @@ class Growing:
 
 
 class GrowingTensor:
-    """A tensor of PyTorch whose first dimension grows in place, up to the one of `shape`. Its storage is all of the reserved
-    addresses; `tensor` is the part that has memory, a new view after each change, always at the same `data_ptr()`."""
+    """A tensor of PyTorch whose first dimension grows in place, up to the first dimension of `shape`. The tensor's
+    storage covers all reserved addresses. `tensor` is the part with physical memory: a new view after each change,
+    always at the same `data_ptr()`."""
 
     def __init__(
         self, shape: Sequence[int], dtype: Any = None, device: Device = None, *, rows: int = 0, tag: str | None = None
@@ -121,7 +125,7 @@ class GrowingTensor:
             row *= size
         self.row_bytes: int = row
         self.memory = Growing(self.shape[0] * row, device, tag=tag)
-        # PyTorch looks up the memory at the address, so there must be some.
+        # PyTorch looks up the memory at the address, so some memory must be mapped.
         self.memory.grow(max(rows, 1) * row)
         whole = torch.as_tensor(self.memory, device=torch.device("cuda", self.memory.device))
         self._whole = whole.view(self.dtype).view(self.shape)
@@ -129,20 +133,21 @@ class GrowingTensor:
 
     @property
     def tensor(self) -> Any:
-        """The rows in use."""
+        """The rows in use, as a tensor."""
         return self._whole[: self._rows]
 
     def __len__(self) -> int:
         return self._rows
 
     def grow(self, rows: int) -> Any:
-        """Has at least so many rows; the new ones hold anything. Returns `tensor`. Raises `OutOfMemory` without a change."""
+        """Grows to at least `rows` rows. The values of new rows are undefined. Returns `tensor`. Raises `OutOfMemory`
+        and changes nothing if there is too little memory."""
         self.memory.grow(operator.index(rows) * self.row_bytes)
         self._rows = max(self._rows, rows)
         return self.tensor
 
     def append(self, more: Any) -> Any:
-        """Copies rows behind those in use, on PyTorch's current stream, as `torch.cat` would with all of them. Returns
+        """Copies rows behind the rows in use, on PyTorch's current stream. The result is that of `torch.cat`. Returns
         `tensor`."""
         before = self._rows
         self.grow(before + len(more))
@@ -150,7 +155,8 @@ class GrowingTensor:
         return self.tensor
 
     def shrink(self, rows: int) -> Any:
-        """Gives back the memory behind so many rows: tensors that had them may not be used any more. Returns `tensor`."""
+        """Gives back the memory behind the first `rows` rows. Tensors that include later rows may not be used any more.
+        Returns `tensor`."""
         rows = operator.index(rows)
         # The first chunk stays, so that PyTorch finds memory at the address.
         self.memory.shrink(max(rows, 1) * self.row_bytes)
@@ -159,15 +165,16 @@ class GrowingTensor:
 
 
 def reserve(capacity: int, device: Device = None, *, tag: str | None = None, stream: int | None = None) -> Growing:
-    """Addresses for `capacity` bytes, without memory: `grow` gives them some. `tag` is that of `seamalloc.tag`, with which it
-    sleeps and wakes. `stream` is the handle of the stream that uses it, PyTorch's current one by default."""
+    """Reserves addresses for `capacity` bytes, without physical memory; `grow` maps memory. `tag` is the name of a
+    `seamalloc.tag`: the memory sleeps and wakes with the tag. `stream` is the handle of the stream that uses the
+    memory, PyTorch's current stream by default."""
     return Growing(capacity, device, tag=tag, stream=stream)
 
 
 def growing_tensor(
     shape: Sequence[int], dtype: Any = None, device: Device = None, *, rows: int = 0, tag: str | None = None
 ) -> GrowingTensor:
-    """A tensor whose first dimension grows in place from `rows` up to `shape[0]`."""
+    """Returns a tensor whose first dimension grows in place from `rows` up to `shape[0]`."""
     return GrowingTensor(shape, dtype, device, rows=rows, tag=tag)
 
 

@@ -1,4 +1,5 @@
-"""Memory that the CPU and streams use, such as page-locked memory: cached, split, merged and stitched. Without PyTorch."""
+"""Memory that the CPU and streams use, such as page-locked memory. A pool of such memory is cached, split, merged and
+stitched, and needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ._devices import Stream, stream_on
 from ._library import check, library, read_json
 from ._options import join
 
-# The type of bytes for NumPy and similar libraries.
+# The type of a byte for NumPy and similar libraries.
 _BYTES = "|u1"
 
 
@@ -28,13 +29,14 @@ class HostPool:
             block.record_stream(stream)  # each stream that uses it
             block.free()                 # or its last reference, and that of its views, goes
 
-    `device` is page-locked memory ("pinned:0", "pinned:0,node=1"), or, on machines without a GPU, host memory
-    ("host:4GiB"). Options are the library's, but for `guard`, `spill` and `split:ungated`, which use contents in the
-    order of streams. Sizes are bytes; addresses are multiples of 512.
+    `device` is page-locked memory ("pinned:0", "pinned:0,node=1") or, on machines without a GPU, host memory
+    ("host:4GiB"). The options are those of the library except `guard`, `spill` and `split:ungated`, which use contents
+    in the order of streams. Sizes are in bytes. Addresses are multiples of 512.
 
-    Page-locked memory is for copies of the device that is named; `enable_peer_access` names others.
+    Page-locked memory is for copies of the device that its name contains. `enable_peer_access` adds further devices.
 
-    A freed block serves again once every stream that was named for it has passed all that it was given until the free."""
+    A freed block can be reused after every stream that was named for it has passed the work that it was given before
+    the free."""
 
     def __init__(self, device: str = "pinned:0", **options: object) -> None:
         handle = c_uint64()
@@ -44,11 +46,12 @@ class HostPool:
         self._end = weakref.finalize(self, _destroy, self._handle, os.getpid())
 
     def allocate(self, size: int) -> HostBlock:
-        """`size` bytes, with whatever was there before. Raises `OutOfMemory`."""
+        """Returns a block of `size` bytes with undefined contents. Raises `OutOfMemory`."""
         return self._allocate(size, HostPool._free)
 
     def _allocate(self, size: int, release: Callable[[HostPool, int, int], None]) -> HostBlock:
-        """A block that is given back by `release`: called with the pool, the address and the process that it is of."""
+        """Returns a block that `release` frees. `release` is called with the pool, the address and the id of the
+        process that owns the block."""
         size = operator.index(size)
         if not 0 < size < 1 << 63:
             raise ValueError(f"size is {size}; expected a number of bytes above 0")
@@ -57,17 +60,17 @@ class HostPool:
         return HostBlock(self, int(address.value or 0), size, release)
 
     def _free(self, address: int, owner: int) -> None:
-        # A forked child has copies of its parent's blocks, which are not its memory. Blocks of a pool that was closed,
-        # or whose driver has ended, cannot be freed.
+        # A forked child has copies of its parent's blocks, and does not own their memory. Blocks of a closed pool, or
+        # of a driver that has ended, cannot be freed.
         if os.getpid() == owner:
             library.seam_free(self._handle, address)
 
     def free(self, block: HostBlock) -> None:
-        """Frees a block, as `block.free()` does."""
+        """Frees the block, as `block.free()` does."""
         block.free()
 
     def enable_peer_access(self, device: int) -> None:
-        """Lets the device with this number use the pool's memory too: what it holds, and what it will get."""
+        """Lets the device with this number use the pool's present and future memory."""
         check(library.seam_enable_peer_access(self._handle, device))
 
     def stats(self) -> dict[str, Any]:
@@ -76,7 +79,8 @@ class HostPool:
         return found
 
     def trim(self, size: int | None = None) -> int:
-        """Gives `size` bytes of free memory back to the machine, or all that can be. Returns the bytes given back."""
+        """Gives `size` bytes of free memory back to the machine; all free memory if `size` is None. Returns the bytes
+        given back."""
         given = c_uint64()
         if size is None:
             check(library.seam_empty_cache(self._handle, byref(given)))
@@ -85,8 +89,8 @@ class HostPool:
         return given.value
 
     def close(self) -> None:
-        """Ends the pool, after a wait for the streams that still use some of what is free. Blocks that were not freed stay
-        valid, and their memory is lost until the process ends."""
+        """Ends the pool, after waiting for the streams that still use its free memory. Live blocks stay valid, and
+        their memory is lost until the process ends."""
         if self._end.detach() is not None:
             check(library.seam_destroy(self._handle))
 
@@ -103,38 +107,39 @@ class HostPool:
 
 
 class HostBlock:
-    """Memory of a `HostPool`: `address`, `size`, and views of its bytes. It is freed by `free()`, or when nothing refers to
-    it or to one of its views any more. NumPy's `asarray(block)` is a view too."""
+    """A block of a `HostPool`: `address`, `size`, and views of its bytes. The block is freed by `free()`, or when it
+    and its views have no references left. NumPy's `asarray(block)` is a view too."""
 
     def __init__(self, pool: HostPool, address: int, size: int, release: Callable[[HostPool, int, int], None]) -> None:
         self.pool = pool
         self.address = address
         self.size = size
-        # The object that views keep alive. The pool lives at least as long.
+        # Views keep this object alive. The pool lives at least as long as the object.
         self._bytes: Any = (ctypes.c_ubyte * size).from_address(address)
         self._free = weakref.finalize(self._bytes, release, pool, address, os.getpid())
         self._free.atexit = False
 
     def view(self) -> memoryview:
-        """Returns the block's bytes, to be read and written. The view keeps the memory."""
+        """The block's bytes, for reading and writing. The view keeps the memory alive."""
         self._check()
         return memoryview(self._bytes).cast("B")
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         self._check()
-        # NumPy keeps the block itself alive, and so the memory.
+        # NumPy keeps the block alive, and with it the memory.
         return {"shape": (self.size,), "typestr": _BYTES, "data": (self.address, False), "version": 3}
 
     def record_stream(self, stream: Stream) -> None:
-        """Says that work given to `stream`, a `torch.cuda.Stream` or a handle, uses the block: once freed, it waits for
-        that stream too. Each stream must be named before the free."""
+        """Notes that work on `stream`, a `torch.cuda.Stream` or a handle, uses the block. After the free, reuse waits
+        for this stream too. Each stream must be named before the free."""
         self._check()
         handle, _ = stream_on(stream, 0)
         check(library.seam_record_stream(self.pool._handle, self.address, handle))
 
     def free(self) -> None:
-        """Frees the block now. The CPU must not use its views any more; streams that were named may. A second call is an error."""
+        """Frees the block now. The CPU must not use its views any more; named streams may still use the memory. A
+        second call is an error."""
         self._check()
         self._free.detach()
         check(library.seam_free(self.pool._handle, self.address))

@@ -1,6 +1,6 @@
-"""The C library, through ctypes: what it answers, as Python values and exceptions.
+"""The C library through ctypes. Results become Python values, and errors become exceptions.
 
-docs/c-api.md and seamalloc.h say what the functions do.
+docs/c-api.md and seamalloc.h document the functions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Callable, Union
 
 PATH = Path(__file__).resolve().parent / "libseamalloc.so"
 
-# `SEAM_ABI_VERSION` of the header that these declarations follow.
+# `SEAM_ABI_VERSION` of the header that these declarations match.
 ABI_VERSION = 1
 
 # `OUT_OF_MEMORY` of `seam_status`.
@@ -25,7 +25,7 @@ OPTIONS = 10
 FILE = 14
 BUFFER_TOO_SMALL = 15
 
-# Stands for a device's number: the page-locked memory behind PyTorch. No device has this number.
+# The number that stands for the page-locked memory of PyTorch. No device has this number.
 PINNED = 1 << 16
 # The variable that simulates a device on a machine without a GPU.
 SIMULATED = "SEAMALLOC_DEVICE"
@@ -41,7 +41,7 @@ class Pool(ctypes.Structure):
 
 
 class Error(RuntimeError):
-    """A call that the library refused, or that failed. `status` is its number in `seam_status`, `name` its name there."""
+    """An error of a call of the library. `status` is its number in `seam_status`, `name` its name there."""
 
     def __init__(self, status: int, name: str, text: str) -> None:
         super().__init__(text)
@@ -57,7 +57,7 @@ class Error(RuntimeError):
 
 
 class OutOfMemory(Error):
-    """Too little memory; the text is a report of what is free where, and what would help."""
+    """Too little memory. The text reports which memory is free for which streams and pools, and what would help."""
 
 
 class HostMemory(Error, MemoryError):
@@ -69,7 +69,7 @@ class OptionError(Error, ValueError):
 
 
 class MissingFileError(Error, FileNotFoundError):
-    """A file, or the folder that one was to be written to, is not there."""
+    """A file, or the folder of a new file, does not exist."""
 
     def __init__(self, status: int, name: str, text: str) -> None:
         super().__init__(status, name, text)
@@ -162,12 +162,13 @@ library = _load()
 
 
 def version() -> str:
-    """The library's version."""
+    """Returns the library's version."""
     return str(library.seam_version().decode())
 
 
 def check(status: int, needs: FileName | None = None) -> None:
-    """Raises what a function failed with. `needs` is the file or folder without which it had to."""
+    """Raises the error of a call whose status is not 0. `needs` is the file or folder that the call needs; if it is
+    missing, the error names it."""
     if status == 0:
         return
     text = library.seam_last_error_text().decode(errors="replace")
@@ -183,14 +184,14 @@ def check(status: int, needs: FileName | None = None) -> None:
     raise kind(status, name, text)
 
 
-# Returns the allocator of the page-locked memory behind PyTorch, opening it if asked to: 0 if there is none. The shim
-# sets this function.
+# Returns the allocator of PyTorch's page-locked memory, or 0 if it does not exist. Opens the allocator if the argument
+# is True. The shim replaces this function.
 pinned_handle: Callable[[bool], int] = lambda opens: 0
 
 
 def plugged(device: int) -> int:
-    """The handle of a CUDA device's allocator, or of that of the page-locked memory behind PyTorch, which is made if it is
-    not there yet."""
+    """Returns the handle of a CUDA device's allocator, or of the allocator of PyTorch's page-locked memory. Creates the
+    allocator if it does not exist."""
     if device == PINNED:
         found = pinned_handle(True)
         if found == 0:
@@ -202,7 +203,7 @@ def plugged(device: int) -> int:
 
 
 def plugged_devices() -> list[int]:
-    """The devices that have an allocator, the page-locked memory behind PyTorch among them. Makes none."""
+    """Returns the devices that have an allocator, including the page-locked memory of PyTorch. Creates no allocator."""
     bits = c_uint64()
     check(library.seam_plugged_devices(byref(bits)))
     devices = [device for device in range(64) if bits.value >> device & 1]
@@ -210,38 +211,39 @@ def plugged_devices() -> list[int]:
 
 
 def name_of(device: int) -> str:
-    """A device in names of files and in texts."""
+    """Returns the name of a device in names of files and in texts."""
     return "pinned" if device == PINNED else str(device)
 
 
 def read_text(function: Any, *arguments: object, needs: FileName | None = None) -> str:
-    """The text that a function writes to a buffer."""
+    """Returns the text that a function writes to a buffer."""
     needed = c_size_t(1 << 14)
     while True:
         buffer = ctypes.create_string_buffer(needed.value + 1)
         status = function(*arguments, buffer, len(buffer), byref(needed))
-        # The text may grow from call to call.
+        # The text may be longer in the next call.
         if status != BUFFER_TOO_SMALL:
             check(status, needs)
             return buffer.value.decode()
 
 
 def read_json(function: Any, *arguments: object, needs: FileName | None = None) -> Any:
-    """The JSON that a function writes to a buffer, as Python values."""
+    """Returns the JSON that a function writes to a buffer, as Python values."""
     return json.loads(read_text(function, *arguments, needs=needs))
 
 
 def read_options(options: str) -> str:
-    """Options in the library's own words: each that is not the default, once. Raises `OptionError` for those that cannot
-    be read. Makes no allocator: of a process that has one, forked children could use none."""
+    """Returns options in the library's spelling: each option without its default value, once. Raises `OptionError` if
+    the options cannot be read. Creates no allocator, since forked children of a process with an allocator cannot use
+    the GPU through it."""
     return read_text(library.seam_read_options, options.encode())
 
 
 def path_of(path: FileName) -> bytes:
-    """A file's name as the library takes it."""
+    """Returns a file's name as bytes, as the library takes it."""
     return os.fsencode(path)
 
 
 def folder_of(path: FileName) -> str:
-    """The folder of a file."""
+    """Returns the folder of a file."""
     return os.path.dirname(os.path.abspath(os.fsdecode(path)))

@@ -1,4 +1,4 @@
-"""Access for other processes to this one's allocators, metrics, and the flight recorder."""
+"""Access of other processes to the allocators of this process, metrics, and the flight recorder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ VARIABLE = "SEAMALLOC_SERVE"
 
 
 def serve(path: FileName | None = None) -> None:
-    """Tells other processes of this user what the allocators of this one do, from now on: `seamalloc top` shows it. A thread of the
-    library answers at a Unix socket: of the name `path`, or of one where `seamalloc top` looks. Does nothing if this process
-    serves already. Raises `Error`, or `FileNotFoundError` where there is no such folder."""
+    """Serves the state of this process's allocators to other processes of this user, such as `seamalloc top`. A thread
+    of the library answers on a Unix socket: at `path`, or without it in the folder in which `seamalloc top` searches.
+    Does nothing if this process serves already. Raises `Error`, or `FileNotFoundError` if the folder of the socket does
+    not exist."""
     if path is None:
         check(library.seam_serve(None))
     else:
@@ -21,12 +22,12 @@ def serve(path: FileName | None = None) -> None:
 
 
 def stop_serving() -> None:
-    """Ends the service that `serve` began."""
+    """Stops the service that `serve` started."""
     check(library.seam_serve_stop())
 
 
 def serve_as_asked(asked: bool | FileName | None) -> None:
-    """Serves as the argument `serve` of `enable` asks. Processes that this one starts serve too, each at a socket of its own."""
+    """Serves as the argument `serve` of `enable` asks. Child processes serve too, each with its own socket."""
     if asked is None or asked is False:
         return
     if asked is True:
@@ -37,12 +38,14 @@ def serve_as_asked(asked: bool | FileName | None) -> None:
 
 
 def metrics() -> str:
-    """Returns the metrics of all allocators of this process, as Prometheus reads them. docs/metrics.md lists them."""
+    """Returns the metrics of all allocators of this process in the text format of Prometheus. docs/metrics.md lists the
+    metrics."""
     return read_text(library.seam_metrics)
 
 
 def dump_flight(path: FileName, device: Device = None) -> None:
-    """Writes the last operations of the device's allocator, which its flight recorder has kept (the option `flight_recorder`), and what
-    it holds: as a trace where the name ends in .seam, .csv or .csv.gz, else as a pickle that PyTorch's viewer opens. Raises
-    `FileNotFoundError` where there is no such folder."""
+    """Writes the latest operations of the device's allocator, which its flight recorder has kept (option
+    `flight_recorder`), and the memory that the allocator holds. A name that ends in .seam, .csv or .csv.gz gives a
+    trace, any other name a pickle that PyTorch's viewer opens. Raises `FileNotFoundError` if the folder does not
+    exist."""
     check(library.seam_flight_write(plugged(current_device(device)), path_of(path)), folder_of(path))

@@ -1,7 +1,7 @@
-"""The memory that other libraries than PyTorch get: of the very allocators that PyTorch has, one for each device.
+"""Memory for libraries other than PyTorch. The libraries share one allocator for each device, with PyTorch too.
 
-Sizes are bytes; addresses and the handles of streams are numbers. The module of each library (cupy, numba, ...) says which
-device and which stream a request is for, and under which stream it is freed.
+Sizes are in bytes. Addresses and stream handles are numbers. The module of each library (cupy, numba, ...) passes the
+device and the stream of each request, and the stream of each free.
 """
 
 from __future__ import annotations
@@ -29,30 +29,32 @@ from ._library import (
 from ._options import join
 from ._unavailable import LibraryError
 
-# CUDA's default stream of the thread. Memory is in the order of one stream, and each thread has another one.
+# CUDA's default stream of the thread. Each thread has its own stream under this handle, and memory is kept in the order
+# of one stream.
 PER_THREAD = 2
-# The default stream, by its second name.
+# The handle `CU_STREAM_LEGACY`, a second handle of the default stream.
 LEGACY = 1
 # `CU_STREAM_NON_BLOCKING`.
 NON_BLOCKING = 1
 # Numbers of `seam_status`.
 REQUEST_TOO_LARGE, DRIVER, FORKED = 4, 13, 16
-# The `CUresult`s that mean that CUDA, or the device's context, has ended.
+# The `CUresult`s which mean that CUDA or the device's context has ended.
 ENDED = (4, 201, 709)
 
-# The allocators that allocated memory in this process. A forked child has copies of its parent's pointers, but no
+# The allocators that gave out memory in this process. A forked child has copies of its parent's pointers, but no
 # memory.
 _handles: dict[int, int] = {}
 os.register_at_fork(after_in_child=_handles.clear)
 
 
 class DeviceMemoryError(OutOfMemory, MemoryError):
-    """Too little memory, as a MemoryError; the text is a report of what is free where, and what would help."""
+    """Too little memory, as a MemoryError. The text reports which memory is free for which streams and pools, and what
+    would help."""
 
 
 def begin(name: str, options: dict[str, object]) -> None:
-    """Prepares for requests of the library `name`, with `options` for allocators that are not made yet. Uses no device.
-    Raises `OptionError`, and `LibraryError` where the options come too late or there is no driver."""
+    """Prepares for requests of the library `name`, with `options` for allocators that do not exist yet. Uses no device.
+    Raises `OptionError`; raises `LibraryError` if the options come too late or the driver is missing."""
     before = os.environ.get(_switch.VARIABLE, "")
     text = join(before, options)
     if read_options(text) != read_options(before):
@@ -73,13 +75,13 @@ def begin(name: str, options: dict[str, object]) -> None:
     if not is_simulated():
         _driver(name)
     _end.check_destination()
-    # The library reads the variable when a device is first used, and so do child processes.
+    # The library reads the variable at the first use of a device. Child processes read the variable too.
     os.environ[_switch.VARIABLE] = text
     _end.prepare()
 
 
 def is_simulated() -> bool:
-    """Returns whether every device is a simulated one."""
+    """Returns whether every device is simulated."""
     return bool(os.environ.get(SIMULATED))
 
 
@@ -101,12 +103,12 @@ def _driver(name: str) -> Any:
 
 
 def missing(name: str, error: ImportError, package: str) -> LibraryError:
-    """The library cannot be imported."""
+    """Returns the error for a library that cannot be imported."""
     return LibraryError("missing", name, f"{name} cannot be imported ({error})", f"Install it: pip install {package}")
 
 
 def stream_of(handle: int) -> int:
-    """The stream in whose order memory is."""
+    """Returns the stream in whose order memory for this handle is kept."""
     return 0 if handle in (LEGACY, PER_THREAD) else handle
 
 
@@ -116,7 +118,8 @@ def keep(device: int, handle: int) -> None:
 
 
 def allocate(device: int, size: int, stream: int = 0) -> int:
-    """Memory for work on a stream; 0 for no bytes. Raises `DeviceMemoryError` where there is too little."""
+    """Returns the address of memory for work on a stream; 0 for a size of 0. Raises `DeviceMemoryError` if there is too
+    little memory."""
     handle = _handles.get(device)
     if handle is None:
         handle = _handles[device] = plugged(device)
@@ -134,9 +137,9 @@ def allocate(device: int, size: int, stream: int = 0) -> int:
 
 
 def free(device: int, address: int, current: int) -> None:
-    """Frees under a current stream: work on it may use the memory, besides the stream that it was allocated for. Where a
-    graph is being captured on it, it has no work yet, and the memory is only in the order of its own. Does nothing where CUDA
-    has ended, and in a forked child."""
+    """Frees memory while `current` is the current stream. Work on `current` may use the memory, besides the stream of
+    the allocation. If `current` is being captured, it has no work on the memory yet, and the memory is ordered by its
+    own stream alone. Does nothing after CUDA has ended, or in a forked child."""
     handle = _handles.get(device)
     if address == 0 or handle is None:
         return
@@ -144,24 +147,25 @@ def free(device: int, address: int, current: int) -> None:
         _finish(library.seam_free(handle, address))
         return
     if current == PER_THREAD:
-        # Another thread's requests may get the memory before this thread's stream is done with it.
+        # A request of another thread may get the memory before this thread's stream has finished with it.
         synchronize(device)
     _finish(library.seam_free_under(handle, address, stream_of(current)))
 
 
 def free_on(device: int, address: int, own: int, last: int) -> None:
-    """Frees what was allocated for the stream `own` once `last` too has passed what it was given: the memory serves nobody
+    """Frees memory of the stream `own` after both `own` and `last` have passed their work. No request gets the memory
     before."""
     if last not in (own, PER_THREAD) and device in _handles and not _is_captured(last):
-        # The memory is held until the GPU has passed this point, while `free` would give it to its own stream at once.
+        # `free` would give the memory to its own stream at once. `seam_free_on` holds it until the GPU has passed this
+        # point of `last`.
         _finish(library.seam_free_on(_handles[device], address, stream_of(last)))
     else:
         free(device, address, last)
 
 
 def _is_captured(stream: int) -> bool:
-    """Returns whether a stream is being captured, of which nobody told the allocator. An event to wait for could be
-    recorded at the capture's end only, and whose stream it is may have destroyed it by then."""
+    """Returns whether the driver says that the stream is being captured. The allocator may not know of the capture. An
+    event could be recorded only after the capture ends. By then the owner may have destroyed the stream."""
     if stream in (0, LEGACY) or is_simulated():
         return False
     answer = c_int()
@@ -176,7 +180,7 @@ def _finish(status: int) -> None:
 
 
 class Streams:
-    """The stream that each live address was allocated for, for libraries that name only that of the free."""
+    """The stream of each live address, for libraries that name only the stream of the free."""
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -192,7 +196,7 @@ class Streams:
         return address in self._of
 
     def discard(self, address: int) -> None:
-        """Frees what nothing has used, unless it is free already."""
+        """Frees memory that no work has used, unless it is free already."""
         if address in self._of:
             self.free(address, None)
 
@@ -202,12 +206,12 @@ class Streams:
             if stream is not None:
                 free_on(self.device, address, own, stream)
             elif self.device in _handles:
-                # Its own stream is not passed to the driver, since it may be destroyed.
+                # The allocation's own stream is not passed to the driver, since the stream may be destroyed.
                 _finish(library.seam_free(_handles[self.device], address))
 
 
 class _Primary:
-    """The device's primary context, while a call needs it to be the current one."""
+    """A context that makes the device's primary context the current one for the calls inside."""
 
     def __init__(self, device: int) -> None:
         self._driver = _driver("CUDA")
@@ -238,8 +242,8 @@ def synchronize(device: int) -> None:
 
 
 class Idle:
-    """A stream of the device that never gets work. What is allocated for it, once it was waited for, has no pending use on
-    any stream: for libraries that do not say which streams will use it."""
+    """A stream of the device that never gets work. After a wait for the stream, memory allocated for it has no pending
+    use on any stream. Libraries that do not name the stream of an allocation need such memory."""
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -253,17 +257,17 @@ class Idle:
         address = allocate(self.device, size, self._handle)
         if not is_simulated():
             with _Primary(self.device) as call:
-                # Memory comes from other streams behind waits of this stream.
+                # The memory may come from other streams behind waits of this stream.
                 call("cuStreamSynchronize", c_void_p(self._handle))
         return address
 
     def free(self, address: int) -> None:
-        """Frees what no work uses any more."""
+        """Frees memory that no work uses any more."""
         if self.device in _handles:
             _finish(library.seam_free(_handles[self.device], address))
 
     def forget(self) -> None:
-        """Forgets the stream, since its device is about to be reset."""
+        """Forgets the stream, because its device is about to be reset."""
         with self._lock:
             if self._handle is not None:
                 _finish(library.seam_forget_stream(plugged(self.device), self._handle))
@@ -278,7 +282,8 @@ class Idle:
 
 
 def memory_info(device: int) -> tuple[int, int]:
-    """Returns the bytes that one request may still get, within the limit, and those of the device."""
+    """Returns the largest size that one request can get within the limit, and the total memory of the device, in
+    bytes."""
     free_bytes, total = c_uint64(), c_uint64()
     handle = plugged(device)
     check(library.seam_memory_info(handle, None, byref(total)))
@@ -287,5 +292,5 @@ def memory_info(device: int) -> tuple[int, int]:
 
 
 def in_use(device: int) -> int:
-    """Bytes of what all libraries have allocated."""
+    """Returns the bytes that all libraries together have allocated."""
     return int(read_json(library.seam_stats_json, plugged(device))["allocated_bytes"]["all"]["current"])

@@ -1,4 +1,4 @@
-"""Options as Python writes them, as the library's list: `memory_limit="80GiB"` is `memory_limit:80GiB`."""
+"""Converts options in Python's form to the library's list: `memory_limit="80GiB"` becomes `memory_limit:80GiB`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _value(value: object) -> str:
 
 
 def join(environment: str | None, options: Mapping[str, object]) -> str:
-    """The list of the environment variable, then the options; of two for the same, the last counts. An option that is
-    None was not given."""
+    """Returns the list of the environment variable, followed by the options. If an option appears twice, the last one
+    counts. An option that is None is left out."""
     parts = [f"{key}:{_value(value)}" for key, value in options.items() if value is not None]
     return ",".join(part for part in [environment or "", *parts] if part)

@@ -1,7 +1,9 @@
-"""Page-locked tensors of seamalloc's where PyTorch's own cannot be: before PyTorch 2.9, and beside its own allocator.
+"""Page-locked tensors over seamalloc's memory, for PyTorch before 2.9 and for programs that keep PyTorch's own
+allocator.
 
-PyTorch does not say which streams copy from such a tensor or to it. So the memory of one that died serves again only after
-all devices were waited for, once for all that died since; or, where the program names the streams, once these have passed.
+PyTorch does not say which streams copy from or to such a tensor. The memory of dead tensors is therefore reused only
+after a wait for all devices, one wait for all tensors that died since the last one. If the program names the streams,
+reuse waits for these streams alone.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from ._host_pool import HostPool
 
 _lock = threading.RLock()
 _pool: HostPool | None = None
-# The pools and addresses of dead tensors whose streams are not named yet.
+# The pools and addresses of dead tensors whose streams are not named.
 _dead: list[tuple[HostPool, int, int]] = []
 _NOT_PYTORCHS = _library.pinned_handle
 
 
 def _is_pytorchs() -> bool:
-    """Returns whether PyTorch's own page-locked memory is seamalloc's, which then knows the streams."""
+    """Returns whether seamalloc manages PyTorch's own page-locked memory, and therefore knows the streams."""
     return _library.pinned_handle is not _NOT_PYTORCHS
 
 
@@ -35,7 +37,7 @@ def _default_pool(torch: Any) -> HostPool:
         if _pool is None:
             current = torch.cuda.current_device()
             pool = HostPool(f"pinned:{current}")
-            # The device of a copy is known only afterwards.
+            # The device of a copy is known only after the copy.
             for device in range(torch.cuda.device_count()):
                 if device != current:
                     pool.enable_peer_access(device)
@@ -44,10 +46,10 @@ def _default_pool(torch: Any) -> HostPool:
 
 
 def _wait_for_dead(torch: Any) -> None:
-    """Frees what died, after a wait for all devices: a copy may still use it."""
+    """Frees the memory of dead tensors, after a wait for all devices, since a copy may still use the memory."""
     global _dead
     with _lock:
-        # Tensors may die at any moment, also in this thread.
+        # Tensors may die at any moment, in this thread too.
         dead, _dead = _dead, []
     if dead and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
@@ -67,12 +69,14 @@ def empty_pinned(
     pool: HostPool | None = None,
     streams: Sequence[Stream] | None = None,
 ) -> Any:
-    """A page-locked tensor of seamalloc's memory, with whatever was there before. Its memory is freed with it and its views.
+    """Returns a page-locked tensor over seamalloc's memory with undefined contents. The memory is freed when the tensor
+    and its views are gone.
 
-    After `enable(pinned=True)` it is `torch.empty(..., pin_memory=True)`. Otherwise it is a tensor over `pool`, by default
-    one of page-locked memory of the current device, without options. Its memory then serves again after a wait for all
-    devices, at the next request: PyTorch does not say what has used it. Where `streams` names every stream that will,
-    these alone are waited for, and the CPU is not held up."""
+    After `enable(pinned=True)` the function calls `torch.empty(..., pin_memory=True)`. Otherwise the tensor lies in
+    `pool`, by default a pool of page-locked memory of the current device with default options. PyTorch does not say
+    which streams use the tensor, so its memory is reused after the next request has waited for all devices. If
+    `streams` names every stream that will use the tensor, reuse waits for these streams alone, and the CPU does not
+    wait."""
     torch: Any = import_module("torch")
     given: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
     sizes: tuple[int, ...] = tuple(given)
@@ -87,12 +91,13 @@ def empty_pinned(
     block = (_default_pool(torch) if pool is None else pool)._allocate(size, release)
     for stream in streams or ():
         block.record_stream(stream)
-    # PyTorch keeps the view as long as the storage, and the view keeps the memory.
+    # PyTorch keeps the view alive as long as the storage, and the view keeps the memory alive.
     return torch.frombuffer(block.view(), dtype=dtype).reshape(sizes)
 
 
 def pin_memory(tensor: Any, pool: HostPool | None = None, streams: Sequence[Stream] | None = None) -> Any:
-    """A copy of a tensor of the CPU's in page-locked memory, as `empty_pinned` has it; the tensor itself if it is there."""
+    """Returns a copy of a CPU tensor in page-locked memory of `empty_pinned`; the tensor itself if it is page-locked
+    already."""
     if tensor.is_pinned():
         return tensor
     return empty_pinned(tuple(tensor.shape), dtype=tensor.dtype, pool=pool, streams=streams).copy_(tensor)
@@ -100,9 +105,10 @@ def pin_memory(tensor: Any, pool: HostPool | None = None, streams: Sequence[Stre
 
 @contextmanager
 def pinned(pool: HostPool | None = None) -> Iterator[None]:
-    """A context in which what this thread asks of PyTorch's page-locked memory is seamalloc's: `pin_memory=True` of
-    functions that make tensors, and `Tensor.pin_memory()`. For PyTorch before 2.9, and where `enable` is not called; after
-    `enable(pinned=True)` it changes nothing. What PyTorch's C++ asks for itself is left out, the DataLoader's among it."""
+    """Makes a context in which seamalloc serves this thread's page-locked tensors: `pin_memory=True` of functions that
+    make tensors, and `Tensor.pin_memory()`. The context is for PyTorch before 2.9, and for programs that do not call
+    `enable`. After `enable(pinned=True)` the context has no effect. The context never affects page-locked memory that
+    PyTorch's C++ code allocates for itself, for example for the DataLoader."""
     if pool is None and _is_pytorchs():
         yield
         return

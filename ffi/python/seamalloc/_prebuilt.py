@@ -1,7 +1,8 @@
-"""The shims that the wheel carries, compiled for the PyTorch versions of its day.
+"""The compiled shims that the wheel contains for the PyTorch versions known when it was built.
 
-`prebuilt/manifest.json` lists them, each with the C++ ABI and a digest of the headers of PyTorch that it includes: it fits
-another PyTorch too, where those are the same.
+`prebuilt/manifest.json` lists the shims, each with the C++ ABI and a digest of the PyTorch headers that it includes. A
+shim fits every PyTorch with the same C++ ABI and the same digest of these headers. A PyTorch without headers fits by
+its version.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ FOLDER = Path(__file__).resolve().parent / "prebuilt"
 
 
 def find(torch: Any) -> Path | None:
-    """The shim that fits this PyTorch, if there is one."""
+    """Returns the shim that fits this PyTorch, or None."""
     try:
         manifest = json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))
         # The likely entry comes first, so that most digests need not be computed.
@@ -41,7 +42,7 @@ def _fits(one: Any, torch: Any) -> bool:
         return False
     include = torch_include(torch)
     if not (include / "c10").is_dir():
-        # Some packages of PyTorch have no headers.
+        # Some packages of PyTorch contain no headers.
         return _public_version(torch) in one["torch"]
     try:
         return bool(digest(include, one["headers"]) == one["digest"])

@@ -1,4 +1,4 @@
-"""The program `seamalloc` that the package carries."""
+"""The bundled program `seamalloc`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PROGRAM = Path(__file__).resolve().parent / "bin" / "seamalloc"
 
 
 def missing(command: str) -> str:
-    """The message for a package that was built without the program."""
+    """Returns the message for a package that was built without the bundled program."""
     return (
         f"{command}: this package was built without the program for all but `run` ({PROGRAM}). Install a released wheel, or in "
         "the repository: cargo install --locked --path crates/cli"

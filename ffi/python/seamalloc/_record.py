@@ -1,4 +1,4 @@
-"""Recordings of what allocators are asked for, as traces for `seamalloc replay`."""
+"""Recordings of the requests to allocators, as traces for `seamalloc replay`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ._devices import Device, current_device
 from ._library import FileName, check, folder_of, library, name_of, path_of, plugged, plugged_devices
 
 ENDINGS = (".seam", ".csv", ".csv.gz")
-# The number of events that are kept: 112 MB.
+# The largest number of events that are kept, which take 112 MB.
 MAX_ENTRIES = 2_000_000
 
 
 def check_name(path: FileName) -> None:
-    """Raises an error where a trace could not be written at the end."""
+    """Raises an error if a trace could not be written at the end."""
     name = os.fsdecode(path)
     if not name.endswith(ENDINGS):
         raise ValueError(f"{name}: a trace is named .seam, .csv or .csv.gz")
@@ -38,7 +38,7 @@ def _write(handle: int, path: FileName) -> None:
 
 
 class Recording:
-    """A recording of one device's allocations; `record` starts it. A context manager."""
+    """A context manager that records one device's allocations. `record` starts the recording."""
 
     def __init__(self, path: FileName, device: Device = None, max_entries: int = MAX_ENTRIES) -> None:
         check_name(path)
@@ -46,12 +46,12 @@ class Recording:
         self.path = path
         self._handle = plugged(current_device(device))
         check(library.seam_record_start(self._handle, count))
-        # A forked process must not write the recording at its end.
+        # A forked process must not write the recording when it ends.
         self._owner: int | None = os.getpid()
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Writes the file and ends the recording. A second call does nothing, nor does one in a forked process."""
+        """Writes the file and ends the recording. Does nothing in a second call or in a forked process."""
         if self._owner != os.getpid():
             return
         self._owner = None
@@ -74,16 +74,17 @@ class Recording:
 
 
 def record(path: FileName, device: Device = None, max_entries: int = MAX_ENTRIES) -> Recording:
-    """Records every allocation and free from now on, until `stop()` of what is returned, or the end of the process. The
-    file (`.seam`, `.csv`, `.csv.gz`) is a trace that the command `seamalloc replay` reads: sizes, order and streams, and
-    nothing of the program or its data. Of more than `max_entries` events (56 bytes each) the last are kept."""
+    """Records every allocation and free from now on, until `stop()` of the returned recording or the end of the
+    process. The file (`.seam`, `.csv`, `.csv.gz`) is a trace that the command `seamalloc replay` reads. The trace
+    contains sizes, order and streams, and nothing of the program or its data. If there are more than `max_entries`
+    events (56 bytes each), the latest are kept."""
     return Recording(path, device, max_entries)
 
 
 def record_process(name: str) -> None:
-    """Records every device that this process will use, from its first use to the end of the process; none is used for it.
-    In the file's name `{rank}` and `{device}` are filled in; without `{device}`, a process that used several devices writes
-    a file for each, with `-device1` before the ending."""
+    """Records every device that this process will use, from its first use to the end of the process, and uses no device
+    itself. `{rank}` and `{device}` in the file's name are filled in. Without `{device}`, a process that used several
+    devices writes a file for each, with `-device1` and so on before the ending."""
     check_name(_end.fill_in(name, 0))
     check(library.seam_record_new(MAX_ENTRIES))
     owner = os.getpid()
@@ -96,8 +97,8 @@ def record_process(name: str) -> None:
 
 
 def _write_all(name: str) -> None:
-    """Writes what the devices of this process recorded. The program has ended, and its exit status stands: what fails is
-    said."""
+    """Writes the recordings of all devices of this process. The program has ended and its exit status is fixed, so
+    errors are printed."""
     devices = plugged_devices()
     if not devices:
         _messages.line(f"nothing was recorded to {_end.fill_in(name)}: the process used no GPU")

@@ -1,4 +1,4 @@
-"""The figures of an allocator as text."""
+"""Formats the figures of an allocator as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def in_units(size: int) -> str:
-    """Bytes, to be read by people."""
+    """Returns a size in bytes as text with a unit."""
     for unit, bytes_of_it in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= bytes_of_it:
             return f"{size / bytes_of_it:,.2f} {unit}"
@@ -15,7 +15,7 @@ def in_units(size: int) -> str:
 
 
 def milliseconds(nanoseconds: int) -> str:
-    """A time, to be read by people."""
+    """Returns a time in nanoseconds as text in milliseconds."""
     return f"{nanoseconds / 1e6:.2f} ms"
 
 
@@ -37,18 +37,18 @@ def pending_waits_of(waits: dict[str, int]) -> str:
 
 
 def strategy_of(stats: Mapping[str, Any]) -> str:
-    """A strategy in the place of another one."""
+    """Returns the name of the strategy and why it replaces the requested one."""
     return f"{stats['strategy']}, since the device has too few addresses or no virtual memory, which {stats['instead_of']} needs"
 
 
 def headroom_of(headroom: dict[str, int]) -> str:
-    """The line about memory that went back because others needed it."""
+    """Returns the line about memory that was given back because other programs needed it."""
     given = in_units(headroom["yielded_bytes"])
     return f"short {headroom['short']} times at {headroom['looks']} looks; {given} went back in {headroom['yields']} steps"
 
 
 def text_of(device: str, stats: Mapping[str, Any], fragmentation: Mapping[str, Any]) -> str:
-    """The report of one device."""
+    """Returns the report of one device."""
     live, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
     active, pending = stats["active_bytes"]["all"], stats["pending_waits"]
     used = 100 * live["peak"] / reserved["peak"] if reserved["peak"] else 100.0

@@ -30,14 +30,15 @@ With SEAMALLOC_PINNED=1, or options for it, PyTorch's page-locked memory is seam
 
 
 def fail(text: object, code: int = 1) -> NoReturn:
-    """Ends the command: with 1 for what went wrong, with 2 for a wrong command line."""
+    """Ends the command with an error message: exit code 1 for an error, 2 for a wrong command line."""
     name = "" if str(text).startswith("seamalloc ") else "seamalloc: "
     print(printable_lines(f"{name}{text}"), file=sys.stderr)
     sys.exit(code)
 
 
 def _take(arguments: list[str], option: str, what: str) -> str | None:
-    """Takes an option and its value off the head of the arguments."""
+    """Removes an option and its value from the head of the arguments. Returns the value, or None if another argument is
+    first."""
     name, equals, value = arguments[0].partition("=")
     if name != option:
         return None
@@ -50,7 +51,7 @@ def _take(arguments: list[str], option: str, what: str) -> str | None:
 
 
 def run(arguments: list[str]) -> None:
-    """The command, with what follows `run`."""
+    """Runs the command with the arguments after `run`."""
     trace = fallback = None
     while arguments and arguments[0].startswith("--"):
         found = _take(arguments, "--record", "a file's name")
@@ -71,10 +72,10 @@ def run(arguments: list[str]) -> None:
         fail(f"{arguments[0]} is no file")
     _begin(trace, fallback)
     sys.argv = arguments
-    # Python adds no folder in front of the others if its options forbid it.
+    # Python adds no folder to the head of the path if its options forbid it.
     has_folder = not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
     if as_module:
-        # As with `python -m`, the folder of the caller comes first.
+        # As with `python -m`, the caller's folder comes first.
         if has_folder:
             sys.path[0] = ""
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

@@ -1,5 +1,5 @@
-"""The C++ shim by which seamalloc is PyTorch's allocator: one that the wheel carries, one that was compiled before, or
-one that is compiled now."""
+"""The C++ shim through which PyTorch uses seamalloc: a shim of the wheel, a shim compiled earlier, or a shim compiled
+now."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ._compiler import PACKAGE, check_headers, compiler, shared_library, toolcha
 from ._unavailable import UnavailableError
 
 SOURCES = PACKAGE / "shim"
-# The first version whose copies use the installed host allocator, by `at::getHostAllocator`.
+# The first version of PyTorch whose copies use the installed host allocator (`at::getHostAllocator`).
 PINNED_FROM = (2, 9)
-# About 40 s of processor time, on several cores or on one that others use too.
+# Compiling takes about 40 s of processor time, on several cores or on one shared core.
 DURATION = "20 to 90 s"
 
 
 def install(torch: Any, pinned: str | None = None) -> None:
-    """Makes seamalloc PyTorch's allocator, and that of its page-locked memory where `pinned` has options for it. Raises
-    `UnavailableError`."""
+    """Makes seamalloc PyTorch's allocator. If `pinned` contains options, seamalloc also becomes the allocator of
+    PyTorch's page-locked memory. Raises `UnavailableError`."""
     if pinned is not None and torch_version(torch) < PINNED_FROM:
         raise UnavailableError(
             "version",
@@ -60,7 +60,7 @@ def _ask(torch: Any, function: Any, *arguments: bytes) -> None:
 
 
 def _pinned_handle(function: Any, opens: bool) -> int:
-    """The shim's allocator of page-locked memory."""
+    """Returns the handle of the shim's allocator of page-locked memory."""
     failure = ctypes.c_char_p()
     handle = int(function(opens, ctypes.byref(failure)))
     if failure.value is not None:
@@ -69,7 +69,7 @@ def _pinned_handle(function: Any, opens: bool) -> int:
 
 
 def too_late(why: str) -> UnavailableError:
-    """CUDA is in use."""
+    """Returns the error for a process in which CUDA is in use already."""
     return UnavailableError(
         "too-late",
         f"it is too late: {why}, and PyTorch's allocator cannot be changed any more",
@@ -78,7 +78,7 @@ def too_late(why: str) -> UnavailableError:
 
 
 def load(torch: Any) -> Any:
-    """The shim, loaded."""
+    """Returns the loaded shim."""
     prebuilt = _prebuilt.find(torch)
     note = ""
     if prebuilt is not None:
@@ -96,7 +96,7 @@ def load(torch: Any) -> Any:
 
 
 def _loaded(path: Path) -> Any:
-    """A shim with the functions that it exports. Raises OSError where it cannot be loaded."""
+    """Loads a shim and declares its exported functions. Raises OSError if the shim cannot be loaded."""
     shim = ctypes.CDLL(str(path))
     try:
         shim.seamalloc_install.restype = ctypes.c_char_p
@@ -105,7 +105,7 @@ def _loaded(path: Path) -> Any:
         shim.seamalloc_pinned.restype = ctypes.c_uint64
         shim.seamalloc_pinned.argtypes = (ctypes.c_bool, ctypes.POINTER(ctypes.c_char_p))
     except AttributeError as error:
-        # Otherwise the next library of this name would be this one.
+        # Without `dlclose`, a later load of a file with this name would return this library.
         dlclose(shim._handle)
         raise OSError(str(error)) from error
     return shim
@@ -119,16 +119,16 @@ def _load_compiled(torch: Any, note: str) -> Any:
         try:
             return _loaded(found)
         except OSError as error:
-            # The copy is incomplete, or a library that it needs is missing: it is compiled again from the sources.
+            # The copy is incomplete, or a library that it needs is missing. The shim is compiled again.
             broken = str(error)
-    # Without the sources the folder does not matter.
+    # If the sources are missing, the folder does not matter.
     command = compiler()
     check_headers(torch)
     with _cache.locked(name) as folder:
         found = _find(torch, name)
         if found is not None:
             try:
-                # Another process has compiled it while this one waited.
+                # Another process may have compiled the shim while this process waited.
                 return _loaded(found)
             except OSError:
                 found.unlink()
@@ -146,14 +146,14 @@ def _load_compiled(torch: Any, note: str) -> Any:
 
 
 def _name(torch: Any) -> str:
-    """Returns a name made of all that a compiled shim depends on beside the compiler and PyTorch's headers."""
+    """Returns a name made of all that a compiled shim depends on, apart from the compiler and PyTorch's headers."""
     digest = hashlib.sha256()
     machine = platform.machine()
     for part in (
         torch.__version__,
         str(torch.version.cuda),
         str(torch._C._GLIBCXX_USE_CXX11_ABI),
-        # Several machines often share users' folders.
+        # Several machines often share the users' folders.
         machine,
         "-".join(platform.libc_ver()),
     ):
@@ -166,13 +166,13 @@ def _name(torch: Any) -> str:
 
 
 def _of_toolchain(name: str) -> str | None:
-    """The name of the file that the compiler here makes, without the ending; None where there is none."""
+    """Returns the name, without the ending, of the file that this machine's compiler makes; None without a compiler."""
     found = toolchain()
     return None if found is None else f"{name}-{hashlib.sha256(found.encode()).hexdigest()[:8]}"
 
 
 def _find(torch: Any, name: str) -> Path | None:
-    """The shim of that name, if it was compiled with the headers that PyTorch has now."""
+    """Returns the shim of that name, if it was compiled with PyTorch's present headers."""
     folder = _cache.folder()
     if not _cache.is_trusted(folder):
         return None
@@ -186,21 +186,21 @@ def _find(torch: Any, name: str) -> Path | None:
 
 
 def _is_as_recorded(torch: Any, path: Path) -> bool:
-    """Returns whether a compiled shim is whole, and PyTorch's headers are those that it was compiled with."""
+    """Returns whether a compiled shim is complete and PyTorch's headers are those that it was compiled with."""
     try:
         record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         # Loading an incomplete file may end the process.
         if hashlib.sha256(path.read_bytes()).hexdigest() != record["library"]:
             return False
         include = torch_include(torch)
-        # A PyTorch without headers cannot have different ones.
+        # A PyTorch without headers cannot have different headers.
         return not (include / "c10").is_dir() or bool(_interface.digest(include, record["headers"]) == record["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def _compile(torch: Any, folder: Path, name: str) -> Path:
-    """Compiles the shim; it appears only when it is complete."""
+    """Compiles the shim. The file appears only when it is complete."""
     final = folder / f"{_of_toolchain(name)}.so"
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         library = Path(scratch) / "shim.so"

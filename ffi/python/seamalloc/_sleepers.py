@@ -9,8 +9,9 @@ from ._devices import Device
 
 
 def sleep_all(keep: Iterable[str], discard: Iterable[str], device: Device = None) -> int:
-    """Lets tags sleep: those in `keep` with page-locked backups, the others without. Returns the bytes given back. Where one
-    fails, those are awake that fell asleep before it; only what was to be lost anyway may be lost."""
+    """Lets tags sleep: the tags in `keep` with page-locked backups, the others without backups. Returns the bytes given
+    back. If a tag fails, the tags that fell asleep before it are woken again. Only contents of tags without backups may
+    be lost."""
     given, slept = 0, []
     before = {name for name, of in _tags.tags(device).items() if of["asleep_bytes"]}
     try:
@@ -25,6 +26,6 @@ def sleep_all(keep: Iterable[str], discard: Iterable[str], device: Device = None
 
 
 def wake_all(names: Iterable[str], device: Device = None) -> int:
-    """Wakes tags, one after the other. Returns the bytes taken. Where one fails, those before it are awake, and it and the others
-    can be woken later."""
+    """Wakes tags one after the other. Returns the bytes taken from the device. If a tag fails, the tags before it are
+    awake, and the failed tag and the rest can be woken later."""
     return sum(_tags.wake(name, device) for name in names)

@@ -1,4 +1,4 @@
-"""Live memory that lies in host memory where the device has too little: what the program says of it."""
+"""Advice of the program on live memory that can be spilled to host memory when the device has too little."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _ADVICES = {"cold": 0, "normal": 1, "hot": 2}
 
 
 def advise(tensor: Any, use: str, device: Device = None) -> None:
-    """Says how the program uses a tensor's memory from now on: "cold" is spilled first where the device has too little (option
-    `spill:host=SIZE`), "hot" last, and comes back to the device at once if there is room; "normal" takes either back. It is the
-    memory of the whole storage: views of it have no advice of their own. An address of an allocation will do too."""
+    """Says how the program uses a tensor's memory from now on. "cold" memory is spilled first if the device has too
+    little (option `spill:host=SIZE`). "hot" memory is spilled last, and returns to the device at once if there is room.
+    "normal" cancels either advice. The advice applies to the whole storage; views have no advice of their own. `tensor`
+    may also be the address of an allocation."""
     advice = _ADVICES.get(use)
     if advice is None:
         raise ValueError(f"{use!r} is no advice; expected one of {', '.join(_ADVICES)}")
@@ -27,8 +28,8 @@ def advise(tensor: Any, use: str, device: Device = None) -> None:
 
 
 def unspill(device: Device = None) -> int:
-    """Lets what was spilled come back to the device, as far as there is room. Returns the bytes that came back. It waits for the
-    device; no other thread may launch work meanwhile."""
+    """Lets spilled memory return to the device as far as there is room. Returns the bytes that returned. The call waits
+    for the device. Other threads must not launch work during the call."""
     returned = c_uint64()
     check(library.seam_unspill(plugged(current_device(device)), byref(returned)))
     return returned.value

@@ -1,4 +1,5 @@
-"""Makes seamalloc PyTorch's allocator: by the shim, and as a pluggable allocator only where that was asked for."""
+"""Makes seamalloc PyTorch's allocator: through the shim, or as a pluggable allocator if the program asks for it and the
+shim fails."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ VARIABLE = "SEAMALLOC_CONF"
 FALLBACK = "SEAMALLOC_FALLBACK"
 PINNED = "SEAMALLOC_PINNED"
 FALLBACKS = ("pytorch", "pluggable")
-# PyTorch's variables with options of its own allocator.
+# The environment variables with options of PyTorch's own allocator.
 OF_PYTORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 MISSING = (
     "torch.OutOfMemoryError (a request that fails ends in an illegal address), torch.cuda.memory_stats, "
@@ -29,16 +30,16 @@ MISSING = (
     'history, MemPool, torch.compile(mode="reduce-overhead"), cudnn.benchmark, and peer access between GPUs'
 )
 _enabled: str | None = None
-# Whether PyTorch's allocator is still the one that was installed.
+# Returns whether the installed allocator is still PyTorch's allocator.
 _is_current: Callable[[], bool] | None = None
-# The settings that the parent process handed down, if it did.
+# The settings of the parent process if it passed any on, else None.
 _parent: _children.Parent | None = None
-# The hook that enables seamalloc as soon as PyTorch is imported, for the same reason.
+# The hook that enables seamalloc in a child process as soon as PyTorch is imported.
 _waiting: _children.AfterImport | None = None
 
 
 def enabled() -> str | None:
-    """Returns how seamalloc is PyTorch's allocator: "full", "pluggable", or None if it is not (any more)."""
+    """Returns how seamalloc is PyTorch's allocator: "full", "pluggable", or None if PyTorch has another allocator."""
     return _enabled if _is_current is not None and _is_current() else None
 
 
@@ -50,30 +51,34 @@ def enable(
     serve: bool | FileName | None = None,
     **options: object,
 ) -> None:
-    """Makes seamalloc PyTorch's CUDA allocator, on every device, until the process ends. Options are those of the
-    library (`strategy="stitch"`, `memory_limit="80GiB"`, ...), beside the environment variable SEAMALLOC_CONF.
-    Processes that multiprocessing starts from now on, by `spawn` or `forkserver`, have it too, with the same options.
+    """Makes seamalloc PyTorch's CUDA allocator, on every device, until the process ends. The options are those of the
+    library (`strategy="stitch"`, `memory_limit="80GiB"`, ...), added to the environment variable SEAMALLOC_CONF.
+    Processes that multiprocessing starts from now on, by `spawn` or `forkserver`, get seamalloc with the same options.
 
-    Call it before anything uses CUDA: an allocator cannot be changed later.
+    Call this function before anything uses CUDA, since an allocator cannot be changed later.
 
-    Where PyTorch's allocator cannot be replaced, it raises `UnavailableError`, whose text has the remedy. With
+    If PyTorch's allocator cannot be replaced, `enable` raises `UnavailableError`, whose text names the remedy. With
     `fallback="pytorch"` it warns instead, and the program goes on with PyTorch's own allocator. With
-    `fallback="pluggable"` it takes PyTorch's pluggable interface where only the shim is missing, which loses much (a
-    warning says what). The environment variable SEAMALLOC_FALLBACK says it where the argument does not.
+    `fallback="pluggable"` it uses PyTorch's pluggable interface if only the shim is missing. The pluggable interface
+    lacks many functions, and a warning lists them. If the argument is None, the environment variable SEAMALLOC_FALLBACK
+    applies.
 
-    With `pinned=True` PyTorch's page-locked memory is seamalloc's too (`pin_memory=True`, `Tensor.pin_memory`, the
-    DataLoader's): split, merged and stitched instead of rounded up to powers of two. `pinned="memory_limit:8GiB"`, or a
-    dict, has options of its own for it; the environment variable SEAMALLOC_PINNED says it where the argument does not. It
-    takes PyTorch 2.9 or newer, and is no part of the pluggable interface: see `seamalloc.pinned` for what is there.
+    With `pinned=True` seamalloc also manages PyTorch's page-locked memory (`pin_memory=True`, `Tensor.pin_memory`, the
+    DataLoader's). Such memory is split, merged and stitched instead of rounded up to powers of two.
+    `pinned="memory_limit:8GiB"`, or a dict, gives options for page-locked memory alone. If the argument is None, the
+    environment variable SEAMALLOC_PINNED applies. `pinned` needs PyTorch 2.9 or newer and does not work with the
+    pluggable interface. In both cases `seamalloc.pinned` can serve a part of a program instead.
 
-    With `serve=True` other processes of this user may ask what its allocators do, as `seamalloc top` does; `serve="name.sock"` has a
-    name of its own for the socket. Processes that this one starts serve too with `serve=True`. The environment variable
-    SEAMALLOC_SERVE says it where the argument does not. A socket that cannot be made is an error, once seamalloc is on.
+    With `serve=True` other processes of this user, such as `seamalloc top`, can read the state of the allocators.
+    `serve="name.sock"` sets the name of the socket. With `serve=True` child processes serve too. If the argument is
+    None, the environment variable SEAMALLOC_SERVE applies. If the socket cannot be made, `enable` raises an error after
+    seamalloc is enabled.
 
-    Lines on standard error say that it is compiling, and that it is on; not with `quiet`, or SEAMALLOC_QUIET=1.
+    Lines on standard error report that the shim is compiled and that seamalloc is enabled. `quiet`, or
+    SEAMALLOC_QUIET=1, suppresses them.
 
-    In a process that has it from its parent a call that asks for the same does nothing; before PyTorch is imported
-    there, it may still ask for something else.
+    In a process that got seamalloc from its parent, a call with the same settings does nothing. Before such a process
+    imports PyTorch, a call may still ask for other settings.
 
     Raises `OptionError` for options that cannot be read, and `RuntimeError` if seamalloc is enabled already.
     """
@@ -89,7 +94,7 @@ def enable(
     if _waiting is not None and not _asks_as_parent(found, fallback, locked):
         _waiting.cancel()
     try:
-        # The hook may enable it within this import, in this or another thread.
+        # The import hook may enable seamalloc during this import, in this thread or another one.
         torch = _torch()
         if _has_as_parent(found, fallback, locked):
             _live.serve_as_asked(serve)
@@ -109,7 +114,7 @@ def enable(
 
 
 def _pinned(asked: bool | str | Mapping[str, object] | None) -> str | None:
-    """The options of page-locked memory; None where it stays PyTorch's."""
+    """Returns the options of page-locked memory, or None if PyTorch keeps its own."""
     if asked is None:
         asked = os.environ.get(PINNED)
         asked = {"": False, "0": False, "1": True}.get(asked or "", asked)
@@ -119,7 +124,7 @@ def _pinned(asked: bool | str | Mapping[str, object] | None) -> str | None:
 
 
 def _asks_as_parent(options: str, fallback: str | None, pinned: str | None) -> bool:
-    """Returns whether the parent process got what is asked for here."""
+    """Returns whether the parent process got the same settings as this call asks for."""
     if _parent is None:
         return False
     if _parent.kind == "pytorch":
@@ -129,7 +134,7 @@ def _asks_as_parent(options: str, fallback: str | None, pinned: str | None) -> b
 
 
 def _has_as_parent(options: str, fallback: str | None, pinned: str | None) -> bool:
-    """Returns whether this process has what is asked for already, from its parent."""
+    """Returns whether this process already has the settings that this call asks for, from its parent process."""
     is_settled = _enabled is not None or (_parent is not None and _parent.kind == "pytorch")
     return is_settled and _asks_as_parent(options, fallback, pinned)
 
@@ -151,29 +156,29 @@ def _fallback(asked: str | None) -> str | None:
 
 
 def _go_without(error: UnavailableError, conf: str, stacklevel: int) -> None:
-    """The program goes on with PyTorch's own allocator, as it has asked."""
+    """Warns, and lets the program go on with PyTorch's own allocator, as `fallback` asks."""
     warnings.warn(
         f"seamalloc is not PyTorch's allocator, which goes on with its own ({error.what})",
         RuntimeWarning,
         stacklevel=stacklevel,
     )
-    # The child processes do not try the shim again, nor warn.
+    # Child processes do not try the shim again, and do not warn.
     _children.hand_down(_children.Parent(conf, "pytorch", "pytorch"))
 
 
 def inherit(conf: str, kind: str, fallback: str | None, pinned: str | None = None) -> None:
-    """Enables seamalloc in a process that multiprocessing started, as in its parent, now or when PyTorch is imported.
-    Where it cannot be, that is an error, unless the parent asked for PyTorch's own allocator then."""
+    """Applies the parent's settings in a process that multiprocessing started: now, or when PyTorch is imported. If
+    seamalloc cannot be enabled then, an error is raised, unless the parent asked for `fallback="pytorch"`."""
     global _parent, _waiting
     if _enabled is not None:
-        # A module that the fork server imported has enabled it, before this process was forked.
+        # A module that the fork server imported has enabled seamalloc before this process was forked.
         _parent = _children.Parent(os.environ[VARIABLE], _enabled, fallback, pinned)
         return
     _parent = _children.Parent(conf, kind, fallback, pinned)
     _children.hand_down(_parent)
     if kind == "pytorch":
         return
-    # A fork server's environment may be older than the parent's.
+    # The environment of a fork server may be older than the parent's settings.
     os.environ[VARIABLE] = conf
     _waiting = _children.AfterImport("torch", partial(_follow, _parent))
 
@@ -182,7 +187,7 @@ def _follow(parent: _children.Parent) -> None:
     global _parent
     try:
         if parent.kind == "pluggable":
-            # The parent has warned of the missing parts already.
+            # The parent has already warned of the missing functions.
             _become(_torch(), parent.conf, "pluggable", parent.pinned, tries_shim=False)
         else:
             _become(_torch(), parent.conf, parent.fallback, parent.pinned)
@@ -197,7 +202,8 @@ def _follow(parent: _children.Parent) -> None:
 
 
 def _become(torch: Any, conf: str, fallback: str | None, pinned: str | None, tries_shim: bool = True) -> None:
-    """Installs seamalloc: as a pluggable allocator where `fallback` says so and the shim cannot be had."""
+    """Installs seamalloc. If the shim is unavailable and `fallback` is "pluggable", installs the pluggable allocator.
+    """
     global _enabled
     if _messages.is_set("PYTORCH_NO_CUDA_MEMORY_CACHING"):
         raise UnavailableError(
@@ -206,14 +212,14 @@ def _become(torch: Any, conf: str, fallback: str | None, pinned: str | None, tri
             "Unset it",
         )
     if torch.cuda.is_initialized():
-        # Imported here: children that never use it do not need it.
+        # The import is here because child processes that never use PyTorch do not need it.
         from ._shim import too_late
 
         raise too_late("CUDA was used before seamalloc.enable()")
     before = os.environ.get(VARIABLE)
     _check_options(conf, before)
     _end.check_destination()
-    # The library reads the variable when a device is first used, and so do child processes.
+    # The library reads the variable at the first use of a device. Child processes read the variable too.
     os.environ[VARIABLE] = conf
     try:
         kind = _install(torch, fallback, pinned) if tries_shim else _plug(torch)
@@ -229,7 +235,8 @@ def _become(torch: Any, conf: str, fallback: str | None, pinned: str | None, tri
 
 
 def _check_options(conf: str, before: str | None) -> None:
-    """Another library may have the device's allocator already, with the options of before."""
+    """Raises `UnavailableError` if another library uses the device's allocator already, with the options that were set
+    before."""
     if read_options(conf) != read_options(before or "") and any(device != LOCKED for device in plugged_devices()):
         raise UnavailableError(
             "too-late",
@@ -250,13 +257,14 @@ def _say_that_it_is_on(torch: Any, options: str, pinned: str | None) -> None:
         _messages.say(f"no GPU is visible ({why}), so that no GPU memory will be allocated")
     for name in OF_PYTORCH:
         text = os.environ.get(name, "")
-        # PyTorch still reads its options for host memory.
+        # PyTorch still reads its options for page-locked memory.
         if any(not key.startswith("pinned_") for key in re.findall(r"([A-Za-z_]\w*)\s*:", text)):
             _messages.say(f"what {name} says of GPU memory has no effect ({text}); {VARIABLE} takes the same syntax")
 
 
 def _sees_no_gpu() -> str | None:
-    """Why certainly no GPU can be used. CUDA itself is not asked: a process that has asked it cannot be forked any more."""
+    """Returns the reason why no GPU can be used; None if a GPU may be usable. The function does not ask CUDA, since a
+    process that has used CUDA cannot be forked any more."""
     if os.environ.get(SIMULATED):
         return None
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
@@ -285,7 +293,7 @@ def _torch() -> Any:
 
 
 def _install(torch: Any, fallback: str | None, pinned: str | None) -> str:
-    # Imported here: children that never use it do not need it.
+    # The import is here because child processes that never use PyTorch do not need it.
     from . import _shim
 
     global _is_current
@@ -308,7 +316,7 @@ def _install(torch: Any, fallback: str | None, pinned: str | None) -> str:
 
 def _plug(torch: Any) -> str:
     global _is_current
-    # PyTorch does not say under which stream a pluggable allocator's memory is freed, so streams keep theirs.
+    # PyTorch does not tell a pluggable allocator the stream of a free, so streams keep their memory.
     check(library.seam_plugged_defaults(b"sharing:never"))
     allocator = torch.cuda.memory.CUDAPluggableAllocator(str(PATH), "seamalloc_malloc", "seamalloc_free")
     hooks: dict[str, str] = {

@@ -1,6 +1,7 @@
-"""Tags: memory that sleeps and wakes under the same addresses.
+"""Tags: memory that sleeps and wakes at the same addresses.
 
-A tag is a private pool of the device's allocator with chunks of physical memory of its own. Who allocates says which tag it is.
+A tag is a private pool of the device's allocator, with chunks of physical memory of its own. The caller names the tag
+when it allocates.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _CALLBACK = ctypes.CFUNCTYPE(c_bool, POINTER(_Notice), c_void_p)
 
 
 def _of(name: str, device: Device, make: bool) -> tuple[int, Pool]:
-    """The allocator and the pool of a tag."""
+    """Returns the allocator and the pool of a tag."""
     if not isinstance(name, str) or not name:
         raise TypeError(f"{name!r} is no name of a tag; expected a text")
     number = current_device(device)
@@ -60,16 +61,16 @@ def _of(name: str, device: Device, make: bool) -> tuple[int, Pool]:
 
 
 def pool_of(name: str, device: int) -> Pool:
-    """The pool of a tag, which is made if it is not there yet."""
+    """Returns the pool of a tag, and creates the pool if it does not exist."""
     return _of(name, device, True)[1]
 
 
 @contextmanager
 def tag(name: str, device: Device = None, *, all_threads: bool = False) -> Iterator[None]:
-    """Makes a context: memory that this thread allocates in it belongs to the tag of that name, whatever the stream: weights,
-    kv-cache, optimizer. Contexts may lie inside of each other, of which the inner one counts, and several threads may have one of
-    the same tag at once. With `all_threads` the tag also has memory that threads without a context of their own allocate meanwhile:
-    PyTorch's backward passes allocate in threads of their own."""
+    """Makes a context: memory that this thread allocates in it, on any stream, belongs to the tag of that name, for
+    example weights, kv-cache or optimizer. Contexts may be nested; the innermost one counts. Several threads may use
+    the same tag at once. With `all_threads` the tag also gets memory that threads without a context of their own
+    allocate meanwhile. PyTorch's backward passes allocate in threads of their own."""
     handle, pool = _of(name, device, True)
     if all_threads:
         check(library.seam_pool_begin_other_threads(handle, pool))
@@ -87,10 +88,11 @@ def tag(name: str, device: Device = None, *, all_threads: bool = False) -> Itera
 def sleep(
     name: str, device: Device = None, *, discard: bool = False, file: FileName | None = None, pinned: bool = False
 ) -> int:
-    """Waits for the device, and gives all physical memory of a tag back to it. Returns the bytes given back. What its tensors
-    hold is kept in host memory, with `pinned` in page-locked memory at the speed of the link, or in a new file of that name,
-    or lost with `discard`. Addresses stay, and graphs over them; until `wake`, nothing may use the tensors, nor launch such a graph.
-    Where it fails, everything is as before."""
+    """Waits for the device and gives all physical memory of a tag back to it. Returns the bytes given back. The
+    contents of the tag's tensors are kept in host memory. With `pinned` they are kept in page-locked memory and
+    copied at the speed of the link, with `file` in a new file of that name, and with `discard` they are lost.
+    Addresses, and graphs that contain them, stay valid. Until `wake`, the program must not use the tensors or launch
+    such a graph. On an error the tag is unchanged."""
     if discard + pinned + (file is not None) > 1:
         raise ValueError("discard, file and pinned exclude each other")
     handle, pool = _of(name, device, False)
@@ -101,8 +103,9 @@ def sleep(
 
 
 def wake(name: str, device: Device = None) -> int:
-    """Gives a tag that sleeps its memory again, at the same addresses, and its tensors what they held. Returns the bytes taken,
-    0 if it does not sleep. Where it fails, as with `OutOfMemory`, it sleeps on, and can be woken later."""
+    """Gives a sleeping tag physical memory again, at the same addresses, and restores the contents of its tensors.
+    Returns the bytes taken, 0 if the tag does not sleep. On an error, such as `OutOfMemory`, the tag stays asleep and
+    can be woken later."""
     handle, pool = _of(name, device, False)
     taken = c_uint64()
     check(library.seam_pool_wake(handle, pool, byref(taken)))
@@ -110,14 +113,14 @@ def wake(name: str, device: Device = None) -> int:
 
 
 def release_backups(device: Device = None) -> int:
-    """Gives page-locked memory back to the host that was kept for the next sleep. Returns the bytes."""
+    """Gives page-locked memory that was kept for the next sleep back to the host. Returns the bytes given back."""
     released = c_uint64()
     check(library.seam_release_backups(plugged(current_device(device)), byref(released)))
     return released.value
 
 
 def tags(device: Device = None) -> dict[str, dict[str, int]]:
-    """The tags of a device: what each holds, and what it takes when it wakes."""
+    """Returns the tags of a device, with the bytes that each holds and the bytes that it needs to wake."""
     number = current_device(device)
     with _lock:
         mine = {name: pool for (of, name), pool in _tags.items() if of == number}
@@ -131,9 +134,10 @@ def tags(device: Device = None) -> dict[str, dict[str, int]]:
 
 
 def on_sleep(callback: Callable[[str, str, int], Any], device: Device = None) -> Callable[[], None]:
-    """Has `callback(stage, name, bytes)` called before and after each change of a tag: for memory that NCCL or others have
-    registered. `stage` is "before_sleep", "asleep", "before_wake" or "awake". An exception before a change refuses it, and each
-    callback that agreed is told how it came out, also where it failed. Returns a function that ends this."""
+    """Has `callback(stage, name, bytes)` called before and after each change of a tag, for libraries such as NCCL that
+    have registered the memory. `stage` is "before_sleep", "asleep", "before_wake" or "awake". An exception before a
+    change refuses the change. Every callback that agreed is told the resulting state, also if the change failed.
+    Returns a function that removes the callback."""
     number = current_device(device)
 
     def told(notice: Any, user: Any) -> bool:

@@ -1,20 +1,21 @@
-"""Why seamalloc cannot be PyTorch's allocator, and what to do then."""
+"""The errors that say why seamalloc cannot be used as an allocator, with the remedy."""
 
 from __future__ import annotations
 
 
 class UnavailableError(RuntimeError):
-    """seamalloc cannot be PyTorch's allocator with all that PyTorch's own does. The text says why, and the remedy.
+    """Raised if seamalloc cannot be PyTorch's allocator with all functions of PyTorch's own. The text has the reason
+    and the remedy.
 
-    `cause` is one of
-    "torch" (PyTorch cannot be imported), "cpu-build" (it is built without CUDA), "too-late" (CUDA is in use),
-    "no-caching" (PYTORCH_NO_CUDA_MEMORY_CACHING is set), "version" (the shim does not compile for this PyTorch),
-    "headers" (of PyTorch or CUDA are missing), "compiler" (there is none, or it fails), "cache" (no folder to keep the
-    compiled shim in), "load" (the shim is there and cannot be loaded), "refused" (PyTorch does not take it).
+    `cause` is one of "torch" (PyTorch cannot be imported), "cpu-build" (PyTorch is built without CUDA), "too-late"
+    (CUDA is in use), "no-caching" (PYTORCH_NO_CUDA_MEMORY_CACHING is set), "version" (the shim does not compile for
+    this PyTorch), "headers" (headers of PyTorch or CUDA are missing), "compiler" (the compiler is missing or fails),
+    "cache" (the compiled shim cannot be kept in a folder), "load" (the shim exists and cannot be loaded), "refused"
+    (PyTorch does not accept the allocator).
     """
 
     def __init__(self, cause: str, what: str, remedy: str, details: str = "") -> None:
-        # All arguments are passed, so that the error can be sent to another process.
+        # All arguments are passed, so that the error can be pickled and sent to another process.
         super().__init__(cause, what, remedy, details)
         self.cause = cause
         self.what = what
@@ -33,14 +34,16 @@ class UnavailableError(RuntimeError):
 
 
 class LibraryError(RuntimeError):
-    """seamalloc cannot be the allocator of another library than PyTorch. The text says why, and the remedy.
+    """Raised if seamalloc cannot be the allocator of a library other than PyTorch. The text has the reason and the
+    remedy.
 
-    `cause` is one of "missing" (the library cannot be imported), "version" (it is too old, or too new), "no-cuda" (there is
-    no driver), "too-late" (what is asked for had to be asked for before), "ipc" (its memory cannot go to other processes).
+    `cause` is one of "missing" (the library cannot be imported), "version" (the library is too old or too new),
+    "no-cuda" (the driver is missing), "too-late" (the request had to be made earlier), "ipc" (the memory cannot be
+    shared with other processes).
     """
 
     def __init__(self, cause: str, library: str, what: str, remedy: str) -> None:
-        # All arguments are passed, so that the error can be sent to another process.
+        # All arguments are passed, so that the error can be pickled and sent to another process.
         super().__init__(cause, library, what, remedy)
         self.cause = cause
         self.library = library

@@ -1,4 +1,4 @@
-"""seamalloc as a memory resource of cuda.core: the same memory and limit as PyTorch's, where that has it too.
+"""seamalloc as a memory resource of cuda.core. If PyTorch uses seamalloc too, both share the same memory and limit.
 
     from cuda.core import Device
     import seamalloc.cuda_core
@@ -6,7 +6,7 @@
     resource = seamalloc.cuda_core.enable(memory_limit="20GiB")
     buffer = device.allocate(1 << 20, stream=device.default_stream)
 
-cuda.core names the stream of each request and of each free, and both are kept.
+cuda.core names the stream of each request and of each free. seamalloc uses both.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def _cuda_core() -> Any:
 
 
 def enable(device: int = 0, **options: object) -> Any:
-    """Makes seamalloc the resource of `cuda.core.Device(device)` in this thread, and returns it. Options are those of
-    `seamalloc.enable`. Raises `LibraryError`, and `OptionError` for options that cannot be read."""
+    """Makes seamalloc the resource of `cuda.core.Device(device)` in this thread, and returns the resource. Takes the
+    options of `seamalloc.enable`. Raises `LibraryError`, and `OptionError` for options that cannot be read."""
     core = _cuda_core()
     _memory.begin(NAME, options)
     core.Device(device).memory_resource = resource(device)
@@ -41,7 +41,7 @@ def enable(device: int = 0, **options: object) -> Any:
 
 
 def resource(device: int = 0) -> Any:
-    """The `cuda.core.MemoryResource` of a device. It is one for all threads."""
+    """Returns the `cuda.core.MemoryResource` of a device. All threads share it."""
     if device not in _resources:
         _resources[device] = _make_class()(device)
     return _resources[device]
@@ -57,12 +57,12 @@ def _make_class() -> Any:
     core = _cuda_core()
 
     class SeamallocMemoryResource(core.MemoryResource):  # type: ignore[misc, name-defined]
-        """Memory of seamalloc. Buffers are freed in the order of the stream that is named then."""
+        """Memory of seamalloc. A buffer is freed in the order of the stream that the free names."""
 
         def __init__(self, device: int) -> None:
             self._memory = _memory.Streams(device)
 
-        # Versions 0.x pass the stream by position, and may leave it out.
+        # Versions 0.x pass the stream by position, or pass no stream.
         def allocate(self, size: int, stream: Any = None) -> Any:
             address = self._memory.allocate(size, _handle(stream))
             try:
@@ -101,7 +101,7 @@ def _buffer(core: Any, address: int, size: int, resource: Any, stream: Any) -> A
         try:
             return core.Buffer.from_handle(address, size, mr=resource, stream=stream)
         except TypeError:
-            # Before 1.0 a buffer had no stream on which to free it.
+            # Before 1.0 a buffer had no stream for its free.
             pass
     return core.Buffer.from_handle(address, size, mr=resource)
 
@@ -110,6 +110,6 @@ def _handle(stream: Any) -> int:
     if stream is None:
         return 0
     if getattr(stream, "is_building", False):
-        # Memory of a graph belongs to it as long as it may be launched.
+        # Memory of a graph must stay allocated as long as the graph may be launched.
         raise ValueError("seamalloc has no memory for a graph under construction; expected a stream (take GraphMemoryResource)")
     return int(stream.__cuda_stream__()[1])

@@ -1,11 +1,12 @@
-"""seamalloc as CuPy's allocator: the same memory and limit as PyTorch's, where that has it too.
+"""seamalloc as CuPy's allocator. If PyTorch uses seamalloc too, both share the same memory and limit.
 
     import cupy, seamalloc.cupy
     seamalloc.cupy.enable(memory_limit="20GiB")
 
-Memory is for work on CuPy's current stream, and freed under the one that is current then. What CuPy's own pool holds is not
-touched: enable before arrays are made, or call `cupy.get_default_memory_pool().free_all_blocks()`.
-`cupy.cuda.using_allocator(seamalloc.cupy.malloc)` is for a part of a program.
+Memory is for work on CuPy's current stream, and is freed on the stream that is current at the free. seamalloc does not
+touch the memory in CuPy's own pool: call `enable` before arrays are made, or call
+`cupy.get_default_memory_pool().free_all_blocks()`. `cupy.cuda.using_allocator(seamalloc.cupy.malloc)` uses seamalloc in
+a part of a program.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def _cupy() -> Any:
 
 
 def enable(**options: object) -> None:
-    """Makes seamalloc CuPy's allocator, in all threads, for what is allocated from now on. Options are those of
-    `seamalloc.enable`. Raises `LibraryError`, and `OptionError` for options that cannot be read."""
+    """Makes seamalloc CuPy's allocator, in all threads, for later allocations. Takes the options of `seamalloc.enable`.
+    Raises `LibraryError`, and `OptionError` for options that cannot be read."""
     cupy = _cupy()
     _memory.begin(NAME, options)
     cupy.cuda.set_allocator(malloc)
@@ -45,8 +46,9 @@ def enabled() -> bool:
 
 
 class _Block:
-    """The owner of an array's memory. Not CuPy's `PythonFunctionAllocator`, which forgets its function, and so the memory, where
-    the collector ends an array in a cycle of references (CuPy 14.2)."""
+    """The owner of an array's memory. CuPy's `PythonFunctionAllocator` does not serve here: that class loses its
+    function, and with the function the memory, when the garbage collector frees an array in a reference cycle (CuPy
+    14.2)."""
 
     __slots__ = ("address", "device")
 
@@ -54,7 +56,7 @@ class _Block:
         self.address, self.device = address, device
 
     def __del__(self, is_finalizing: Any = sys.is_finalizing) -> None:
-        # At the interpreter's end CuPy's modules may be gone, and the process's memory is freed anyway.
+        # At the end of the interpreter, CuPy's modules may be gone, and the process's memory is freed anyway.
         if not is_finalizing():
             _memory.free(self.device, self.address, _current_stream(self.device))
 
@@ -66,7 +68,7 @@ def _current_stream(device: int) -> int:
 
 
 def malloc(size: int) -> Any:
-    """Memory of the current device for work on the current stream, as a `cupy.cuda.MemoryPointer`."""
+    """Returns memory of the current device for work on the current stream, as a `cupy.cuda.MemoryPointer`."""
     import cupy
 
     device = cupy.cuda.runtime.getDevice()

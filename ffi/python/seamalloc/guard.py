@@ -1,4 +1,5 @@
-"""Guard mode from Python: what an address belongs to, mistakes found, and what PyTorch's operators use on which stream.
+"""Guard mode from Python: the allocation at an address, the mistakes found, and the memory that PyTorch's operators use
+on each stream.
 
     import seamalloc, seamalloc.guard
     seamalloc.enable(guard=True)
@@ -23,10 +24,10 @@ __all__ = ["check_guards", "explain", "findings", "watch"]
 
 
 def explain(address: int, device: Device = None) -> str:
-    """Describes the allocation, live or freed, that an address lies in, or at whose edge it lies: its size, streams and
-    number. Returns "" where that is not known. Where PyTorch records memory history
-    (`torch.cuda.memory._record_memory_history()`), the lines of Python that allocated and freed it follow. Works after an
-    illegal address was used."""
+    """Describes the live or freed allocation that contains an address or lies next to it: its size, streams and number.
+    Returns "" if the allocation is unknown. If PyTorch records memory history
+    (`torch.cuda.memory._record_memory_history()`), the Python lines that allocated and freed the allocation follow. The
+    function also works after the use of an illegal address."""
     number = current_device(device)
     if number not in plugged_devices():
         return ""
@@ -35,8 +36,8 @@ def explain(address: int, device: Device = None) -> str:
 
 
 def findings(device: Device = None) -> list[dict[str, Any]]:
-    """The mistakes that guard mode has found, the first 1000, oldest first. Each is a dict with `kind` and `text`, and of
-    the allocation its `address`, `size`, `number` and `stream`."""
+    """Returns the first 1000 mistakes that guard mode has found, oldest first. Each is a dict with `kind` and `text`,
+    and with `address`, `size`, `number` and `stream` of the allocation."""
     number = current_device(device)
     if number not in plugged_devices():
         return []
@@ -45,8 +46,8 @@ def findings(device: Device = None) -> list[dict[str, Any]]:
 
 
 def check_guards(device: Device = None) -> int:
-    """Waits for the device, and looks for bytes that were written around live allocations, and in freed memory. Returns how
-    many mistakes were found so far."""
+    """Waits for the device, and searches for bytes that were written around live allocations and in freed memory.
+    Returns the number of mistakes found so far."""
     number = current_device(device)
     found = c_uint64()
     if number in plugged_devices():
@@ -55,7 +56,7 @@ def check_guards(device: Device = None) -> int:
 
 
 def note_uses(addresses: list[int], stream: int, device: int) -> None:
-    """Says that the work which was given to a stream last uses the allocations in which these addresses lie."""
+    """Says that the latest work on a stream uses the allocations that contain these addresses."""
     if addresses and device in plugged_devices():
         array = (c_void_p * len(addresses))(*addresses)
         check(library.seam_note_uses(plugged(device), array, len(addresses), c_void_p(stream)))
@@ -68,13 +69,13 @@ def note_event(event: int, stream: int) -> None:
 
 
 def note_wait(stream: int, event: int) -> None:
-    """Says that the program lets later work of a stream wait for an event."""
+    """Says that the program makes later work of a stream wait for an event."""
     for device in plugged_devices():
         check(library.seam_note_wait(plugged(device), c_void_p(stream), c_uint64(event)))
 
 
 def _stacks(address: int, device: int) -> list[str]:
-    """Returns where the allocation at an address was made and freed, as far as PyTorch's history goes."""
+    """Returns the lines that allocated and freed the allocation at an address, if PyTorch's history contains them."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return []
@@ -97,7 +98,7 @@ def _stacks(address: int, device: int) -> list[str]:
 
 
 def _tensors(value: Any, kind: type) -> Iterator[Any]:
-    """Returns all tensors in the arguments or the results of an operator."""
+    """Yields all tensors in the arguments or the results of an operator."""
     if isinstance(value, kind):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -109,7 +110,7 @@ def _tensors(value: Any, kind: type) -> Iterator[Any]:
 
 
 def _note_operator(torch: Any, values: Any) -> None:
-    """Notes what an operator has used, behind its kernels."""
+    """Notes the memory that an operator has used, after its kernels are launched."""
     by_device: dict[int, set[int]] = {}
     for tensor in _tensors(values, torch.Tensor):
         if tensor.is_cuda and tensor.layout is torch.strided:
@@ -120,13 +121,13 @@ def _note_operator(torch: Any, values: Any) -> None:
 
 @contextmanager
 def watch() -> Iterator[None]:
-    """While it lasts, tells guard mode of every operator that PyTorch runs in this thread: which tensors it used, on which
-    stream, and which stream waits for which. A tensor that is freed while another stream uses it, without `record_stream`,
-    is then a finding. Slow: for a few steps.
+    """Makes a context that tells guard mode about every operator that PyTorch runs in this thread: its tensors, its
+    stream, and the waits between streams. If a tensor is freed while another stream uses it without `record_stream`,
+    guard mode reports a mistake. The context is slow and meant for a few steps.
 
-    Not seen: kernels of other libraries (say what they use by `Tensor.record_stream`), work of other threads (backward runs
-    in its own: enter it there, or run with `torch.autograd.set_multithreading_enabled(False)`), and waits that were made
-    outside."""
+    The context does not see kernels of other libraries, work of other threads, and waits that were made outside of it.
+    Name the memory of other libraries' kernels by `Tensor.record_stream`. Backward runs in a thread of its own: enter
+    the context there, or run with `torch.autograd.set_multithreading_enabled(False)`."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -142,8 +143,8 @@ def watch() -> Iterator[None]:
 
 @contextmanager
 def _order_of_streams(torch: Any) -> Iterator[None]:
-    """While it lasts, tells guard mode of events that are recorded and waited for. PyTorch's own waits between streams, such
-    as `Stream.wait_stream`, are made of these two methods."""
+    """Makes a context that tells guard mode about events that the program records and waits for. PyTorch's own waits
+    between streams, such as `Stream.wait_stream`, call the same two methods."""
     events = torch.cuda.Event
     record, wait = events.record, events.wait
 

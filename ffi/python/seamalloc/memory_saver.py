@@ -1,4 +1,4 @@
-"""The interface of torch_memory_saver over tags: for programs such as SGLang that let memory sleep through it.
+"""The interface of torch_memory_saver over tags, for programs such as SGLang that let memory sleep through it.
 
     import seamalloc, seamalloc.memory_saver
     seamalloc.enable()
@@ -8,8 +8,8 @@
     with torch_memory_saver.region(tag="weights", enable_cpu_backup=True): ...
     torch_memory_saver.pause("weights"); torch_memory_saver.resume("weights")
 
-The module needs neither the library nor its preloading. Free memory of a region serves other requests of it, stitched, and its
-backups are page-locked once for all tags.
+This module needs no library of torch_memory_saver and no preloading. Free memory of a region is reused by later
+requests of the region, and stitched. Backups of all tags share one cache of page-locked memory.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from ._unavailable import LibraryError
 
 NAME = "torch_memory_saver"
 DEFAULT = "default"
-# The name of a tag whose contents are lost in a pause. A tag of a region with a backup has the region's own name.
+# The name of a tag whose contents are lost in a pause. The tag of a region with a backup has the region's own name.
 LOST = "{} (no backup)"
 
 
 class MemorySaver:
-    """`torch_memory_saver.torch_memory_saver`."""
+    """The object that programs use as `torch_memory_saver.torch_memory_saver`."""
 
     enabled = True
     hook_mode = "seamalloc"
@@ -59,7 +59,7 @@ class MemorySaver:
 
     @contextmanager
     def disable(self, dispose_mem_pool_after_use: bool = True) -> Iterator[None]:
-        """Makes a context inside of a region: memory that this thread allocates in it is never paused."""
+        """Makes a context inside a region: memory that this thread allocates in it is never paused."""
         name = getattr(self._mine, "name", None)
         if name is None:
             raise RuntimeError("disable() is for the inside of a region")
@@ -80,7 +80,8 @@ class MemorySaver:
         tag: str = DEFAULT,
         enable_cpu_backup: bool = False,
     ) -> Iterator[None]:
-        """Captures as `torch.cuda.graph` does, with memory that can be paused: the graph's pool becomes a tag before it has memory."""
+        """Captures a graph as `torch.cuda.graph` does, in memory that can be paused: the graph's pool becomes a tag
+        before it gets memory."""
         import torch
 
         pool = torch.cuda.graph_pool_handle() if pool is None else pool
@@ -95,13 +96,14 @@ class MemorySaver:
             yield
 
     def pause(self, tag: str | None = None) -> None:
-        """Gives the memory of a tag back, or of all tags. Where it fails, all are as before."""
+        """Gives the memory of a tag, or of all tags, back to the device. On an error all tags are unchanged, except
+        that contents without a backup may be lost."""
         names = self._names(tag)
         lost = [name for name in names if LOST.format("") in name]
         _sleepers.sleep_all([name for name in names if name not in lost], lost)
 
     def resume(self, tag: str | None = None) -> None:
-        """Gives a tag, or all tags, its memory again, at the same addresses."""
+        """Gives a tag, or all tags, memory again at the same addresses."""
         _sleepers.wake_all(self._names(tag))
 
     @property
@@ -110,7 +112,8 @@ class MemorySaver:
 
     @memory_margin_bytes.setter
     def memory_margin_bytes(self, value: int) -> None:
-        """The device's memory that is left to others: the allocator's limit is lowered by it."""
+        """The bytes of device memory left to other programs. The allocator's limit is the device's memory less this
+        margin."""
         handle, total = plugged(current_device(None)), c_uint64()
         check(library.seam_memory_info(handle, None, byref(total)))
         check(library.seam_set_memory_limit(handle, max(total.value - value, 0)))
@@ -128,8 +131,8 @@ torch_memory_saver = MemorySaver()
 
 
 def install() -> None:
-    """Makes seamalloc what programs import as `torch_memory_saver`. Raises `LibraryError` where they have the real one
-    already, and where seamalloc is not PyTorch's allocator."""
+    """Makes this module the one that programs import as `torch_memory_saver`. Raises `LibraryError` if the program has
+    imported the real module already, or if seamalloc is not PyTorch's allocator."""
     found = sys.modules.get(NAME)
     if found is not None and not hasattr(found, "seamalloc"):
         raise LibraryError("too-late", NAME, "the real one was imported already", "Call seamalloc.memory_saver.install() before")

@@ -1,13 +1,13 @@
-"""seamalloc as Numba's allocator on CUDA (numba-cuda, a plug-in for External Memory Management): the same memory and limit as
-PyTorch's, where that has it too.
+"""seamalloc as Numba's allocator on CUDA (numba-cuda, a plug-in for External Memory Management). If PyTorch uses
+seamalloc too, both share the same memory and limit.
 
     NUMBA_CUDA_MEMORY_MANAGER=seamalloc.numba python program.py
 
 or, before Numba uses CUDA, `seamalloc.numba.enable(memory_limit="20GiB")`.
 
-Numba does not say which stream will use an array, nor which has used it. So a new array has no pending use on any stream, and
-a freed one is kept until the device is idle once: after as many as Numba keeps before it frees any (`NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT`,
-10), or when another request needs them.
+Numba does not name the streams that use an array. So a new array has no pending use on any stream. A freed array is
+kept until the device has been idle once. The wait for an idle device comes after as many frees as Numba keeps
+(`NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT`, 10), or when another request needs the memory.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ PRESSURE = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def enable(**options: object) -> None:
-    """Makes seamalloc Numba's allocator on CUDA, until the process ends. Options are those of `seamalloc.enable`. Raises
-    `LibraryError`, once Numba has used CUDA with its own too, and `OptionError` for options that cannot be read."""
+    """Makes seamalloc Numba's allocator on CUDA, until the process ends. Takes the options of `seamalloc.enable`.
+    Raises `LibraryError`, also if Numba has used CUDA with its own allocator already, and `OptionError` for options
+    that cannot be read."""
     driver = _driver()
     chosen = driver._memory_manager
     if chosen is not None and chosen is not _manager_class():
@@ -63,16 +64,17 @@ def _manager_class() -> Any:
 
 def _make(driver: Any) -> Any:
     class SeamallocNumbaManager(driver.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
-        """Memory of one context of Numba's, which is the primary one of its device."""
+        """Memory of one context of Numba, which is the primary context of its device."""
 
         interface_version = 1
         _idle: Any = None
 
         def initialize(self) -> None:
-            """Prepares the memory at the first use of the context."""
+            """Prepares the context. Numba calls the method at every use of the context, and only the first call has an
+            effect."""
             if self._idle is not None:
                 return
-            # A context of other libraries has CUDA's own name for its device.
+            # A context of another library uses CUDA's own name for its device.
             found = self.context.device
             device = int(getattr(found, "id", found))
             self.deallocations.memory_capacity = _memory.memory_info(device)[1]
@@ -98,7 +100,7 @@ def _make(driver: Any) -> Any:
             )
 
         def _free(self, address: int) -> None:
-            """Numba ends the life of an array. The last of those that it ends at once waits for the device."""
+            """Frees the memory of a dead array. The last array of a batch waits for the device."""
             self._freed.append(address)
             if len(self.deallocations) == 0:
                 # Blocks that other threads add from here on are not included.
@@ -113,7 +115,8 @@ def _make(driver: Any) -> Any:
             return len(self.deallocations) < had
 
         def reset(self) -> None:
-            """Numba is about to reset the device (`cuda.close()`), and with it what all libraries hold there."""
+            """Prepares for a reset of the device (`cuda.close()`), which also frees the memory of all other libraries
+            on the device."""
             super().reset()
             if self._idle is not None:
                 self._idle.forget()
@@ -135,7 +138,7 @@ def _make(driver: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    # Numba reads this attribute; importing this module needs no Numba.
+    # Numba reads this attribute. Importing this module needs no Numba.
     if name == "_numba_memory_manager":
         _memory.begin(NAME, {})
         return _manager_class()

@@ -1,10 +1,10 @@
-"""seamalloc as RMM's memory resource, and so that of cuDF, cuML and others of RAPIDS: the same memory and limit as PyTorch's,
-where that has it too.
+"""seamalloc as RMM's memory resource, and so the resource of cuDF, cuML and other libraries of RAPIDS. If PyTorch uses
+seamalloc too, both share the same memory and limit.
 
     import rmm, seamalloc.rmm
     seamalloc.rmm.enable(memory_limit="20GiB")
 
-RMM names the stream of each request and of each free, and both are kept.
+RMM names the stream of each request and of each free. seamalloc uses both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _rmm() -> Any:
 
 
 def enable(device: int | None = None, **options: object) -> None:
-    """Makes seamalloc the current resource of a device, or of all, for what is allocated from now on. Options are those of
+    """Makes seamalloc the current resource of a device, or of all devices, for later allocations. Takes the options of
     `seamalloc.enable`. Raises `LibraryError`, and `OptionError` for options that cannot be read."""
     rmm = _rmm()
     _memory.begin(NAME, options)
@@ -43,7 +43,7 @@ def enabled(device: int = 0) -> bool:
 
 
 def resource(device: int = 0) -> Any:
-    """The `rmm.mr.CallbackMemoryResource` of a device: for RMM's adaptors, and for `DeviceBuffer(mr=...)`."""
+    """Returns the `rmm.mr.CallbackMemoryResource` of a device, for RMM's adaptors and for `DeviceBuffer(mr=...)`."""
     if device not in _resources:
         memory = _memory.Streams(device)
 

@@ -1,10 +1,10 @@
-"""seamalloc as the allocator of what Triton's kernels need beside their arguments (`triton.set_allocator`): descriptors of
-tensors that are made on the device, and scratch memory.
+"""seamalloc as the allocator of the memory that Triton's kernels need besides their arguments (`triton.set_allocator`):
+tensor descriptors made on the device, and scratch memory.
 
     import triton, seamalloc.triton
     seamalloc.triton.enable()
 
-Triton keeps the allocator in a context variable: call this in each thread that launches such kernels.
+Triton keeps the allocator in a context variable. Call `enable` in each thread that launches such kernels.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ALIGNMENT = 512
 
 
 def enable(**options: object) -> None:
-    """Makes seamalloc Triton's allocator, in this thread. Options are those of `seamalloc.enable`. Raises `LibraryError`,
-    and `OptionError` for options that cannot be read."""
+    """Makes seamalloc Triton's allocator in this thread. Takes the options of `seamalloc.enable`. Raises
+    `LibraryError`, and `OptionError` for options that cannot be read."""
     try:
         import triton
     except ImportError as error:
@@ -34,7 +34,7 @@ def enable(**options: object) -> None:
 
 
 class Buffer:
-    """Memory for one launch. Once Triton drops it, it serves what comes later on the launch's stream."""
+    """Memory for one launch. After Triton drops the buffer, later work on the launch's stream can use the memory."""
 
     def __init__(self, device: int, size: int, stream: int) -> None:
         self._device, self._stream = device, stream
@@ -42,7 +42,7 @@ class Buffer:
         self._address = _memory.allocate(device, size, stream)
 
     def data_ptr(self) -> int:
-        """The first byte."""
+        """The address of the first byte."""
         return self._address
 
     def __del__(self) -> None:
@@ -50,7 +50,7 @@ class Buffer:
 
 
 def allocate(size: int, alignment: int, stream: int | None) -> Buffer:
-    """Allocates for Triton, as `triton.set_allocator` requires."""
+    """Returns a buffer. `triton.set_allocator` gets this function."""
     if alignment > ALIGNMENT:
         raise ValueError(f"Triton asks for memory at a multiple of {alignment}; at most {ALIGNMENT} can be had")
     return Buffer(_current_device(), size, stream or 0)

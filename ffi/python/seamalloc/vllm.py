@@ -1,10 +1,11 @@
-"""seamalloc as vLLM's sleep mode: a `SleepModeBackend` and the allocator behind its tags, `weights` and `kv_cache`.
+"""seamalloc as vLLM's sleep mode: a `SleepModeBackend`, and the allocator of its tags `weights` and `kv_cache`.
 
     import seamalloc; seamalloc.enable()      # before PyTorch uses CUDA, in each worker: SEAMALLOC_CONF and `seamalloc run` do that
     vllm serve MODEL --enable-sleep-mode --sleep-mode-backend seamalloc
 
-vLLM finds it by its entry point `vllm.general_plugins`; without that, call `seamalloc.vllm.register()` before the engine is made.
-A tag is all that is allocated in vLLM's context of it, and what lies free in one serves it again, stitched.
+vLLM finds the backend by the entry point `vllm.general_plugins`. Without the entry point, call
+`seamalloc.vllm.register()` before the engine is made. A tag contains all memory that is allocated in vLLM's context of
+the tag. Free memory of a tag is reused by later requests of the tag, and stitched.
 """
 
 from __future__ import annotations
@@ -50,18 +51,18 @@ class Allocator:
             yield
 
     def get_current_usage(self) -> int:
-        """The physical memory of all tags, asleep or not."""
+        """Returns the bytes of physical memory of all tags, including the bytes of sleeping tags."""
         return sum(of["reserved_bytes"] + of["asleep_bytes"] for name, of in _tags.tags().items() if name.startswith(PREFIX))
 
     def sleep(self, offload_tags: tuple[str, ...] | str | None = None) -> None:
-        """Lets all tags sleep, those of `offload_tags` with a backup."""
+        """Lets all tags sleep, the tags of `offload_tags` with a backup."""
         wanted = (self.default_tag,) if offload_tags is None else offload_tags
         kept = [PREFIX + tag for tag in ([wanted] if isinstance(wanted, str) else wanted)]
         names = self.names()
         _sleepers.sleep_all([name for name in names if name in kept], [name for name in names if name not in kept])
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        """Wakes these tags, or all."""
+        """Wakes these tags, or all tags."""
         _sleepers.wake_all(self.names(tags))
 
     def discard(self, tags: tuple[str, ...]) -> None:
@@ -69,7 +70,7 @@ class Allocator:
         _sleepers.sleep_all([], self.names(tags))
 
     def names(self, tags: Any = None) -> list[str]:
-        """The tags that exist, of those that are asked for."""
+        """Returns those of the given tags that exist; all existing tags for None."""
         return [name for name in _tags.tags() if name.startswith(PREFIX) and (tags is None or name[len(PREFIX) :] in tags)]
 
 
@@ -78,15 +79,17 @@ allocator = Allocator()
 
 def _make() -> Any:
     class SeamallocBackend(_contract().SleepModeBackend):  # type: ignore[misc]
-        """Tags that sleep. Addresses stay, and with them graphs, compiled kernels and communicators."""
+        """A backend that lets tags sleep. Addresses stay valid, and with them graphs, compiled kernels and
+        communicators."""
 
         def suspend(self, level: int = 1) -> None:
-            """Level 1 keeps the weights in page-locked host memory, level 2 nothing. A failure changes nothing."""
+            """Lets all tags sleep. Level 1 keeps the weights in page-locked host memory; level 2 keeps no
+            contents. On an error all tags are awake again."""
             allocator.sleep(("weights",) if level == 1 else ())
             self._state = "SUSPENDED"
 
         def resume(self, tags: list[str] | None = None) -> None:
-            """Wakes these tags, or all. Where it fails, it can be tried again."""
+            """Wakes these tags, or all tags. After an error the call can be repeated."""
             before, self._state = self._state, "RESUMING"
             try:
                 allocator.wake_up(tags)
@@ -118,7 +121,8 @@ _class: Any = None
 
 
 def __getattr__(name: str) -> Any:
-    """`SeamallocBackend`, which vLLM asks for by its name: its base is vLLM's."""
+    """Returns `SeamallocBackend`, which vLLM requests by name. The class is made on demand because its base class
+    belongs to vLLM."""
     global _class
     if name != "SeamallocBackend":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -128,13 +132,13 @@ def __getattr__(name: str) -> Any:
 
 
 def register() -> None:
-    """Makes seamalloc a backend of vLLM, and its tags those of vLLM where seamalloc is PyTorch's allocator. May be called
-    again. Raises `LibraryError` where there is no such vLLM."""
+    """Registers the backend with vLLM, and replaces vLLM's tags by tags of seamalloc if seamalloc is PyTorch's
+    allocator. May be called again. Raises `LibraryError` if no vLLM with backends is installed."""
     contract = _contract()
     try:
         contract.SleepModeBackendFactory.register_backend(BACKEND, __name__, "SeamallocBackend")
     except ValueError:
-        pass  # It is there.
+        pass  # vLLM has the backend already.
     if enabled() is not None:
         from vllm.device_allocator.cumem import CuMemAllocator
 
@@ -142,7 +146,7 @@ def register() -> None:
 
 
 def plugin() -> None:
-    """`register` for vLLM, which calls it in each of its processes: where this vLLM has no backends, it says so and goes on."""
+    """Calls `register` in each process of vLLM. If this vLLM has no backends, prints a message and goes on."""
     try:
         register()
     except LibraryError as error:

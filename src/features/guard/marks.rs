@@ -1,6 +1,6 @@
 //! Bytes that guard mode writes and later checks: canaries around live memory, and poison in freed memory.
 //!
-//! Owns: which bytes are filled, with which value, and the mistake that a change of them shows.
+//! Owns: the filled bytes, their value, and the mistake that a change of them shows.
 
 use super::records::Record;
 use crate::driver::{Driver, DriverResult};
@@ -11,10 +11,10 @@ use crate::report::guard::{Explanation, Finding, GuardedAllocation, Place};
 const CANARY: u8 = 0xc5;
 /// The value of the bytes of freed memory: NaN as a floating-point number of any width, -1 as an integer.
 const POISON: u8 = 0xff;
-/// The most bytes of the slack before an allocation that are filled.
+/// The most bytes that are filled in the slack before an allocation.
 const CANARY_BEFORE: u64 = 4096;
-/// Freed memory of up to so many bytes is checked whole, larger memory at both ends alone, since each byte is copied to
-/// the CPU.
+/// Freed memory of up to this many bytes is checked completely. Larger memory is checked at both ends only, since each
+/// byte is copied to the CPU.
 const LOOKED_AT_WHOLE: u64 = 64 << 10;
 const LOOKED_AT_EACH_END: u64 = 4 << 10;
 
@@ -34,7 +34,7 @@ pub(super) fn fill_poison(driver: &dyn Driver, allocation: &GuardedAllocation, s
     driver.fill(allocation.address, allocation.size, POISON, stream)
 }
 
-/// Checks the bytes around an allocation. All work that uses them has passed.
+/// Checks the bytes around an allocation. All work that uses them must have passed.
 pub(super) fn check_canary(driver: &dyn Driver, record: &Record) -> DriverResult<Vec<Finding>> {
     let allocation = record.allocation;
     let [before, behind] = canaries(&allocation, record.slack);
@@ -50,7 +50,7 @@ pub(super) fn check_canary(driver: &dyn Driver, record: &Record) -> DriverResult
     Ok(found)
 }
 
-/// Checks freed memory that was filled. All work that uses it has passed.
+/// Checks freed memory that was filled. All work that uses it must have passed.
 pub(super) fn check_poison(driver: &dyn Driver, allocation: GuardedAllocation) -> DriverResult<Option<Finding>> {
     let GuardedAllocation { address, size, .. } = allocation;
     let ranges = match size {
@@ -66,21 +66,22 @@ pub(super) fn check_poison(driver: &dyn Driver, allocation: GuardedAllocation) -
     Ok(None)
 }
 
-/// Returns the bytes that are filled around an allocation: addresses and sizes, which may be 0.
+/// Returns the filled ranges before and behind an allocation, as addresses and sizes. A size may be 0.
 fn canaries(allocation: &GuardedAllocation, slack: u64) -> [(u64, u64); 2] {
     let GuardedAllocation { address, size, rounded, .. } = *allocation;
     let before = slack.min(CANARY_BEFORE);
     [(address - before, before), (address + size, rounded - size)]
 }
 
-/// Returns the addresses of the first and the last byte of a range that have another value.
+/// Returns the addresses of the first and the last byte in a range that differ from `value`; `None` if no byte differs.
 fn changed(driver: &dyn Driver, (address, size): (u64, u64), value: u8) -> DriverResult<Option<(u64, u64)>> {
     if size == 0 {
         return Ok(None);
     }
     let mut bytes = vec![0; size as usize];
     driver.read(address, &mut bytes)?;
-    // Whole pages first: without optimisation, bytes one by one take most of a guarded program's time.
+    // Whole pages are compared first. Without optimization, comparing byte by byte takes most of a guarded program's
+    // time.
     let expected = [value; 4096];
     if bytes.chunks(expected.len()).all(|part| part == &expected[..part.len()]) {
         return Ok(None);

@@ -1,15 +1,15 @@
-//! Guard mode: mistakes of the program are found where they are made.
+//! Guard mode, which finds mistakes of the program where they are made.
 //!
-//! Owns: the records of allocations, and the steps of a guarded one from its free to the reuse of its addresses.
+//! Owns: the records of allocations, and the steps of a guarded allocation from its free to the reuse of its addresses.
 //!
 //! ```text
-//! records.rs       allocations by address       stream_uses.rs   what the program said of its streams
+//! records.rs       allocations by address       stream_uses.rs   the uses of streams that the program declared
 //! marks.rs         canaries and poison          quarantine.rs    freed memory on its way out
 //! ```
 //! ```text
-//! free -> filled with poison -> the streams pass -> looked at, unmapped -> addresses kept -> addresses given back
+//! free -> filled with poison -> the streams pass -> checked, unmapped -> addresses kept -> addresses given back
 //! ```
-//! Nothing here is called unless guard mode is on. Failures of guard mode are logged, and the program goes on.
+//! This code runs only if guard mode is on. A failure of guard mode is logged, and the program goes on.
 
 mod marks;
 mod quarantine;
@@ -28,11 +28,11 @@ use quarantine::Quarantine;
 use records::Records;
 use stream_uses::{StreamUses, TARGET};
 
-/// The most findings that are kept, so that a mistake in each step does not fill the memory with reports.
+/// The most findings that are kept, so that a mistake in each step does not fill host memory with reports.
 const FINDINGS_KEPT: usize = 1000;
 
-/// Slack takes at most this part (1/n) of the memory that may be held, so that a program which needs no more than the rest
-/// never runs out of memory because of it.
+/// The largest part (1/n) of the allowed memory that slack takes. A program that needs no more than the rest therefore
+/// never runs out of memory because of slack.
 const SLACK_SHARE: u64 = 4;
 
 /// The state of guard mode.
@@ -44,7 +44,7 @@ pub(crate) struct Guard {
     quarantine: Quarantine,
     findings: Vec<Finding>,
     stats: GuardStats,
-    /// The stream that the free under way names, if it names one.
+    /// The stream that the present free names, if any.
     pub(crate) named: Option<StreamId>,
 }
 
@@ -68,17 +68,17 @@ impl Guard {
         &self.options
     }
 
-    /// Returns whether the next allocation, of `requested` bytes, is to be guarded.
+    /// Returns whether the next allocation, of `requested` bytes, is guarded.
     pub(crate) fn wants(&self, requested: u64) -> bool {
         let GuardOptions { page, sample, min_size, .. } = self.options;
         page && requested >= min_size && mixed(self.records.made()).is_multiple_of(sample)
     }
 
-    /// Makes a guarded block for a request. Returns `None` if memory, or the limits, do not suffice: the request is then
-    /// served like any other.
+    /// Makes a guarded block for a request. Returns `None` if memory or the limits do not suffice. The request is then
+    /// served without a guard.
     ///
     /// # Errors
-    /// A driver call failed for another reason. Nothing has changed.
+    /// A driver call failed for a reason other than too little memory. The allocator's state is unchanged.
     pub(crate) fn allocate(
         &mut self,
         context: &mut AllocatorContext<'_>,
@@ -102,7 +102,7 @@ impl Guard {
         }
     }
 
-    /// Makes a guarded block, unless slack would take too much of the memory.
+    /// Makes a guarded block, unless slack would take too large a part of the memory.
     fn map(&self, context: &mut AllocatorContext<'_>, request: &Request) -> Served {
         let total = context.driver().properties().total_memory;
         let total = context.limits.lowest().map_or(total, |limit| limit.min(total));
@@ -126,7 +126,7 @@ impl Guard {
         if let Some(memory) = memory {
             self.stats.guarded += 1;
             if self.records.is_mapped(address) {
-                // A checkpoint hands out blocks that a private pool has kept.
+                // The block was kept by a private pool and is handed out again by a checkpoint.
                 self.records.forget(address);
             } else {
                 self.stats.held_bytes += memory.mapped.size;
@@ -137,8 +137,8 @@ impl Guard {
         self.records.add(allocation, slack, has_canary);
     }
 
-    /// Returns the streams that may still use an allocation which is about to be freed, beside its own and those in
-    /// `named`, and notes each as a finding.
+    /// Returns the streams that may still use an allocation at its free, other than its own stream and the streams in
+    /// `named`. Reports a finding for each of them.
     pub(crate) fn missing_record_stream(
         &mut self,
         driver: &dyn Driver,
@@ -173,13 +173,14 @@ impl Guard {
         missing
     }
 
-    /// Notes that an allocation was freed. Its own stream is `own`.
+    /// Notes that an allocation was freed. `own` is the allocation's own stream.
     pub(crate) fn freed(&mut self, address: u64, own: StreamId) {
         let stream = self.named.unwrap_or(own);
         self.records.free(address, stream);
     }
 
-    /// Returns the mistake of a free at an address where no live allocation starts, if guard mode knows the address.
+    /// Returns the mistake of a free at an address where no live allocation starts; `None` if guard mode does not know
+    /// the address.
     pub(crate) fn wrong_free(&mut self, address: u64) -> Option<Finding> {
         let found = self.records.explain(address)?;
         let is_double = found.place == Place::Inside(0) && found.allocation.freed.is_some();
@@ -188,13 +189,12 @@ impl Guard {
         Some(finding)
     }
 
-    /// Notes that the last use of these addresses is work which was given to a stream. Addresses of no live allocation
-    /// are ignored.
+    /// Notes that the latest work on a stream uses these addresses. Addresses outside of live allocations are ignored.
     pub(crate) fn note_uses(&mut self, driver: &dyn Driver, addresses: &[u64], stream: StreamId) -> DriverResult<()> {
         if !self.options.streams {
             return Ok(());
         }
-        // Uses by an allocation's own stream need no note.
+        // Uses by an allocation's own stream need no record.
         let records = &mut self.records;
         let start = |address: &u64| {
             let record = records.containing(*address).filter(|record| !record.is_of(stream));
@@ -225,13 +225,13 @@ impl Guard {
         self.uses.wait(stream, event);
     }
 
-    /// Notes that a stream has ended, and its work is done.
+    /// Notes that a stream has ended and its work is done.
     pub(crate) fn forget_stream(&mut self, stream: StreamId) {
         self.uses.forget(stream);
         self.records.all_live().for_each(|record| record.forget_stream(stream));
     }
 
-    /// Returns the allocation to which an address belongs.
+    /// Returns the allocation to which an address belongs, if it is known.
     pub(crate) fn explain(&self, address: u64) -> Option<Explanation> {
         self.records.explain(address)
     }
@@ -247,17 +247,18 @@ impl Guard {
         stats
     }
 
-    /// Takes freed memory one step further, without waiting: begins the wait for streams, and unmaps what they have passed.
+    /// Takes freed memory one step further without waiting: begins the wait for streams, and unmaps memory that they
+    /// have passed.
     pub(crate) fn step(&mut self, context: &mut AllocatorContext<'_>) {
         self.advance(context, false);
     }
 
-    /// Takes the steps of [`Self::step`], and waits on the CPU, until all memory that can be unmapped was.
+    /// Takes the steps of [`Self::step`], and waits on the CPU until all memory that can be unmapped is unmapped.
     pub(crate) fn drain(&mut self, context: &mut AllocatorContext<'_>) {
         self.advance(context, true);
     }
 
-    /// Takes the next steps of freed memory. No event is recorded or queried while a stream is being captured.
+    /// Takes the next steps of freed memory. While a stream is being captured, no event is recorded or queried.
     fn advance(&mut self, context: &mut AllocatorContext<'_>, waits: bool) {
         if context.capturing() {
             return;
@@ -291,12 +292,12 @@ impl Guard {
         failed
     }
 
-    /// Fills a freed block, and makes it wait for its own stream; the others have passed. Returns `false` if that must
-    /// be tried later.
+    /// Fills a freed block and makes it wait for its own stream. All other streams have passed it. Returns `false` if
+    /// the block must be retired later.
     fn retire(&mut self, context: &mut AllocatorContext<'_>, id: BlockId) -> Result<bool> {
         let Block { address, pool, .. } = *context.heap().block(id);
         let (stream, ended) = (context.heap().pool(pool.large()).stream, context.heap().pool(pool.large()).ended);
-        // Live memory of an ended stream belongs to none, and an external stream may be gone.
+        // Live memory of an ended stream belongs to no stream, and an external stream may be destroyed.
         if ended || context.heap().is_external(stream) {
             context.driver().synchronize()?;
             self.unmap(context, id, address)?;
@@ -332,7 +333,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Checks memory that every stream has passed, and unmaps it. Its addresses stay reserved.
+    /// Checks memory that every stream has passed, and unmaps it. The addresses stay reserved.
     fn unmap(&mut self, context: &mut AllocatorContext<'_>, id: BlockId, address: u64) -> Result<()> {
         self.look_at_freed(context.driver(), address);
         let Some(memory) = context.heap().guarded_memory(id) else { return Ok(()) };
@@ -351,7 +352,7 @@ impl Guard {
         self.quarantine.trim(driver, most, |address| records.forget(address))
     }
 
-    /// Checks the marks in and around a freed allocation, once.
+    /// Checks the fills in and around a freed allocation, once.
     fn look_at_freed(&mut self, driver: &dyn Driver, address: u64) {
         let Some(record) = self.records.freed(address) else { return };
         let mut found = Vec::new();
@@ -364,8 +365,8 @@ impl Guard {
         found.into_iter().for_each(|finding| self.report(finding));
     }
 
-    /// Checks the canaries of all live allocations. The device has passed all work. An allocation with a finding is not
-    /// checked again.
+    /// Checks the canaries of all live allocations. The device must have passed all work. An allocation with a finding
+    /// is not checked again.
     pub(crate) fn look_at_live(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         let mut all = Vec::new();
         for record in self.records.all_live().filter(|record| record.has_canary) {
@@ -385,7 +386,7 @@ impl Guard {
         }
     }
 
-    /// Unmaps all memory that can be, and gives all addresses back, at the end of an allocator.
+    /// Unmaps all memory that can be unmapped, and gives all addresses back, at the end of an allocator.
     pub(crate) fn close(&mut self, context: &mut AllocatorContext<'_>) {
         self.drain(context);
         if let Err(error) = self.trim(context.driver(), 0) {
@@ -400,7 +401,7 @@ impl Guard {
     }
 }
 
-/// Fills the bytes around an allocation, unless a capture might record the fill. Returns whether it did.
+/// Fills the bytes around an allocation, unless a capture might record the fill. Returns whether the bytes were filled.
 fn fills_canary(heap: &Heap, driver: &dyn Driver, allocation: &GuardedAllocation, slack: u64) -> bool {
     let stream = allocation.stream;
     let fill = || {
@@ -416,12 +417,13 @@ fn fills_canary(heap: &Heap, driver: &dyn Driver, allocation: &GuardedAllocation
     })
 }
 
-/// Returns the result of a check; `None`, with a line in the log, if the memory could not be read.
+/// Returns the result of a check. If the memory could not be read, logs a line and returns `None`.
 fn seen<T>(looked: DriverResult<T>) -> Option<T> {
     looked.inspect_err(|error| tracing::warn!(target: TARGET, %error, "freed memory could not be looked at")).ok()
 }
 
-/// Mixes a number, so that a program which repeats itself does not always get the same allocations guarded (splitmix64).
+/// Mixes a number (splitmix64), so that a program which repeats itself does not get the same allocations guarded in
+/// each repetition.
 fn mixed(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

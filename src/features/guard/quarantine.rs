@@ -1,7 +1,7 @@
-//! Freed memory on its way out: mapped until its stream has passed, then addresses that are kept from reuse for a
-//! while.
+//! Freed memory before its reuse. Memory stays mapped until its stream has passed; then its addresses are kept from
+//! reuse for some time.
 //!
-//! Owns: the queues of events behind which memory is unmapped, and the reservations that are kept from reuse.
+//! Owns: the queues of events after which memory is unmapped, and the reservations that are kept from reuse.
 
 use crate::driver::{Driver, DriverResult};
 use crate::ids::{BlockId, EventId, StreamId};
@@ -21,13 +21,13 @@ pub(super) struct Waiting {
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     reservation: Span,
-    /// Address of the allocation.
+    /// The address of the allocation.
     address: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
-    /// Blocks that wait, by stream, oldest first.
+    /// The blocks that wait, by stream, oldest first.
     waiting: Vec<(StreamId, VecDeque<Waiting>)>,
     idle: Vec<EventId>,
     /// Kept addresses, oldest first.
@@ -36,7 +36,7 @@ pub(super) struct Quarantine {
 }
 
 impl Quarantine {
-    /// Makes a block wait for all work given to its stream so far. On an error nothing has changed.
+    /// Makes a block wait for all work given to its stream so far. On an error the queues are unchanged.
     pub(super) fn wait(
         &mut self,
         driver: &dyn Driver,
@@ -54,8 +54,8 @@ impl Quarantine {
         Ok(())
     }
 
-    /// Returns the first block, of the oldest of each stream, whose event is complete. With `waits`, the CPU waits for
-    /// it.
+    /// Returns a block whose event is complete, checking the oldest block of each stream; `None` if there is none. With
+    /// `waits`, the CPU waits for the event.
     pub(super) fn passed(&self, driver: &dyn Driver, waits: bool) -> DriverResult<Option<Waiting>> {
         for (_, queue) in &self.waiting {
             let Some(first) = queue.front() else { continue };
@@ -70,7 +70,7 @@ impl Quarantine {
         Ok(None)
     }
 
-    /// Takes a block out of its queue, after it was unmapped.
+    /// Removes a block from its queue after it was unmapped.
     pub(super) fn done(&mut self, done: &Waiting) {
         for (_, queue) in &mut self.waiting {
             if queue.front().is_some_and(|first| first.id == done.id) {
@@ -87,8 +87,8 @@ impl Quarantine {
         self.kept.push_back(Kept { reservation, address });
     }
 
-    /// Gives the oldest addresses back until no more than `most` bytes are kept. Calls `forget` for each allocation whose
-    /// addresses went. On an error the rest is kept.
+    /// Gives the oldest addresses back until at most `most` bytes are kept. Calls `forget` for each allocation whose
+    /// addresses were given back. On an error the remaining addresses are kept.
     pub(super) fn trim(&mut self, driver: &dyn Driver, most: u64, mut forget: impl FnMut(u64)) -> DriverResult<()> {
         while self.bytes > most
             && let Some(Kept { reservation, address }) = self.kept.front().copied()
@@ -101,7 +101,7 @@ impl Quarantine {
         Ok(())
     }
 
-    /// Returns how many allocations' addresses are kept, and their bytes.
+    /// Returns the number of allocations whose addresses are kept, and the bytes of these addresses.
     pub(super) fn kept(&self) -> (u64, u64) {
         (self.kept.len() as u64, self.bytes)
     }

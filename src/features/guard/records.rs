@@ -1,44 +1,45 @@
 //! The records of guard mode: allocations, live and freed, by address.
 //!
-//! Owns: the records, and the choice of the one to which an address belongs.
+//! Owns: the records, and the choice of the record to which an address belongs.
 
 use crate::backing::GUARD_RANGE;
 use crate::ids::StreamId;
 use crate::report::guard::{Explanation, Freed, FreedMemory, GuardedAllocation, Place};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The most freed allocations without a guard that are remembered. Each takes about 200 bytes.
+/// The most freed allocations without a guard that are remembered. Each record takes about 200 bytes.
 const FREED_KEPT: usize = 1 << 16;
 
-/// An allocation and what guard mode does with it.
+/// An allocation, and the state of its checks.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) allocation: GuardedAllocation,
-    /// Bytes of memory before the allocation in its mapping.
+    /// The bytes of memory before the allocation in its mapping.
     pub(super) slack: u64,
-    /// Whether the bytes around the allocation were filled, and not checked since.
+    /// Whether the bytes around the allocation were filled and have not been checked.
     pub(super) has_canary: bool,
-    /// Whether the allocation was filled when it was freed, and not checked since.
+    /// Whether the allocation was filled at its free and has not been checked.
     pub(super) is_poisoned: bool,
-    /// Whether its stream has ended. The handle may be another stream's, which does not own it.
+    /// Whether the allocation's stream has ended. The stream's handle may now belong to another stream, which does not
+    /// own the allocation.
     pub(super) is_of_no_stream: bool,
-    /// The streams that the program said use it, with the number of the last use on each.
+    /// The streams that use the allocation according to the program, with the number of the last use on each.
     pub(super) uses: Vec<(StreamId, u64)>,
 }
 
 impl Record {
-    /// Returns whether the allocation was made for this stream.
+    /// Returns whether the allocation was made for this stream, and the stream has not ended.
     pub(super) fn is_of(&self, stream: StreamId) -> bool {
         self.allocation.stream == stream && !self.is_of_no_stream
     }
 
-    /// Notes that a stream has ended, and its work is done.
+    /// Notes that a stream has ended and its work is done.
     pub(super) fn forget_stream(&mut self, stream: StreamId) {
         self.is_of_no_stream |= self.allocation.stream == stream;
         self.uses.retain(|(of, _)| *of != stream);
     }
 
-    /// Returns where an address lies, if it is inside or at the edge.
+    /// Returns the place of an address in the allocation or at its edge; `None` for other addresses.
     fn place(&self, address: u64) -> Option<Place> {
         let GuardedAllocation { address: start, size, rounded, guarded, .. } = self.allocation;
         let around = if guarded { GUARD_RANGE } else { 0 };
@@ -57,17 +58,17 @@ impl Record {
 /// The records of allocations.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    /// How many allocations were made.
+    /// The number of allocations made.
     made: u64,
     live: BTreeMap<u64, Record>,
     /// The last allocation that was freed at each address.
     freed: BTreeMap<u64, Record>,
-    /// The records of `freed` that are not guarded, oldest first: the address and the number.
+    /// The records of `freed` that are not guarded, oldest first, as addresses and numbers.
     unguarded: VecDeque<(u64, u64)>,
 }
 
 impl Records {
-    /// Returns how many allocations were made.
+    /// Returns the number of allocations made.
     pub(super) fn made(&self) -> u64 {
         self.made
     }
@@ -94,7 +95,7 @@ impl Records {
         self.live.values_mut()
     }
 
-    /// Returns the live allocation that an address is part of.
+    /// Returns the live allocation that contains an address.
     pub(super) fn containing(&mut self, address: u64) -> Option<&mut Record> {
         let (_, record) = self.live.range_mut(..=address).next_back()?;
         matches!(record.place(address), Some(Place::Inside(_))).then_some(record)
@@ -138,13 +139,13 @@ impl Records {
         }
     }
 
-    /// Forgets a freed allocation whose addresses may be given to others from now on.
+    /// Forgets a freed allocation whose addresses may be reused from now on.
     pub(super) fn forget(&mut self, address: u64) {
         self.freed.remove(&address);
     }
 
-    /// Returns the allocation to which an address belongs: one that contains it, a live one first, or else the nearest
-    /// edge.
+    /// Returns the allocation to which an address belongs: an allocation that contains it, live ones first, or else the
+    /// one with the nearest edge.
     pub(super) fn explain(&self, address: u64) -> Option<Explanation> {
         let around = |of: &BTreeMap<u64, Record>| {
             let before = of.range(..=address).next_back().map(|(_, record)| record.clone());

@@ -1,10 +1,11 @@
-//! The uses that the program noted: which work uses which memory, and which stream waits for which.
+//! The uses that the program reported: the memory that each work uses, and the waits between streams.
 //!
-//! Owns: the numbers of the uses on each stream, the events that tell whether a use has ended, and the vector clocks that
-//! tell whether a stream waits for one.
+//! Owns: the numbers of the uses on each stream, the events that tell whether a use has ended, and the vector clocks
+//! that tell whether a stream waits for a use.
 //!
-//! Uses of one stream are numbered 1, 2, 3, …. An event is recorded behind each, so that a use has ended when its event, or
-//! a later one of the stream, is complete. The clock of a stream says for every other stream up to which use it waits.
+//! The uses of a stream are numbered 1, 2, 3, …. An event is recorded behind each use. A use has ended when its event,
+//! or a later event of the stream, is complete. The clock of a stream holds, for every other stream, the last use for
+//! which it waits.
 
 use crate::driver::{Driver, DriverResult};
 use crate::ids::{EventId, StreamId};
@@ -12,17 +13,17 @@ use crate::streams::destroy_events;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// The log target of guard mode, by which programs filter.
+/// The log target of guard mode, by which programs can filter.
 pub(super) const TARGET: &str = "seamalloc::guard";
 
-/// The most uses of a stream with an event each that have not ended. Beyond it the last event serves further uses too,
+/// The most unfinished uses of a stream that have an event each. Beyond that, the last event also serves further uses,
 /// which then count as ended a little late.
 const OUTSTANDING: usize = 1 << 10;
-/// The most events of the program whose clocks are remembered. Beyond it all are forgotten, and waits for these are not
-/// known.
+/// The most events of the program whose clocks are remembered. Beyond that, all clocks are forgotten, and waits for
+/// these events are unknown.
 const EVENTS: usize = 1 << 16;
 
-/// For each other stream, the number of its last use after which the next work comes.
+/// For each other stream, the number of the last use that precedes the stream's next work.
 type Clock = FxHashMap<StreamId, u64>;
 
 #[derive(Debug, Default)]
@@ -31,9 +32,9 @@ struct Stream {
     made: u64,
     /// All uses up to this one have ended.
     passed: u64,
-    /// Uses that have not been seen to end, oldest first.
+    /// The uses that have not been seen to end, oldest first.
     outstanding: VecDeque<(u64, EventId)>,
-    /// The uses of other streams after which its next work comes.
+    /// The uses of other streams that precede the stream's next work.
     clock: Clock,
 }
 
@@ -41,13 +42,13 @@ struct Stream {
 #[derive(Debug, Default)]
 pub(super) struct StreamUses {
     streams: FxHashMap<StreamId, Stream>,
-    /// The program's events, as it names them, with the uses that come before them.
+    /// The program's events by their handles, with the uses that precede each event.
     events: FxHashMap<u64, Clock>,
     idle: Vec<EventId>,
 }
 
 impl StreamUses {
-    /// Numbers a use by work that was given to a stream last. On an error nothing has changed.
+    /// Numbers a use by the latest work on a stream. Returns the number. On an error no use is added.
     pub(super) fn add(&mut self, driver: &dyn Driver, id: StreamId) -> DriverResult<u64> {
         self.poll(driver, id)?;
         let stream = self.streams.entry(id).or_default();
@@ -55,7 +56,7 @@ impl StreamUses {
         let reused = if is_full { stream.outstanding.pop_back().map(|(_, event)| event) } else { self.idle.pop() };
         let event = reused.map_or_else(|| driver.event_create(), Ok)?;
         if let Err(error) = driver.event_record(event, id) {
-            // No event tells the end of that use any more: it ends with the next one.
+            // The event does not mark that use any more, so the use ends with the next one.
             self.idle.push(event);
             return Err(error);
         }
@@ -86,8 +87,8 @@ impl StreamUses {
         }
     }
 
-    /// Returns whether the next work of `stream` comes after a use on another stream: the use has ended, or is waited
-    /// for.
+    /// Returns whether the next work of `stream` comes after a use on another stream: the use has ended, or the stream
+    /// waits for it.
     pub(super) fn comes_after(
         &mut self,
         driver: &dyn Driver,
@@ -104,7 +105,7 @@ impl StreamUses {
     /// Returns whether a use on a stream has ended.
     pub(super) fn has_ended(&mut self, driver: &dyn Driver, (used_on, number): (StreamId, u64)) -> DriverResult<bool> {
         self.poll(driver, used_on)?;
-        // The uses of a stream that was forgotten have ended.
+        // All uses of a forgotten stream have ended.
         Ok(self.streams.get(&used_on).is_none_or(|stream| stream.passed >= number))
     }
 
@@ -157,7 +158,7 @@ mod tests {
         let open = uses.add(&gpu, T).unwrap();
         assert_eq!(uses.comes_after(&gpu, S, (T, done)), Ok(true), "it had ended before");
         assert_eq!(uses.comes_after(&gpu, S, (T, open)), Ok(false));
-        // U waits for T, and S for U.
+        // U waits for T, and S waits for U.
         uses.record(70, T);
         uses.wait(U, 70);
         assert_eq!(uses.comes_after(&gpu, U, (T, open)), Ok(true));

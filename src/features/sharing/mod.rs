@@ -1,7 +1,7 @@
 //! Sharing with other processes and other devices.
 //!
-//! Owns: which live allocations others may open, which memory of others is open here, and which devices may use the
-//! memory.
+//! Owns: the live allocations that others may open, the opened memory of other processes, and the devices that may use
+//! the memory.
 
 mod opened;
 mod shares;
@@ -13,6 +13,6 @@ pub(crate) use shares::Shares;
 pub(crate) struct Sharing {
     pub(crate) shares: Shares,
     pub(crate) opened: Opened,
-    /// Devices that may use the memory.
+    /// The devices that may use the memory.
     pub(crate) peers: Vec<u32>,
 }

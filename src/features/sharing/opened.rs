@@ -1,21 +1,21 @@
 //! Memory of other processes that is open in this one.
 //!
-//! Owns: the opened ranges, and the calls that map them and give them back. This memory is not the allocator's: it is
-//! not counted as reserved or allocated, and no request is served from it.
+//! Owns: the opened ranges, and the calls that map them and give them back. The memory does not belong to the
+//! allocator: such memory is not counted as reserved or allocated, and serves no request.
 
 use crate::driver::{Driver, DriverResult, Exported};
 use crate::fallible::{Grown, with_room};
 use crate::ids::Handle;
 use crate::ipc::SharedChunk;
 
-/// The opened ranges, and those that could not be closed yet.
+/// The opened ranges, and the ranges that could not be closed yet.
 #[derive(Default)]
 pub(crate) struct Opened {
-    /// Open ranges, in the order in which they were opened. Plain memory that is opened again gets the same address
-    /// from CUDA, which counts the openings.
+    /// The open ranges, in the order in which they were opened. If plain memory is opened again, CUDA returns the same
+    /// address and counts the openings.
     ranges: Vec<OpenedRange>,
-    /// Ranges that the program has closed, but that stay open because of a capture or a failed call. There is room for
-    /// every range.
+    /// The ranges that the program has closed but that stay open because of a capture or a failed call. The list has
+    /// room for every range.
     closing: Vec<OpenedRange>,
 }
 
@@ -32,8 +32,8 @@ impl Opened {
         address
     }
 
-    /// Closes one opening of the range at this address, as soon as [`Self::give_back`] is called. Returns whether the
-    /// range is open.
+    /// Closes one opening of the range at this address; the next [`Self::give_back`] gives it back. Returns whether the
+    /// range was open.
     pub(crate) fn close(&mut self, address: u64) -> bool {
         let range = self.ranges.iter().rposition(|range| range.address == address).map(|at| self.ranges.remove(at));
         let found = range.is_some();
@@ -41,12 +41,12 @@ impl Opened {
         found
     }
 
-    /// Returns whether the program has closed memory that is not given back yet.
+    /// Returns whether the program has closed memory that has not been given back.
     pub(crate) fn is_closing(&self) -> bool {
         !self.closing.is_empty()
     }
 
-    /// Gives back the memory that the program has closed. A failed call leaves the rest for another attempt.
+    /// Gives back the memory that the program has closed. If a call fails, the rest stays for another attempt.
     pub(crate) fn give_back(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         while let Some(range) = self.closing.last_mut() {
             range.undo(driver)?;
@@ -60,7 +60,7 @@ impl Opened {
         self.ranges.len()
     }
 
-    /// Undoes an opening that failed halfway. Nothing has used its memory.
+    /// Undoes an opening that failed before its end. No work has used the memory.
     pub(crate) fn undo(&mut self, mut range: OpenedRange, driver: &dyn Driver) {
         if let Err(error) = range.undo(driver) {
             tracing::error!(%error, address = range.address, "shared memory that could not be opened is left for later");
@@ -73,12 +73,12 @@ impl Opened {
 #[derive(Default)]
 pub(crate) struct OpenedRange {
     pub(crate) address: u64,
-    /// Bytes of addresses; 0 after they were given back, and for plain memory.
+    /// The bytes of reserved addresses. 0 for plain memory, and after the addresses were given back.
     reserved: u64,
     /// Bytes from the address on that are mapped.
     mapped: u64,
     handles: Vec<Handle>,
-    /// Whether this is plain memory that is open.
+    /// Whether the range is plain memory that is open.
     pub(crate) plain: bool,
 }
 
@@ -88,7 +88,7 @@ impl OpenedRange {
         Ok(Self { handles: with_room(chunks)?, ..Self::default() })
     }
 
-    /// Maps every chunk, one behind the other. After a failed call, [`Self::undo`] undoes the calls made so far.
+    /// Maps every chunk, one behind the other. If a call fails, [`Self::undo`] undoes the calls made so far.
     pub(crate) fn map(
         &mut self,
         driver: &dyn Driver,
@@ -108,7 +108,7 @@ impl OpenedRange {
         driver.set_access(self.address, size)
     }
 
-    /// Undoes the calls made so far. A failed call leaves the rest for another attempt.
+    /// Undoes the calls made so far. If a call fails, the rest stays for another attempt.
     pub(crate) fn undo(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         if self.plain {
             driver.ipc_close(self.address)?;

@@ -1,14 +1,14 @@
 //! The live allocations that other processes may open.
 //!
 //! Owns: the descriptors through which other processes get the memory. A descriptor is closed with the last shared
-//! allocation that lies in its chunk.
+//! allocation in its chunk.
 
 use crate::driver::Exported;
 use crate::fallible::Grown;
 use rustc_hash::FxHashMap;
 
-/// The exports of the chunks that each shared allocation touches, by its address. Allocations in one chunk have copies of
-/// one export, which is closed with its last copy.
+/// The exports of the chunks that each shared allocation touches, by the allocation's address. Allocations in one chunk
+/// have copies of one export, which is closed with its last copy.
 #[derive(Default)]
 pub(crate) struct Shares(FxHashMap<u64, Vec<Exported>>);
 
@@ -45,7 +45,7 @@ mod tests {
         let are_open = || [0, 1].map(|index: usize| open[index].strong_count() > 0);
         let mut shares = Shares::default();
         shares.keep(100, vec![first.clone()]);
-        // The allocation touches both chunks, and is shared twice.
+        // The allocation touches both chunks and is shared twice.
         shares.keep(200, vec![first.clone(), second.clone()]);
         shares.keep(200, vec![first, second]);
         shares.end(300);

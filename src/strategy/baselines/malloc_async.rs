@@ -1,9 +1,10 @@
 //! Strategy `malloc-async`: the driver's stream-ordered allocator (`cudaMallocAsync`), as PyTorch's backend of that
 //! name and Paddle's `CUDAMallocAsyncAllocator` use it.
 //!
-//! The driver has the free memory and decides what serves a request; nothing is cached here, and every request and free is a
-//! driver call. Its rules are those of `c10/cuda/CUDAMallocAsyncAllocator.cpp` (pytorch/pytorch, 0345947) and of
-//! `paddle/phi/core/memory/allocation/cuda_malloc_async_allocator.cc` (PaddlePaddle/Paddle, 06dc365):
+//! The driver has the free memory and decides which memory serves a request. The strategy caches no memory, and every
+//! request and every free is a driver call. The strategy's rules are those of `c10/cuda/CUDAMallocAsyncAllocator.cpp`
+//! (pytorch/pytorch, 0345947) and of `paddle/phi/core/memory/allocation/cuda_malloc_async_allocator.cc`
+//! (PaddlePaddle/Paddle, 06dc365):
 //!
 //! | rule | from |
 //! |---|---|
@@ -17,16 +18,16 @@
 //! | both outside: at once; while another stream is captured, after that | both, case 4; the rest by measurement |
 //!
 //! The strategy differs from both in these points:
-//! - The pool is the allocator's own, not the device's default one, so that its figures are the allocator's alone.
-//! - Captures allocate no nodes of graphs. A captured request gets memory that belongs to its private pool, as with every strategy,
-//!   so graphs need not be told of the driver's rules for nodes.
-//! - Paddle waits at every request above its ratio; here a request waits only if a block was freed on the stream for
-//!   frees since. As in Paddle, the sum counts such memory twice.
-//! - Both refuse a request that the driver refuses. Here a shortage waits for the device, gives free memory back, and tries once
-//!   more, as the other strategies do.
-//! - PyTorch's limit counts allocated memory; here limits count the pool's memory, as with every strategy. A request
-//!   for which the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did
-//!   grow.
+//! - The allocator has a pool of its own instead of the device's default pool, so that the pool's figures are the
+//!   allocator's alone.
+//! - Captures make no allocation nodes in graphs. A captured request gets memory of its private pool, as in every
+//!   strategy, so the driver's rules for such nodes do not apply.
+//! - Paddle waits at every request above its ratio. Here a request waits only if a block was freed on the stream for
+//!   frees since the last wait. As in Paddle, the sum counts such memory twice.
+//! - Both refuse a request that the driver refuses. Here a shortage waits for the device, gives free memory back, and
+//!   tries once more, as in the other strategies.
+//! - PyTorch's limit counts allocated memory. Here limits count the pool's memory, as in every strategy. If the pool
+//!   might grow beyond a limit, a request is tried if free memory might serve it, and undone if the pool has grown.
 
 use crate::backing::{DriverPool, InTurn, Miss, MissResult, Served, StrategyContext};
 use crate::config::Config;
@@ -39,7 +40,7 @@ use crate::limits::Increase;
 use crate::strategy::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy, StreamOrdered, Target};
 use crate::strategy::estimates::{Assumption, Estimates, Present};
 
-/// The step in bytes by which a pool grows and shrinks: seen on an H200, in every figure of PyTorch's backend.
+/// The step in bytes by which a pool grows and shrinks, as seen on an H200 in every figure of PyTorch's backend.
 const STEP: u64 = 32 << 20;
 
 #[derive(Default)]
@@ -66,7 +67,7 @@ impl Strategy for MallocAsync {
     fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
         self.pool.refresh(context);
         if !context.capturing() {
-            // A graph may use free memory of its private pool.
+            // A graph may use free memory of its private pool, so a private pool releases none.
             if !context.heap().is_private(request.pool) {
                 self.pool.release_free_of(context, request.pool)?;
             }
@@ -127,7 +128,7 @@ impl StreamOrdered for MallocAsync {
     }
 }
 
-/// Estimates by request size alone: the driver does not tell which requests its pool could serve.
+/// The estimates use the request's size alone, since the driver does not tell which requests its pool could serve.
 impl Estimates for MallocAsync {
     fn growth_needed(&self, _present: &Present<'_>, request: &Request, _assumption: Assumption) -> u64 {
         grown_by(request.size)
@@ -135,7 +136,7 @@ impl Estimates for MallocAsync {
 }
 
 impl MallocAsync {
-    /// Makes the request's stream wait for memory that other streams have freed, if much memory is in use.
+    /// Makes the request's stream wait for memory that other streams have freed, if many bytes are in use.
     fn throttle(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<()> {
         let pending = self.pool.pending();
         if pending == 0 {
@@ -151,7 +152,7 @@ impl MallocAsync {
         Ok(())
     }
 
-    /// Serves a request from memory of the pool, where the pool may not grow. Returns `None` if the pool would have to
+    /// Serves a request from memory of the pool when the pool may not grow. Returns `None` if the pool would have to
     /// grow.
     fn without_growth(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
         let held = context.heap().pool_held();
@@ -170,7 +171,7 @@ impl MallocAsync {
     }
 }
 
-/// Returns by how many bytes at most a pool grows for a request.
+/// Returns the most bytes by which a pool grows for a request.
 fn grown_by(size: u64) -> u64 {
     size.checked_next_multiple_of(STEP).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,8 @@
-//! The allocators of the literature and of other projects, for comparisons. They are in builds with the feature
-//! `baselines` alone.
+//! The allocators of the literature and of other projects, for comparisons. Only builds with the feature `baselines`
+//! contain them.
 //!
-//! PyTorch's two, `caching` and `expandable`, are not among them: programs run on those where a device lacks virtual
-//! memory.
+//! PyTorch's two allocators, `caching` and `expandable`, are not in this folder, since programs run on them if a device
+//! lacks virtual memory.
 
 mod classic;
 mod gmlake;

@@ -1,6 +1,6 @@
 //! One range at home, which needs no view.
 //!
-//! Owns: the rules by which a request finds a free block, and how a range is taken whose blocks only pools separate.
+//! Owns: the rules by which a request finds a free block, and the taking of a range whose blocks only pools separate.
 
 use super::choose;
 use crate::backing::StrategyContext;
@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::heap::{FitRules, Request};
 use crate::ids::BlockId;
 
-/// The rules by which requests find their blocks. Once chunks are split, whole granules are worth something wherever they lie,
-/// and blocks are placed so that they stay free.
+/// The rules by which requests find their blocks. Once chunks are split, whole free granules are useful wherever they
+/// lie, so blocks are placed in a way that keeps granules whole.
 pub(super) const FIT: FitRules = FitRules { takes_idle: true, ..FitRules::BEST };
 const FIT_BY_GRANULE: FitRules = FIT.by_granule();
 
@@ -27,7 +27,7 @@ pub(super) fn fit_rules_of(context: &StrategyContext<'_>, request: &Request) -> 
     }
 }
 
-/// Takes a block of one range at home that the stream may use at once.
+/// Takes a block of one range at home that the stream may use at once; `None` if there is none.
 pub(super) fn at_home(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
     match context.fit(request, fit_rules_of(context, request)) {
         None => run_at_home(context, request),
@@ -35,7 +35,8 @@ pub(super) fn at_home(context: &mut StrategyContext<'_>, request: &Request) -> R
     }
 }
 
-/// Takes a block of contiguous free blocks that only pools separate, so that it needs no view.
+/// Takes a block from contiguous free blocks that only pools separate, so that no view is needed; `None` if there is
+/// none.
 pub(super) fn run_at_home(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
     let Request { size, pool, .. } = *request;
     let Some(first) = choose::run_at_home(context.heap(), size, pool)? else { return Ok(None) };

@@ -1,7 +1,7 @@
-//! Which free ranges of home become a view.
+//! The choice of the free ranges of home that become a view.
 //!
-//! Owns: the choice. Between the first and the last range of a view only wholly free chunks count; the first may begin
-//! in the middle of a chunk, the last may end in one.
+//! Owns: the choice. Between the first and the last range of a view, only wholly free chunks count. The first range may
+//! begin in the middle of a chunk, and the last may end in one.
 //!
 //! ```text
 //! chunks        |      |      |      |      |
@@ -17,11 +17,11 @@ use crate::span::Span;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A free range of home, as a view could use it.
+/// A free range of home, with the values that matter for a view.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     start: u64,
-    /// The addresses where its whole chunks begin and end; equal if the range holds none.
+    /// The addresses where the range's whole chunks begin and end; equal if it has none.
     pub(super) from: u64,
     pub(super) to: u64,
     end: u64,
@@ -48,8 +48,8 @@ impl Range {
 }
 
 /// Returns the spans of home that make up `size` bytes, or the number of missing bytes. Only the first span may begin
-/// inside a chunk, and only the last may end inside one. O(n) in the free ranges, with a logarithm for each that is
-/// taken. Wholly free slabs serve too, unless they are spared.
+/// inside a chunk, and only the last may end inside one. Takes O(n) in the free ranges, and a logarithm for each range
+/// taken. Wholly free slabs are used too, unless `spares_slabs`.
 pub(super) fn spans(heap: &Heap, size: u64, pool: PoolIndex, spares_slabs: bool) -> Result<Spans> {
     let (own, with_idle) = ([pool], [pool, heap.idle()]);
     let mut ranges = open_ranges(heap, if heap.takes_idle(pool) { &with_idle } else { &own })?;
@@ -59,7 +59,7 @@ pub(super) fn spans(heap: &Heap, size: u64, pool: PoolIndex, spares_slabs: bool)
     Ok(spans_in(&ranges, size)?)
 }
 
-/// Returns the most bytes that one view could have over free memory of these large pools and wholly free slabs.
+/// Returns the most bytes that one view could have over the free memory of these large pools and wholly free slabs.
 pub(super) fn usable(heap: &Heap, pools: &[PoolIndex]) -> Result<u64> {
     Ok(spans_of(heap, u64::MAX, pools)?.err().map_or(u64::MAX, |missing| u64::MAX - missing))
 }
@@ -72,7 +72,7 @@ pub(super) fn whole(heap: &Heap, pools: &[PoolIndex]) -> Result<u64> {
 /// The spans of a view, or the number of missing bytes.
 pub(super) type Spans = std::result::Result<Vec<Span>, u64>;
 
-/// Returns the same as [`spans`], from memory of these large pools alone.
+/// Returns the result of [`spans`] for the memory of these large pools alone.
 pub(super) fn spans_of(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Spans> {
     Ok(spans_in(&open_ranges(heap, pools)?, size)?)
 }
@@ -92,14 +92,14 @@ fn gain(ranges: &[Range], first: Option<usize>, last: Option<usize>) -> u64 {
     first.map_or(0, |index| ranges[index].head()) + last.map_or(0, |index| ranges[index].tail())
 }
 
-/// Returns the ranges with which a view of as many bytes as possible begins and ends. The end that gains more is chosen
-/// first, since one range cannot be both.
+/// Returns the ranges with which the largest possible view begins and ends. The end that gains more is chosen first,
+/// since one range cannot be both.
 fn ends(ranges: &[Range]) -> (Option<usize>, Option<usize>) {
-    // Both ends may not lie in one chunk, since a view maps no chunk twice.
+    // The two ends may not lie in one chunk, since a view maps no chunk twice.
     let apart = |a: usize, b: usize| {
         a != b && ranges[a].start_chunk != ranges[b].end_chunk && ranges[b].start_chunk != ranges[a].end_chunk
     };
-    // Among equal gains, the largest range is the best, and among these the lowest.
+    // Among equal gains, the largest range is best, and among equal ranges the lowest.
     let best = |gain: fn(&Range) -> u64, except: Option<usize>| {
         let indexed = ranges.iter().enumerate().filter(|(index, _)| except.is_none_or(|other| apart(*index, other)));
         indexed.max_by_key(|(_, range)| (gain(range), range.whole(), Reverse(range.start))).map(|(index, _)| index)
@@ -110,7 +110,7 @@ fn ends(ranges: &[Range]) -> (Option<usize>, Option<usize>) {
     if gain(ranges, by_head.0, by_head.1) >= gain(ranges, by_tail.0, by_tail.1) { by_head } else { by_tail }
 }
 
-/// A view that is being composed: the first range, then the largest ones, and as the last the smallest that suffices.
+/// A view that is being composed: the first range, then the largest ranges, and last the smallest range that suffices.
 struct Composition<'a> {
     ranges: &'a [Range],
     first: Option<usize>,
@@ -149,7 +149,7 @@ impl<'a> Composition<'a> {
                 self.take(index, self.ranges[index].from, self.ranges[index].end)?;
                 continue;
             }
-            // Without a next one, the last range alone is left, and suffices.
+            // Without a next range, only the last range is left, and it suffices.
             let Some(index) = next else { break };
             self.take(index, self.ranges[index].from, self.ranges[index].to)?;
         }
@@ -175,8 +175,8 @@ impl<'a> Composition<'a> {
         self.largest.peek().map(|(.., index)| *index)
     }
 
-    /// Returns the smallest range that, as the last one, has all missing bytes. The search is made only where one may
-    /// suffice, so that the whole choice is about linear in the ranges.
+    /// Returns the smallest range that, as the last one, has all missing bytes. The search is made only if a range may
+    /// suffice, so the whole choice is about linear in the ranges.
     fn smallest_sufficient(&self, next: Option<usize>) -> Option<usize> {
         let Self { ranges, missing, .. } = *self;
         let most = next.into_iter().chain(self.last).map(|index| ranges[index].whole()).max().unwrap_or(0);
@@ -217,7 +217,7 @@ pub(super) fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Result<Vec<Range>
     let open = |id: BlockId| pools.iter().any(|pool| heap.is_open(id, *pool));
     let mut out = Vec::new();
     for pool in pools.iter().flat_map(|pool| [*pool, pool.small()]) {
-        // A slab for small blocks serves large requests only whole.
+        // A slab for small blocks serves large requests only as a whole.
         let min_size = if pool.is_small() { GRANULE } else { 0 };
         heap.visit_free(pool, min_size, |id| {
             // Neighbours of different pools are one range, which is visited at its first block.
@@ -239,8 +239,8 @@ pub(super) fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Result<Vec<Range>
     Ok(out)
 }
 
-/// Returns the first block of the smallest contiguous run of `size` free bytes at home that consists of blocks of one
-/// large pool and idle ones.
+/// Returns the first block of the smallest contiguous run of `size` free bytes at home, of blocks of one large pool and
+/// idle blocks; `None` if there is none.
 pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Option<BlockId>> {
     let idle = heap.idle();
     if !heap.has_free(idle) || heap.is_private(pool) {
@@ -248,8 +248,8 @@ pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Opt
     }
     let open = |id: BlockId| heap.is_large_and_open(id, pool);
     let mut best: Option<(u64, u64, BlockId)> = None;
-    // A run of several blocks holds an idle one, and begins with its first idle block or the block before it, since
-    // neighbours of one pool are merged.
+    // A run of several blocks contains an idle block. The run begins with its first idle block or with the block
+    // before, since neighbours of one pool are merged.
     heap.visit_free(idle, 0, |id| {
         let mut first = id;
         if open(heap.block(id).prev) {
@@ -268,7 +268,7 @@ pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Opt
     Ok(best.map(|(.., first)| first))
 }
 
-/// Returns any free, aligned 2 MiB of these large pools, and the block in which they lie.
+/// Returns any free, aligned 2 MiB of these large pools, and the block that contains them; `None` if there are none.
 pub(super) fn slab_anywhere(heap: &Heap, pools: &[PoolIndex]) -> Result<Option<(BlockId, Span)>> {
     for pool in pools {
         for id in heap.free_blocks(*pool)? {
@@ -287,7 +287,7 @@ pub(super) fn slab_anywhere(heap: &Heap, pools: &[PoolIndex]) -> Result<Option<(
 mod tests {
     use super::*;
 
-    /// Bytes of a chunk, and of home.
+    /// The bytes of a chunk and of home.
     const CHUNK: u64 = 3;
     const BYTES: usize = 15;
 
@@ -325,7 +325,7 @@ mod tests {
         (usable >= size).then(|| Composition::new(ranges, size, first, last).unwrap().compose().unwrap())
     }
 
-    /// Checks that a view maps free bytes only, no chunk twice, and parts of chunks at its ends alone.
+    /// Returns whether a view maps only free bytes, no chunk twice, and parts of chunks at its ends alone.
     fn is_valid(spans: &[Span], free: &[bool], size: u64) -> bool {
         let mut mapped = vec![false; free.len()];
         for (index, span) in spans.iter().enumerate() {
@@ -341,7 +341,8 @@ mod tests {
         spans.iter().map(|span| span.size).sum::<u64>() == size
     }
 
-    /// Checks the order: after the range that a view begins with, the smallest range that suffices, or else the largest.
+    /// Returns whether the view has the right order: after its first range, the smallest range that suffices, or else
+    /// the largest.
     fn is_in_order(spans: &[Span], ranges: &[Range], size: u64) -> bool {
         let (first, last) = ends(ranges);
         let mut left: Vec<usize> = (0..ranges.len()).collect();

@@ -1,6 +1,6 @@
-//! Estimates of what the strategy could do with the present memory, for reports. An estimate makes no driver call and
-//! changes nothing. Where the host has no memory for the lists that it needs, joined memory counts as none, so that
-//! every bound stays a bound.
+//! Estimates of the requests that the strategy could serve with the present memory, for reports. An estimate makes no
+//! driver call and changes no state. If the host has no memory for the needed lists, joined memory counts as 0, so that
+//! every bound stays valid.
 
 use super::choose;
 use super::grow::most_chunks;
@@ -16,11 +16,12 @@ use crate::ids::{BlockId, Class, PoolIndex};
 use crate::strategy::estimates::{Assumption, Estimates, Present};
 
 impl Estimates for Stitch {
-    /// Returns the largest request that the free memory of a pool could serve, in one range or a view. With `across`,
-    /// memory of all other streams counts too. This is a lower bound: adjacent ranges of two pools count as two.
+    /// Returns the largest request that the free memory of a pool could serve, in one range or in a view. With
+    /// `across`, memory of all other streams counts too. The result is a lower bound, since adjacent ranges of two
+    /// pools count as two.
     ///
-    /// Where the bounds forbid a view over all free memory, the result is lower still: existing views, which might
-    /// serve more than a new one, are not considered, and the largest view within the bounds is found to a granule.
+    /// If the bounds forbid a view over all free memory, the result is lower still. Existing views, which might serve
+    /// more than a new view, are not considered. The largest view within the bounds is found to a granule.
     fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
         let pools = pools(heap, pool, across).unwrap_or_default();
         if pool.is_small() {
@@ -30,9 +31,9 @@ impl Estimates for Stitch {
         whole.max(largest_view(heap, config, &pools))
     }
 
-    /// Returns the bytes of free and new memory together where a view over both is certain to be possible; otherwise
-    /// the bytes of one piece, of new memory and wholly free chunks. Where chunks may be split, the bytes of all free
-    /// granules that splits get at, with the new memory.
+    /// Returns the bytes of free and new memory together if a view over both is certain to be possible. Otherwise
+    /// returns the bytes of one piece, made of new memory and wholly free chunks. If chunks may be split, the free
+    /// granules that splits reach count too.
     fn largest_with_growth(&self, present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
         let Present { heap, config, room, .. } = *present;
         let servable = self.largest_servable(heap, config, pool, across);
@@ -46,8 +47,8 @@ impl Estimates for Stitch {
         servable.max(in_one_piece).max(joined).max(split)
     }
 
-    /// Returns by how many bytes home must grow, at most, for a request that no free memory serves. The last resort gives
-    /// whole free chunks back, so that home grows in one piece instead, and splits chunks.
+    /// Returns an upper bound of the bytes by which home must grow for a request that no free memory serves. The last
+    /// resort gives whole free chunks back, so that home grows in one piece instead, and splits chunks.
     fn growth_needed(&self, present: &Present<'_>, request: &Request, assumption: Assumption) -> u64 {
         let heap = present.heap;
         let size = request.size.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
@@ -56,7 +57,7 @@ impl Estimates for Stitch {
             return in_one_piece;
         }
         let across = assumption == Assumption::AllStreams;
-        // A view that grows takes chunks whole, which may be more than it lacks.
+        // A growing view takes whole chunks, which may be more than the missing bytes.
         let splits = if request.extends.is_some() { 0 } else { with_splits(present, request.pool, across) };
         let least = in_one_piece.min(size.saturating_sub(splits));
         if is_scattered(heap) {
@@ -71,7 +72,7 @@ impl Estimates for Stitch {
     }
 }
 
-/// Returns the most bytes that a new view over free memory of these pools could have within the bounds.
+/// Returns the most bytes that a new view over the free memory of these pools could have within the bounds.
 fn largest_view(heap: &Heap, config: &Config, pools: &[PoolIndex]) -> u64 {
     let most = choose::usable(heap, pools).unwrap_or(0);
     if has_room_for_any_view(heap, config, 0) {
@@ -86,7 +87,7 @@ fn largest_view(heap: &Heap, config: &Config, pools: &[PoolIndex]) -> u64 {
     if is_within(most) {
         return most;
     }
-    // The result is within the bounds even where, in rare cases, a larger view takes less of a bounded quantity.
+    // The result is within the bounds. In rare cases a larger view would take less of a bounded quantity.
     let (mut within, mut beyond) = (0, most.div_ceil(GRANULE));
     while within + 1 < beyond {
         let middle = within.midpoint(beyond);
@@ -95,26 +96,26 @@ fn largest_view(heap: &Heap, config: &Config, pools: &[PoolIndex]) -> u64 {
     within * GRANULE
 }
 
-/// Returns whether the bounds allow one more view, over any of the present chunks and those of a growth by `room`
-/// bytes.
+/// Returns whether the bounds allow one more view, over any of the present chunks and of the chunks of a growth by
+/// `room` bytes.
 fn has_room_for_any_view(heap: &Heap, config: &Config, room: u64) -> bool {
     has_room_for_view_of(heap, config, room, &Splits::default(), 0)
 }
 
-/// Returns the most bytes that a view of any size could have over the memory from which a pool may take.
+/// Returns the most bytes that a view of any size could have over the memory that a pool may use.
 fn usable(heap: &Heap, pool: PoolIndex, across: bool) -> u64 {
     pools(heap, pool, across).map_or(0, |pools| choose::usable(heap, &pools).unwrap_or(0))
 }
 
-/// Returns the bytes that one view could have over free memory of a pool, without new memory, once all chunks are split
-/// that there is room to copy; 0 if none are to be split, or if the bounds might forbid the view. Parts of chunks at the
-/// ends of a view do not count, so new memory adds to these bytes wherever it lies.
+/// Returns the bytes that one view could have over the free memory of a pool, without new memory, after the split of
+/// all chunks that there is room to copy. Returns 0 if no chunk may be split, or if the bounds might forbid the view.
+/// Parts of chunks at the ends of a view do not count, so new memory adds to these bytes wherever it lies.
 fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
     let Present { heap, config, room, splits } = *present;
     if !splits || pool.is_small() || heap.private().capturing() {
         return 0;
     }
-    // The last resort makes all streams' memory idle where they share any.
+    // If streams share memory, the last resort makes the memory of all streams idle.
     let shares = heap.takes_idle(pool.large()) && (across || config.sharing != StreamSharing::Never);
     let Ok(pools) = pools(heap, pool, shares) else { return 0 };
     let usable = |id: BlockId| pools.iter().any(|pool| heap.is_open(id, *pool));
@@ -125,16 +126,18 @@ fn with_splits(present: &Present<'_>, pool: PoolIndex, across: bool) -> u64 {
     whole + all.gain
 }
 
-/// Returns whether the bounds allow one more view, over all chunks that come of these splits and of a growth by all room.
+/// Returns whether the bounds allow one more view, over all chunks that result from these splits and from a growth by
+/// all room.
 fn has_room_for_split_view(present: &Present<'_>, all: &Splits) -> bool {
     let Present { heap, config, room, .. } = *present;
-    // Chunks of a set size come back in as many pieces as were given back; others may have been larger.
+    // If the chunk size is set, given-back memory returns in as many pieces. Otherwise the chunks given back may have
+    // been larger.
     let taken_again = if config.chunk_size.is_some() { 0 } else { heap.reserved() };
     has_room_for_view_of(heap, config, room, all, taken_again)
 }
 
-/// Returns whether the bounds allow one more view, over all chunks that come of these splits and of a growth by `room`
-/// bytes, and those that come of `taken_again` bytes that are given back before the growth.
+/// Returns whether the bounds allow one more view over three kinds of chunks: the results of these splits, the chunks
+/// of a growth by `room` bytes, and the chunks of `taken_again` bytes that are given back before the growth.
 fn has_room_for_view_of(heap: &Heap, config: &Config, room: u64, splits: &Splits, taken_again: u64) -> bool {
     let Some(home) = heap.home() else { return config.max_views > 0 };
     let kept = usage_of_kept_views(heap);
@@ -150,17 +153,17 @@ fn has_room_for_view_of(heap: &Heap, config: &Config, room: u64, splits: &Splits
 
 /// Returns the bytes of free chunks that the last resort may give back, so that home grows in one piece instead.
 fn releasable(heap: &Heap) -> u64 {
-    // During a capture nothing is given back.
+    // During a capture no memory is given back.
     if heap.private().capturing() { 0 } else { ReleasableChunks::of(heap).map_or(0, |chunks| chunks.bytes()) }
 }
 
-/// Returns whether home lacks memory in several places. New memory in a hole joins two ranges into one, of which a view
-/// can use only one end. New memory at the end of home does not.
+/// Returns whether home lacks memory in several places. New memory in a hole joins two ranges into one, and a view can
+/// use only one end of the joined range. New memory at the end of home joins no ranges.
 fn is_scattered(heap: &Heap) -> bool {
     heap.pool(heap.idle()).unmapped.len() > 1
 }
 
-/// Returns the large pools from which a request of a pool may take memory.
+/// Returns the large pools whose memory a request of a pool may take.
 fn pools(heap: &Heap, pool: PoolIndex, across: bool) -> Grown<Vec<PoolIndex>> {
     let own = pool.large();
     if heap.is_asleep(own) {

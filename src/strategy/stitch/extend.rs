@@ -1,7 +1,7 @@
 //! The next part of an allocation that grows in place.
 //!
-//! Owns: the choice of its memory: chunks that are still mapped behind the last part, then free chunks from anywhere,
-//! and new memory for the missing bytes.
+//! Owns: the choice of the part's memory: chunks that are still mapped behind the last part, then free chunks from
+//! anywhere, and new memory for the missing bytes.
 
 use super::miss::{Joined, Stitch};
 use super::whole::whole_chunks;

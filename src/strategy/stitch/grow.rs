@@ -1,9 +1,10 @@
-//! Home grows by chunks.
+//! The growth of home by chunks.
 //!
-//! Owns: how large chunks are, and where they are placed. `backing/chunks.rs` makes the calls.
+//! Owns: the sizes of chunks and their places. `backing/chunks.rs` makes the calls.
 //!
-//! Large memory grows upwards, from the start of home or from where its stream began, so that it stays contiguous. Slabs for
-//! small blocks grow downwards from the end of home, so that they do not lie between large chunks.
+//! Large memory grows upwards, from the start of home or from the place where its stream began, so that it stays
+//! contiguous. Slabs for small blocks grow downwards from the end of home, so that they do not lie between large
+//! chunks.
 
 use crate::backing::{
     ChunkPlace, InTurn, Miss, MissResult, Served, StrategyContext, add_chunks, grow_home, release_chunks,
@@ -13,19 +14,19 @@ use crate::heap::{GRANULE, Heap, NewMemory, Request, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
 use crate::span::Span;
 
-/// Addresses of home, as a multiple of the device's memory: room for chunks of any size beside holes.
+/// The addresses of home, as a multiple of the device's memory, which leaves room for chunks of any size beside holes.
 pub(super) const HOME_MULTIPLE: u64 = 2;
 
-/// The most bytes of a chunk: a request that grows home by less gets one chunk. Each chunk costs driver time, and the
-/// free part of a chunk that is partly in use serves no view: smaller chunks cost time, larger ones memory.
-/// docs/decisions/0013-chunk-size-rule.md has the figures.
+/// The most bytes of a chunk. A request that grows home by less gets one chunk. Each chunk costs driver time, and free
+/// bytes inside a chunk that is partly in use serve no view. So smaller chunks cost time, and larger chunks cost
+/// memory. docs/decisions/0013-chunk-size-rule.md has the figures.
 pub(super) const LARGEST_CHUNK: u64 = 20 << 20;
-/// A request gets at most about this many chunks, so that no stall exceeds a few milliseconds, unless the size of
-/// chunks is set.
+/// The approximate limit of a request's chunks, so that no stall exceeds a few milliseconds. The limit does not apply
+/// if the chunk size is set.
 const MAX_CHUNKS: u64 = 130;
 
-/// If fewer bytes are missing than this part (1/n) of the reserved ones, home grows by this part, up to a chunk: many
-/// small requests in a row would otherwise leave many small chunks. The cost is 0.05% of memory at most.
+/// If fewer bytes are missing than this part (1/n) of the reserved bytes, home grows by this part, up to a chunk.
+/// Otherwise many small requests in a row would leave many small chunks. The cost is at most 0.05% of memory.
 const AHEAD: u64 = 2048;
 
 /// A planned growth of home: its bytes, its chunks, and its pool.
@@ -36,9 +37,9 @@ pub(super) struct Growth {
     chunk: u64,
     /// The missing bytes, in whole granules.
     exact: u64,
-    /// The bytes by which home grows for small requests in a row, if that is more.
+    /// The bytes by which home grows for small requests in a row, if they are more than `exact`.
     ahead: u64,
-    /// Bytes of the request.
+    /// The bytes of the request.
     request: u64,
 }
 
@@ -47,18 +48,19 @@ impl Growth {
     pub(super) fn new(context: &StrategyContext<'_>, request: &Request, missing: u64) -> Self {
         let chunk = largest_chunk(context.config, request.size);
         let exact = missing.next_multiple_of(GRANULE);
-        // A request that extends a view takes whole chunks, and has its own rule for how much it takes ahead.
+        // A request that extends a view takes whole chunks, and has its own rule for memory taken ahead.
         let ahead = if request.extends.is_some() { 0 } else { context.heap().reserved() / AHEAD };
         let ahead = ahead.min(chunk) / GRANULE * GRANULE;
         Self { pool: request.pool, chunk, exact, ahead, request: request.size }
     }
 
-    /// Returns by how many bytes home grows at most.
+    /// Returns the most bytes by which home grows.
     pub(super) fn bytes(&self) -> u64 {
         self.exact.max(self.ahead)
     }
 
-    /// Grows home, by `ahead` if possible. New chunks are added to `added`, even if not all could be had.
+    /// Grows home by `ahead` bytes if possible, else by `exact`. Adds new chunks to `added`, even if not all chunks
+    /// could be had.
     pub(super) fn run(self, context: &mut StrategyContext<'_>, added: &mut Vec<ChunkId>) -> MissResult<()> {
         if self.ahead <= self.exact {
             return self.grow_by(context, self.exact, added);
@@ -84,7 +86,7 @@ impl Growth {
     }
 
     /// Gives home one more range of addresses if no gap holds the missing bytes. If all gaps together hold them, a view
-    /// can join memory in the gaps, but takes as many addresses as a new range for the whole request.
+    /// can join memory in the gaps; but it takes as many addresses as a new range for the whole request.
     fn widens(&self, context: &mut StrategyContext<'_>, missing: u64) -> MissResult<bool> {
         let gaps = &context.heap().pool(context.heap().idle()).unmapped;
         let suffices = gaps.iter().map(|(_, id)| context.heap().block(*id).size).sum::<u64>() >= missing;
@@ -102,14 +104,14 @@ fn largest_chunk(config: &Config, size: u64) -> u64 {
     config.chunk_size.unwrap_or(LARGEST_CHUNK.max(size / MAX_CHUNKS)).next_multiple_of(GRANULE)
 }
 
-/// Returns the most chunks that home could grow by with `bytes` bytes: those of the smallest request, and one more for
-/// each place where home has no memory.
+/// Returns the most chunks by which home could grow with `bytes` bytes: the chunks for the smallest request, and one
+/// more for each place where home has no memory.
 pub(super) fn most_chunks(heap: &Heap, config: &Config, bytes: u64) -> usize {
     let chunk = largest_chunk(config, 0).max(GRANULE);
     bytes.div_ceil(chunk) as usize + heap.pool(heap.idle()).unmapped.len()
 }
 
-/// Grows home by one slab, for a pool of small blocks. Returns the free block that the slab is part of.
+/// Grows home by one slab, for a pool of small blocks. Returns the free block that contains the slab.
 pub(super) fn grow_slab(context: &mut StrategyContext<'_>, pool: PoolIndex, added: &mut Vec<ChunkId>) -> Served {
     let last = |heap: &Heap| heap.pool(heap.idle()).unmapped.last().map(|(_, room)| *room);
     let room = match last(context.heap()) {
@@ -122,15 +124,15 @@ pub(super) fn grow_slab(context: &mut StrategyContext<'_>, pool: PoolIndex, adde
     add_chunks(context, ChunkPlace { memory, chunk: GRANULE, mapped: false, slab: true }, added)
 }
 
-/// Returns where home grows by `size` bytes for a pool while streams share nothing: behind memory of the pool.
-/// Otherwise memory of streams that grow in turns would lie in small pieces between that of others, and every large
-/// request would need several pieces. The first memory of a stream lies behind memory of nobody, or else in the middle
-/// of the largest gap, so that each stream has room behind its memory.
+/// Returns where home grows by `size` bytes for a pool while streams share no memory: behind memory of the pool.
+/// Otherwise streams that grow in turns would get small pieces between those of others, and every large request would
+/// need several pieces. The first memory of a stream lies behind memory of no stream, or else in the middle of the
+/// largest gap, so that each stream has room behind its memory.
 fn place_of(heap: &Heap, pool: PoolIndex, size: u64) -> Option<(BlockId, Span)> {
     let gaps = || heap.pool(heap.idle()).unmapped.iter().map(|(_, id)| *id);
     let fits = |id: &BlockId| heap.block(*id).size >= size;
     let before = |id: &BlockId| heap.block(*id).prev;
-    // A slab may have been cut from its end.
+    // A slab may have been cut from the end of the block before.
     let own = |id: &BlockId| before(id).is_none() || heap.block(before(id)).pool.large() == pool;
     let nobodys = |id: &BlockId| heap.block(before(id)).pool == heap.idle();
     let behind = gaps().find(|id| fits(id) && own(id)).or_else(|| gaps().find(|id| fits(id) && nobodys(id)));
@@ -152,7 +154,7 @@ fn lowest(heap: &Heap, size: u64) -> Option<(BlockId, Span)> {
     Some((id, Span::new(free.start, free.size.min(size))))
 }
 
-/// Gives back chunks that were added for a request which then failed. Nothing has used them.
+/// Gives back chunks that were added for a request which then failed. No work has used them.
 pub(super) fn release_added(context: &mut StrategyContext<'_>, added: &[ChunkId]) {
     // A chunk that is still mapped elsewhere could not be released.
     if added.is_empty() || context.retry_rollback().is_err() {

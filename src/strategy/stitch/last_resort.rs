@@ -1,8 +1,8 @@
-//! The last steps before a request is refused: the CPU waits, and memory is released and taken anew.
+//! The last steps before a request is refused: the CPU waits, and memory is released and taken again.
 //!
-//! Owns: these steps and their order. Memory that the request cannot use where it lies goes back to the driver, and
-//! home grows by it: free chunks of streams that share nothing, or free chunks that no view may join because views are
-//! at a bound. Where the program allows it, chunks that are partly in use are split between the two.
+//! Owns: these steps and their order. Memory that the request cannot use where it lies is given back to the driver, and
+//! home grows by as much. Such memory is free chunks of streams that share no memory, or free chunks that no view may
+//! join because views are at a bound. In between, chunks that are partly in use are split, if the program allows it.
 
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
@@ -12,13 +12,13 @@ use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, Class};
 
-/// How often chunks are split for one request. Free memory at an end of a chunk serves a view as it is, so splitting
-/// that chunk may gain less than it counts for.
+/// The most splits for one request. Free memory at an end of a chunk serves a view without a split, so splitting the
+/// chunk may gain less than its count.
 const MAX_SPLITS: u32 = 16;
 
 impl Stitch {
     /// Waits on the CPU for all work that may still use freed memory. Then all free memory is usable, where it lies or
-    /// in another place.
+    /// at another place.
     pub(super) fn wait_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.wait_at_last()?;
         // Freed memory that is spilled serves no request.
@@ -33,7 +33,7 @@ impl Stitch {
             .or_try(|| self.spill_and_replace(context, request))
     }
 
-    /// Splits chunks, where that is allowed. Afterwards memory may grow into the room that was reserved for splits.
+    /// Splits chunks if this is allowed. Afterwards memory may grow into the room that was reserved for splits.
     fn split_and_retry(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if !context.may_exchange() {
             return Err(Miss::OUT_OF_MEMORY);
@@ -48,7 +48,7 @@ impl Stitch {
         })
     }
 
-    /// Spills live memory to host memory, where the program allows it, and grows device memory by as much.
+    /// Spills live memory to host memory, if the program allows it, and grows device memory by as much.
     fn spill_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if !context.may_spill() {
             return Err(Miss::OUT_OF_MEMORY);
@@ -56,7 +56,7 @@ impl Stitch {
         for all in [false, true] {
             let missing = match self.join_mapped(context, request)? {
                 Joined::Block(id) => return Ok(id),
-                // Free memory was no help: the request gets new memory for its whole size.
+                // Free memory did not help, so the request gets new memory for its whole size.
                 Joined::Missing(_) if all => whole(request),
                 Joined::Missing(missing) => missing,
             };
@@ -85,7 +85,8 @@ impl Stitch {
             .or_try(|| self.replace(context, request, whole(request), |_, _| true))
     }
 
-    /// Grows by chunks that are free only to others, for the bytes that the request's own free memory lacks.
+    /// Gives back chunks that are free only for other streams, and grows by the bytes that the request's own free
+    /// memory lacks.
     fn replace_of_others(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if request.class == Class::Small {
             return Err(Miss::OUT_OF_MEMORY);
@@ -98,7 +99,7 @@ impl Stitch {
         }
     }
 
-    /// Joins free memory, and maps the block at home. A small request lacks one granule.
+    /// Joins free memory, and maps the block at home. A small request lacks one granule, and joins no memory.
     fn join_mapped(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         if request.class == Class::Small {
             return Ok(Joined::Missing(GRANULE));
@@ -109,7 +110,8 @@ impl Stitch {
         }
     }
 
-    /// Splits chunks until the request fits, even if memory of its own was given back to make room for a split.
+    /// Splits chunks until the request fits. Memory of the request's own stream may be given back to make room for a
+    /// split.
     fn split_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         for _ in 0..MAX_SPLITS {
             let missing = match self.join_mapped(context, request)? {
@@ -121,7 +123,7 @@ impl Stitch {
                 break;
             }
             let served = self.miss(context, request).or_try(|| match self.refused {
-                // Where the bounds forbid a view, a split helps only if the free parts are given back.
+                // If the bounds forbid a view, a split helps only if the free parts are given back.
                 Some(_) => self.replace(context, request, request.size, |_, _| true),
                 None => self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool)),
             });
@@ -133,7 +135,7 @@ impl Stitch {
     }
 
     /// Gives back free chunks that touch a block for which the predicate is true, and grows home by `bytes` with them.
-    /// Gives nothing back if that would not suffice.
+    /// Gives back no memory if this would not suffice.
     fn replace(
         &mut self,
         context: &mut StrategyContext<'_>,
@@ -142,11 +144,11 @@ impl Stitch {
         wanted: impl Fn(&Heap, BlockId) -> bool,
     ) -> Served {
         let bytes = bytes.next_multiple_of(GRANULE);
-        // First just enough goes back; if the driver still refuses, for whatever reason, everything.
+        // First just enough memory is given back. If the driver still refuses, everything is given back.
         for all in [false, true] {
             // A chunk that is still mapped elsewhere could not be released.
             context.retry_rollback()?;
-            // The reserve for splits stays free: memory grows by as much as is given back.
+            // The reserve for splits stays free, so memory grows by as much as is given back.
             let room = context.room().saturating_sub(self.split_reserve(context));
             let goal = if all { u64::MAX } else { bytes.saturating_sub(room) };
             let heap = context.heap();
@@ -171,7 +173,7 @@ impl Stitch {
     }
 }
 
-/// Returns the bytes by which memory grows where no free memory helps.
+/// Returns the bytes by which memory grows if no free memory helps.
 fn whole(request: &Request) -> u64 {
     if request.class == Class::Small { GRANULE } else { request.size }
 }

@@ -1,6 +1,6 @@
 //! The steps on a miss.
 //!
-//! Owns: [`Stitch`], the order of its steps, and what is undone when one fails.
+//! Owns: [`Stitch`], the order of its steps, and the undoing of a step that fails.
 
 use super::at_home::{FIT, at_home, fit_rules_of, run_at_home};
 use super::choose;
@@ -21,28 +21,29 @@ use crate::span::Span;
 use crate::strategy::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy};
 use crate::streams::Until;
 
-/// How often home grows for one request. Twice is enough unless addresses or mappings are at their bounds.
+/// The most growths of home for one request. Two are enough unless addresses or mappings are at their bounds.
 const MAX_GROWTHS: u32 = 8;
 
-/// How often a request waits for exactly the bytes that it lacks. Memory that it gets may lie in parts of chunks that
-/// no view can join; after this many waits it asks for twice as much each time. Otherwise it would wait, and call the
-/// driver, once for each small range.
+/// The number of waits that ask for exactly the missing bytes. The memory that a wait gets may lie in parts of chunks
+/// that no view can join. After these waits, each wait asks for twice as much as the one before. Otherwise the request
+/// would wait, and call the driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
 
-/// The bytes of room into which memory grows only after chunks were split, where they may be. A split needs room for
-/// copies: without any, free memory inside chunks could not be used.
+/// The bytes of room into which memory grows only after chunks were split, if they may be split. A split needs room for
+/// copies. Without room, free memory inside chunks could not be used.
 const SPLIT_RESERVE: u64 = 20 << 20;
 
-/// The state of the present request, and choices of earlier requests. Free memory is in the heap.
+/// The state of the present request, and choices of earlier requests. The heap has the free memory.
 #[derive(Default)]
 pub(crate) struct Stitch {
-    /// Chunks that were added for the request. They are released if it fails.
+    /// The chunks that were added for the request, which are released if the request fails.
     pub(super) added: Vec<ChunkId>,
-    /// If the bounds forbade a view when memory was last joined: the usage of all views with that one.
+    /// The usage of all views including the new view, if the bounds forbade a view when memory was last joined; `None`
+    /// otherwise.
     pub(super) refused: Option<ViewUsage>,
     /// Choices of earlier requests.
     remembered: Remembered,
-    /// Whether a growth may take the room that is spared for splitting chunks ([`SPLIT_RESERVE`]).
+    /// Whether a growth may take the room that is reserved for splitting chunks ([`SPLIT_RESERVE`]).
     pub(super) spends_reserve: bool,
     /// The work for which the request may wait on the GPU.
     until: Until,
@@ -53,7 +54,7 @@ pub(crate) struct Stitch {
 /// The result of joining free memory.
 pub(super) enum Joined {
     Block(BlockId),
-    /// This many bytes are missing.
+    /// The number of missing bytes.
     Missing(u64),
 }
 
@@ -123,12 +124,13 @@ impl Strategy for Stitch {
 }
 
 impl Stitch {
-    /// Returns about how many bytes of host memory the strategy's own tables take, beside those of the heap.
+    /// Returns the approximate bytes of host memory that the strategy's own tables take, besides the tables of the
+    /// heap.
     pub(in crate::strategy) fn host_bytes(&self) -> usize {
         self.remembered.host_bytes() + self.added.capacity() * size_of::<ChunkId>()
     }
 
-    /// Runs the steps that take nothing from others: first without a wait for work of the present round, and then with any.
+    /// Runs the steps of cheap means: first without a wait for work of the present round, then with any wait.
     fn miss_in_round(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if context.config.sharing != StreamSharing::Wait {
             return self.miss(context, request);
@@ -141,7 +143,7 @@ impl Stitch {
         }
     }
 
-    /// Runs the steps that take nothing from others.
+    /// Runs the steps of cheap means.
     pub(super) fn miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         reserve_home(context, HOME_MULTIPLE, request.size)?;
         self.attempt(context, request, |stitch, context| match request.class {
@@ -169,7 +171,7 @@ impl Stitch {
         })
     }
 
-    /// Runs a step, and maps the block that it finds. If it finds none, the chunks that home grew by are released.
+    /// Runs a step and maps the block that it finds. If the step finds none, the chunks that home grew by are released.
     pub(super) fn attempt(
         &mut self,
         context: &mut StrategyContext<'_>,
@@ -188,7 +190,8 @@ impl Stitch {
         usable
     }
 
-    /// Finds a slab for small blocks: one that was freed meanwhile, an idle one, a new one, or any free 2 MiB.
+    /// Finds a slab for small blocks: a slab that was freed in the meantime, an idle slab, a new slab, or any free 2
+    /// MiB.
     pub(super) fn slab(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let rules = fit_rules_of(context, request);
         if let Some(id) = context.fit(request, rules) {
@@ -219,9 +222,10 @@ impl Stitch {
     /// Serves a large request from free memory, from freed memory that the GPU may still use (behind waits), and from
     /// new memory.
     fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        // Gathering comes before views: memory that merges needs no view, and an event costs a hundredth of a mapping.
+        // Gathering comes before views, since memory that merges needs no view. An event costs a hundredth of a
+        // mapping.
         context.gather(request)?;
-        // Slabs come after memory behind waits: a small request waits for no other stream, and would need new slabs.
+        // Slabs come after memory behind waits. A small request waits for no other stream, and would need new slabs.
         self.spares_slabs = context.heap().knows_streams();
         let joined = self.stitch_behind_waits(context, request);
         let spared = std::mem::replace(&mut self.spares_slabs, false);
@@ -266,8 +270,8 @@ impl Stitch {
         Ok(Joined::Missing(missing))
     }
 
-    /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one, of which a
-    /// view can use only one end: then a little more is missing than before.
+    /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one range, and
+    /// a view can use only one end of it. A few bytes more may then be missing than before.
     pub(super) fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request, mut missing: u64) -> Served {
         for _ in 0..MAX_GROWTHS {
             let growth = Growth::new(context, request, missing);
@@ -281,16 +285,18 @@ impl Stitch {
         Err(Miss::OUT_OF_MEMORY)
     }
 
-    /// Refuses a growth that would leave too little room for splitting chunks, as long as splits may gain as much.
+    /// Refuses a growth that would leave too little room for splitting chunks, as long as splits may gain as many
+    /// bytes.
     fn keep_split_reserve(&self, context: &StrategyContext<'_>, bytes: u64) -> MissResult<()> {
         let reserve = self.split_reserve(context);
-        // Without as much free memory no split gains it, and the driver need not be asked for its room.
+        // If fewer bytes are free, no split gains enough, and the driver need not be asked for its room.
         let reserve = if context.heap().not_allocated() >= bytes { reserve } else { 0 };
         let reserved = reserve > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(reserve));
         if reserved && splittable(context.heap())? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
     }
 
-    /// Returns the bytes of room into which memory may not grow yet. During a capture nothing is split.
+    /// Returns the bytes of room into which memory may not grow yet. During a capture no chunk is split, so the result
+    /// is 0.
     pub(super) fn split_reserve(&self, context: &StrategyContext<'_>) -> u64 {
         if context.may_exchange() && !self.spends_reserve { SPLIT_RESERVE } else { 0 }
     }
@@ -301,7 +307,8 @@ impl Stitch {
         self.miss(context, request)
     }
 
-    /// Serves the request from free memory: in one range, in an existing view, or in a new view.
+    /// Serves the request from free memory: in one range, in an existing view, or in a new view. Returns the missing
+    /// bytes if free memory does not suffice.
     pub(super) fn join(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
         let Request { size, pool, .. } = *request;
         self.refused = None;
@@ -311,7 +318,7 @@ impl Stitch {
         if let Some(id) = context.fit(request, fit_rules_of(context, request)) {
             return Ok(Joined::Block(id));
         }
-        // The same request of the same free memory comes to the same choice, without a walk over all ranges.
+        // The same request with the same free memory leads to the same choice, without a walk over all ranges.
         let key = Key::of(context.heap(), request, self.spares_slabs);
         match self.remembered.get(key) {
             Some(Choice::Missing(missing)) => return Ok(Joined::Missing(missing)),
@@ -342,15 +349,16 @@ impl Stitch {
         }
         let plan = ViewPlan::over(context.heap(), &spans, Some(hash))?;
         self.make_room_for(context, &plan)?;
-        // At a bound, ours or the driver's, the request gets new memory in one piece, which needs no view.
+        // If seamalloc's bounds or the driver forbid a view, the request gets new memory in one piece, which needs no
+        // view.
         if self.refused.is_some() {
             return Ok(Joined::Missing(size));
         }
         build_view(context, plan, request).map(Joined::Block).or_try(|| Ok(Joined::Missing(size)))
     }
 
-    /// Makes room for a view within the bounds by dropping views unused long. If that is not enough, the view is noted as
-    /// refused.
+    /// Makes room for a view within the bounds by dropping views that were unused longest. If the room does not
+    /// suffice, notes the view as refused.
     fn make_room_for(&mut self, context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<()> {
         if plan.fits(context.heap(), context.config) {
             return Ok(());
@@ -364,7 +372,8 @@ impl Stitch {
     }
 }
 
-/// Takes a block of a view that served the same plan before, or of another view that fits, if one is free for the request.
+/// Takes a block of a view that served the same plan before, or of another view that fits, if the view is free for the
+/// request; `None` otherwise.
 fn reuse_view(context: &mut StrategyContext<'_>, plan: PlanHash, request: &Request) -> Result<Option<BlockId>> {
     let (heap, Request { size, pool, .. }) = (context.heap(), *request);
     let window =

@@ -1,43 +1,43 @@
-//! Strategy `stitch`: a request gets contiguous addresses for as long as enough memory is free anywhere.
+//! Strategy `stitch`: a request gets contiguous addresses as long as enough memory is free anywhere.
 //!
 //! Owns: the steps on a miss and their order. `choose.rs` chooses the ranges to join; [`backing`](crate::backing) makes
 //! the driver calls for views and chunks.
 //!
 //! # Note: stitching
 //!
-//! **Rationale.** Free memory that lies in pieces ends many runs with "20 GB reserved but unallocated". Expandable
-//! segments avoid some of it: a segment grows at its end, but free memory inside it serves only requests that fit
-//! there. `cuMemMap` can map a chunk of physical memory twice, so pieces can be made contiguous where they lie, without
-//! moving bytes.
+//! **Rationale.** Free memory in pieces ends many runs with "20 GB reserved but unallocated". Expandable segments avoid
+//! a part of this: a segment grows at its end, but free memory inside it serves only requests that fit there.
+//! `cuMemMap` can map a chunk of physical memory twice, so pieces can be made contiguous where they lie, without moving
+//! bytes.
 //!
-//! **Approach.** Every chunk has one place at *home*, and physical memory is counted there only. A block is one range
-//! of home, or several ranges that a *view* maps one behind the other:
+//! **Approach.** Every chunk has one place at *home*, where physical memory is counted. A block is one range of home,
+//! or several ranges that a *view* maps one behind the other:
 //! ```text
 //! home  |1 XX..|2 YYYY|3 ....|4 .ZZZ|      four chunks; X, Y, Z live, dots free; no seven free in a row
 //! view  |1 --##|3 ####|4 #---|             a block of seven: the tail of chunk 1, chunk 3, the head of chunk 4
 //! ```
 //! A miss tries, in this order: memory that every stream has passed; one range at home; a view that served the same
-//! plan before; another view that fits; a range or a view of which other streams have a part, behind a GPU-side wait; a
-//! new view; more memory of other streams behind waits; growth by the missing bytes. The last resort waits for the
-//! device, and releases free chunks that the request cannot use where they lie, to take them anew; where the program
-//! allows it, chunks that are partly in use are split. A freed block returns to its ranges, and its view stays for the
-//! next such request. So a program that repeats itself makes the same choices again, and maps hardly anything from its
-//! third step on.
+//! plan before; another view that fits; a range or a view that includes memory of other streams, behind a wait on the
+//! GPU; a new view; more memory of other streams behind waits; growth by the missing bytes. The last resort waits for
+//! the device. The last resort releases free chunks that the request cannot use where they lie, and takes as much new
+//! memory. If the program allows it, chunks that are partly in use are split. A freed block returns to its ranges, and
+//! its view stays for the next such request. So a program that repeats itself makes the same choices again, and maps
+//! hardly any memory from its third step on.
 //!
-//! Building a view needs no wait: it maps only bytes that the requesting stream may use already. Unmapping needs none
-//! either: a view is dropped, and a chunk released, only when every stream that used it has passed.
+//! Building a view needs no wait, since it maps only bytes that the requesting stream may use already. Unmapping needs
+//! no wait either: a view is dropped, and a chunk released, only when every stream that used it has passed.
 //!
 //! **Limitations.**
-//! - A chunk is mapped whole. In a chunk that is partly in use, free bytes serve a view only at its two ends, unless the chunk is
-//!   split (`split.rs`), which is a last resort.
+//! - A chunk is mapped whole. In a chunk that is partly in use, free bytes serve a view only at the two ends, unless
+//!   the chunk is split (`split.rs`) as a last resort.
 //! - A mapping costs some 22 us, so the first pass is slower than with expandable segments. Smaller chunks waste less
-//!   memory and cost more time; `chunk_size_mb` moves along this front.
+//!   memory and cost more time; `chunk_size_mb` sets the size.
 //! - If sizes never repeat, or streams run far behind the CPU, views are built again and again.
 //! - Views are bounded (`max_views`, `max_view_mappings`, `max_view_address_space`). At a bound, memory grows in one
 //!   piece.
-//! - `cuIpcGetMemHandle` does not work on such memory: it is sent to other processes chunk by chunk.
+//! - `cuIpcGetMemHandle` does not support this memory, so it is sent to other processes chunk by chunk.
 //!
-//! docs/decisions/ has the figures, and what was tried and dropped.
+//! docs/decisions/ has the figures, and the rules that were tried and dropped.
 
 mod at_home;
 mod choose;

@@ -1,9 +1,9 @@
-//! Memory that other streams have free, where no view has to be built for it.
+//! Free memory of other streams that needs no new view.
 //!
-//! Owns: the choice of such memory: one range at home, or an existing view, of memory of any streams. A wait on the GPU
-//! costs the CPU a quarter of a microsecond, and a view 23.5 us for each chunk. The memory that the GPU has passed
-//! differs with every pass of a program that repeats itself, so a view that is built over just that memory is seldom
-//! found again.
+//! Owns: the choice of such memory: one range at home, or an existing view, with memory of any streams. A wait on the
+//! GPU costs the CPU a quarter of a microsecond, and a new view 23.5 us for each chunk. The memory that the GPU has
+//! passed differs in every pass of a program that repeats itself, so a view over exactly this memory is seldom used
+//! again.
 //!
 //! ```text
 //! home  |aaaa|bbbb|YYYY|aaaa|     free for this stream: a; free on another, in an ended epoch: b; live: Y
@@ -20,11 +20,12 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 use crate::streams::most_of_a_range;
 
-/// The most views that are searched. With 100 the server `serve-4t` built a fifth more views (docs/decisions/0042).
+/// The most views that are searched. With a limit of 100, the server `serve-4t` built a fifth more views
+/// (docs/decisions/0042).
 const MAX_VIEWS: usize = 300;
 
-/// Takes a block of memory that other streams have free too, behind waits for events recorded up to operation `until`. Returns
-/// `None` if a view would have to be built, or memory grow.
+/// Takes a block that includes free memory of other streams, behind waits for events recorded up to operation `until`.
+/// Returns `None` if a view would have to be built, or memory would have to grow.
 pub(super) fn take(context: &mut StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<BlockId>> {
     // A request that extends a view takes whole chunks, which `StrategyContext::wait_on_gpu` hands over.
     if request.extends.is_some() || !context.may_wait_for_others(request)? {
@@ -40,7 +41,8 @@ pub(super) fn take(context: &mut StrategyContext<'_>, request: &Request, until: 
     context.reuse_view(window, request, None).map(Some)
 }
 
-/// Returns the contiguous range at home for which the stream waits for the oldest event, and of equals the smallest.
+/// Returns the contiguous range at home for which the stream waits for the oldest event; of equal ranges, the smallest.
+/// `None` if there is none.
 fn run(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<Span>> {
     let heap = context.heap();
     let Request { size, pool, .. } = *request;
@@ -75,7 +77,8 @@ fn run(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<O
     Ok(best.map(|(_, whole, start)| Span::new(start, whole.min(most_of_a_range(size)))))
 }
 
-/// Returns the place in a view for which the stream waits for the oldest event, and of equals in the smallest view.
+/// Returns the place in a view for which the stream waits for the oldest event; of equal places, the place in the
+/// smallest view. `None` if there is none.
 fn window(context: &StrategyContext<'_>, request: &Request, until: u64) -> Result<Option<Window>> {
     let heap = context.heap();
     let Request { size, pool, .. } = *request;

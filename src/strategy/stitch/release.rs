@@ -1,6 +1,6 @@
-//! Chunks are given back to the driver: as many as are needed, and hardly more.
+//! Gives chunks back to the driver, as many as are needed and hardly more.
 //!
-//! Owns: which chunks may be given back, and their order of preference. `backing` makes the calls.
+//! Owns: the choice of the chunks that may be given back, and their order of preference. `backing` makes the calls.
 
 use crate::backing::{StrategyContext, choose, cut_view, drop_view};
 use crate::error::Result;
@@ -17,13 +17,13 @@ pub(super) struct ReleasableChunks(Vec<(ChunkId, Chunk)>);
 struct ViewsOver {
     /// The tick of the last use of any of the views.
     tick: u64,
-    /// Whether the GPU may still use one of them.
+    /// Whether the GPU may still use one of the views.
     busy: bool,
 }
 
 impl ReleasableChunks {
-    /// Finds the chunks that may be given back. Those without views come first, then those whose views are unused
-    /// longest. Among equals, those freed longest ago come first, and then those nearest to the growing edge, so that
+    /// Finds the chunks that may be given back. Chunks without views come first, then chunks whose views are unused
+    /// longest. Among equals, chunks freed longest ago come first, and then chunks nearest to the growing edge, so that
     /// home stays compact.
     pub(super) fn of(heap: &Heap) -> Result<Self> {
         let Some(home) = heap.home() else { return Ok(Self(Vec::new())) };
@@ -34,14 +34,14 @@ impl ReleasableChunks {
                 over.try_reserve(1)?;
                 let over = over.entry(*chunk).or_default();
                 over.busy |= busy;
-                // The tick of a chunk without views is 0.
+                // A chunk without views has tick 0.
                 over.tick = over.tick.max(view.tick + 1);
             }
         }
         let mut found = Vec::new();
         for (id, chunk) in home.chunks() {
             let over = over.remove(&id).unwrap_or_default();
-            // A spilled chunk would give the device no memory.
+            // Releasing a spilled chunk would give the device no memory.
             let freed_at = heap.freed_at(&chunk).filter(|_| !over.busy && !chunk.spilled);
             let Some(freed_at) = freed_at else { continue };
             // Slabs grow downwards from the end of home.
@@ -52,7 +52,7 @@ impl ReleasableChunks {
         Ok(Self(found.into_iter().map(|(_, chunk)| chunk).try_to_vec()?))
     }
 
-    /// Keeps only chunks that touch a block for which the predicate is true.
+    /// Keeps only the chunks that touch a block for which the predicate is true.
     pub(super) fn with(mut self, heap: &Heap, mut wanted: impl FnMut(BlockId) -> bool) -> Self {
         self.0.retain(|(_, chunk)| heap.blocks_over(chunk.span()).any(&mut wanted));
         self
@@ -63,7 +63,7 @@ impl ReleasableChunks {
         self.0.iter().map(|(_, chunk)| chunk.size).sum()
     }
 
-    /// Gives back chunks of at least `bytes` bytes, or all.
+    /// Gives back chunks of at least `bytes` bytes together, or all chunks.
     pub(super) fn release(self, context: &mut StrategyContext<'_>, bytes: u64) -> Result<()> {
         let sizes = self.0.iter().map(|(_, chunk)| chunk.size).try_to_vec()?;
         let chosen = choose(&sizes, bytes)?.into_iter().map(|index| self.0[index]).try_to_vec()?;
@@ -75,8 +75,8 @@ impl ReleasableChunks {
     }
 }
 
-/// Drops every view over any of the chunks. Of views that are in use, that grow, or that are pinned by a private pool, only
-/// the mappings of these chunks are removed.
+/// Drops every view over any of the chunks. If a view is in use, grows, or is pinned by a private pool, only its
+/// mappings of these chunks are removed.
 fn drop_views_over(context: &mut StrategyContext<'_>, chunks: &[(ChunkId, Chunk)]) -> Result<()> {
     let mut ids = chunks.iter().map(|(id, _)| *id).try_to_vec()?;
     ids.sort_unstable();

@@ -1,22 +1,21 @@
-//! Choices made before, of the same free memory.
+//! Choices made earlier for the same free memory.
 //!
-//! Owns: a bounded table of choices, found by the fingerprint of the free memory. To choose the ranges of a view takes
-//! a walk over all free ranges. A program that repeats itself comes back to the same free memory, and then needs no
-//! walk.
+//! Owns: a bounded table of choices, found by the fingerprint of the free memory. Choosing the ranges of a view takes a
+//! walk over all free ranges. A program that repeats itself returns to the same free memory, and then needs no walk.
 
 use crate::fallible::filled;
 use crate::heap::{Heap, PlanHash, Request};
 
-/// How many choices are remembered. A step of training makes dozens to hundreds; a later one takes the place of an earlier
-/// one in the same slot.
+/// The number of choices that are remembered. A training step makes dozens to hundreds of choices. A later choice
+/// replaces an earlier one in the same slot.
 const SLOTS: usize = 1024;
 
-/// The result of a search for free memory, when no single range at home served the request.
+/// The result of a search for free memory, if no single range at home served the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// The ranges of this plan. A view over them may or may not exist.
+    /// The ranges of this plan. A view over these ranges may or may not exist.
     View(PlanHash),
-    /// This many bytes were missing.
+    /// The number of missing bytes.
     Missing(u64),
 }
 
@@ -25,7 +24,7 @@ pub(super) enum Choice {
 pub(super) struct Key(u64);
 
 impl Key {
-    /// Returns the key of a request for large memory at present. It takes no walk.
+    /// Returns the key of a request for large memory with the present free memory. Takes no walk.
     pub(super) fn of(heap: &Heap, request: &Request, spares_slabs: bool) -> Self {
         let free = heap.fingerprint(request.pool).with(request.size);
         Self(if spares_slabs { free.with(1) } else { free }.number())
@@ -36,15 +35,16 @@ impl Key {
     }
 }
 
-/// The choices made last.
+/// The latest choices.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
-    /// Empty before the first choice, and if the host had no memory for the table: then no choice is remembered.
+    /// The slots; empty before the first choice, and if the host had no memory for the table. No choice is remembered
+    /// then.
     slots: Vec<(Key, Option<Choice>)>,
 }
 
 impl Remembered {
-    /// Returns how many bytes of host memory the table takes.
+    /// Returns the bytes of host memory that the table takes.
     pub(super) fn host_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<(Key, Option<Choice>)>()
     }

@@ -1,14 +1,15 @@
-//! Coarse chunks are split: free memory inside a chunk that is partly in use becomes chunks of its own.
+//! Splits coarse chunks: free memory inside a chunk that is partly in use becomes chunks of its own.
 //!
-//! Owns: which chunks are split, where they are cut, and how room for a split is made. `backing/exchange.rs` makes the
+//! Owns: the choice of the chunks to split and of the cuts, and the room for a split. `backing/exchange.rs` makes the
 //! calls.
 //!
 //! ```text
 //! home   |aa....bbb...|     free bytes inside of the chunk serve no view but at its ends
 //! home   |aa|...|bbb..|     now the three in the middle serve any
 //! ```
-//! Cuts lie at the granule borders inside of free ranges, so there are two for each free range at most. All parts keep their
-//! places at home: a program that repeats itself finds its free memory where it was, only finer.
+//! Cuts lie at the granule borders inside free ranges, so each free range has at most two cuts. All parts keep their
+//! places at home. A program that repeats itself therefore finds its free memory at the same places, only in smaller
+//! chunks.
 
 use super::release::ReleasableChunks;
 use crate::backing::{
@@ -24,28 +25,29 @@ use rustc_hash::FxHashMap;
 /// The cost of mapping a part, in bytes that could be copied instead: 40 us at 750 GB/s.
 const MAPPING: u64 = 30 << 20;
 
-/// How often all candidates are gone through, as room comes of splits. A request may split in more steps
+/// The most passes over all candidates, since splits make room for other splits. A request may split in several steps
 /// ([`MAX_SPLITS`](super::last_resort)).
 const MAX_PASSES: u32 = 8;
 
-/// The most chunks that are split behind one gate, and the most bytes that are copied there: streams stand meanwhile.
+/// The most chunks that are split behind one gate, and the most bytes that are copied there. Streams wait during the
+/// copies.
 const MOST_CHUNKS: usize = 16;
 const MOST_COPIED: u64 = 64 << 20;
 
-/// The most chunks that one search tries in vain, because bounds or the driver forbid the exchange.
+/// The most chunks that one search tries in vain because bounds or the driver forbid the exchange.
 const MAX_REFUSED: u32 = 64;
 
-/// A chunk that is partly in use, with whole granules inside of it that are free.
+/// A chunk that is partly in use and contains whole free granules.
 pub(super) struct Candidate {
     id: ChunkId,
     size: u64,
-    /// Bytes in free granules.
+    /// The bytes in free granules.
     gain: u64,
-    /// Bytes to copy, with those of the mappings to make.
+    /// The bytes to copy, plus the cost of the new mappings in bytes.
     cost: u64,
-    /// How many chunks it becomes.
+    /// The number of chunks that the chunk becomes.
     parts: u64,
-    /// How many views it is part of.
+    /// The number of views that contain the chunk.
     views: u64,
 }
 
@@ -56,19 +58,19 @@ impl Candidate {
     }
 }
 
-/// The effect of every split for which there is room.
+/// The effect of all splits for which there is room.
 #[derive(Default)]
 pub(super) struct Splits {
-    /// Bytes that lie in wholly free chunks afterwards, or that memory can grow by.
+    /// The bytes in wholly free chunks afterwards, or by which memory can then grow.
     pub(super) gain: u64,
-    /// How many chunks come of those that are split.
+    /// The number of chunks that result from the split chunks.
     pub(super) parts: u64,
     /// The most mappings that are added to views over these chunks.
     pub(super) mappings: u64,
 }
 
-/// Returns what comes of splitting all candidates that there is room to copy, if memory can grow by `room` bytes and free
-/// chunks are given back. Each split makes room for others. Only parts count whose blocks are all `usable`.
+/// Returns the effect of splitting all candidates that there is room to copy, if memory can grow by `room` bytes and
+/// free chunks are given back. Each split makes room for others. Only parts whose blocks are all `usable` count.
 pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> bool) -> Result<Splits> {
     let Some(home) = heap.home() else { return Ok(Splits::default()) };
     let mut candidates = candidates(heap)?;
@@ -86,7 +88,7 @@ pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> boo
             free = free.saturating_add(gain);
             splits.parts += parts;
             splits.mappings += parts * views;
-            // Where free memory of a private pool is usable, all of the chunk may be as it is.
+            // If free memory of a private pool is usable, the whole chunk may be usable without a split.
             let of_use = |span: Span| heap.blocks_over(span).all(&usable);
             let Some(chunk) = home.chunk(id).filter(|chunk| !of_use(chunk.span())) else { continue };
             visit_free_granules(heap, &chunk, |part| {
@@ -102,24 +104,24 @@ pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> boo
     Ok(splits)
 }
 
-/// Returns how many bytes a split could free: those of wholly free granules inside chunks that are partly in use.
+/// Returns the bytes that splits could free: the bytes of wholly free granules inside chunks that are partly in use.
 pub(super) fn splittable(heap: &Heap) -> Grown<u64> {
     Ok(candidates(heap)?.iter().map(|candidate| candidate.gain).sum())
 }
 
-/// Chunks that are split together, behind one gate. Each closing of a gate waits for all that the streams were given before.
+/// Chunks that are split together, behind one gate. Each gate waits for all work that the streams were given before.
 #[derive(Default)]
 struct Batch {
     cuts: Vec<Cut>,
-    /// Each chunk, and the bytes that it gains.
+    /// Each chunk, and the bytes that the split of the chunk frees.
     chunks: Vec<(Chunk, u64)>,
     gain: u64,
-    /// Bytes of new memory, to which live bytes are copied while streams stand.
+    /// The bytes of new memory. Live bytes are copied to this memory while the streams wait.
     copied: u64,
 }
 
 impl Batch {
-    /// Returns whether streams would stand too long if so many bytes more were copied.
+    /// Returns whether the batch is full: with `copied` more bytes, streams would wait too long.
     fn is_full_for(&self, copied: u64) -> bool {
         self.cuts.len() >= MOST_CHUNKS || self.copied + copied > MOST_COPIED
     }
@@ -133,8 +135,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Splits the chunks. Returns how many were not split, and the bytes gained by the others. Adds their free parts to
-    /// `lost`.
+    /// Splits the chunks. Returns the number of chunks that were not split, and the bytes that the other chunks freed.
+    /// Adds the free parts of split chunks to `lost`.
     fn split(self, context: &mut StrategyContext<'_>, lost: &mut Vec<Span>) -> MissResult<(u32, u64)> {
         let (mut next, mut refused, mut gained) = (0, 0, 0);
         while next < self.cuts.len() && context.may_exchange() {
@@ -143,7 +145,7 @@ impl Batch {
                 lost_spans(chunk, &cut.parts).try_for_each(|span| lost.try_push(span))?;
                 gained += gain;
             }
-            // The chunk that could not be split is left out.
+            // The chunk that could not be split is skipped.
             next += done + 1;
             refused += u32::from(next <= self.cuts.len());
         }
@@ -151,7 +153,7 @@ impl Batch {
     }
 }
 
-/// Takes memory again for the free parts of chunks that were split, where they lie, as far as there is room.
+/// Takes new memory for the free parts of split chunks, at the same addresses, as far as there is room.
 fn renew(context: &mut StrategyContext<'_>, lost: &[Span]) -> MissResult<()> {
     let mut added = Vec::new();
     for span in lost {
@@ -162,8 +164,8 @@ fn renew(context: &mut StrategyContext<'_>, lost: &[Span]) -> MissResult<()> {
     Ok(())
 }
 
-/// Splits some of these chunks, which [`StrategyContext::may_exchange`] allows, until about `bytes` more lie in chunks
-/// that are wholly free, or the device has room for them. Returns whether any was split.
+/// Splits some of these chunks, which [`StrategyContext::may_exchange`] must allow, until about `bytes` more bytes lie
+/// in wholly free chunks or the device has room for them. Returns whether any chunk was split.
 pub(super) fn split(context: &mut StrategyContext<'_>, candidates: Vec<Candidate>, bytes: u64) -> MissResult<bool> {
     if candidates.iter().map(|candidate| candidate.gain).sum::<u64>().saturating_add(context.room()) < bytes {
         return Ok(false);
@@ -184,10 +186,10 @@ pub(super) fn split(context: &mut StrategyContext<'_>, candidates: Vec<Candidate
     Ok(splitting.gained > 0)
 }
 
-/// The course of [`split`].
+/// The state of one call of [`split`].
 struct Splitting {
     batch: Batch,
-    /// The free parts of chunks that were split. They have no memory, which leaves room for copies of other chunks.
+    /// The free parts of split chunks. They have no memory, which leaves room for copies of other chunks.
     lost: Vec<Span>,
     gained: u64,
     refused: u32,
@@ -196,16 +198,17 @@ struct Splitting {
 }
 
 impl Splitting {
-    /// Returns whether no more chunk is needed, or is worth a try.
+    /// Returns whether the search ends: enough bytes are gained, or too many chunks were refused.
     fn is_over(&self, bytes: u64) -> bool {
         self.gained + self.batch.gain >= bytes || self.refused >= MAX_REFUSED
     }
 
-    /// Adds a chunk to the batch, if there is room for its new memory; if need be, after the batch is split.
+    /// Adds a chunk to the batch if there is room for its new memory. Splits the chunks of the batch first if the batch
+    /// is full or leaves too little room.
     fn add(&mut self, context: &mut StrategyContext<'_>, candidate: &Candidate) -> MissResult<()> {
         let copied = candidate.copied();
         if !self.batch.cuts.is_empty() {
-            // Free chunks are given back for the first chunk of a batch alone: each split makes room for others.
+            // Free chunks are given back only for the first chunk of a batch, because each split makes room for others.
             let room = context.room().saturating_sub(self.batch.copied);
             if !self.batch.is_full_for(copied) && room >= copied {
                 return Ok(self.batch.add(context.heap(), candidate)?);
@@ -222,7 +225,7 @@ impl Splitting {
         Ok(self.batch.add(context.heap(), candidate)?)
     }
 
-    /// Splits the chunks of the batch, and empties it.
+    /// Splits the chunks of the batch. The batch is empty afterwards.
     fn split(&mut self, context: &mut StrategyContext<'_>) -> MissResult<()> {
         let (refused, gained) = std::mem::take(&mut self.batch).split(context, &mut self.lost)?;
         self.gained += gained;
@@ -234,8 +237,8 @@ impl Splitting {
     }
 }
 
-/// Makes room for `bytes` beside all that is held, by giving back free chunks. They come back as the memory grows for the
-/// request. Returns whether there is room.
+/// Makes room for `bytes` besides all memory held, by giving back free chunks. The chunks return when memory grows for
+/// the request. Returns whether there is room.
 fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
     let missing = bytes.saturating_sub(context.room());
     if missing > 0 {
@@ -250,7 +253,7 @@ fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns the chunks that may be split, those that gain most for what they cost first.
+/// Returns the chunks that may be split, the chunks with the largest gain for their cost first.
 pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
     let mut found = Vec::new();
     let Some(home) = heap.home() else { return Ok(found) };
@@ -275,7 +278,7 @@ pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
         let cost = chunk.size - gain + count * (2 + views) * MAPPING;
         found.try_push(Candidate { id, size: chunk.size, gain, cost, parts: count, views })?;
     }
-    // a.gain / a.cost > b.gain / b.cost, without fractions.
+    // The comparison is a.gain / a.cost > b.gain / b.cost, without fractions.
     let by_gain = |a: &Candidate, b: &Candidate| {
         let [a, b] = [(a, b), (b, a)].map(|(of, other)| u128::from(of.gain) * u128::from(other.cost));
         b.cmp(&a)
@@ -284,7 +287,8 @@ pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
     Ok(found)
 }
 
-/// Returns the parts of a chunk: its free granules in runs, which are lost, and the parts between them, which are copied.
+/// Returns the parts of a chunk: its runs of free granules, which are lost, and the parts between the runs, which are
+/// copied.
 fn parts(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     let mut parts = Vec::new();
     let mut at = chunk.address;
@@ -302,7 +306,7 @@ fn parts(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     Ok(parts)
 }
 
-/// Visits the runs of granules in a chunk that are wholly free, in the order of addresses.
+/// Visits the runs of wholly free granules in a chunk, in the order of addresses.
 fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -> Grown<()>) -> Grown<()> {
     let mut run: Option<Span> = None;
     let mut end_run = |run: Option<Span>| {
@@ -328,9 +332,9 @@ fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -
     end_run(run)
 }
 
-/// Returns whether a block is free and its contents may be lost: private pools keep those of their free memory.
+/// Returns whether a block is free and its contents may be lost. Private pools keep the contents of their free memory.
 fn is_free(heap: &Heap, id: BlockId) -> bool {
     let block = heap.block(id);
-    // A slab for small blocks is free as a whole only.
+    // A slab for small blocks counts as free only as a whole.
     block.state == State::Free && !heap.is_private(block.pool) && (!block.pool.is_small() || block.size == GRANULE)
 }

@@ -1,6 +1,6 @@
-//! Which whole chunks make up a number of bytes.
+//! The choice of whole chunks that make up a number of bytes.
 //!
-//! Owns: the choice for a view that is extended. Such a view takes chunks whole, so no chunk may be in use in part.
+//! Owns: the choice for a view that is extended. Such a view takes whole chunks, so no part of a chunk may be in use.
 
 use super::choose::open_ranges;
 use super::grow::LARGEST_CHUNK;
@@ -13,9 +13,9 @@ use std::cmp::Reverse;
 /// The chunks, or the number of missing bytes.
 pub(super) type Whole = std::result::Result<Vec<(ChunkId, Chunk)>, u64>;
 
-/// Returns free chunks with `size` bytes together, without those in `except`: the largest first, then, if no others come to it
-/// exactly, as the last the smallest that suffices. That one is no larger than the chunks by which memory grows, so that what is
-/// taken beyond `size` stays small, and all have at most `room` bytes.
+/// Returns free chunks with `size` bytes together, without the chunks in `except`, the largest first. If no chunks
+/// reach the size exactly, the last one is the smallest that suffices. The last one is no larger than the chunks by
+/// which memory grows, so that the excess beyond `size` stays small. All chunks together have at most `room` bytes.
 pub(super) fn whole_chunks(heap: &Heap, request: &Request, size: u64, room: u64, except: &[ChunkId]) -> Result<Whole> {
     if size == 0 {
         return Ok(Ok(Vec::new()));

@@ -1,8 +1,9 @@
-//! The demand of a process that is short: the questions to the others on its device, and their answers.
+//! The demand of a process that is short of memory: the questions to the other members on its device, and their
+//! answers.
 //!
-//! Owns: the steps of one demand. First all are asked for their free bytes, then those with memory to spare are asked
-//! to give it, twice more if some gave less than their share. Each step has a time limit, so that a silent process
-//! cannot block it.
+//! Owns: the steps of one demand. First all members are asked for their free bytes. Then members with memory to spare
+//! are asked to give it, in up to three rounds if some gave less than their share. Each step has a time limit, so that
+//! a silent process cannot block it.
 
 use super::event::{Event, GivenBy};
 use crate::division::{Holder, divide};
@@ -10,22 +11,22 @@ use crate::protocol::{Ask, Has, LentSaid};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The time limit for a member to report its bytes: this takes the allocator's lock, which a request may hold while it
-/// waits for the GPU.
+/// The time limit for a member to report its bytes. The report takes the allocator's lock, which a request may hold
+/// while it waits for the GPU.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
-/// The time limit for a member to give. An H200's driver takes 27 ms to release 2 GiB in chunks of 2 MiB: 80 GiB take
-/// about a second.
+/// The time limit for a member to give. An H200's driver takes 27 ms to release 2 GiB in chunks of 2 MiB, so 80 GiB
+/// take about a second.
 pub(super) const GIVE: Duration = Duration::from_secs(2);
 /// The time limit that is sent to a member, after which it reports the bytes released so far.
 pub(super) const GIVE_WITHIN_MS: u64 = 1000;
 /// The largest chunk that the option `chunk_size_mb` allows, in bytes.
 const LARGEST_PIECE: u64 = 1 << 30;
-/// The number of rounds in which missing bytes are asked of the others.
+/// The number of rounds in which the other members are asked for missing bytes.
 const ROUNDS: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Waiting behind another demand of the same device.
+    /// The demand waits behind another demand of the same device.
     Queued,
     Looking,
     Giving,
@@ -38,15 +39,15 @@ pub(super) struct Demand {
     pub(super) pid: i32,
     pub(super) ask: Ask,
     pub(super) step: Step,
-    /// How often a later demand was served first.
+    /// How often a later demand was served before this one.
     pub(super) overtaken: u32,
     since: Instant,
     pub(super) until: Instant,
     /// The number of this step's questions.
     pub(super) number: u64,
-    /// Members that have not answered yet, with the bytes that each was asked for.
+    /// Members that have not answered yet, with the bytes that each was asked to give.
     pub(super) waiting: BTreeMap<u64, u64>,
-    /// The guarantees of the others, in bytes, and their memory.
+    /// For each other member that answered, its guarantee in bytes and its memory.
     has: BTreeMap<u64, (u64, Has)>,
     silent: u32,
     processes: u32,
@@ -76,7 +77,7 @@ impl Demand {
         }
     }
 
-    /// Begins the demand: these members are asked for their bytes; `silent` more did not answer before.
+    /// Begins the demand: asks the members `asked` for their bytes. `silent` further members did not answer before.
     pub(super) fn look(&mut self, number: u64, asked: &[u64], silent: u32, now: Instant) {
         (self.step, self.number, self.until) = (Step::Looking, number, now + LOOK);
         self.waiting = asked.iter().map(|member| (*member, 0)).collect();
@@ -84,13 +85,13 @@ impl Demand {
         self.processes = silent + u32::try_from(asked.len()).unwrap_or(u32::MAX);
     }
 
-    /// Notes an answer to the question of this step.
+    /// Notes an answer to the question of the present step.
     pub(super) fn answered(&mut self, member: u64, guarantee: u64, has: Has) {
         let Some(asked_for) = self.waiting.remove(&member) else { return };
-        // The reported value is limited: a look releases nothing, and a gift exceeds the request by at most one chunk.
+        // The reported value is limited. A look releases no bytes, and a gift exceeds the request by at most one chunk.
         let given = if self.step == Step::Giving { has.given.min(asked_for.saturating_add(LARGEST_PIECE)) } else { 0 };
         self.given = self.given.saturating_add(given);
-        // A member that gives less than its share cannot release more: the rest counts as in use.
+        // A member that gives less than its share cannot release more, so its free bytes count as used.
         let free = if self.step == Step::Giving && has.given < asked_for { 0 } else { has.free };
         self.has.insert(member, (guarantee, Has { free, ..has }));
         if self.step == Step::Giving {
@@ -100,7 +101,7 @@ impl Demand {
         }
     }
 
-    /// Removes a member that has ended. The driver reclaims its memory.
+    /// Removes a member that has ended, whose memory the driver reclaims.
     pub(super) fn forget(&mut self, member: u64) {
         self.waiting.remove(&member);
         self.has.remove(&member);
@@ -111,7 +112,8 @@ impl Demand {
         self.step != Step::Queued && (self.waiting.is_empty() || now >= self.until)
     }
 
-    /// Continues after a step. Returns the members that are to give, with bytes; none at the end.
+    /// Continues after a step. Returns the members that must give, with the bytes to give; none if the demand is
+    /// finished.
     pub(super) fn next(&mut self, number: u64, now: Instant) -> Vec<(u64, u64)> {
         self.silent += u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         for member in std::mem::take(&mut self.waiting).into_keys() {

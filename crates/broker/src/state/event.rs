@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::fmt;
 
-/// An event. Sizes are bytes.
+/// An event of the broker. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 #[non_exhaustive]
@@ -12,11 +12,11 @@ pub enum Event {
     Joined {
         /// The member's number.
         member: u64,
-        /// The member's process number, 0 if unknown: the process is outside of the broker's namespace.
+        /// The member's process number. 0 if unknown, because the process is outside of the broker's namespace.
         pid: i32,
         /// The member's device.
         device: String,
-        /// The bytes that it keeps in any case.
+        /// The bytes that the member keeps in any case.
         guarantee: u64,
     },
     /// A process has left.
@@ -25,20 +25,20 @@ pub enum Event {
         member: u64,
         /// The member's process number.
         pid: i32,
-        /// The bytes that it held at its last answer.
+        /// The bytes that the member held at its last answer.
         held: u64,
     },
     /// A demand was served.
     Lent {
         /// The device.
         device: String,
-        /// The process that asked.
+        /// The number of the process that asked.
         pid: i32,
-        /// The bytes that it lacked.
+        /// The bytes that the process lacked.
         missing: u64,
-        /// The bytes that others gave.
+        /// The bytes that other members gave.
         given: u64,
-        /// The members that were asked.
+        /// The members that were asked to give.
         by: Vec<GivenBy>,
         /// The time from the question to the answer, in microseconds.
         us: u64,
@@ -50,9 +50,9 @@ pub enum Event {
 pub struct GivenBy {
     /// The member's number.
     pub member: u64,
-    /// The bytes that it was asked for.
+    /// The bytes that the member was asked to give.
     pub asked_for: u64,
-    /// The bytes that it gave.
+    /// The bytes that the member gave.
     pub given: u64,
 }
 

@@ -1,17 +1,17 @@
 //! The state and the actions of a broker, without sockets and without a clock.
 //!
 //! Owns: the effect of each line of a peer, and the order of demands. Each device serves one demand at a time, so that
-//! memory given for one request is not counted for another. A process below its guarantee comes first, then the earlier
-//! demand. A demand can be overtaken only a limited number of times.
+//! memory given for one request is not counted for another. A demand of a process below its guarantee comes first, then
+//! the earlier demand. A demand can be overtaken only a limited number of times.
 //!
-//! The caller passes in received bytes and the time, and sends the contents of the outboxes: the broker
-//! ([`Broker::run`](crate::Broker::run)) over its sockets, and tests in every order (`tests/schedules`).
+//! The caller passes in the received bytes and the time, and sends the contents of the outboxes. The callers are the
+//! broker with its sockets ([`Broker::run`](crate::Broker::run)), and tests that try many orders (`tests/schedules`).
 //!
 //! ```text
 //! room     (here) all peers and demands
-//! peer     one connection: its lines, its outbox, its time
-//! demand   a process is short: the steps of asking others
-//! event    what whoever runs the broker is told
+//! peer     one connection: its lines, its outbox, its time limit
+//! demand   the steps of asking other members for a process that is short of memory
+//! event    the reports to the program that runs the broker
 //! ```
 //!
 //! ```
@@ -38,14 +38,14 @@ use peer::{Member, Peer, Role};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long after a process's end its driver may still be reclaiming its memory.
+/// The time after a process's end in which the driver may still be reclaiming its memory.
 const DEPARTED: Duration = Duration::from_secs(3);
 /// The most departures that are remembered.
 const MAX_DEPARTED: usize = 256;
-/// How long after its start a broker may not know all members: those of a killed broker try to connect every half
-/// second.
+/// The time after the broker's start in which it may not know all members. Members of a killed broker try to connect
+/// every half second.
 const SETTLING: Duration = Duration::from_millis(1500);
-/// How often a demand may be overtaken by processes below their guarantees.
+/// How often members below their guarantees may overtake a demand.
 const MAX_OVERTAKEN: u32 = 2;
 
 /// All connections, and all demands.
@@ -63,7 +63,7 @@ pub struct Room {
     most_members: usize,
 }
 
-/// A list of all members is requested: each is asked for its bytes.
+/// A request for the list of all members, each of which is asked for its bytes.
 #[derive(Clone, Debug)]
 struct Look {
     asker: u64,
@@ -93,15 +93,15 @@ impl Room {
         self.most_members = most;
     }
 
-    /// Adds a connection of the process with this number. Returns the number of the connection.
+    /// Adds a connection of the process with number `pid`. Returns the number of the connection.
     pub fn enter(&mut self, pid: i32, now: Instant) -> u64 {
         self.entered += 1;
         self.peers.insert(self.entered, Peer::new(pid, now));
         self.entered
     }
 
-    /// Takes bytes of a connection, whole lines or not. Returns whether it stays open. Bytes behind a question are
-    /// dropped.
+    /// Takes received bytes of a connection, in any pieces. Returns whether the connection stays open. Bytes behind a
+    /// question are dropped.
     pub fn hear(&mut self, id: u64, bytes: &[u8], now: Instant) -> bool {
         if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.speaks()) {
             peer.inbox.push(bytes);
@@ -128,13 +128,13 @@ impl Room {
         self.peers.contains_key(&id)
     }
 
-    /// Returns whether more messages of a connection are expected: a connection that has asked its one question sends
-    /// no more.
+    /// Returns whether more messages of a connection are expected. A connection that has asked its question sends no
+    /// more.
     pub(crate) fn listens_to(&self, id: u64) -> bool {
         self.peers.get(&id).is_some_and(Peer::speaks)
     }
 
-    /// Returns whether a connection is that of a process which takes part.
+    /// Returns whether a connection belongs to a member.
     #[must_use]
     pub fn is_member(&self, id: u64) -> bool {
         self.peers.get(&id).is_some_and(|peer| peer.member().is_some())
@@ -146,13 +146,14 @@ impl Room {
         self.peers.len()
     }
 
-    /// Returns the members, as of each one's last answer.
+    /// Returns the members, with the figures of their last answers.
     #[must_use]
     pub fn members(&self) -> Vec<MemberStatus> {
         self.peers.values().filter_map(Peer::member).map(|member| member.known.clone()).collect()
     }
 
-    /// Returns the bytes to be sent over a connection. The sender removes those that it has sent.
+    /// Returns the bytes to be sent over a connection; `None` if the connection is closed. The sender removes the bytes
+    /// that it has sent.
     pub fn outbox(&mut self, id: u64) -> Option<&mut Vec<u8>> {
         self.peers.get_mut(&id).map(|peer| &mut peer.outbox)
     }
@@ -163,7 +164,7 @@ impl Room {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns when the next time limit ends: [`Self::advance`] is to be called then.
+    /// Returns when the next time limit ends, and [`Self::advance`] must be called. `None` if there is no time limit.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let steps = self.demands.iter().filter(|demand| demand.step != Step::Queued).map(|demand| demand.until);
@@ -194,22 +195,22 @@ impl Room {
         let over = |peer: &Peer| peer.is_done() || peer.until().is_some_and(|until| now >= until);
         let gone: Vec<u64> = self.peers.iter().filter(|(_, peer)| over(peer)).map(|(id, _)| *id).collect();
         gone.into_iter().for_each(|id| self.leave(id, now));
-        // A step may be over at once, if there is nobody to ask.
+        // A step may end at once, if no member can be asked.
         while self.begin(now) || self.go_on(now) {}
-        // A member that is late is listed with its last values.
+        // A member that is late is listed with its last figures.
         while let Some(at) = self.looks.iter().position(|look| look.waiting.is_empty() || now >= look.until) {
             let look = self.looks.remove(at);
             self.list(look.asker, now);
         }
     }
 
-    /// Begins the next demand of a device without a running one. Returns whether there was one.
+    /// Begins the next demand of a device that serves no demand. Returns whether a demand began.
     fn begin(&mut self, now: Instant) -> bool {
         let busy: BTreeSet<&str> =
             self.demands.iter().filter(|demand| demand.step != Step::Queued).map(device).collect();
         let waiting = self.demands.iter().enumerate();
         let next = waiting.filter(|(_, demand)| demand.step == Step::Queued && !busy.contains(device(demand)));
-        // Of equal demands the first.
+        // Of equal demands, the first one is served.
         let order = |demand: &Demand| (demand.overtaken < MAX_OVERTAKEN, !self.is_below_guarantee(demand));
         let Some((at, _)) = next.min_by_key(|(_, demand)| order(demand)) else { return false };
         let Some(demand) = self.demands.get(at) else { return false };
@@ -230,7 +231,7 @@ impl Room {
         true
     }
 
-    /// Continues a demand whose step is over. Returns whether there was one.
+    /// Continues a demand whose step is over. Returns whether a demand continued.
     fn go_on(&mut self, now: Instant) -> bool {
         let Some(at) = self.demands.iter().position(|demand| demand.is_due(now)) else { return false };
         self.questions += 1;
@@ -273,9 +274,9 @@ impl Room {
         self.dismiss(demand.asker, &Said::Lent(lent), now);
     }
 
-    /// Returns the asker's own number as a member, if it is one. The asker may have sent its number at an earlier
-    /// broker, which belongs to another member here. An asker whose process number is unknown, 0, is believed if the
-    /// number belongs to such a member.
+    /// Returns the asker's own number as a member; `None` if the asker is no member. The asker may have sent a number
+    /// of an earlier broker, which now belongs to another member. If the asker's process number is unknown (0), its
+    /// number is accepted only if it belongs to a member whose process number is unknown too.
     fn own(&self, demand: &Demand) -> Option<u64> {
         let is_own = |peer: &Peer| {
             peer.pid == demand.pid && peer.member().is_some_and(|member| member.known.device == demand.ask.device)
@@ -354,8 +355,8 @@ impl Room {
         asked.into_iter().for_each(|member| self.say(member, &Said::Spare { number }, now));
     }
 
-    /// Makes a new question for these members. Returns its number, and the members asked: one that was late is not
-    /// waited for again until it has answered.
+    /// Makes a new question for these members. Returns its number and the members asked. A late member is not asked
+    /// again until it has answered.
     fn question(&mut self, concerns: impl Fn(u64, &Member) -> bool) -> (u64, Vec<u64>) {
         self.questions += 1;
         let mut asked = Vec::new();
@@ -371,7 +372,7 @@ impl Room {
         (self.questions, asked)
     }
 
-    /// Answers with the list of all members, as far as they fit.
+    /// Answers with the list of all members, as far as they fit into the answer.
     fn list(&mut self, id: u64, now: Instant) {
         let mut room = MAX_LIST / 2;
         let mut members = Vec::new();
@@ -384,10 +385,10 @@ impl Room {
         self.dismiss(id, &Said::Members(members), now);
     }
 
-    /// Records a member's bytes, from any of its answers.
+    /// Records a member's bytes from an answer.
     fn has(&mut self, id: u64, has: Has) {
         let Some(member) = self.peers.get_mut(&id).and_then(Peer::member_mut) else { return };
-        // An answer to no open question is ignored.
+        // An answer without an open question is ignored.
         let Some(at) = member.open.iter().position(|number| *number == has.number) else { return };
         member.open.remove(at);
         member.late &= !member.open.is_empty();

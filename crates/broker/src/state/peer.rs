@@ -1,6 +1,7 @@
 //! One connection, without its socket.
 //!
-//! Owns: the bytes received and to be sent, both bounded, and the time limit for its next message.
+//! Owns: the bytes received and the bytes to be sent, both bounded, and the time limit for the connection's next
+//! message.
 
 use crate::protocol::{MAX_LINE, MAX_LIST, MemberStatus, Said, line};
 use seamalloc_socket::{Lines, TooLong};
@@ -19,21 +20,21 @@ const MAX_OPEN: usize = 16;
 pub(super) enum Role {
     /// The connection has sent nothing yet.
     New,
-    /// A member, which is asked.
+    /// The connection belongs to a member, which answers questions.
     Member(Box<Member>),
     /// The connection waits for the answer to its one question.
     Asker,
-    /// The connection has its answer, and is closed when that is sent.
+    /// The connection has its answer, and is closed when the answer is sent.
     Leaving,
 }
 
-/// A process that takes part.
+/// A member.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Member {
     pub(super) known: MemberStatus,
-    /// The questions that it has not answered.
+    /// The questions that the member has not answered.
     pub(super) open: Vec<u64>,
-    /// Whether one of these was not answered in time.
+    /// Whether the member did not answer one of these questions in time.
     pub(super) late: bool,
 }
 
@@ -64,7 +65,7 @@ impl Peer {
         self.until = None;
     }
 
-    /// Makes the connection wait for its answer, for which the demand has a time limit.
+    /// Makes the connection wait for its answer. The demand has the time limit.
     pub(super) fn wait(&mut self) {
         (self.role, self.until) = (Role::Asker, None);
     }
@@ -83,7 +84,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Returns when the connection is closed in any case.
+    /// Returns when the connection is closed in any case; `None` if there is no limit.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until
     }
@@ -96,8 +97,8 @@ impl Peer {
         if let Role::Member(member) = &mut self.role { Some(member) } else { None }
     }
 
-    /// Returns whether messages are expected: the connection has sent none, or is a member. Others have asked their one
-    /// question.
+    /// Returns whether messages are expected: the connection has sent none yet, or belongs to a member. Other
+    /// connections have asked their question.
     pub(super) fn speaks(&self) -> bool {
         matches!(self.role, Role::New | Role::Member(_))
     }
@@ -107,7 +108,7 @@ impl Peer {
         matches!(self.role, Role::Leaving) && self.outbox.is_empty()
     }
 
-    /// Takes the next line.
+    /// Takes the next line. Returns `None` if no line is complete.
     pub(super) fn hear(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         self.inbox.next_line()
     }

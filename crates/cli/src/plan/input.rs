@@ -10,12 +10,12 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// Requests outside of steps are told of from this part (1/n) of all on.
+/// The least part (1/n) of all requests for which requests outside of steps are mentioned.
 const MANY_PART: u64 = 4;
-/// Memory that is freed and still in use is told from this part (1/n) of what is live on.
+/// The least part (1/n) of live memory for which freed memory that is still in use is mentioned.
 const FEW_PART: u64 = 1000;
 
-/// One problem, and where it comes from.
+/// A problem and its source.
 pub(super) struct Input {
     pub(super) problem: Problem,
     /// The iteration, without its problem.
@@ -26,7 +26,7 @@ pub(super) struct Input {
     requests: u64,
 }
 
-/// The buffers of a csv, or of an iteration of each trace of a file or a name.
+/// Returns the buffers of a csv, or of an iteration of each trace in a file or with a name.
 pub(super) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Input>, Failure> {
     if let Some(text) = buffers(path) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -44,7 +44,8 @@ pub(super) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Input>, Fa
     traces.into_iter().map(iteration).collect()
 }
 
-/// The file, if it is a csv of buffers. What cannot be opened is the business of those who read traces.
+/// Returns the file if it is a csv of buffers. A file that cannot be opened gives `None`, and the reader of traces
+/// reports it.
 fn buffers(path: &Path) -> Option<impl BufRead> {
     let mut text = BufReader::new(File::open(path).ok()?);
     let is_csv = csv::is_csv(text.fill_buf().ok()?);
@@ -52,7 +53,7 @@ fn buffers(path: &Path) -> Option<impl BufRead> {
 }
 
 impl Input {
-    /// The part of the trace that was planned.
+    /// Returns a description of the planned part of the trace; `None` for a csv.
     pub(super) fn in_words(&self) -> Option<String> {
         let iteration = self.iteration.as_ref()?;
         let mut text = format!("{}: {iteration}", self.problem.name());
@@ -89,7 +90,7 @@ impl Input {
                 bytes(live)
             ));
         }
-        // Each block is rounded up in what is live.
+        // Live memory counts each block rounded up.
         let rounding = ALIGNMENT.saturating_mul((persistent.count + requests.count) as u64);
         if live - live / FEW_PART > self.requested.saturating_add(rounding) {
             text.push_str(&format!(
@@ -105,7 +106,8 @@ impl Input {
     }
 }
 
-/// The kinds of steps, if there is more than one, or that they are not told apart.
+/// Returns a sentence about the kinds of steps: several kinds, requests outside of the one kind, or that kinds are not
+/// told apart. Empty otherwise.
 fn steps_of_kinds(iteration: &Iteration, all: u64) -> String {
     let kind = |kind: &Kind| format!("{} of {} requests, {} live at most", kind.times, kind.requests, bytes(kind.live));
     match iteration.kinds.as_slice() {

@@ -1,11 +1,11 @@
-//! A plan as a plot: time to the right, addresses upwards, a rectangle for each buffer.
+//! A plan as a plot: time to the right, addresses upwards, and a rectangle for each buffer.
 
 use crate::study::axis::Axis;
 use crate::study::chart::{self, DrawError, Line, Mark, Panel, Point, Tile};
 use seamalloc::units::format_bytes;
 use seamalloc_plan::{Outcome, Problem};
 
-/// Units of addresses, and their bytes: the largest in which the peak is 1 or more is used.
+/// Units of addresses and their bytes. The largest unit in which the peak is 1 or more is used.
 const UNITS: [(&str, f64); 4] =
     [("GiB", (1_u64 << 30) as f64), ("MiB", (1_u64 << 20) as f64), ("KiB", (1_u64 << 10) as f64), ("bytes", 1.0)];
 

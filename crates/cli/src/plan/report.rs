@@ -16,7 +16,7 @@ pub(crate) struct PlanReport {
     pub(crate) method: &'static str,
     /// Bytes that the plan needs.
     pub(crate) peak: u64,
-    /// The peak load in bytes: no plan needs fewer.
+    /// The peak load in bytes. No plan needs fewer bytes.
     pub(crate) bound: u64,
     /// Whether the peak is proven to be the least.
     pub(crate) is_optimal: bool,

@@ -4,25 +4,25 @@ use crate::output::grouped;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 
-/// An axis is labelled at these parts of each power of ten.
+/// The parts of each power of ten at which an axis is labelled.
 const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
-/// Smaller values are drawn at this place of a logarithmic axis, which has no zero.
+/// The place on a logarithmic axis at which smaller values are drawn, since such an axis has no zero.
 const LEAST: f64 = 0.01;
-/// The least unused part of memory on an axis: a utilization above 99.99% is drawn there.
+/// The least unused part of memory on an axis. A utilization above 99.99% is drawn at this value.
 const LEAST_UNUSED: f64 = 1e-4;
-/// About how many labels an axis of counts has.
+/// The approximate number of labels of an axis of counts.
 const COUNTS: f64 = 5.0;
 
-/// The factor of an axis' end to the largest value of a measure.
+/// The end of an axis as a multiple of the largest value of a measure.
 const MARGIN: f64 = 1.04;
 
 #[derive(Clone, Copy)]
 enum Scale {
-    /// By the value itself.
+    /// The value itself determines the place.
     Linear,
-    /// By its magnitude.
+    /// The logarithm of the value determines the place.
     Log,
-    /// By the magnitude of the difference to 1, so that 99.9% is as far from 99% as 99% from 90%.
+    /// The logarithm of the difference to 1 determines the place, so that 99.9% is as far from 99% as 99% from 90%.
     Used,
 }
 
@@ -48,7 +48,7 @@ impl Axis {
     pub(crate) fn used(name: &str, values: impl Iterator<Item = f64>) -> Self {
         let mut ticks = around(values.map(|value| (1.0 - value).max(LEAST_UNUSED)));
         ticks.reverse();
-        // As many digits as the unused part needs: 99.98%, 99.5%, 98%.
+        // The label has as many digits as the unused part needs: 99.98%, 99.5%, 98%.
         let name_of = |used: f64| {
             let digits = (-((1.0 - used) * 100.0 * (1.0 + 1e-9)).log10().floor()).max(0.0);
             format!("{:.*}%", digits as usize, used * 100.0)
@@ -62,7 +62,7 @@ impl Axis {
         let last = (most as f64 / step).ceil().max(1.0);
         let ticks = (0..=last as u32).map(|index| f64::from(index) * step).collect();
         let mut axis = Self::over(name, Scale::Linear, ticks, |count| format!("{count}"));
-        // Leaves room for the label above the highest bar.
+        // The range leaves room for the label above the highest bar.
         axis.range.end += step / 2.0;
         axis
     }
@@ -78,7 +78,7 @@ impl Axis {
         axis
     }
 
-    /// Makes an axis with a place for each of these numbers, evenly spaced: 0, 1, 2 ...
+    /// Makes an axis with evenly spaced places for these numbers, such as 0, 1, 2.
     pub(crate) fn categories(name: &str, numbers: &[u64]) -> Self {
         let ticks: Vec<_> =
             numbers.iter().enumerate().map(|(index, number)| (index as f64, grouped(*number))).collect();
@@ -133,7 +133,8 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// Returns the round numbers around these values, from the last below all to the first above: at least two.
+/// Returns the round numbers around these values, from the last one below all values to the first one above them; at
+/// least two.
 fn around(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let (mut least, mut most) = (f64::INFINITY, 0.0f64);
     for value in values.filter(|value| *value > 0.0) {
@@ -144,7 +145,7 @@ fn around(values: impl Iterator<Item = f64>) -> Vec<f64> {
     }
     let round = |index: i32| {
         let (power, step) = (index.div_euclid(3), index.rem_euclid(3));
-        // Divides, since 0.1 times 5 is not 0.5 in binary.
+        // A power below 0 divides, since 0.1 times 5 is not 0.5 in binary.
         if power < 0 { STEPS[step as usize] / 10f64.powi(-power) } else { STEPS[step as usize] * 10f64.powi(power) }
     };
     let mut first = 3 * least.log10().floor() as i32;
@@ -185,7 +186,7 @@ mod tests {
     fn every_value_lies_in_the_range_and_better_is_higher() {
         let values = [1.0, 0.999_99, 0.97, 0.25, 0.0];
         let axis = Axis::used("", values.into_iter());
-        // Pixels count from the top.
+        // Pixels are counted from the top.
         let places = values.map(|value| axis.map(&value, (400, 0)));
         assert!(places.is_sorted() && places.iter().all(|place| (0..=400).contains(place)), "{places:?}");
         for axis in [Axis::log("", std::iter::empty()), Axis::used("", std::iter::empty()), Axis::counts("", 0)] {

@@ -1,6 +1,6 @@
 //! Plots as SVG: panels with lines, marks, bars, rectangles and labels, one below the other.
 //!
-//! Owns: the look. The background is drawn too, so that a plot reads the same on light and dark pages.
+//! Owns: the colours and sizes. The background is drawn too, so that a plot looks the same on light and dark pages.
 
 use super::axis::Axis;
 use super::labels::{Labels, Pixel, spread};
@@ -23,7 +23,7 @@ const BACKGROUND: RGBColor = RGBColor(0x0d, 0x11, 0x17);
 const TEXT: RGBColor = RGBColor(0xd0, 0xd7, 0xde);
 const QUIET: RGBColor = RGBColor(0x9a, 0xa4, 0xae);
 const GRID: RGBColor = RGBColor(0x26, 0x2d, 0x36);
-/// Colours that differ in brightness too, on this background.
+/// Colours that also differ in brightness, on this background.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x58, 0xa6, 0xff),
     RGBColor(0xf0, 0x88, 0x3e),
@@ -45,7 +45,7 @@ const MARGIN: i32 = 14;
 const NAMES: i32 = 150;
 const DOT: i32 = 4;
 const DIAMOND: i32 = 7;
-/// The least width and height of a rectangle with an edge, in pixels.
+/// The least width and height of a rectangle that is drawn with an edge, in pixels.
 const EDGED: i32 = 3;
 /// Font sizes, which are also line heights.
 const HEADING: i32 = 21;
@@ -82,12 +82,12 @@ pub(crate) struct Point {
 
 /// Points with a line through them.
 pub(crate) struct Line {
-    /// The name at the right edge; none if empty.
+    /// The name at the right edge; no name if empty.
     pub(crate) name: String,
     pub(crate) colour: RGBColor,
     pub(crate) dashed: bool,
     pub(crate) points: Vec<Point>,
-    /// Points of the same colour beside the line.
+    /// Points with the same colour, beside the line.
     pub(crate) apart: Vec<Point>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Tile {
     pub(crate) colour: RGBColor,
 }
 
-/// One system of axes and what it shows.
+/// A system of axes and its contents.
 pub(crate) struct Panel {
     pub(crate) title: String,
     pub(crate) x: Axis,
@@ -117,7 +117,7 @@ pub(crate) struct Panel {
 }
 
 impl Panel {
-    /// Returns the height in pixels; larger if many lines have names.
+    /// Returns the height in pixels. The height is larger if many lines have names.
     fn height(&self) -> u32 {
         PANEL.max(AROUND + NAME as u32 * self.lines.iter().filter(|line| !line.name.is_empty()).count() as u32)
     }
@@ -178,7 +178,7 @@ fn draw_panel(root: &Area<'_>, area: &Area<'_>, panel: &Panel) -> Result<(), Dra
     inside.draw(panel, |x, y| chart.backend_coord(&(x, y)))
 }
 
-/// The inside of the axes of a panel. All is drawn in pixels, so that overlaps can be found.
+/// The inside of a panel's axes. Everything is drawn in pixels, so that overlaps can be found.
 struct Inside<'a, 'b> {
     root: &'a Area<'b>,
     within: (Range<i32>, Range<i32>),
@@ -222,7 +222,7 @@ impl Inside<'_, '_> {
         Ok(())
     }
 
-    /// Draws rectangles with an edge, if there is room for one. Of several at the same pixels, one is drawn.
+    /// Draws rectangles, with an edge if there is room. Of several rectangles at the same pixels, one is drawn.
     fn tiles(&self, tiles: &[Tile], at: &impl Fn(f64, f64) -> Pixel) -> Result<(), DrawError> {
         let mut drawn = HashSet::new();
         for tile in tiles {
@@ -262,7 +262,7 @@ impl Inside<'_, '_> {
         }
     }
 
-    /// Draws the names of lines at the right edge, each as near to its last point as possible.
+    /// Draws the names of lines at the right edge, each as close as possible to the line's last point.
     fn names(&mut self, lines: &[Line], at: &impl Fn(f64, f64) -> Pixel) -> Result<(), DrawError> {
         let named: Vec<_> = lines.iter().filter(|line| !line.name.is_empty()).collect();
         let named: Vec<_> = named.into_iter().filter_map(|line| Some((line, line.points.last()?))).collect();
@@ -293,7 +293,7 @@ impl Mark {
     }
 }
 
-/// Returns a name with no more characters than fit.
+/// Returns a name cut to the number of characters that fit.
 fn short(name: &str) -> String {
     if name.chars().count() <= MOST_OF_A_NAME {
         return name.to_owned();

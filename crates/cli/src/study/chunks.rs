@@ -1,4 +1,4 @@
-//! `seamalloc study chunks`: the size of chunks, memory against driver time and stalls.
+//! `seamalloc study chunks`: the size of chunks, comparing memory with driver time and stalls.
 
 use super::axis::Axis;
 use super::chart::{self, Line, Mark, Panel, Point};
@@ -124,8 +124,8 @@ impl Chunks {
     }
 }
 
-/// Draws two panels: utilization against driver time, and against the worst stall; a line for each trace, a point for
-/// each size.
+/// Draws two panels: utilization against driver time, and utilization against the worst stall. Each trace has a line,
+/// and each size a point.
 fn draw(all: &[Chunks], settings: usize, run: &str) -> Result<String, chart::DrawError> {
     let time = |outcome: &Chunks| outcome.driver_ns_per_gib() as f64 / 1e6;
     let stall = |outcome: &Chunks| outcome.worst_stall_ns() as f64 / 1e6;

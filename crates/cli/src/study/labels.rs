@@ -1,11 +1,11 @@
-//! The places of labels in a plot: beside the named points, without overlaps.
+//! The places of labels in a plot, beside the named points and without overlaps.
 
 use std::ops::Range;
 
-/// A place in pixels: from the left, from the top.
+/// A place in pixels, from the left and from the top.
 pub(super) type Pixel = (i32, i32);
 
-/// Pixels between a mark and its label, nearest first.
+/// The distances between a mark and its label that are tried, in pixels, nearest first.
 const DISTANCES: [i32; 3] = [7, 12, 18];
 /// The directions from a mark that are tried, best first.
 const DIRECTIONS: [Pixel; 8] = [(0, -1), (0, 1), (1, -1), (-1, 1), (1, 1), (-1, -1), (1, 0), (-1, 0)];
@@ -36,17 +36,17 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    /// Makes an empty set between these pixels.
+    /// Makes an empty set within these pixels.
     pub(super) fn new(within: (Range<i32>, Range<i32>)) -> Self {
         Self { within, taken: Vec::new(), ink: Vec::new() }
     }
 
-    /// Adds a mark, of this many pixels to each side, that no label may cover.
+    /// Adds a mark with `radius` pixels to each side, which no label may cover.
     pub(super) fn add_mark(&mut self, (x, y): Pixel, radius: i32) {
         self.taken.push(Place { at: (x - radius, y - radius), size: (2 * radius, 2 * radius) });
     }
 
-    /// Adds a line that labels avoid if they can.
+    /// Adds a line, which labels avoid if possible.
     pub(super) fn add_line(&mut self, from: Pixel, to: Pixel) {
         const EVERY: i32 = 3;
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
@@ -81,8 +81,8 @@ impl Labels {
     }
 }
 
-/// Returns places on one axis moved apart as little as possible, so that each has `room` within the range, in the same
-/// order.
+/// Returns places on an axis, moved apart as little as possible, so that each has `room` within the range. The order
+/// stays the same.
 pub(super) fn spread(places: &[i32], room: i32, within: Range<i32>) -> Vec<i32> {
     let mut order: Vec<usize> = (0..places.len()).collect();
     order.sort_by_key(|index| places[*index]);
@@ -113,7 +113,7 @@ mod tests {
         let placed: Vec<_> = marks.iter().filter_map(|mark| labels.place(*mark, size)).collect();
         assert_eq!(placed.len(), marks.len());
         for (index, place) in labels.taken.iter().enumerate() {
-            // The marks themselves overlap.
+            // The marks may overlap each other.
             let others = labels.taken[index + 1..].iter().filter(|other| index >= marks.len() || other.size == size);
             assert!(others.into_iter().all(|other| !place.overlaps(other)), "{index}: {placed:?}");
         }

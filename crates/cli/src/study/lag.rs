@@ -17,10 +17,10 @@ use seamalloc_trace::columns::{Column, round_to};
 use seamalloc_trace::replay::ReplayOptions;
 use std::path::PathBuf;
 
-/// The recorded job of several streams.
+/// The recorded job with several streams.
 const JOB: &str = "llama8b-fsdp2";
 
-/// The policy, and how many operations the CPU runs ahead.
+/// The policy, and the number of operations that the CPU runs ahead.
 type Setting = (StreamSharing, u64);
 type Lagging = Outcome<Setting>;
 type Figure = Column<Lagging>;
@@ -144,7 +144,7 @@ pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
     inputs.finish(finish(&all, study.svg.as_deref().map(|path| (path, plot()))))
 }
 
-/// Draws three panels for each trace: utilization by lag, a line for each policy and pass; how often streams waited;
+/// Draws three panels for each trace, by lag: utilization, with a line for each policy and pass; the number of waits;
 /// and the ages of the events.
 fn draw(all: &[Lagging], lags: &[u64], device: &str) -> Result<String, chart::DrawError> {
     let ahead = || Axis::categories("how many operations the CPU is ahead of the GPU", lags);
@@ -201,7 +201,7 @@ fn curves(outcomes: &[Lagging], colour: RGBColor) -> [Line; 2] {
     [curve(false), curve(true)]
 }
 
-/// Returns the ages of the events by lag, in the first and in the third pass; none for policies that never wait.
+/// Returns the ages of the events by lag, in the first and in the third pass; no lines for policies that never wait.
 fn ages((outcomes, colour): (&[Lagging], RGBColor)) -> Vec<Line> {
     let curve = |third: bool| {
         let point = |(index, outcome): (usize, &Lagging)| {
@@ -220,7 +220,7 @@ fn ages((outcomes, colour): (&[Lagging], RGBColor)) -> Vec<Line> {
     vec![curve(false), curve(true)]
 }
 
-/// Returns how often streams waited in the first and in the third pass; none for policies that never wait.
+/// Returns the number of waits in the first and in the third pass; no bars for policies that never wait.
 fn bars(outcomes: &[Lagging], colour: RGBColor) -> Vec<Bar> {
     let waits = |(index, outcome): (usize, &Lagging)| {
         let (first, third) = outcome.first_and_third()?;

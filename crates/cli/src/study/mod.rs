@@ -3,8 +3,8 @@
 //! ```text
 //! chunks.rs, lag.rs   the studies: their options, columns and plots
 //! options.rs          the options of every study
-//! outcome.rs          what one setting came to in three passes, and its columns
-//! chart.rs            plots; axis.rs and labels.rs place what is in them
+//! outcome.rs          the result of one setting in three passes, and its columns
+//! chart.rs            plots; axis.rs and labels.rs place the parts of a plot
 //! ```
 
 pub(crate) mod axis;
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use clap::Subcommand;
 use seamalloc_trace::columns::Kind;
 
-/// Which option is studied.
+/// The studied option.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Study {
     /// The size of chunks (chunk_size_mb): memory against driver time and stalls.

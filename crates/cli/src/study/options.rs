@@ -1,4 +1,4 @@
-//! The options of every study, and how a study begins.
+//! The options of every study, and the start of a study.
 
 use super::outcome::PASSES;
 use crate::args::{Color, GenerateArgs};
@@ -49,8 +49,8 @@ impl StudyArgs {
         source::load_all(paths, self.generate)
     }
 
-    /// Begins a study. Returns the options common to all runs, and the output. `studied` says whether options set the
-    /// studied option itself.
+    /// Begins a study. Returns the options of all runs, and the output. `studied` tells whether options set the studied
+    /// option themselves.
     pub(super) fn begin(
         &self,
         studied: (&str, impl Fn(&Config) -> bool),

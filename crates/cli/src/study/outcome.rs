@@ -9,18 +9,18 @@ use seamalloc_trace::replay::{PassReport, ReplayOptions, replay};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// The number of passes: from the third on, a training loop is expected to need no further memory, on every trace.
+/// The number of passes. From the third pass on, a training loop should need no further memory on any trace.
 pub(super) const PASSES: u32 = 3;
-/// The key for running out of memory.
+/// The key that says that memory ran out.
 const OOM: &str = "oom";
 
 /// The result of one setting on one trace.
 pub(super) struct Outcome<S> {
     pub(super) trace: String,
     pub(super) setting: S,
-    /// How many operations the CPU ran ahead of the GPU.
+    /// The number of operations that the CPU ran ahead of the GPU.
     pub(super) lag: u64,
-    /// Three passes; fewer if the last one ran out of memory.
+    /// Three passes, or fewer if the last one ran out of memory.
     pub(super) passes: Vec<PassReport>,
 }
 
@@ -83,7 +83,7 @@ impl<S> Outcome<S> {
         self.first_and_third().map_or(Value::Null, |(_, third)| read(third))
     }
 
-    /// Returns a cell of both passes; an empty one if memory ran out.
+    /// Returns a cell with values of both passes; an empty cell if memory ran out.
     pub(super) fn cell(&self, read: impl Fn(&PassReport, &PassReport) -> Cell) -> Cell {
         self.first_and_third().map_or_else(|| "".into(), |(first, third)| read(first, third))
     }
@@ -93,7 +93,8 @@ impl<S> Outcome<S> {
         self.passes.iter().map(|pass| pass.stalls.worst_ns).max().unwrap_or_default()
     }
 
-    /// Returns the line that `--json` prints. If memory ran out, the line says so and identifies the run.
+    /// Returns the line that `--json` prints. If memory ran out, the line has only this result and the keys that
+    /// identify the run.
     pub(super) fn line(&self, columns: &[Column<Self>]) -> String {
         let ran = self.first_and_third().is_some();
         let kept = columns.iter().filter(|column| ran || column.kind == Kind::Run || column.key == OOM);
@@ -102,7 +103,7 @@ impl<S> Outcome<S> {
     }
 }
 
-/// Replays every trace with every setting, one after the other. `each` is called after each replay.
+/// Replays every trace with every setting, one after the other. Calls `each` after each replay.
 pub(super) fn outcomes<S: Copy>(
     traces: &[Trace],
     settings: &[S],
@@ -124,7 +125,7 @@ pub(super) fn outcomes<S: Copy>(
     Ok(all)
 }
 
-/// Saves a plot, and returns the result of the runs: running out of memory is a failure.
+/// Saves a plot, and returns the result of the runs. Returns a failure if memory ran out.
 pub(super) fn finish<S>(all: &[Outcome<S>], svg: Option<(&Path, Result<String, DrawError>)>) -> Result<(), Failure> {
     if let Some((path, drawn)) = svg {
         let picture = drawn.map_err(|error| Failure::Draw { path: path.to_owned(), error: error.to_string() })?;

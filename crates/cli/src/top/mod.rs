@@ -88,10 +88,10 @@ fn table(rows: &[Row]) -> Table<Row> {
     table
 }
 
-/// An error while the screen is shown: of the program, or of the terminal.
+/// The result of showing the screen. The error is an error of the command, or of the terminal.
 type Shown<T> = Result<T, Result<Failure, io::Error>>;
 
-/// Shows the processes until a key ends it. New processes are shown too.
+/// Shows the processes, including new ones, until a key ends the display.
 fn watch(args: &TopArgs) -> Shown<()> {
     let mut rows = Row::of(some(look(args).map_err(Ok)?).map_err(Ok)?, &[]);
     let screen = Screen::open().map_err(Err)?;
@@ -108,18 +108,18 @@ fn watch(args: &TopArgs) -> Shown<()> {
             None => {}
         }
         if !paused {
-            // The end of a named program is an error, which ends the display.
+            // If a named program ends, its error ends the display.
             rows = Row::of(look(args).map_err(Ok)?, &rows);
         }
     }
 }
 
-/// Asks the named processes, or all. Of all, one that does not answer is left out.
+/// Asks the named processes, or all processes. Of all processes, those that do not answer are left out.
 fn look(args: &TopArgs) -> Result<Vec<Process>, Failure> {
     Ok(answers(args)?.into_iter().map(|(_, process)| process).collect())
 }
 
-/// Returns the answer of each process, with its socket.
+/// Returns the answer of each process, with the process's socket.
 fn answers(args: &TopArgs) -> Result<Vec<(PathBuf, Process)>, Failure> {
     let ask = |socket: PathBuf| Ok(ask::samples(&socket).map(|process| (socket, process))?);
     if let Some(socket) = &args.socket {
@@ -135,7 +135,8 @@ fn answers(args: &TopArgs) -> Result<Vec<(PathBuf, Process)>, Failure> {
         .collect())
 }
 
-/// Returns the socket of a process of this namespace, or those of processes in other namespaces with this number.
+/// Returns the socket of the process with this number in this namespace, or the sockets of processes in other
+/// namespaces with this number.
 fn named(pid: u32, there: &[(u32, PathBuf)]) -> Vec<PathBuf> {
     let own = ask::socket(pid);
     let found: Vec<_> = there.iter().filter(|(number, _)| *number == pid).map(|(_, socket)| socket.clone()).collect();

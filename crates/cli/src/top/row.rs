@@ -1,26 +1,26 @@
-//! The row of one allocator: its figures, and the rates of those that only grow.
+//! The row of one allocator: its figures, and the rates of its counters.
 
 use seamalloc::units::format_bytes;
 use seamalloc_live::{Process, Sample};
 use seamalloc_trace::columns::{Cell, Column, line, round_to};
 use serde_json::{Map, Value};
 
-/// One allocator of a process, at one moment.
+/// An allocator of a process at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pid: u32,
     pid_namespace: u64,
     command: String,
     sample: Sample,
-    /// The previous sample, if there was one.
+    /// The previous sample, if any.
     earlier: Option<Sample>,
 }
 
-/// The text for a rate that is not known yet.
+/// The text for an unknown rate.
 const UNKNOWN: &str = "-";
 
 impl Row {
-    /// The shown values: keys for JSON beside those of the sample, columns for a table.
+    /// The shown values: keys for JSON in addition to those of the sample, and columns for a table.
     pub(super) const COLUMNS: &[Column<Self>] = &[
         Self::run("pid", |row| row.pid.into()).text("pid", |row| row.pid.into()),
         Self::run("pid_namespace", |row| row.pid_namespace.into()),
@@ -88,7 +88,7 @@ impl Row {
         Column::clock(key, value)
     }
 
-    /// Returns the rows of processes, those with the most held memory first, with rates since earlier ones.
+    /// Returns the rows of processes, with rates since the earlier rows. Rows with the most held memory come first.
     pub(super) fn of(processes: Vec<Process>, earlier: &[Self]) -> Vec<Self> {
         let mut rows = Vec::new();
         for Process { pid, pid_namespace, command, allocators, .. } in processes {
@@ -145,7 +145,7 @@ impl Row {
     }
 }
 
-/// Returns the beginning of a command line, with the program's name instead of its path.
+/// Returns the beginning of a command line, with the program's name in place of its path.
 fn shortened(command: &str) -> String {
     const MOST: usize = 40;
     let (program, rest) = command.split_once(' ').unwrap_or((command, ""));

@@ -1,4 +1,4 @@
-//! The terminal of `top`: an alternate screen, and keys.
+//! The terminal of `top`: an alternate screen, and its keys.
 
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::style::Print;
@@ -17,7 +17,7 @@ pub(super) enum Key {
     Pause,
 }
 
-/// The alternate screen, until it is dropped.
+/// The alternate screen, which is shown until this object is dropped.
 pub(super) struct Screen(());
 
 impl Screen {
@@ -33,7 +33,7 @@ impl Screen {
         size().map_or(80, |(width, _)| usize::from(width))
     }
 
-    /// Shows lines in place of the previous ones, as many as there is room for.
+    /// Shows lines in place of the previous ones, as many as the screen has room for.
     pub(super) fn show(&self, text: &str) -> io::Result<()> {
         let height = size().map_or(24, |(_, height)| height);
         let mut out = io::stdout().lock();
@@ -45,7 +45,7 @@ impl Screen {
         out.flush()
     }
 
-    /// Waits for a key with a meaning, at most for this time.
+    /// Waits for a key with a meaning, for at most `time`. Returns `None` if there was none.
     pub(super) fn key(&self, time: Duration) -> io::Result<Option<Key>> {
         let until = Instant::now() + time;
         loop {
@@ -54,7 +54,7 @@ impl Screen {
             let stdin = io::stdin();
             match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&left)) {
                 Ok(0) => return Ok(None),
-                // A signal came, for instance because the terminal's size changed.
+                // A signal arrived, for example because the size of the terminal changed.
                 Err(rustix::io::Errno::INTR) => return Ok(None),
                 Err(error) => return Err(error.into()),
                 Ok(_) => {}
@@ -76,13 +76,13 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // If the terminal is closed, there is nothing to restore.
+        // If the terminal is closed, there is no screen to restore.
         let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
 }
 
-/// Returns the meaning of bytes of the terminal. Keys such as arrows send an escape and more bytes.
+/// Returns the meaning of the terminal's bytes. Keys such as arrows send an escape and further bytes.
 fn meaning(bytes: &[u8]) -> Option<Key> {
     const CTRL_C: u8 = 3;
     const ESCAPE: u8 = 27;

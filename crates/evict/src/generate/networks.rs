@@ -8,8 +8,9 @@ use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
 /// Bytes of a number.
 const HALF: u64 = 2;
 
-/// `layers` operators forward, each of one unit of time and `bytes`, and as many back: backward operator i reads the
-/// gradient behind it and the output of layer i - 1. The program is that of theorem 3.1 of Kirisame and others.
+/// `layers` operators forward, each with one unit of time and `bytes` bytes, and as many operators back. Backward
+/// operator i reads the gradient behind it and the output of layer i - 1. The program is that of theorem 3.1 of
+/// Kirisame and others.
 ///
 /// # Errors
 /// [`GraphError`] for no layers, or too many.
@@ -55,7 +56,7 @@ impl Image {
     }
 }
 
-/// Adds a convolution, a norm, and an activation if asked for.
+/// Adds a convolution, a norm, and an activation if `is_active`.
 fn convolve(tape: &mut Tape, from: Image, channels: u64, kernel: u64, stride: u64, is_active: bool) -> Image {
     let weight = tape.weight(from.channels * channels * kernel * kernel * HALF);
     let to = Image { channels, side: from.side / stride, ..from };
@@ -144,7 +145,7 @@ fn linear_layer(tape: &mut Tape, rows: u64, from: (Node, u64), to: u64) -> Node 
     tape.apply("linear", rows * to * HALF, &[from.0, weight], Saved::Inputs, 2 * rows * from.1 * to)
 }
 
-/// A decoder with norms before its halves; attention saves its scores.
+/// A decoder with norms before its halves. Attention saves its scores.
 pub(super) fn transformer() -> Result<Graph, GraphError> {
     let (blocks, wide, batch, length, heads) = (24, 1024, 8, 1024, 16);
     let mut tape = Tape::default();
@@ -191,7 +192,7 @@ fn draw(dice: &mut Pcg64, below: usize) -> usize {
     (dice.next_u64() % below.max(1) as u64) as usize
 }
 
-/// An LSTM: one weight, as many steps as the sentence has words.
+/// An LSTM: one weight, and as many steps as the sentence has words.
 pub(super) fn lstm(seed: u64) -> Result<Graph, GraphError> {
     let (rows, wide) = (512, 1024);
     let steps = 64 + draw(&mut dice(seed), 65);
@@ -207,7 +208,7 @@ pub(super) fn lstm(seed: u64) -> Result<Graph, GraphError> {
     tape.finish()
 }
 
-/// A TreeLSTM: two neighbours, drawn at random, are joined until one is left.
+/// A TreeLSTM: two neighbours, drawn at random, are joined until one node is left.
 pub(super) fn tree_lstm(seed: u64) -> Result<Graph, GraphError> {
     let (rows, wide, words) = (128, 1024, 64);
     let mut dice = dice(seed);
@@ -255,8 +256,8 @@ pub(super) fn dtr_chain() -> Result<Graph, GraphError> {
     tape.finish()
 }
 
-/// The tree of `Runtime::tree` in `crates/trace/src/workload/rematerialisation.rs`, with its costs: nodes that stand for more words are
-/// larger.
+/// The tree of `Runtime::tree` in `crates/trace/src/workload/rematerialisation.rs`, with its costs. Nodes that stand
+/// for more words are larger.
 pub(super) fn dtr_tree(seed: u64) -> Result<Graph, GraphError> {
     let (words, row) = (100, 8 * 2048 * HALF * 16);
     let mut dice = dice(seed);

@@ -1,14 +1,15 @@
-//! Records a forward pass and adds the backward pass, as automatic differentiation does: each operator's backward, in
-//! reverse order, reads the gradients of its outputs and its saved tensors, and makes gradients of its inputs. Several
-//! gradients of one tensor are added. A tensor is released behind the last operator that reads it; gradients of weights
-//! stay.
+//! Records a forward pass and adds the backward pass, as automatic differentiation does. The backward operators run in
+//! reverse order. Each reads the gradients of its operator's outputs and the saved tensors, and makes the gradients of
+//! the inputs. Several gradients of one tensor are added. A tensor is released behind the last operator that reads it;
+//! gradients of weights stay.
 //!
-//! An operator's time is the larger of its arithmetic and memory times on a machine with the figures below, and at
-//! least a launch.
+//! An operator's time is the larger of its arithmetic time and its memory time on a machine with the figures below, and
+//! at least the time of a launch.
 
 use crate::graph::{Graph, GraphBuilder, GraphError, Output, TensorId};
 
-/// Arithmetic in operations per microsecond: 100 TFLOP/s, a third of the peak of an H100's tensor cores.
+/// Arithmetic in operations per microsecond: 100 TFLOP/s, about a third of the 16-bit peak of an A100's tensor cores,
+/// and a tenth of an H100's.
 const OPERATIONS_PER_US: u64 = 100_000_000;
 /// Bytes per microsecond: 2 TB/s.
 const BYTES_PER_US: u64 = 2_000_000;
@@ -25,7 +26,7 @@ struct Recorded {
     bytes: u64,
     inputs: Vec<Node>,
     saved: Saved,
-    /// The time of the operator, and of each of its gradients.
+    /// The time of the operator, and of each of its gradient operators.
     cost: u64,
     is_weight: bool,
     needs_gradient: bool,
@@ -34,11 +35,11 @@ struct Recorded {
 /// The tensors of the forward pass that the backward operator reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Saved {
-    /// All inputs: products, convolutions, norms.
+    /// All inputs, as for products, convolutions and norms.
     Inputs,
-    /// The output: activations.
+    /// The output, as for activations.
     Output,
-    /// Neither: sums, concatenations.
+    /// No tensor, as for sums and concatenations.
     Nothing,
 }
 

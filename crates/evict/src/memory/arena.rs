@@ -1,6 +1,6 @@
-//! Coop's arena: all of the budget is one range. A block takes the smallest free piece that is large enough, of several
-//! the lowest: an expensive tensor goes to the piece's low end, a cheap one to its high end, so that cheap tensors lie
-//! beside each other.
+//! Coop's arena: the whole budget is one range. A block takes the smallest free piece that is large enough; of several
+//! such pieces, the lowest. An expensive tensor goes to the piece's low end and a cheap tensor to its high end, so that
+//! cheap tensors lie beside each other.
 //!
 //! The rules are those of `FindPiece`, `FindProperPositionInGroup` and `PieceCmp` with two groups, left and right
 //! (`oneflow/core/vm/remat/allocator.cpp` and `.h` of Oneflow-Inc/oneflow; Zhang and others, Coop: Memory is not a
@@ -22,7 +22,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// The first address, which is not 0, as with allocators.
+    /// The first address, which is not 0, as in allocators.
     const BASE: u64 = ALIGNMENT;
 
     /// Makes an arena of `budget` bytes, rounded down to the alignment.

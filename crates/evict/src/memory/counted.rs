@@ -1,4 +1,4 @@
-//! Memory as simulators count it: a request is served if enough bytes are free, wherever they are.
+//! Memory as simulators count it. A request is served if enough bytes are free, wherever they are.
 //!
 //! The rules are those of simrd (`_free` in `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype).
 

@@ -1,4 +1,4 @@
-//! An allocator of seamalloc's on a simulated GPU whose memory is the budget.
+//! An allocator of seamalloc on a simulated GPU whose memory is the budget.
 
 use super::{ALIGNMENT, End, Memory, Piece};
 use rustc_hash::FxHashMap;
@@ -8,7 +8,7 @@ use seamalloc::snapshot::BlockState;
 use seamalloc::{Allocator, Config, Error};
 use std::sync::Arc;
 
-/// The stream of all work: recomputation runs in the program's order.
+/// The stream of all work, since recomputation runs in the program's order.
 const STREAM: StreamId = StreamId(0);
 
 /// A live allocator.

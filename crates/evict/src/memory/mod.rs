@@ -1,9 +1,9 @@
 //! The memory below a runtime: it places blocks and refuses requests.
 //!
 //! ```text
-//! live.rs      an allocator of seamalloc's on a simulated GPU, with any strategy
-//! arena.rs     Coop's: one arena, cheap tensors at one end and dear ones at the other
-//! counted.rs   bytes alone, which never lie in pieces: what simulators of the literature assume
+//! live.rs      an allocator of seamalloc on a simulated GPU, with any strategy
+//! arena.rs     Coop's arena: cheap tensors at one end, expensive tensors at the other end
+//! counted.rs   bytes alone, without places, as simulators of the literature assume
 //! ```
 
 mod arena;
@@ -14,7 +14,8 @@ pub use arena::Arena;
 pub use counted::Counted;
 pub use live::{Live, LiveError};
 
-/// Sizes are rounded up to this in arenas and allocators (OneFlow's `kCudaMemAllocAlignSize`, PyTorch's `kMinBlockSize`).
+/// The alignment to which arenas and allocators round sizes, in bytes (OneFlow's `kCudaMemAllocAlignSize`, PyTorch's
+/// `kMinBlockSize`).
 pub const ALIGNMENT: u64 = 512;
 
 /// The end of a free piece at which an arena places a block.
@@ -33,7 +34,7 @@ pub struct Piece {
     pub address: u64,
     /// The size in bytes.
     pub bytes: u64,
-    /// The number of the piece's segment. Neighbours in one segment are contiguous; ranges of two segments never make
+    /// The number of the piece's segment. Neighbours in one segment are contiguous. Ranges of two segments never form
     /// one block.
     pub segment: usize,
     /// Whether the piece is free.
@@ -42,7 +43,7 @@ pub struct Piece {
 
 /// Places blocks within a budget.
 pub trait Memory {
-    /// Places a block of `bytes`, at least one. Returns its address, or `None` for a refusal.
+    /// Places a block of `bytes` bytes, at least one. Returns its address, or `None` if the memory refuses the request.
     ///
     /// [`seamalloc::Error`] if the call failed for another reason than a refusal.
     fn allocate(&mut self, bytes: u64, end: End) -> Result<Option<u64>, seamalloc::Error>;
@@ -67,7 +68,7 @@ pub trait Memory {
     /// Returns all pieces by segment and address; none if the memory has no addresses.
     fn pieces(&self) -> Vec<Piece>;
 
-    /// Returns whether all of the memory is one range, so that a request fits only where enough neighbours are free.
+    /// Returns whether the whole memory is one range. A request then fits only where enough neighbours are free.
     fn is_one_range(&self) -> bool {
         false
     }

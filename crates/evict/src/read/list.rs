@@ -6,7 +6,7 @@
 //!    {"name": "matmul", "cost": 900, "inputs": ["x"], "outputs": [{"name": "y", "bytes": 4096}]}],
 //!  "results": ["y"]}
 //! ```
-//! An operator without inputs and cost makes a constant. The operators run in their order as far as inputs allow it. A
+//! An operator without inputs and cost makes a constant. The operators run in their order as far as the inputs allow. A
 //! tensor is released after the last operator that reads it; results stay to the end.
 
 use super::ReadError;
@@ -119,8 +119,8 @@ fn build(name: &str, entries: &[Entry], results: &[String]) -> Result<Graph, Str
     builder.finish().map_err(told)
 }
 
-/// Returns the operators in an order in which each reads only tensors made before (Kahn, 1962): the earliest in the
-/// list first.
+/// Returns the operators in an order in which each operator reads only tensors made before (Kahn, 1962). Of several
+/// operators that can run, the earliest in the list comes first.
 fn ordered(entries: &[Entry], makers: &FxHashMap<&str, usize>) -> Result<Vec<usize>, String> {
     let needs = |entry: &Entry| {
         let mut makers: Vec<_> = entry.inputs.iter().filter_map(|input| makers.get(input.as_str()).copied()).collect();
@@ -150,7 +150,8 @@ fn ordered(entries: &[Entry], makers: &FxHashMap<&str, usize>) -> Result<Vec<usi
     if order.len() == entries.len() { Ok(order) } else { Err(cycle(entries, makers, &waits)) }
 }
 
-/// Returns a message for a cycle: each operator that waits has an input whose maker waits too.
+/// Returns a message that names a cycle. The cycle exists because each waiting operator has an input whose maker waits
+/// too.
 fn cycle(entries: &[Entry], makers: &FxHashMap<&str, usize>, waits: &[usize]) -> String {
     let mut seen: Vec<(usize, &str)> = Vec::new();
     let mut at = waits.iter().position(|waits| *waits > 0).unwrap_or(0);

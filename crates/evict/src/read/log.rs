@@ -1,9 +1,9 @@
 //! DTR's logs: the calls of a program to the prototype, one JSON object a line.
 //!
 //! The format and its meaning are those of simrd (`parse` and `parse_file` in `simrd/simrd/parse/parse.py` of
-//! uwsampl/dtr-prototype): figures are strings; a call is followed by a size and an alias for each result; a mutation
-//! makes new tensors of the old ones' sizes, and releases the old ones; tensors held at the end must be in memory then.
-//! Lines before the line `START`, if there is one, are skipped. A release of an unknown name is ignored.
+//! uwsampl/dtr-prototype). Figures are strings. A call is followed by a size and an alias for each result. A mutation
+//! makes new tensors with the sizes of the old ones, and releases the old ones. Tensors held at the end must be in
+//! memory then. If there is a line `START`, the lines before it are skipped. A release of an unknown name is ignored.
 
 use super::ReadError;
 use crate::graph::{Graph, GraphBuilder, GraphError, Output, TensorId};
@@ -54,7 +54,7 @@ impl Line {
         self.field(key)?.as_str().ok_or_else(|| format!("`{key}`: expected text"))
     }
 
-    /// Returns a whole number, in a string as the prototype writes it, or plain.
+    /// Returns a whole number, which is a plain number or, as the prototype writes it, a string.
     fn number(&self, key: &str) -> Result<i64, String> {
         let value = self.field(key)?;
         let number = value.as_i64().or_else(|| value.as_str()?.parse().ok());
@@ -83,7 +83,7 @@ impl Line {
 struct Reader {
     builder: GraphBuilder,
     names: FxHashMap<String, TensorId>,
-    /// The names, in the order of their first use: tensors left at the end are pinned in this order.
+    /// The names, in the order of their first use. Tensors left at the end are pinned in this order.
     order: Vec<String>,
 }
 
@@ -188,7 +188,7 @@ impl Reader {
     }
 }
 
-/// Reads the line that must follow: an instruction about that tensor.
+/// Returns the next line, which must be the instruction `what` about the tensor `name`.
 fn follows<'a>(rest: &mut impl Iterator<Item = &'a Line>, what: &str, name: &str) -> Result<&'a Line, String> {
     let line = rest.next().ok_or_else(|| format!("the file ends before the {what} of `{name}`"))?;
     if line.text("INSTRUCTION")? == what && line.text("NAME")? == name {

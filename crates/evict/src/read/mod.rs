@@ -22,7 +22,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The most bytes of text that are read, after decompression.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The error of a file that is no graph.
+/// The error of a file that contains no valid graph.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file cannot be read.
@@ -43,7 +43,7 @@ pub enum ReadError {
         /// The error in the line.
         found: String,
     },
-    /// The file as a whole is no graph.
+    /// The graph in the file is invalid as a whole.
     #[error("{input}: {found}")]
     Whole {
         /// The input's name.

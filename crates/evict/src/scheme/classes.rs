@@ -1,20 +1,20 @@
-//! Evicted neighbourhoods by union and find: evicted tensors that touch belong to one class, whose cost is kept. A
-//! tensor that is recomputed takes its cost out of the class; the class is not split, so its cost is an estimate.
+//! Evicted neighbourhoods by union and find. Evicted tensors that touch belong to one class, and each class has a cost.
+//! A recomputed tensor takes its own cost out of the class. The class is not split, so its cost is an estimate.
 //!
-//! After `EqClassNode` in `simrd/simrd/optimization/eqclass.py` and `RuntimeV2Optimized` in `simrd/simrd/runtime/v2.py`
-//! of uwsampl/dtr-prototype, and `remat::DisjointSet` in OneFlow's `oneflow/core/vm/remat/disjoint_set.cpp`, which
-//! joins a tensor only with the inputs and outputs of its own operator.
+//! The rules are those of `EqClassNode` in `simrd/simrd/optimization/eqclass.py` and `RuntimeV2Optimized` in
+//! `simrd/simrd/runtime/v2.py` of uwsampl/dtr-prototype, and of `remat::DisjointSet` in OneFlow's
+//! `oneflow/core/vm/remat/disjoint_set.cpp`, which joins a tensor only with the inputs and outputs of its own operator.
 
 use crate::graph::StorageId;
 use crate::state::State;
 
-/// Which evicted tensors touch a tensor.
+/// The evicted tensors that touch a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Touching {
-    /// The tensors from which it was computed, and those computed from it (DTR).
+    /// The tensors from which the tensor was computed, and the tensors computed from it (DTR).
     #[default]
     All,
-    /// The inputs and other outputs of its own operator (MegEngine, OneFlow).
+    /// The inputs and other outputs of the tensor's own operator (MegEngine, OneFlow).
     Relatives,
 }
 
@@ -56,7 +56,7 @@ impl Classes {
         }
     }
 
-    /// Removes a storage that was made.
+    /// Removes a storage that was made again.
     pub(super) fn made(&mut self, state: &State<'_>, storage: StorageId) {
         self.fit(state);
         if let Some(node) = self.node_of[storage.index()].take() {
@@ -65,7 +65,7 @@ impl Classes {
         }
     }
 
-    /// Returns the cost of the classes that a storage touches, each once.
+    /// Returns the cost of the classes that a storage touches, each class once.
     pub(super) fn around(&mut self, state: &State<'_>, storage: StorageId) -> u64 {
         self.fit(state);
         self.roots.clear();
@@ -81,8 +81,8 @@ impl Classes {
         sum
     }
 
-    /// Returns the sum, over the evicted relatives, of the cost of the relative's class, or of its own if that is more:
-    /// a class counts once for each relative (`approx_neighbor_cost` in OneFlow's
+    /// Returns the sum, over the evicted relatives, of the cost of the relative's class, or of the relative's own cost
+    /// if it is higher. A class counts once for each relative (`approx_neighbor_cost` in OneFlow's
     /// `oneflow/core/eager/tensor_storage.cpp`, `estimate_neighbor_cost` in MegEngine's
     /// `imperative/src/impl/interpreter/interpreter_impl.cpp`).
     pub(super) fn around_each(&mut self, state: &State<'_>, storage: StorageId) -> u64 {

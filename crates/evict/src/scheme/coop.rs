@@ -1,11 +1,11 @@
-//! Coop: of all runs of neighbours in memory that are large enough together, the one with the least cost is evicted;
-//! free pieces cost nothing. A piece that cannot be evicted ends a run.
+//! Coop: evicts the run of neighbours in memory that is large enough and costs least. Free pieces cost 0. A piece that
+//! cannot be evicted ends a run.
 //!
-//! `EvictAndFindPieceOnce` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`, with the cost by
-//! `RematableTensorStorage::cost` in `oneflow/core/eager/tensor_storage.cpp`: neighbourhood over staleness, whatever
-//! the size (Zhang and others, Coop: Memory is not a Commodity, NeurIPS 2023). The two ends of the arena are
-//! `memory/arena.rs`; operators that overwrite an input take its memory (recomputable in place). Under an allocator
-//! whose segments hold no such run, or that counts bytes alone, the tensor with the least cost per byte is evicted.
+//! The rules are those of `EvictAndFindPieceOnce` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`, with the cost of
+//! `RematableTensorStorage::cost` in `oneflow/core/eager/tensor_storage.cpp`: neighbourhood over staleness, without the
+//! size (Zhang and others, Coop: Memory is not a Commodity, NeurIPS 2023). `memory/arena.rs` has the two ends of the
+//! arena. Operators that overwrite an input take its memory (recomputable in place). If the allocator's segments hold
+//! no such run, or the memory only counts bytes, the tensor with the least cost per byte is evicted.
 
 use super::classes::{Classes, Touching};
 use super::{Ask, Scheme};
@@ -50,7 +50,7 @@ impl Scheme for Coop {
         if !window.is_empty() {
             return window;
         }
-        // No run is large enough. In one arena no eviction helps then; with several segments one may.
+        // No run is large enough. In one arena no eviction helps then. With several segments an eviction may help.
         if ask.memory.is_one_range() {
             return Vec::new();
         }
@@ -70,8 +70,8 @@ impl Scheme for Coop {
     }
 }
 
-/// Returns the run of neighbouring pieces of one segment that has `bytes` and costs least; of equally cheap runs the first. The
-/// start and the end of a window move over the pieces. A piece without a cost ends a run.
+/// Returns the run of neighbouring pieces of one segment that has `bytes` bytes and costs least; of equally cheap runs,
+/// the first. The start and the end of a window move over the pieces. A piece without a cost ends a run.
 fn cheapest_window(pieces: &[Piece], costs: &[Option<f64>], bytes: u64) -> Option<std::ops::Range<usize>> {
     let mut best: Option<(f64, std::ops::Range<usize>)> = None;
     let (mut start, mut held) = (0, 0);

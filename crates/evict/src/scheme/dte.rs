@@ -1,11 +1,12 @@
-//! DTE: as DTR with classes, but free memory that touches a tensor counts as the tensor's own, so that eviction prefers
-//! tensors whose eviction makes a large hole; and tensors that were recomputed often are kept a little longer.
+//! DTE: the rules of DTR with classes, with two changes. Free memory that touches a tensor counts as the tensor's own,
+//! so eviction prefers tensors whose eviction makes a large hole. Tensors that were recomputed often are kept a little
+//! longer.
 //!
-//! `find_best_tensor` and `update_dsu_after_evict` in MegEngine's
-//! `imperative/src/impl/interpreter/interpreter_impl.cpp`, `eval_func` in its `tensor_info.h` (Hu and others,
-//! MegTaiChi, ICS 2022). MegEngine's estimate leaves out the tensor's own cost; OneFlow's form of DTE
-//! (`EvictAndFindPieceLoop` in `oneflow/core/vm/remat/allocator.cpp`), with which Coop is compared, adds it, and so
-//! does this one.
+//! The rules are those of `find_best_tensor` and `update_dsu_after_evict` in MegEngine's
+//! `imperative/src/impl/interpreter/interpreter_impl.cpp`, and of `eval_func` in its `tensor_info.h` (Hu and others,
+//! MegTaiChi, ICS 2022). MegEngine's estimate leaves out the tensor's own cost. OneFlow's form of DTE
+//! (`EvictAndFindPieceLoop` in `oneflow/core/vm/remat/allocator.cpp`), with which Coop is compared, adds the tensor's
+//! own cost. This scheme adds it too.
 
 use super::classes::{Classes, Touching};
 use super::{Ask, Scheme};

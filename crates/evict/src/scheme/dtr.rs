@@ -1,15 +1,16 @@
-//! DTR with exact neighbourhoods: the tensor with the least cost, its evicted neighbourhood included, for its size and
-//! staleness is evicted first. MSPS counts only the evicted ancestors, without staleness.
+//! DTR with exact neighbourhoods: evicts the tensor with the least cost for its size and staleness, where the cost
+//! includes the evicted neighbourhood. MSPS counts only the evicted ancestors, without staleness.
 //!
-//! `DTR` in `simrd/simrd/heuristic/dtr.py` and `MSPS` in `simrd/simrd/heuristic/etc.py` of uwsampl/dtr-prototype (Kirisame and
-//! others, Dynamic Tensor Rematerialization, ICLR 2021; MSPS: Peng and others, Capuchin, ASPLOS 2020).
+//! The rules are those of `DTR` in `simrd/simrd/heuristic/dtr.py` and `MSPS` in `simrd/simrd/heuristic/etc.py` of
+//! uwsampl/dtr-prototype (Kirisame and others, Dynamic Tensor Rematerialization, ICLR 2021; MSPS: Peng and others,
+//! Capuchin, ASPLOS 2020).
 
 use super::regions::Regions;
 use super::{Ask, Scheme};
 use crate::graph::StorageId;
 use crate::state::State;
 
-/// `h_DTR`.
+/// The scheme `h_DTR`.
 #[derive(Debug, Default)]
 pub(super) struct Dtr {
     regions: Regions,
@@ -31,7 +32,7 @@ impl Scheme for Dtr {
     }
 }
 
-/// `h_MSPS`.
+/// The scheme `h_MSPS`.
 #[derive(Debug, Default)]
 pub(super) struct Msps {
     regions: Regions,

@@ -1,13 +1,15 @@
-//! DTR with classes: as `dtr`, but the evicted neighbourhood is estimated by the classes that the tensor touches.
+//! DTR with classes: the rules of `dtr`, except that the evicted neighbourhood is estimated by the classes that the
+//! tensor touches.
 //!
-//! `DTREqClass` in `simrd/simrd/heuristic/dtr.py` of uwsampl/dtr-prototype: the scheme of the prototype in PyTorch.
+//! The rules are those of `DTREqClass` in `simrd/simrd/heuristic/dtr.py` of uwsampl/dtr-prototype, the scheme of the
+//! prototype in PyTorch.
 
 use super::classes::Classes;
 use super::{Ask, Scheme};
 use crate::graph::StorageId;
 use crate::state::State;
 
-/// `h_DTR^eq`.
+/// The scheme `h_DTR^eq`.
 #[derive(Debug, Default)]
 pub(super) struct DtrEq {
     classes: Classes,

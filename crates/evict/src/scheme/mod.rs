@@ -1,4 +1,4 @@
-//! Schemes: they choose the tensors to evict.
+//! Schemes, which choose the tensors to evict.
 //!
 //! ```text
 //! dtr.rs        h_DTR, with the exact evicted neighbourhood; MSPS, with its ancestors alone
@@ -32,7 +32,7 @@ use std::str::FromStr;
 pub struct Ask<'a> {
     /// The tensors.
     pub state: &'a State<'a>,
-    /// The memory that refused.
+    /// The memory that refused the request.
     pub memory: &'a dyn Memory,
     /// The requested bytes, rounded as they would be placed.
     pub bytes: u64,
@@ -40,7 +40,7 @@ pub struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    /// Returns the storage with the least cost, of several the first in the list.
+    /// Returns the storage with the least cost; of several such storages, the first in the list.
     pub(crate) fn least(&self, mut cost: impl FnMut(StorageId) -> f64) -> Option<StorageId> {
         let mut best: Option<(StorageId, f64)> = None;
         for &storage in self.state.evictable() {
@@ -60,7 +60,7 @@ impl Ask<'_> {
 
 /// Chooses the storages to evict.
 pub trait Scheme {
-    /// Returns at least one storage that can be evicted; none if the request cannot be met.
+    /// Returns at least one storage that can be evicted; an empty list if the request cannot be met.
     fn choose(&mut self, ask: &Ask<'_>) -> Vec<StorageId>;
 
     /// Called when a storage was evicted, or the program released it.
@@ -73,13 +73,13 @@ pub trait Scheme {
         self.changed(state, storage);
     }
 
-    /// Called when a storage has new children: an operator is about to run that reads it, and that writes to existing
-    /// storages. Any of them may be evicted, and the edges between them are new.
+    /// Called for each storage that an operator reads, before the operator runs, if the operator makes a view. The
+    /// storage has new children then. The storage may be evicted, and the edges between the storages are new.
     fn linked(&mut self, state: &State<'_>, storage: StorageId) {
         self.changed(state, storage);
     }
 
-    /// Called at each of these three events: the neighbourhood of the storage has changed.
+    /// Called by default at each of the three events above, which change the neighbourhood of the storage.
     fn changed(&mut self, state: &State<'_>, storage: StorageId) {
         let _ = (state, storage);
     }
@@ -103,18 +103,18 @@ pub enum SchemeKind {
     Lru,
     /// The largest tensor.
     Size,
-    /// Cost of the tensors that must be recomputed for it, by size.
+    /// Cost of the tensors that must be recomputed for the tensor, by size.
     Msps,
-    /// Cost as with DTR, by size with the free memory beside the tensor and by staleness.
+    /// Cost as in DTR, by staleness and by the size including the free memory beside the tensor.
     Dte,
     /// The cheapest window of neighbours.
     Coop,
-    /// Cost per byte that becomes usable (ours).
+    /// Cost per byte that becomes usable; seamalloc's own scheme.
     Stitched,
 }
 
 impl SchemeKind {
-    /// All schemes, ours last.
+    /// All schemes, seamalloc's own last.
     pub const ALL: [Self; 9] = [
         Self::Dtr,
         Self::DtrEq,

@@ -1,7 +1,7 @@
-//! Schemes that consider each tensor by itself.
+//! Schemes that consider each tensor alone.
 //!
-//! `DTRLocal` in `simrd/simrd/heuristic/dtr.py`, `LRU` and `LargestStorage` in `simrd/simrd/heuristic/etc.py` of
-//! uwsampl/dtr-prototype.
+//! The rules are those of `DTRLocal` in `simrd/simrd/heuristic/dtr.py`, and of `LRU` and `LargestStorage` in
+//! `simrd/simrd/heuristic/etc.py` of uwsampl/dtr-prototype.
 
 use super::{Ask, Scheme};
 use crate::graph::StorageId;

@@ -1,8 +1,9 @@
-//! Exact evicted neighbourhoods and their costs: the tensors not in memory that would have to be recomputed for a
-//! tensor (its evicted ancestors), and those that need the tensor to be recomputed (its evicted descendants).
+//! Exact evicted neighbourhoods and their costs. The evicted ancestors of a tensor are the tensors that are not in
+//! memory and must be recomputed for it. The evicted descendants of a tensor are the tensors that need it to be
+//! recomputed.
 //!
-//! After `Region` in `simrd/simrd/optimization/region.py` of uwsampl/dtr-prototype. In simrd every change rebuilds the
-//! regions at its border; here the regions are dropped, and rebuilt when they are needed.
+//! The rules are those of `Region` in `simrd/simrd/optimization/region.py` of uwsampl/dtr-prototype. In simrd, every
+//! change rebuilds the regions at its border. Here a change drops the regions, which are rebuilt when they are needed.
 
 use crate::graph::StorageId;
 use crate::state::State;
@@ -17,9 +18,10 @@ enum Way {
 /// The costs of evicted neighbourhoods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Regions {
-    /// For each storage, the cost of the evicted ancestors, and of the evicted descendants, if they are known.
+    /// For each storage, the cost of the evicted ancestors and of the evicted descendants; `None` if the cost is not
+    /// known.
     known: Vec<[Option<u64>; 2]>,
-    /// For each storage, the last walk that met it.
+    /// For each storage, the last walk that met the storage.
     met: Vec<u64>,
     walk: u64,
     stack: Vec<StorageId>,
@@ -38,7 +40,7 @@ impl Regions {
         self.cost(state, storage, Way::Down)
     }
 
-    /// Drops a storage's known costs, and those of the storages in memory at the border of its evicted neighbourhood.
+    /// Drops the known costs of a storage, and of the storages in memory at the border of its evicted neighbourhood.
     /// Called after the storage was evicted or computed.
     pub(super) fn changed(&mut self, state: &State<'_>, storage: StorageId) {
         self.fit(state);
@@ -61,7 +63,7 @@ impl Regions {
         cost
     }
 
-    /// Walks from a storage through all evicted ones in a direction. Returns their cost.
+    /// Walks from a storage through all evicted storages in a direction. Returns their cost.
     fn walk(&mut self, state: &State<'_>, storage: StorageId, way: Way) -> u64 {
         self.walk += 1;
         self.border.clear();

@@ -1,18 +1,19 @@
-//! Our scheme, for memory in which free bytes can be joined wherever they are: it evicts the tensor with the least cost
-//! per byte that becomes usable, and searches for no window.
+//! seamalloc's own scheme, for memory in which free bytes can be joined wherever they are. The scheme evicts the tensor
+//! with the least cost per byte that becomes usable, and searches for no window.
 //!
-//! - **Cost**: the tensor's own and that of its evicted ancestors, which must be recomputed before it. Evicted
-//!   descendants, which DTR adds, need the tensor only if they are needed themselves.
-//! - **Bytes**: joined memory is mapped in granules of 2 MiB, so a byte is usable once its granule is free: what a
-//!   tensor frees is the granules that become free with it, free neighbours included. A small request is served inside
-//!   a granule, and there the range that becomes free counts. A tensor that frees no granule brings one nearer to being
-//!   free: at least half of its bytes count.
-//! - **Staleness** counts by its square root. Without staleness, a tensor that is read next is evicted as easily as one
-//!   that is read last; at full weight, as in DTR, it outweighs the cost.
-//! - **Tensors that the program released** cost half: they are needed only to recompute others.
+//! - **Cost**: the tensor's own cost and the cost of its evicted ancestors, which must be recomputed before it. DTR
+//!   also adds evicted descendants. Evicted descendants need the tensor only if they are needed themselves, so they do
+//!   not count here.
+//! - **Bytes**: joined memory is mapped in granules of 2 MiB, so a byte is usable once its granule is free. A tensor
+//!   therefore counts the granules that become free with it, free neighbours included. A small request is served inside
+//!   a granule, so for such a request the range that becomes free counts. A tensor that frees no granule brings a
+//!   granule closer to being free, so at least half of its bytes count.
+//! - **Staleness** counts by its square root. Without staleness, a tensor that is read next is evicted as easily as a
+//!   tensor that is read last. At full weight, as in DTR, staleness outweighs the cost.
+//! - **Tensors that the program released** cost half, since they are needed only to recompute other tensors.
 //! - Operators that overwrite an input take its memory, as in Coop.
 //!
-//! Each of these rules was measured beside its alternatives (docs/eviction.md).
+//! Each of these rules was measured against its alternatives (docs/eviction.md).
 
 use super::regions::Regions;
 use super::{Ask, Scheme};
@@ -21,14 +22,14 @@ use crate::memory::Piece;
 use crate::state::State;
 use rustc_hash::FxHashMap;
 
-/// Requests up to this are served inside granules (`kSmallSize` of PyTorch's allocator), in bytes.
+/// The largest request that is served inside granules, in bytes (`kSmallSize` of PyTorch's allocator).
 const SMALL: u64 = 1 << 20;
 /// The factor for the cost of a tensor that the program released.
 const LET_GO: f64 = 0.5;
-/// The least part of a tensor's bytes that counts.
+/// The least part of a tensor's bytes that counts as usable.
 const PROMISED: f64 = 0.5;
 
-/// Cost per usable byte.
+/// The scheme by cost per usable byte.
 #[derive(Debug, Default)]
 pub(super) struct Stitched {
     regions: Regions,
@@ -84,7 +85,7 @@ fn usable(pieces: &[Piece], granule: u64, bytes: u64) -> FxHashMap<u64, u64> {
 mod tests {
     use super::*;
 
-    /// Two granules of ten: free 0 to 4, a block to 12, free to 14, a block to 20; another segment behind it.
+    /// Two granules of ten bytes: free from 0 to 4, a block to 12, free to 14, a block to 20. Another segment follows.
     const PIECES: [Piece; 5] = [
         Piece { address: 0, bytes: 4, segment: 0, is_free: true },
         Piece { address: 4, bytes: 8, segment: 0, is_free: false },

@@ -1,8 +1,8 @@
-//! The locations as an integer program: an offset for each buffer, and for each two that are live together, which is
-//! below.
+//! The locations as an integer program: an offset for each buffer, and for each two buffers that are live together,
+//! which one is below.
 //!
-//! Owns: the program, and how a solution becomes offsets. HiGHS solves within a tolerance, so its offsets give only the
-//! order of buffers; each is then placed as low as this order allows.
+//! Owns: the program, and the conversion of a solution to offsets. HiGHS solves within a tolerance, so its offsets give
+//! only the order of the buffers. Each buffer is then placed as low as this order allows.
 
 use super::{Columns, SCALE, minimise};
 use seamalloc_plan::{Plan, Problem};
@@ -11,8 +11,8 @@ use std::time::Instant;
 /// The most pairs of buffers that are live together.
 const MAX_PAIRS: usize = 200_000;
 
-/// Tries to improve a plan of buffers without gaps, alignments and fixed offsets until `end`. Returns the plan with
-/// whether it is proven to be the best; `None` if there are too many pairs, or HiGHS has no solution.
+/// Tries until `end` to improve a plan of buffers without gaps, alignments and fixed offsets. Returns the plan, and
+/// whether the plan is proven to be the best. Returns `None` if there are too many pairs, or if HiGHS has no solution.
 pub(crate) fn locate(problem: &Problem, plan: &Plan, bound: u64, end: Instant) -> Option<(Plan, bool)> {
     let buffers = problem.buffers();
     let mut pairs = Vec::new();
@@ -43,7 +43,8 @@ pub(crate) fn locate(problem: &Problem, plan: &Plan, bound: u64, end: Instant) -
     for ((first, second), choice) in pairs.iter().zip(&choices) {
         let (low, high) = (offsets[*first], offsets[*second]);
         let (size, other) = (figure(buffers[*first].size), figure(buffers[*second].size));
-        // If chosen, the first ends before the second begins; otherwise the other way round.
+        // If the choice is 1, the first buffer ends before the second begins; otherwise the second ends before the
+        // first begins.
         columns.program.add_row(..=SCALE - size, [(low, 1.0), (high, -1.0), (*choice, SCALE)]);
         columns.program.add_row(..=-other, [(high, 1.0), (low, -1.0), (*choice, -SCALE)]);
     }

@@ -1,11 +1,11 @@
 //! MODeL's integer programs (Steiner and others, Model Memory Optimizations for Deep Learning, ICML 2023, arXiv 2210.12924), solved by HiGHS.
 //!
 //! ```text
-//! order.rs       what is generated and what is preserved at each step
-//! location.rs    where each buffer lies, once an order says when it is live
+//! order.rs       the tensors that are generated and preserved at each step
+//! location.rs    the address of each buffer, after an order gives its lifetime
 //! ```
-//! As in the authors' code (`olla/scheduler.py` and `olla/defragmenter.py` of facebookresearch/MODel_opt) the order is found first, then
-//! the locations.
+//! As in the authors' code (`olla/scheduler.py` and `olla/defragmenter.py` of facebookresearch/MODel_opt), the order is
+//! found first, then the locations.
 
 mod location;
 mod order;
@@ -21,17 +21,17 @@ const TOLERANCE: f64 = 1e-6;
 /// The largest figure, to which bytes are scaled.
 const SCALE: f64 = 1e3;
 
-/// The result of HiGHS.
+/// The result of a run of HiGHS.
 struct Solved {
     /// The value of each column, if there is a solution.
     columns: Option<Vec<f64>>,
-    /// The proven bound of all solutions.
+    /// The proven lower bound of all solutions.
     bound: f64,
     /// Whether the solution is the best, within the tolerance.
     is_optimal: bool,
 }
 
-/// Minimises, from a first solution on, until `end`. Returns `None` if HiGHS refused the program, which is unexpected.
+/// Minimizes from a first solution until `end`. Returns `None` if HiGHS refused the program, which is unexpected.
 fn minimise(program: RowProblem, first: &[f64], end: Instant) -> Option<Solved> {
     let mut model = program.try_optimise(Sense::Minimise).ok()?;
     model.make_quiet();

@@ -1,8 +1,9 @@
-//! The order as an integer program: for each task and step whether the task runs there (*generate*), for each storage
-//! and step whether it is kept from the step before (*preserve*). The peak over all steps is minimised.
+//! The order as an integer program. For each task and step, a choice says whether the task runs at the step
+//! (*generate*). For each storage and step, a choice says whether the storage is kept from the step before
+//! (*preserve*). The program minimizes the peak over all steps.
 //!
-//! Owns: the program, with the windows of each task (as soon and as late as possible), and how a solution becomes an order. One task runs
-//! at each step, so the outputs of a task need no choice of their own.
+//! Owns: the program with the windows of each task (its earliest and latest step), and the conversion of a solution to
+//! an order. One task runs at each step, so the outputs of a task need no choice of their own.
 
 use super::{Columns, SCALE, TOLERANCE, minimise};
 use crate::exact::Found;
@@ -11,7 +12,8 @@ use crate::reach::Reach;
 use highs::Col;
 use std::time::Instant;
 
-/// The most choices of a program: with more, HiGHS does not finish its first relaxation within the usual time limits.
+/// The most choices of a program. With more choices, HiGHS does not finish its first relaxation within the usual time
+/// limits.
 const MAX_CHOICES: usize = 400_000;
 
 /// Tries to improve an order, and the bound, until `end`.
@@ -33,7 +35,8 @@ pub(crate) fn improve(instance: &Instance, found: Found, end: Instant) -> Found 
         }
     }
     let proven = instance.base + (solved.bound * (1.0 - TOLERANCE) * unit).max(0.0) as u64;
-    // If HiGHS reports the best solution, it is so within the tolerance; the bound is then the peak.
+    // If HiGHS reports an optimal solution, the solution is optimal within the tolerance, so the bound is set to the
+    // peak.
     best.bound = if solved.is_optimal { best.peak } else { best.bound.max(proven.min(best.peak)) };
     best
 }
@@ -100,7 +103,7 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
         let last = storage.users.iter().map(|user| place[*user as usize]).max().unwrap_or(0);
         let last = if storage.is_kept { steps } else { last };
         let is_live = |step: usize| made.is_none_or(|made| made < step) && step <= last;
-        // The column is whole if the tasks' choices are: it follows from them.
+        // The column is a whole number if the tasks' choices are whole numbers, since the choices determine it.
         let mut column = |step| columns.number(0.0, 0.0, 1.0, f64::from(u8::from(is_live(step))));
         kept.push(Steps { from: *from, columns: (*from..=*to).map(&mut column).collect() });
     }
@@ -124,7 +127,7 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
             let made = storage.maker.and_then(|maker| tasks[maker as usize].at(before?));
             let sources = was.into_iter().chain(made);
             if storage.maker.is_some() || was.is_some() {
-                // A kept storage was kept or generated at the step before. A result stays.
+                // A kept storage was kept or generated at the step before. A result must stay.
                 let row = sources.map(|column| (column, -1.0)).chain([(now, 1.0)]);
                 if storage.is_kept {
                     program.add_row(0..=0, row)
@@ -145,7 +148,8 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
             if own.iter().any(|storage| instance.tasks[task].uses.contains(storage)) {
                 continue;
             }
-            // No storage requires the predecessor to run before: by each step it ran if this task ran by the next.
+            // The two tasks share no storage that orders them. If this task ran by a step, its predecessor must have
+            // run by the step before.
             for step in windows.tasks[task].0..=windows.tasks[task].1 {
                 let runs = tasks[task].until(step).map(|column| (column, 1.0));
                 let ran = step.checked_sub(1).into_iter().flat_map(|step| tasks[*before as usize].until(step));

@@ -1,12 +1,12 @@
-//! Branch and bound: finds a plan of the least peak, and proves that none is lower.
+//! Branch and bound: finds a plan with the least peak, and proves that no plan has a lower one.
 //!
-//! Owns: which capacities are tried, in what order, and for how long. The search at one capacity is MiniMalloc's (M. D.
-//! Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine Learning", ASPLOS 2023;
+//! Owns: the choice of the capacities, their order, and the effort for each. The search at one capacity is MiniMalloc's
+//! (M. D. Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine Learning", ASPLOS 2023;
 //! google/minimalloc, Apache-2.0).
 //!
 //! ```text
-//! state.rs    what a partial plan says of the rest
-//! search.rs   which buffer comes next, and which need not be tried
+//! state.rs    the bounds that a partial plan sets for the other buffers
+//! search.rs   the choice of the next buffer, and of the buffers that need not be tried
 //! ```
 
 mod search;
@@ -17,9 +17,9 @@ use crate::neighbours::Instance;
 use crate::search::Search;
 use search::{Answer, Solver};
 
-/// The orders in which buffers are tried, each by three keys, the largest value first: W, the length of the life; A, size
-/// times life; T, the bytes to come in the fullest section (`preordering_heuristics` in google/minimalloc's
-/// `src/solver.h`).
+/// The orders in which buffers are tried. Each order has three keys, the largest value first: W, the length of the
+/// life; A, size times life; T, the bytes that remain to be placed in the fullest section (`preordering_heuristics` in
+/// google/minimalloc's `src/solver.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Wat,
@@ -31,12 +31,12 @@ impl Order {
     pub(crate) const ALL: [Self; 3] = [Self::Wat, Self::Taw, Self::Twa];
 }
 
-/// The most buffers in a search: each may take a level of the recursion.
+/// The most buffers in a search, since each buffer may take a level of the recursion.
 const MOST: usize = 20_000;
 /// Bytes of the stack of a thread that searches: 4 KiB for each level, and 4 MiB for the rest. Unused pages take no
 /// memory.
 pub(crate) const STACK: usize = MOST * 4096 + (4 << 20);
-/// Each round explores this many times as many partial plans as the one before (`RoundRobin`).
+/// Each round explores this many times as many partial plans as the round before (`RoundRobin`).
 const MORE: u64 = 2;
 
 /// Returns whether the problem is small enough for a search.
@@ -44,7 +44,7 @@ pub(crate) fn is_searched(instance: &Instance) -> bool {
     instance.can_be_listed() && (1..=MOST).contains(&instance.len())
 }
 
-/// Searches in one order until the answer is known or the search is over. Needs a stack of [`STACK`].
+/// Searches in one order until the answer is known or the search is over. The thread needs a stack of [`STACK`] bytes.
 pub(crate) fn exact(instance: &Instance, search: &Search, order: Order) {
     if !is_searched(instance) || !instance.list(search) {
         return;
@@ -57,12 +57,12 @@ pub(crate) fn exact(instance: &Instance, search: &Search, order: Order) {
         if targets.is_empty() {
             return;
         }
-        // A restarted search wastes its work, unless there is another target to try.
+        // Restarting a search repeats its work, so the search is limited only if there is another target to try.
         let limit = if targets.len() > 1 { nodes } else { u64::MAX };
         for target in targets {
             match solver.solve(target, order, limit) {
                 Answer::Found => search.offer(plan(instance, &solver.solution)),
-                // With windows two buffers may interlock in ways that the search does not cover.
+                // With windows, two buffers may interlock in ways that the search does not cover.
                 Answer::None if !instance.has_windows => {
                     search.raise(target.saturating_add(1).next_multiple_of(instance.step()));
                 }
@@ -73,14 +73,14 @@ pub(crate) fn exact(instance: &Instance, search: &Search, order: Order) {
     }
 }
 
-/// Returns the capacities to try: the requested one; else the least possible one, one byte less than the best peak, and
-/// the middle.
+/// Returns the capacities to try: the requested capacity. Without a request, returns the least possible capacity, three
+/// capacities between, and the largest capacity below the best peak.
 fn targets(instance: &Instance, search: &Search) -> Vec<u64> {
     let (lower, peak) = (search.lower(), search.peak());
     if let Some(capacity) = search.capacity().filter(|capacity| *capacity >= lower) {
         return vec![capacity];
     }
-    // Offsets are sums of sizes: every peak is a multiple of their common divisor.
+    // Offsets are sums of sizes, so every peak is a multiple of their common divisor.
     let step = instance.step();
     let lower = lower.next_multiple_of(step);
     let upper = if peak == u64::MAX { instance.sizes.iter().sum() } else { peak - 1 } / step * step;

@@ -1,7 +1,7 @@
-//! The search for a plan of at most so many bytes.
+//! The search for a plan within a given capacity.
 //!
-//! Owns: which buffer is placed next, and which can be skipped. The search is the depth-first search of `SolverImpl` in
-//! google/minimalloc's `src/solver.cc` (Apache-2.0).
+//! Owns: the choice of the buffer that is placed next, and of the buffers that can be skipped. The search is the
+//! depth-first search of `SolverImpl` in google/minimalloc's `src/solver.cc` (Apache-2.0).
 
 use super::Order;
 use super::state::State;
@@ -20,11 +20,12 @@ pub(super) enum Answer {
     Found,
     /// No plan exists.
     None,
-    /// Not known: the limit of partial plans was reached, or the search is over.
+    /// The answer is unknown: the limit of partial plans was reached, or the search is over.
     TooLong,
 }
 
-/// A buffer to be placed: the lowest offset that it can have, and its rank, which orders candidates of equal offsets.
+/// A buffer to be placed: the lowest offset that the buffer can have, and its rank, which orders candidates with equal
+/// offsets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     lowest: u64,
@@ -48,8 +49,8 @@ impl<'a> Solver<'a> {
         Self { state, search, order: Order::Wat, nodes: 0, solution: vec![NOWHERE; instance.len()] }
     }
 
-    /// Searches for a plan of at most `capacity` bytes, exploring at most `nodes` partial plans. If one is found, its
-    /// offsets are in [`solution`](Self::solution).
+    /// Searches for a plan of at most `capacity` bytes, exploring at most `nodes` partial plans. The offsets of a plan
+    /// that is found are in [`solution`](Self::solution).
     pub(super) fn solve(&mut self, capacity: u64, order: Order, nodes: u64) -> Answer {
         self.state.set_capacity(capacity);
         (self.order, self.nodes) = (order, nodes);
@@ -58,7 +59,7 @@ impl<'a> Solver<'a> {
         self.solve_parts(&parts, &all)
     }
 
-    /// Solves independent parts of time, each by itself.
+    /// Solves the independent parts of time one by one.
     fn solve_parts(&mut self, parts: &[u32], buffers: &[u32]) -> Answer {
         let mut answer = Answer::Found;
         for (from, to) in parts.iter().zip(parts.iter().skip(1)) {
@@ -95,9 +96,9 @@ impl<'a> Solver<'a> {
         self.descend(&buffers, &ranks, within, Candidate { lowest: 0, rank: 0 })
     }
 
-    /// Places one buffer after the other (`SearchSolutions`). `last` was placed last. Buffers are placed by offset and
-    /// then by rank, so that no plan is explored in two orders (canonical solutions). `before` has the ranks of the
-    /// buffers that may still have to be placed.
+    /// Places one buffer after the other (`SearchSolutions`). `last` is the buffer placed last. Buffers are placed by
+    /// offset and then by rank, so that no plan is explored in two orders (canonical solutions). `before` has the ranks
+    /// of the buffers that may remain to be placed.
     fn descend(&mut self, buffers: &[u32], before: &[u32], within: (u32, u32), last: Candidate) -> Answer {
         if self.nodes == 0 || self.is_of_no_use() {
             return Answer::TooLong;
@@ -119,7 +120,7 @@ impl<'a> Solver<'a> {
             }
             return Answer::Found;
         }
-        // Below a candidate that is not below this end, another buffer could be placed: some plan with that buffer
+        // Candidates at or above this end are skipped: another buffer fits below them, and some plan with that buffer
         // there is as good (dominance).
         let of_rank = |rank: u32| Candidate { lowest: state.lowest[buffers[rank as usize] as usize], rank };
         let is_tried = |candidate: &Candidate| candidate.lowest < lowest_end && *candidate >= last;
@@ -138,7 +139,7 @@ impl<'a> Solver<'a> {
             if answer != Answer::None {
                 return answer;
             }
-            // No buffer will be above it, so its place affects no other (hatless pruning).
+            // No remaining buffer lies above this buffer, so its place affects no other buffer (hatless pruning).
             if mark.is_hatless {
                 break;
             }
@@ -153,7 +154,7 @@ impl<'a> Solver<'a> {
         is_over || capacity >= self.search.peak() || capacity < self.search.lower()
     }
 
-    /// Continues behind a placed buffer: as one part, or in the parts into which time falls without it
+    /// Continues after a buffer is placed: as one part, or in the parts into which time falls without the buffer
     /// (`DynamicallyDecompose`).
     fn go_on(&mut self, buffer: u32, buffers: &[u32], left: &[u32], within: (u32, u32), last: Candidate) -> Answer {
         self.solution[buffer as usize] = last.lowest;

@@ -1,34 +1,34 @@
-//! The state of a partial plan: the lowest offset that each remaining buffer can have, and for each section the lowest
-//! free byte and the bytes still to be placed.
+//! The state of a partial plan: the lowest possible offset of each remaining buffer, and for each section the lowest
+//! free byte and the bytes that remain to be placed.
 //!
-//! Owns: placing a buffer, and undoing it. The rules are those of `SolverImpl` in google/minimalloc's `src/solver.cc`
-//! (Apache-2.0), each named at its function.
+//! Owns: placing a buffer, and undoing the placement. The rules are those of `SolverImpl` in google/minimalloc's
+//! `src/solver.cc` (Apache-2.0). Each function names its rule.
 
 use crate::fit::NOWHERE;
 use crate::neighbours::Instance;
 
-/// A partial plan. Buffers are placed from the lowest offset up, so that each rests on others or on offset 0.
+/// A partial plan. Buffers are placed from the lowest offset up, so each buffer rests on others or on offset 0.
 pub(super) struct State<'a> {
     pub(super) instance: &'a Instance,
     /// The limit for the end of every buffer.
     capacity: u64,
     /// The offset of each buffer; `NOWHERE` if it is not placed.
     pub(super) offsets: Vec<u64>,
-    /// The lowest offset that each buffer can have above the placed ones.
+    /// The lowest offset above the placed buffers that each buffer can have.
     pub(super) lowest: Vec<u64>,
     /// The offset in each section below which no buffer can be placed any more.
     floors: Vec<u64>,
-    /// Bytes that are to be placed in each section.
+    /// The bytes that remain to be placed in each section.
     pub(super) to_come: Vec<u64>,
     /// The number of remaining buffers that are live both in a section and in the next one.
     crossing: Vec<u32>,
-    /// The buffers of each section, one section after the other, and the index of each section's first.
+    /// The buffers of each section, one section after the other, and the index of each section's first buffer.
     members: Vec<u32>,
     starts: Vec<u32>,
     /// Earlier values, to undo changes.
     old_lowest: Vec<(u32, u64)>,
     old_floors: Vec<(u32, u64)>,
-    /// Sections in which the floor may rise, and the last round in which each was noted.
+    /// Sections whose floor may rise, and the last round in which each section was noted.
     risen: Vec<u32>,
     noted: Vec<u32>,
     round: u32,
@@ -39,7 +39,7 @@ pub(super) struct State<'a> {
 pub(super) struct Mark {
     lowest: usize,
     floors: usize,
-    /// Whether no remaining buffer needs memory at the same time, so that none will be above.
+    /// Whether no remaining buffer needs memory at the same time, so that no buffer will lie above this one.
     pub(super) is_hatless: bool,
     /// Whether all sections still have room for the remaining buffers.
     pub(super) has_room: bool,
@@ -88,7 +88,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Sets the limit of the plans in bytes. No buffer is placed.
+    /// Sets the capacity in bytes. No buffer may be placed.
     pub(super) fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
     }
@@ -98,28 +98,28 @@ impl<'a> State<'a> {
         self.capacity
     }
 
-    /// Returns the bytes still to be placed in the fullest section of a buffer (`SubSolve`).
+    /// Returns the bytes that remain to be placed in the fullest section of a buffer (`SubSolve`).
     pub(super) fn most_to_come(&self, buffer: u32) -> u64 {
         let spans = self.instance.sections.of(buffer).iter();
         let sections = spans.flat_map(|span| &self.to_come[span.first as usize..span.end as usize]);
         sections.copied().max().unwrap_or(0)
     }
 
-    /// Returns the bytes still to be placed in the fullest of these sections.
+    /// Returns the bytes that remain to be placed in the fullest of these sections.
     pub(super) fn most_to_come_within(&self, within: (u32, u32)) -> u64 {
         self.to_come[within.0 as usize..within.1 as usize].iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns whether an identical buffer is to be placed before this one: identical buffers can change places, so
-    /// that one order of them is enough (`sym_predecessor` in omnimalloc's `supermalloc.cpp`).
+    /// Returns whether an identical buffer must be placed before this one. Identical buffers can change places, so one
+    /// order of them is enough (`sym_predecessor` in omnimalloc's `supermalloc.cpp`).
     pub(super) fn is_behind_its_twin(&self, buffer: u32) -> bool {
         self.instance.twins[buffer as usize].is_some_and(|twin| self.offsets[twin as usize] == NOWHERE)
     }
 
     /// Returns whether all sections have room with the buffer at its lowest offset, before the effects on other buffers
-    /// are computed (`can_allocate_at` in omnimalloc's `supermalloc.cpp`). The bytes to be placed in each section have
-    /// to fit above its floor, and above the offset, since no later buffer is lower (`Check`: section inference,
-    /// monotonic floor). `most` is to be placed in the fullest of the searched sections.
+    /// are computed (`can_allocate_at` in omnimalloc's `supermalloc.cpp`). The bytes that remain in each section must
+    /// fit above its floor, and above the offset, since no later buffer is lower (`Check`: section inference, monotonic
+    /// floor). `most` is the bytes that remain in the fullest of the searched sections.
     pub(super) fn may_be_placed(&self, buffer: u32, within: (u32, u32), most: u64) -> bool {
         let offset = self.lowest[buffer as usize];
         let own = self.instance.sections.of(buffer).iter().all(|span| {
@@ -138,7 +138,7 @@ impl<'a> State<'a> {
         own && (offset + most <= self.capacity || others())
     }
 
-    /// Places a buffer at its lowest offset, and computes the effects on the others.
+    /// Places a buffer at its lowest offset, and computes the effects on the other buffers.
     pub(super) fn place(&mut self, buffer: u32) -> Mark {
         let mut mark =
             Mark { lowest: self.old_lowest.len(), floors: self.old_floors.len(), is_hatless: true, has_room: true };
@@ -149,7 +149,7 @@ impl<'a> State<'a> {
         mark
     }
 
-    /// Undoes the placing of the last buffer.
+    /// Undoes the placement of the last buffer.
     pub(super) fn take_back(&mut self, buffer: u32, mark: Mark) {
         while self.old_floors.len() > mark.floors {
             let Some((section, floor)) = self.old_floors.pop() else { break };
@@ -168,7 +168,7 @@ impl<'a> State<'a> {
     }
 
     /// Raises the lowest offset of every remaining buffer that needs memory at the same time (`UpdateMinOffsets`), as
-    /// long as there is room.
+    /// long as all sections have room.
     fn raise_lowest(&mut self, buffer: u32, offset: u64, mark: &mut Mark) {
         self.round += 1;
         self.risen.clear();
@@ -203,9 +203,9 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Raises the floors of the buffer's sections to its end. No floor is below the lowest offset of the remaining
-    /// buffers (`UpdateSectionData`), which have to fit above it; [`may_be_placed`](Self::may_be_placed) checks this
-    /// for the other sections.
+    /// Raises the floors of the buffer's sections to its end. A floor is at least the lowest offset of the section's
+    /// remaining buffers (`UpdateSectionData`). The remaining buffers must fit above it;
+    /// [`may_be_placed`](Self::may_be_placed) checks this for the other sections.
     fn raise_floors(&mut self, buffer: u32, offset: u64, mark: &mut Mark) {
         for span in self.instance.sections.of(buffer) {
             for section in span.first..span.end {
@@ -240,8 +240,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Unties the sections of a placed buffer. Calls `found` with each section that no remaining buffer shares with the
-    /// section before it (`DynamicallyDecompose`).
+    /// Counts a placed buffer out of its sections. Calls `found` with each section that shares no remaining buffer with
+    /// the section before (`DynamicallyDecompose`).
     pub(super) fn untie(&mut self, buffer: u32, mut found: impl FnMut(u32)) {
         let (first, end) = self.instance.sections.hull(buffer);
         for section in first..end.saturating_sub(1) {
@@ -253,7 +253,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Ties the sections of a buffer again, when it is undone.
+    /// Counts a buffer into its sections again when its placement is undone.
     pub(super) fn tie(&mut self, buffer: u32) {
         let (first, end) = self.instance.sections.hull(buffer);
         self.crossing[first as usize..end.saturating_sub(1) as usize].iter_mut().for_each(|crossing| *crossing += 1);

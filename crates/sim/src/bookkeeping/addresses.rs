@@ -1,17 +1,17 @@
-//! A region of addresses, or of offsets in a file. A request gets the lowest free ones.
+//! A region of addresses, or of offsets in a file. A request gets the lowest free range.
 //!
-//! Owns: which of them are free. The caller knows what lies there.
+//! Owns: the free ranges. The caller knows the contents of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A region. A request gets the lowest free range that fits, and a range that is given back merges
-/// with its neighbours. Sizes and addresses are bytes.
+/// A region. A request gets the lowest free range that fits. A range that is given back merges with its neighbours.
+/// Sizes and addresses are in bytes.
 #[derive(Debug)]
 pub(crate) struct Addresses {
-    /// Free ranges: start to size. No two are adjacent.
+    /// The free ranges, from start to size. No two are adjacent.
     free: BTreeMap<u64, u64>,
-    /// The starts of free ranges by the power of two at or below their size: a request must search only one class,
-    /// since every range of the larger ones fits.
+    /// The starts of free ranges, by the power of two at or below their size. A request must search only one class,
+    /// since every range of a larger class fits.
     classes: [BTreeSet<u64>; u64::BITS as usize],
 }
 
@@ -22,7 +22,7 @@ impl Addresses {
         region
     }
 
-    /// Returns the lowest free `size` bytes at a multiple of `alignment`, a power of two; `None` where there are none.
+    /// Returns the lowest free `size` bytes at a multiple of `alignment`, a power of two; `None` if there are none.
     pub(crate) fn allocate(&mut self, size: u64, alignment: u64) -> Option<u64> {
         let (start, address) = self.lowest(size, alignment)?;
         let range = self.remove(start)?;
@@ -32,7 +32,7 @@ impl Addresses {
         Some(address)
     }
 
-    /// Gives back a range of `allocate`.
+    /// Gives back a range from `allocate`.
     pub(crate) fn release(&mut self, address: u64, size: u64) {
         let (mut start, mut end) = (address, address.saturating_add(size));
         if let Some((&before, &length)) = self.free.range(..address).next_back()

@@ -1,7 +1,7 @@
 //! The rules of stream captures.
 //!
-//! Owns: the captures under way and their rules, as measured on an H200 (driver 580.159). It records no graph: captured
-//! work is never run.
+//! Owns: the captures under way and their rules, as measured on an H200 (driver 580.159). No graph is recorded, since
+//! captured work is never run.
 //!
 //! | call | global | thread-local | relaxed |
 //! |---|---|---|---|
@@ -12,8 +12,9 @@
 //! | query or synchronize an event recorded in the captured stream | no | no | no |
 //! | synchronizing the device | no | no | no |
 //!
-//! A refused call invalidates the capture. A thread can loosen these rules for itself (`exchange_mode`): captures that
-//! it began bind it in thread-local mode, and none in relaxed mode. The last four rows always hold.
+//! A refused call invalidates the capture. A thread can loosen these rules for itself (`exchange_mode`). In
+//! thread-local mode only the captures that the thread began bind it; in relaxed mode none. The last four rows always
+//! hold.
 
 use std::thread::{self, ThreadId};
 
@@ -22,11 +23,11 @@ use rustc_hash::FxHashMap;
 use super::refusal::{Answer, Refusal, refuse};
 use seamalloc_driver::{CaptureMode, Status, StreamId};
 
-/// The status if a capture is begun of a stream that is captured already, or ended without having been begun.
+/// The status if a capture is begun of a stream that is captured already, or ended without a begin.
 pub(crate) const ILLEGAL_STATE: Status = Status(401);
 /// The status if a captured stream waits for work outside of the capture.
 pub(crate) const STREAM_CAPTURE_ISOLATION: Status = Status(905);
-/// The status of a query of an event that marks a place in a graph.
+/// The status of a query whose event marks a place in a graph.
 pub(crate) const CAPTURED_EVENT: Status = Status(907);
 /// The status if a capture that is not relaxed is ended by a thread that did not begin it.
 pub(crate) const STREAM_CAPTURE_WRONG_THREAD: Status = Status(908);
@@ -92,7 +93,8 @@ impl Captures {
         self.position(stream).is_some()
     }
 
-    /// Returns the stream of which the capture was begun that this stream is part of.
+    /// Returns the stream of which the capture was begun that includes this stream; `None` if the stream is not
+    /// captured.
     pub(crate) fn origin(&self, stream: StreamId) -> Option<StreamId> {
         self.on.get(self.position(stream)?)?.streams.first().copied()
     }
@@ -106,13 +108,12 @@ impl Captures {
         self.invalidate(|capture| capture.forbids_unsafe(thread, mode))
     }
 
-    /// Refuses a call about a stream that is being captured, in whatever mode.
+    /// Refuses a call about a stream that is being captured, in any mode.
     pub(crate) fn refuse_of_captured(&mut self, stream: StreamId) -> Answer<()> {
         self.invalidate(|capture| capture.streams.contains(&stream))
     }
 
-    /// Refuses to let the CPU wait for a stream: the call is unsafe, and would never end if the stream is being
-    /// captured.
+    /// Refuses a wait of the CPU for a stream. The call is unsafe, and would never end if the stream is being captured.
     pub(crate) fn refuse_synchronize(&mut self, stream: StreamId) -> Answer<()> {
         if self.on.is_empty() {
             return Ok(());
@@ -121,7 +122,7 @@ impl Captures {
         self.invalidate(|capture| capture.forbids_unsafe(thread, mode) || capture.streams.contains(&stream))
     }
 
-    /// Refuses to let the CPU wait for the device, which would include captured streams.
+    /// Refuses a wait of the CPU for the device, which would include captured streams.
     pub(crate) fn refuse_synchronize_all(&mut self) -> Answer<()> {
         self.invalidate(|_| true)
     }
@@ -150,7 +151,7 @@ impl Captures {
         }
     }
 
-    /// Refuses to query an event that was recorded in a capture, in the stream `captured`.
+    /// Refuses a query of an event that was recorded in a capture, in the stream `captured`.
     pub(crate) fn check_event(&mut self, captured: Option<StreamId>) -> Answer<()> {
         let Some(stream) = captured else { return Ok(()) };
         let at = self.position(stream);
@@ -161,7 +162,7 @@ impl Captures {
     }
 
     /// Returns whether the wait of `stream` for a recorded event takes effect on the stream. `captured` is the stream
-    /// in whose capture the event was recorded; a wait for such an event makes `stream` join the capture.
+    /// in whose capture the event was recorded. A wait for such an event makes `stream` join the capture.
     pub(crate) fn check_wait(&mut self, stream: StreamId, captured: Option<StreamId>) -> Answer<bool> {
         let (own, other) = (self.position(stream), captured.and_then(|stream| self.position(stream)));
         match (own, captured) {

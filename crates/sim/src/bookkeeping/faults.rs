@@ -1,4 +1,4 @@
-//! Reports of a device beyond the driver's answers: invalid uses of memory, and resources left behind.
+//! Reports of a device beyond the driver's answers: invalid uses of memory, and resources that were not given back.
 //!
 //! Owns: the reports and their text. Memory and streams find the faults.
 
@@ -17,7 +17,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Returns the part of `self` that is also in `other`, if any.
+    /// Returns the part of `self` that also lies in `other`, if any.
     pub(crate) fn overlap(self, other: Self) -> Option<Self> {
         let address = self.address.max(other.address);
         let end = self.address.saturating_add(self.size).min(other.address.saturating_add(other.size));
@@ -31,18 +31,18 @@ impl fmt::Display for Range {
     }
 }
 
-/// A use of memory that on a real GPU may lose the context, or silently give wrong results.
+/// A use of memory that on a real GPU may lose the context, or give wrong results without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A kernel uses addresses at which there is no memory.
+    /// A kernel uses addresses without memory.
     UnmappedUse {
         /// The first stretch without memory.
         range: Range,
         /// The kernel's stream.
         stream: StreamId,
     },
-    /// A kernel uses memory that is mapped, but without access by `set_access`.
+    /// A kernel uses memory that is mapped, but has no access by `set_access`.
     NoAccess {
         /// The first stretch without access.
         range: Range,
@@ -50,10 +50,10 @@ pub enum Fault {
         stream: StreamId,
     },
     /// A kernel uses memory that the allocator filled last: freed memory, or the bytes around an allocation. The driver
-    /// allows this use, but it is always a mistake of the program. Only guard mode fills memory, and only the simulated
-    /// GPU sees this.
+    /// allows this use, which is always a mistake of the program. Only guard mode fills memory, and only the simulated
+    /// GPU detects this use.
     MarkedUse {
-        /// The first stretch of such bytes.
+        /// The first stretch of filled bytes.
         range: Range,
         /// The kernel's stream.
         stream: StreamId,
@@ -65,7 +65,8 @@ pub enum Fault {
         /// The kernel's stream.
         stream: StreamId,
     },
-    /// Memory of a pool was freed on a stream that does not come after a kernel which may still use it.
+    /// Memory of a stream-ordered pool was freed on a stream that is not ordered after a kernel that may still use the
+    /// memory.
     FreedInUse {
         /// The part of the memory that the kernel uses.
         range: Range,
@@ -140,12 +141,12 @@ pub struct Leaks {
     pub host_buffers: usize,
     /// Physical bytes of the handles, mappings, allocations and pools together.
     pub bytes: u64,
-    /// Bytes of host memory, of [`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host).
+    /// Bytes of host memory that [`create_on_host`](seamalloc_driver::VirtualMemory::create_on_host) made.
     pub host_bytes: u64,
 }
 
 impl Leaks {
-    /// Returns whether everything was given back.
+    /// Returns whether all resources were given back.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -1,4 +1,4 @@
-//! Page-locked host memory: which buffers are live, and which of them a copy may be using.
+//! Page-locked host memory: the live buffers, and the buffers that a copy may be using.
 //!
 //! Owns: the checks of calls that name a buffer. The driver keeps a buffer's contents.
 
@@ -18,7 +18,7 @@ pub(crate) struct HostBuffers<T> {
 #[derive(Debug)]
 struct Buffer<T> {
     size: u64,
-    /// Whether a copy was issued that nobody has waited for.
+    /// Whether a copy was issued for which the CPU has not waited.
     busy: bool,
     of: T,
 }
@@ -33,7 +33,7 @@ impl<T> HostBuffers<T> {
         self.buffers.len()
     }
 
-    /// Makes a buffer. `make` gets its number.
+    /// Makes a buffer. `make` gets the buffer's number.
     pub(crate) fn add(&mut self, size: u64, make: impl FnOnce(u64) -> Answer<T>) -> Answer<HostBuffer> {
         if size == 0 {
             return Err(refuse(Status::INVALID_VALUE, "0 bytes".to_owned()));
@@ -50,7 +50,7 @@ impl<T> HostBuffers<T> {
         self.buffers.remove(&buffer).map(|gone| (gone.size, gone.of)).ok_or_else(|| unknown(buffer))
     }
 
-    /// Notes that a copy of `size` bytes from `offset` on begins. Returns the value kept for the buffer.
+    /// Notes that a copy of `size` bytes begins at `offset`. Returns the value kept for the buffer.
     pub(crate) fn copying(&mut self, buffer: HostBuffer, offset: u64, size: u64) -> Answer<&mut T> {
         let entry = self.part(buffer, offset, size)?;
         entry.busy = true;
@@ -64,7 +64,7 @@ impl<T> HostBuffers<T> {
         Ok(&mut entry.of)
     }
 
-    /// Returns the value kept for a buffer that has these bytes and no copy under way.
+    /// Returns the value kept for a buffer. Refuses a buffer without these bytes, or with a copy under way.
     pub(crate) fn bytes(&mut self, buffer: HostBuffer, offset: u64, size: u64) -> Answer<&mut T> {
         let entry = self.part(buffer, offset, size)?;
         if entry.busy {
@@ -73,7 +73,7 @@ impl<T> HostBuffers<T> {
         Ok(&mut entry.of)
     }
 
-    /// Refuses a part that is empty or not inside of a buffer.
+    /// Refuses a part that is empty or outside of a buffer.
     pub(crate) fn check(&self, buffer: HostBuffer, offset: u64, size: u64) -> Answer<()> {
         let entry = self.buffers.get(&buffer).ok_or_else(|| unknown(buffer))?;
         if size > 0 && offset.checked_add(size).is_some_and(|end| end <= entry.size) {

@@ -1,11 +1,14 @@
-//! The state by which a driver without CUDA refuses what CUDA refuses: shared by the simulated GPU and host
-//! memory.
+//! The state by which a driver without CUDA refuses the calls that CUDA refuses. The simulated GPU and the host device
+//! share it.
 //!
 //! ```text
-//! memory.rs    reservations, handles, mappings: which exist, and the rules of every call about them
-//! capture.rs   captures, and what they forbid          addresses.rs      which addresses of a region are free
-//! faults.rs    reports beyond the driver's answers     shared_memory.rs  the name of memory in other processes
-//! refusal.rs   why a call is refused
+//! memory/mod.rs    reservations, handles, mappings: which exist, and the rules of every call about them
+//! capture.rs       captures, and the calls that they forbid
+//! addresses.rs     the free addresses of a region
+//! host_buffers.rs  page-locked buffers of the host, and the rules of calls about them
+//! faults.rs        reports beyond the driver's answers
+//! shared_memory.rs the name of memory in other processes
+//! refusal.rs       the reason of a refusal
 //! ```
 
 mod addresses;

@@ -1,10 +1,10 @@
-//! Why a part of a device refuses a call.
+//! The reason why a part of a device refuses a call.
 //!
-//! Owns: the status and the text of a refusal, which become an error once the call is added.
+//! Owns: the status and the text of a refusal. With the call they become an error.
 
 use seamalloc_driver::{Call, DriverError, Status};
 
-/// Why a call is refused.
+/// The reason why a call is refused.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: Status,

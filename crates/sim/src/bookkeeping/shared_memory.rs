@@ -1,11 +1,11 @@
-//! The name of a device's memory outside of that device, in this process and in others.
+//! The name of a device's memory outside of the device, in this process and in others.
 //!
-//! Owns: [`SharedMemory`], and its form in bytes.
+//! Owns: [`SharedMemory`], and its byte form.
 
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The name of memory: its device, and its number there.
+/// The name of memory: its device, and its number in the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SharedMemory {
     /// The identity of the device.

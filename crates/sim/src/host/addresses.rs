@@ -1,8 +1,8 @@
-//! The contents of addresses of this process: reserved addresses without memory, and files mapped there.
+//! The addresses of this process that the device uses: reserved addresses without memory, and files mapped there.
 //!
-//! Owns: `mmap`, `munmap` and `mprotect`. Addresses that were reserved stay taken until they are given back: where memory is
-//! unmapped, a reservation without access comes in its place in the same call, so that no other `mmap` of the process can
-//! get in between.
+//! Owns: `mmap`, `munmap` and `mprotect`. Reserved addresses stay taken until they are given back. When memory is
+//! unmapped, the same call puts a reservation without access in its place, so that no other `mmap` of the process can
+//! take the addresses.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
@@ -19,22 +19,22 @@ pub(super) struct FilePart<'a> {
     pub(super) offset: u64,
 }
 
-/// Addresses of this process that nothing else has. Every function below that changes mappings takes a part of such a
-/// range.
+/// Addresses of this process that belong to the device alone. Every function below that changes mappings takes a part
+/// of such a range.
 ///
-/// No Rust reference ever points there: words.rs uses atomics, and code that uses an address as a pointer must vouch
-/// for it.
+/// No Rust reference ever points to these addresses: words.rs uses atomics. Code that uses an address as a pointer must
+/// ensure that the use is valid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reserved {
     address: u64,
     size: u64,
 }
 
-/// Reserves addresses, and returns them.
+/// Reserves addresses and returns them.
 pub(super) fn reserve(size: u64, alignment: u64) -> Answer<Reserved> {
     let whole = size.checked_add(alignment).ok_or_else(|| none_left(size, "more than there are"))?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: without MAP_FIXED, the kernel finds addresses at which nothing lies.
+    // SAFETY: without MAP_FIXED, the kernel chooses addresses that are free.
     let start = unsafe { mmap_anonymous(ptr::null_mut(), length(whole)?, ProtFlags::empty(), flags) };
     let start = start.map_err(|error| none_left(size, error))?.expose_provenance() as u64;
     let address = start.next_multiple_of(alignment);
@@ -49,7 +49,7 @@ pub(super) fn reserve(size: u64, alignment: u64) -> Answer<Reserved> {
 }
 
 impl Reserved {
-    /// Makes the value of addresses that the bookkeeping has as reserved, or as part of a reservation.
+    /// Makes the value for addresses that the bookkeeping knows as reserved, or as part of a reservation.
     pub(super) fn known(address: u64, size: u64) -> Self {
         Self { address, size }
     }
@@ -58,7 +58,7 @@ impl Reserved {
         self.address
     }
 
-    /// Gives the addresses back, and the memory mapped there.
+    /// Gives back the addresses and the memory mapped there.
     pub(super) fn give_back(self) -> Answer<()> {
         if self.size == 0 {
             return Ok(());
@@ -89,13 +89,13 @@ impl Reserved {
     /// Lets the process read and write the mapped memory.
     pub(super) fn open(self) -> Answer<()> {
         let at = ptr::with_exposed_provenance_mut(self.address as usize);
-        // SAFETY: as for map; more access breaks nobody's promise.
+        // SAFETY: as for map; more access invalidates no assumption.
         let done = unsafe { mprotect(at, length(self.size)?, MprotectFlags::READ | MprotectFlags::WRITE) };
         done.map_err(|error| failed("mprotect", error))
     }
 }
 
-/// Reserves addresses and maps a part of a file there, for use at once.
+/// Reserves addresses and maps a part of a file there with access.
 pub(super) fn map_anywhere(part: FilePart<'_>, size: u64) -> Answer<Reserved> {
     let reserved = reserve(size, GRANULARITY)?;
     if let Err(refusal) = reserved.map(part, true) {
@@ -113,8 +113,8 @@ fn none_left(size: u64, why: impl std::fmt::Display) -> Refusal {
     refuse(Status::OUT_OF_MEMORY, format!("{size} bytes of address space: {why}"))
 }
 
-/// Returns the kernel's error as a device's refusal: the kernel has a limit on address ranges (`vm.max_map_count`), and
-/// a process may have one on bytes of addresses.
+/// Returns the kernel's error as a refusal of the device. The kernel has a limit on address ranges
+/// (`vm.max_map_count`), and a process may have a limit on bytes of addresses.
 pub(super) fn failed(what: &str, error: rustix::io::Errno) -> Refusal {
     let full = matches!(
         error,

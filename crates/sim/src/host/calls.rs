@@ -1,6 +1,6 @@
 //! The driver's calls on host memory.
 //!
-//! Owns: which parts of the device each call uses, and in which order. The rules are in those parts.
+//! Owns: the parts of the device that each call uses, and their order. The parts have the rules.
 
 use std::sync::Arc;
 use std::thread;
@@ -51,7 +51,7 @@ impl VirtualMemory for HostDriver {
     fn unmap(&self, address: u64, size: u64) -> DriverResult<()> {
         self.call(Call::Unmap, |shared| {
             let mut state = shared.state.write();
-            // A refused range is an error, not a fault.
+            // A refused range is an error of the call, not a fault.
             state.memory.whole_mappings(address, size).map(drop)?;
             let used = shared.streams.lock().in_use(Range { address, size });
             for (range, stream) in used {
@@ -95,7 +95,7 @@ impl PlainMemory for HostDriver {
 }
 
 impl HostDriver {
-    /// Refuses to query or to wait for an event if captures forbid it.
+    /// Refuses to query an event, or to wait for it, if captures forbid it.
     fn check_event(&self, event: EventId) -> Answer<()> {
         let captured = self.shared.streams.lock().event(event)?.captured;
         let mut state = self.shared.state.write();

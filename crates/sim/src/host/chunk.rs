@@ -1,17 +1,17 @@
 //! Physical memory: pages of files that exist in memory alone.
 //!
-//! Owns: which file each piece of physical memory is in, and that its pages go back when it is dropped.
+//! Owns: the file of each piece of physical memory, and the release of its pages when the piece is dropped.
 //!
 //! ```text
 //!   the device's file   | chunk | hole | chunk        | hole ...     one descriptor, however many chunks
-//!   a file of its own   | chunk |                                    what was exported, or came from another process
+//!   a file of its own   | chunk |                                    exported memory, or memory of another process
 //! ```
 //!
-//! All memory begins in the device's file, since a process may have only so many descriptors (1,024 by default on many
-//! systems). A descriptor gives access to the whole file. So memory that is exported gets a file of its own first, which also
-//! lives for as long as anyone has it mapped.
+//! All memory begins in the device's file, since a process may have only a limited number of descriptors (1,024 by
+//! default on many systems). A descriptor gives access to a whole file. Memory that is exported therefore first moves
+//! to a file of its own, which lives as long as any process has it mapped.
 //!
-//! Pages come with their first use, as zeros: memory that is never touched costs only its bookkeeping.
+//! Pages are added at their first use, as zeros. Memory that is never touched costs only its bookkeeping.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,12 +31,13 @@ use seamalloc_driver::{Exported, Status};
 /// Memory whose physical pieces are chunks.
 pub(super) type HostMemory = Memory<Chunk>;
 
-/// Bytes of the device's file, all holes at first. The size is four times the largest capacity of a device, so that a
-/// hole of any size is found between chunks.
+/// The bytes of the device's file, which are all holes at first. The size is four times the largest capacity of a
+/// device, so that a hole of any size is found between chunks.
 const FILE_SIZE: u64 = 64 << 40;
-/// Bytes that are copied at a time where memory gets a file of its own.
+/// The bytes that one step copies when memory moves to a file of its own.
 const COPIED: usize = 1 << 20;
-/// Seals of a shared file. They keep its size fixed: a process that truncated the file would end others, by SIGBUS.
+/// The seals of a shared file, which keep its size fixed. A process that truncated the file would end other processes
+/// by SIGBUS.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// The file in which a device's memory begins.
@@ -77,7 +78,7 @@ impl Drop for FileRange {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match retry_on_intr(|| fallocate(&self.of.file, mode, self.offset, self.size)) {
             Ok(()) => self.of.free.lock().release(self.offset, self.size),
-            // This place in the file is not used again: its bytes would not be zeros.
+            // This place in the file is not used again, since its bytes would not be zeros.
             Err(error) => tracing::error!(%error, size = self.size, "memory was not given back to the machine"),
         }
     }
@@ -89,12 +90,12 @@ enum Place {
     Whole(Exported, FileNumber),
 }
 
-/// A piece of physical memory. Its pages go back when it is dropped and nobody has it mapped.
+/// A piece of physical memory. The piece's pages are released when the piece is dropped and no process has it mapped.
 #[derive(Debug)]
 pub(super) struct Chunk(Place);
 
 impl Chunk {
-    /// Takes memory that was exported, by this process or another one, after checking its size and seals.
+    /// Takes memory that this process or another one exported, after checking its size and seals.
     pub(super) fn imported(memory: &Exported, size: u64) -> Answer<Self> {
         let wrong = |why: String| refuse(Status::INVALID_VALUE, format!("the descriptor is of no host memory: {why}"));
         let seals = fcntl_get_seals(memory.descriptor()).map_err(|error| wrong(error.to_string()))?;
@@ -115,7 +116,7 @@ impl Chunk {
         }
     }
 
-    /// Returns the chunk's own file, if it has one.
+    /// Returns the chunk's own file; `None` if it has none.
     pub(super) fn file(&self) -> Option<&Exported> {
         match &self.0 {
             Place::Part(_) => None,
@@ -123,7 +124,7 @@ impl Chunk {
         }
     }
 
-    /// Returns the number of the chunk's own file, if it has one.
+    /// Returns the number of the chunk's own file; `None` if it has none.
     pub(super) fn file_number(&self) -> Option<FileNumber> {
         match &self.0 {
             Place::Part(_) => None,
@@ -136,7 +137,7 @@ impl Chunk {
         Ok(Self(Place::Whole(file, number)))
     }
 
-    /// Returns a copy of the chunk in a file of its own. Mappings of the chunk must be made anew.
+    /// Returns a copy of the chunk in a file of its own. Mappings of the chunk must be made again.
     pub(super) fn in_own_file(&self) -> Answer<Self> {
         match &self.0 {
             Place::Whole(file, number) => Ok(Self(Place::Whole(file.clone(), *number))),
@@ -150,7 +151,7 @@ impl Chunk {
     }
 }
 
-/// Identifies a file on the machine: its device, and its number there.
+/// The number of a file on the machine: its device, and its inode.
 pub(super) type FileNumber = (u64, u64);
 
 pub(super) fn file_number(file: &Exported) -> Answer<FileNumber> {
@@ -165,7 +166,7 @@ fn new_file(size: u64) -> Answer<File> {
     Ok(file)
 }
 
-/// Copies `size` bytes to the beginning of a file. Pages of zeros are left holes there.
+/// Copies `size` bytes to the beginning of a file. Pages of zeros stay holes in the copy.
 fn copy(from: &File, offset: u64, to: &File, size: u64) -> Answer<()> {
     let failed = |error: std::io::Error| failed("copy", Errno::from_io_error(&error).unwrap_or(Errno::IO));
     let mut bytes = vec![0; COPIED];

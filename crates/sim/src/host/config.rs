@@ -1,6 +1,6 @@
-//! How much host memory a host device has, and its text form: `host:4GiB`.
+//! The capacity of a host device, and its text form: `host:4GiB`.
 //!
-//! Owns: [`HostConfig`], its text form and its errors, and the share that is the default.
+//! Owns: [`HostConfig`], its text form and its errors, and the default share of host memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,25 +10,25 @@ use crate::bookkeeping::GRANULARITY;
 use seamalloc_driver::internal::memory;
 use seamalloc_driver::units::{ParseBytesError, format_bytes_exactly, parse_bytes_with_unit};
 
-/// The default capacity is the machine's available memory divided by this.
+/// The beginning of every specification.
 const PREFIX: &str = "host";
-/// The default capacity is this part of the memory that the machine has available.
+/// The divisor of the available host memory that gives the default capacity.
 const DEFAULT_SHARE: u64 = 4;
-/// The default capacity is a multiple of this, in bytes, unless it would be 0.
+/// The unit of the default capacity, in bytes, unless the capacity would be 0.
 const DEFAULT_STEP: u64 = 256 << 20;
 /// The default capacity if the machine does not report its memory, in bytes.
 const DEFAULT_UNKNOWN: u64 = 1 << 30;
 
-/// The specification of a device whose memory is the machine's.
+/// The specification of a device that hands out host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostConfig {
-    /// The most bytes that the device hands out. The capacity may exceed host memory: only touched memory
-    /// takes any.
+    /// The most bytes that the device hands out. The capacity may exceed host memory, since only touched memory takes
+    /// any.
     pub capacity: u64,
 }
 
 impl HostConfig {
-    /// Reads `host`, which has a quarter of the memory that the machine has available, or `host:4GiB`.
+    /// Reads `host`, with a quarter of the available host memory, or `host:4GiB`.
     ///
     /// # Errors
     /// [`HostConfigError`].
@@ -42,7 +42,7 @@ impl HostConfig {
         Ok(config)
     }
 
-    /// Refuses a capacity without a single chunk, or with more bytes than there are addresses.
+    /// Refuses a capacity with less than a chunk, or with more than [`MAX_CAPACITY`].
     pub(super) fn check(&self) -> Result<(), HostConfigError> {
         if !(GRANULARITY..=MAX_CAPACITY).contains(&self.capacity) {
             return Err(HostConfigError::Capacity { capacity: self.capacity });
@@ -52,7 +52,7 @@ impl HostConfig {
 }
 
 impl Default for HostConfig {
-    /// Specifies a quarter of the memory that the machine has available at present.
+    /// Specifies a quarter of the memory that the machine has available now.
     fn default() -> Self {
         let Some(share) = memory().map(|memory| memory.free / DEFAULT_SHARE) else {
             return Self { capacity: DEFAULT_UNKNOWN };
@@ -89,7 +89,7 @@ pub enum HostConfigError {
     /// The capacity is not a size.
     #[error("capacity: {0}")]
     Bytes(#[from] ParseBytesError),
-    /// The capacity has no room for a single chunk, or exceeds the address space.
+    /// The capacity has less than a chunk, or exceeds the limit.
     #[error("a capacity of {capacity} bytes is not possible; expected {GRANULARITY} (2MiB) to {MAX_CAPACITY} (16TiB)")]
     Capacity {
         /// The capacity in bytes.

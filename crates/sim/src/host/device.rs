@@ -1,6 +1,6 @@
-//! A host device as a program sees it: its memory, the work that a program gives it, and its reports.
+//! A host device for programs: its memory, the work that a program gives it, and its reports.
 //!
-//! Owns: [`HostDriver`], and how a call is timed and counted.
+//! Owns: [`HostDriver`], and the timing and counting of calls.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use seamalloc_driver::internal::CallCounters;
 use seamalloc_driver::internal::memory;
 use seamalloc_driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverResult, Status, StreamId};
 
-/// A device whose memory is the machine's: on Linux, without a GPU.
+/// A device that hands out host memory, on Linux and without a GPU.
 ///
 /// The device's addresses are ordinary pointers. A program that dereferences one must ensure that the memory stays
-/// mapped with access meanwhile; others may write there at the same time. Work of streams is checked, and never reaches
+/// mapped with access meanwhile. Others may write there at the same time. Work of streams is checked, and never reaches
 /// unmapped memory.
 ///
-/// Every number is a stream, as on the simulated GPU. Streams run behind the CPU, in threads of the device. Memory that is
-/// never touched takes none of the machine's.
+/// Every number is a stream, as on the simulated GPU. Streams run behind the CPU, in threads of the device. Memory that
+/// is never touched takes no host memory.
 ///
 /// ```
 /// use seamalloc::driver::host::{HostConfig, HostDriver, HostWork, Range};
@@ -63,7 +63,7 @@ use seamalloc_driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverR
 /// ```
 pub struct HostDriver {
     pub(super) config: HostConfig,
-    /// Distinguishes this device's memory from that of other devices, including those of other processes.
+    /// The number that distinguishes this device's memory from that of other devices, also of other processes.
     pub(super) identity: u64,
     pub(super) properties: DeviceProperties,
     pub(super) file: Arc<DeviceFile>,
@@ -73,7 +73,7 @@ pub struct HostDriver {
     pub(super) calls: CallCounters,
 }
 
-/// The work that a stream was given in a capture, to be launched again as a whole.
+/// The work that a stream was given in a capture, which can be launched again as a whole.
 #[derive(Clone, Debug)]
 pub struct HostGraph(Arc<[Arc<HostWork>]>);
 
@@ -98,7 +98,7 @@ impl HostDriver {
             memory_pools: false,
             stream_gates: true,
         };
-        // Host memory without the device, whose memory is a part of it.
+        // The available host memory, of which the device's memory is a part.
         let beside = memory().map_or(config.capacity, |memory| memory.free);
         let shared = Arc::new(Shared::new(State::new(config.capacity, beside)));
         let (gate, calls) = (Mutex::default(), CallCounters::default());
@@ -112,14 +112,15 @@ impl HostDriver {
     }
 
     /// Gives `stream` work, which runs after all earlier work of the stream. In a stream that is being captured, the
-    /// work is noted for the graph and not carried out. The CPU waits while more than a thousand pieces of work wait in
-    /// the stream.
+    /// work is noted for the graph and not carried out. The CPU waits while more than a thousand pieces of work are
+    /// queued in the stream.
     ///
-    /// The functions of the work run in the device's threads. They must not call the device. One that panics loses the
-    /// context.
+    /// The functions of the work run in the device's threads, and must not call the device. A function that panics
+    /// loses the context.
     ///
-    /// # Errors [`Status::ILLEGAL_ADDRESS`] if a byte that the work uses has no memory, or memory without access; the
-    /// [`Fault`] is recorded. The memory is checked again before each step; then only a fault reports it.
+    /// # Errors
+    /// [`Status::ILLEGAL_ADDRESS`] if a byte that the work uses has no memory, or memory without access; the [`Fault`]
+    /// is recorded. The memory is checked again before each step; then only a fault reports it.
     /// [`Status::INVALID_VALUE`] for ranges that are not whole words of 8 bytes where they must be,
     /// [`Status::INVALID_CONTEXT`] for a destroyed stream, [`Status::STREAM_CAPTURE_INVALIDATED`] in an invalid
     /// capture.
@@ -132,7 +133,7 @@ impl HostDriver {
         let state = self.shared.state.read();
         state.check_context()?;
         let runs = state.captures.check_work(stream)?;
-        // Work of a held stream waits behind the gate, where memory may be missing meanwhile. Memory is checked
+        // Work of a held stream waits behind the gate, where memory may be missing for some time. Memory is checked
         // again before each step of the work.
         let checked = !self.shared.streams.lock().is_at_gate(stream);
         let fault = work.ranges().filter(|_| checked).find_map(|range| state.memory.check_use(range, stream).err());
@@ -151,19 +152,19 @@ impl HostDriver {
         Ok(())
     }
 
-    /// Begins a capture, as by `cuStreamBeginCapture`. Later work of the stream is noted, and not carried out.
+    /// Begins a capture, as by `cuStreamBeginCapture`. Later work of the stream is noted and not carried out.
     ///
     /// # Errors
-    /// As [`SimGpu::begin_capture`](crate::SimGpu::begin_capture).
+    /// The errors of [`SimGpu::begin_capture`](crate::SimGpu::begin_capture).
     pub fn begin_capture(&self, stream: StreamId, mode: CaptureMode) -> DriverResult<()> {
         let mut state = self.shared.state.write();
         state.captures.begin(stream, mode).map_err(|refusal| refusal.into_error(Call::BeginCapture))
     }
 
-    /// Ends a capture, as by `cuStreamEndCapture`, and returns the work given in it, in that order.
+    /// Ends a capture, as by `cuStreamEndCapture`. Returns the work given in the capture, in order.
     ///
     /// # Errors
-    /// As [`SimGpu::end_capture`](crate::SimGpu::end_capture).
+    /// The errors of [`SimGpu::end_capture`](crate::SimGpu::end_capture).
     pub fn end_capture(&self, stream: StreamId) -> DriverResult<HostGraph> {
         let mut state = self.shared.state.write();
         let ended = state.captures.end(stream).map_err(|refusal| refusal.into_error(Call::EndCapture));
@@ -174,7 +175,7 @@ impl HostDriver {
     /// Gives `stream` all work of a graph, as by `cuGraphLaunch`.
     ///
     /// # Errors
-    /// As [`Self::launch`].
+    /// The errors of [`Self::launch`].
     pub fn replay(&self, graph: &HostGraph, stream: StreamId) -> DriverResult<()> {
         graph.0.iter().try_for_each(|work| self.give(stream, work)).map_err(|refusal| refusal.into_error(Call::Launch))
     }
@@ -239,7 +240,7 @@ impl HostDriver {
         self.shared.state.read().memory.physical_at(range)
     }
 
-    /// Returns how many waits of streams so far were for an event that was already complete.
+    /// Returns the number of waits of streams so far whose event was already complete.
     #[must_use]
     pub fn idle_waits(&self) -> u64 {
         self.shared.with_streams(|streams| streams.idle_waits())

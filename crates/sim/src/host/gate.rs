@@ -1,6 +1,6 @@
 //! The gate for streams of a host device.
 //!
-//! Owns: the calls of [`StreamGate`]. Other threads give held streams work meanwhile, as on a real GPU.
+//! Owns: the calls of [`StreamGate`]. Other threads can give held streams work meanwhile, as on a real GPU.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ impl StreamGate for HostDriver {
 }
 
 impl HostDriver {
-    /// Waits until all marks have passed. Returns whether they have in time.
+    /// Waits until all marks have passed. Returns whether they have passed in time.
     fn pass_in_time(&self, marks: &[Arc<Mark>], patience: Duration) -> bool {
         let latest = Instant::now().checked_add(patience);
         let mut streams = self.shared.streams.lock();

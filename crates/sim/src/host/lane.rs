@@ -1,6 +1,6 @@
-//! The work that one stream has been given, in that order.
+//! The work given to one stream, in order.
 //!
-//! Owns: one lane (the queue of one stream), and how far it can run before it has to wait. A new stream with an old
+//! Owns: one lane (the queue of one stream), and how far it can run before it must wait. A new stream with an old
 //! handle gets a new lane, and the old lane runs to its end.
 
 use std::collections::VecDeque;
@@ -17,13 +17,13 @@ use seamalloc_driver::StreamId;
 /// The number of a lane, which no other lane of the device has had.
 pub(super) type LaneNumber = u64;
 
-/// Held work, which ends when the gate is opened.
+/// Held work, which ends when its gate is opened.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) lane: LaneNumber,
-    /// Gates of one lane open in this order.
+    /// The number of the gate. Gates of one lane open in the order of their numbers.
     pub(super) number: u64,
-    /// Whether the work ends only when it is told to, even if the CPU waits for it.
+    /// Whether the work ends only by a call, even if the CPU waits for it.
     pub(super) stays: bool,
     open: AtomicBool,
 }
@@ -65,7 +65,7 @@ impl Mark {
 /// One item of a lane.
 #[derive(Debug)]
 enum Item {
-    /// Work, and how many of its bytes are done.
+    /// Work, and the number of its bytes that are done.
     Work(Arc<HostWork>, u64),
     /// A pause that has begun.
     Until(Instant),
@@ -81,9 +81,9 @@ pub(super) enum Next {
     Step,
     /// The lane continues at this time.
     Sleep(Instant),
-    /// The lane waits for something else to happen.
+    /// The lane waits for another event.
     Blocked,
-    /// The lane has nothing to do.
+    /// The lane has no work.
     Rest,
 }
 
@@ -91,14 +91,14 @@ pub(super) enum Next {
 pub(super) struct Lane {
     pub(super) stream: StreamId,
     items: VecDeque<Item>,
-    /// Held work of any lane that must end before all work given to this lane so far is done.
+    /// Held work of any lane that must end before all work given to this lane so far can be done.
     gates: Vec<Arc<Gate>>,
     /// Held work of this lane that has not ended, oldest first.
     held: VecDeque<Arc<Gate>>,
     next_hold: u64,
-    /// Whether the lane is among those with work to do, or a thread carries out a step of it.
+    /// Whether the lane is in the list of lanes with work, or a thread carries out one of its steps.
     pub(super) is_listed: bool,
-    /// When the current pause ends, if a thread watches for it.
+    /// The end of the current pause, if a thread watches for it.
     pub(super) pause: Option<Instant>,
     /// Whether the lane's stream was destroyed.
     pub(super) has_ended: bool,
@@ -159,13 +159,14 @@ impl Lane {
         self.items.push_back(Item::WaitFor(Arc::clone(mark)));
     }
 
-    /// Adds work that lasts until [`Self::finish`]. Returns its number. With `stays` it lasts while the CPU waits for it, too.
+    /// Adds work that lasts until [`Self::finish`]. Returns its number. With `stays`, the work lasts even while the CPU
+    /// waits for it.
     pub(super) fn hold(&mut self, lane: LaneNumber, stays: bool) -> u64 {
         let number = self.next_hold;
         self.next_hold += 1;
         let gate = Arc::new(Gate::new(lane, number, stays));
         self.goes_on();
-        // Earlier gates of this lane open before this one does.
+        // Earlier gates of this lane open before this gate.
         self.gates.retain(|earlier| earlier.lane != lane);
         self.gates.push(Arc::clone(&gate));
         self.held.push_back(Arc::clone(&gate));
@@ -183,14 +184,14 @@ impl Lane {
         self.held.iter().any(|gate| gate.number == number)
     }
 
-    /// Ends held work up to and including `number`. Returns whether there was any.
+    /// Ends held work up to and including `number`. Returns whether any held work ended.
     pub(super) fn finish(&mut self, number: u64) -> bool {
         let ended = self.held.partition_point(|gate| gate.number <= number);
         self.held.drain(..ended).for_each(|gate| gate.open());
         ended > 0
     }
 
-    /// Returns the work whose next step is due, and how many bytes of it are done.
+    /// Returns the work whose next step is due, and the number of its bytes that are done.
     pub(super) fn due(&self) -> Option<(Arc<HostWork>, u64)> {
         match self.items.front() {
             Some(Item::Work(work, done)) => Some((Arc::clone(work), *done)),
@@ -242,7 +243,7 @@ impl Lane {
         }
     }
 
-    /// Returns whether the lane stands at the gate, or will once its earlier work is done.
+    /// Returns whether the lane stands at the gate, or will stand there once its earlier work is done.
     pub(super) fn is_at_gate(&self) -> bool {
         self.held.iter().any(|gate| gate.stays)
     }

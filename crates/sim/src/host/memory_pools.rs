@@ -1,4 +1,4 @@
-//! Stream-ordered memory, which a host device does not support: the driver alone decides the reuse in a pool, and the
+//! Stream-ordered memory, which a host device does not support. The driver alone decides the reuse in a pool, and the
 //! host has no driver to compare with.
 //!
 //! Owns: the refusals.

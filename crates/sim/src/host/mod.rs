@@ -1,25 +1,25 @@
-//! The machine's own memory behind the driver's calls: stitched addresses hold real bytes on any Linux machine.
+//! The machine's own memory behind the driver's calls. Stitched addresses hold real bytes on any Linux machine.
 //!
 //! ```text
-//! config.rs            HostConfig: how much host memory, and its text form
-//! device.rs            HostDriver: what a program does with it, and how a call is made and counted
-//! calls.rs             the driver's traits: which part serves which call
-//! gate.rs              the same for streams that stand at a gate
-//! process_sharing.rs   the same for memory that processes share       memory_pools.rs   refusals: there are no pools
-//! state.rs             what is behind the lock of memory; streams have their own
-//! chunk.rs             physical memory: parts of one sparse file in memory, and files of their own for what is exported
-//! addresses.rs         mmap and its like: all that changes what lies at an address
-//! words.rs             words and bytes read and written where addresses are known to be good
-//! work.rs              work: fills, looks, copies, pauses, a step at a time
-//! lane.rs              what one stream has been given          streams.rs   which lane goes on when, events, held work
-//! workers.rs           the threads that carry work out
+//! config.rs            HostConfig: the capacity, and its text form
+//! device.rs            HostDriver: its use by programs, and the timing and counting of calls
+//! calls.rs             the driver's traits, with the part that serves each call
+//! gate.rs              the trait of stream gates
+//! process_sharing.rs   the trait of memory that processes share       memory_pools.rs   refusals: there are no pools
+//! state.rs             the state behind the lock of memory; streams have a lock of their own
+//! chunk.rs             physical memory: parts of one sparse file in memory, and one file for each exported piece
+//! addresses.rs         mmap and similar calls: all changes of the mappings
+//! words.rs             reads and writes words and bytes at addresses that were checked
+//! work.rs              work: fills, reads, copies, pauses, a step at a time
+//! lane.rs              the work of one stream                   streams.rs   the order of the lanes, events, held work
+//! workers.rs           the threads that do the work
 //! ```
 //!
 //! The host device shares the rules of the simulated GPU (`bookkeeping/`), and refuses the same calls. Streams run
-//! behind the CPU, in threads, and independently of each other; memory that is reused too early shows as wrong words.
+//! behind the CPU, in threads, and independently of each other. Memory that is reused too early shows as wrong words.
 //!
-//! Owns: every system call about memory that is mapped. All `unsafe` code for it is in this folder, in `addresses.rs`,
-//! `words.rs` and `work.rs`. Blocks and pools are the allocator's.
+//! Owns: every system call about mapped memory. All `unsafe` code for it is in this folder, in `addresses.rs`,
+//! `words.rs` and `work.rs`. Blocks and pools belong to the allocator.
 
 #![allow(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! Page-locked memory of the host device: plain memory, copied at once.
 //!
-//! Owns: which part of the device serves which of these calls.
+//! Owns: the assignment of each of these calls to a part of the device.
 
 use super::device::HostDriver;
 use super::state::State;
@@ -28,7 +28,7 @@ impl PageLocked for HostDriver {
             let State { memory, captures, buffers, .. } = state;
             captures.refuse_unsafe()?;
             buffers.check(buffer, offset, size)?;
-            // A copy that is refused makes no buffer busy.
+            // A refused copy makes no buffer busy.
             memory.check_usable(crate::bookkeeping::Range { address: from, size }, Default::default())?;
             let bytes = part(buffers.copying(buffer, offset, size)?, offset, size)?;
             read_bytes(memory, from, bytes)
@@ -73,7 +73,7 @@ fn bytes_of(size: u64) -> Answer<Vec<u8>> {
     seamalloc_driver::fallible::zeros(size).map_err(|_| short())
 }
 
-/// Returns a part of a buffer, which the caller has checked.
+/// Returns a part of a buffer. The caller has checked the part.
 fn part(bytes: &mut [u8], offset: u64, size: u64) -> Answer<&mut [u8]> {
     let (from, to) = (offset as usize, offset.saturating_add(size) as usize);
     bytes.get_mut(from..to).ok_or_else(|| refuse(Status::INVALID_VALUE, format!("{size} bytes from {offset} on")))

@@ -1,7 +1,7 @@
 //! Host memory that processes share: real bytes, through real descriptors.
 //!
-//! Owns: which part of the device serves which of these calls, and the form of an IPC handle. The descriptor of a
-//! handle is found through `/proc`, which needs no more than the same user in both processes.
+//! Owns: the assignment of each of these calls to a part of the device, and the form of an IPC handle. The descriptor
+//! of a handle is found through `/proc`, which requires only that both processes have the same user.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,8 +18,8 @@ const MAGIC: [u8; 8] = *b"hostmem1";
 /// The bytes of an IPC handle with the process and its descriptor, behind the name of the memory.
 const PROCESS: std::ops::Range<usize> = 32..36;
 const DESCRIPTOR: std::ops::Range<usize> = 36..40;
-/// The bytes of an IPC handle with the number of the file, which shows whether the descriptor has become another
-/// file's.
+/// The bytes of an IPC handle with the number of the file. The number shows whether the descriptor now belongs to
+/// another file.
 const INODE: std::ops::Range<usize> = 40..48;
 
 impl ProcessSharing for HostDriver {

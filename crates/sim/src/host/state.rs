@@ -1,6 +1,6 @@
 //! The state of a host device's memory and captures, behind one lock.
 //!
-//! Owns: that state, and the moving of memory to a file of its own. Work holds the lock for reading during a step, so
+//! Owns: this state, and the moving of memory to a file of its own. Work holds the lock for reading during a step, so
 //! that no mapping changes meanwhile.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) struct State {
     pub(super) captures: Captures,
     /// Page-locked buffers.
     pub(super) buffers: HostBuffers<Vec<u8>>,
-    /// The work of each capture under way, by the stream of which it was begun, in the order in which it was given.
+    /// The work of each capture under way, in order, by the stream of which the capture was begun.
     pub(super) captured: FxHashMap<StreamId, Vec<Arc<HostWork>>>,
     /// The status of every call once the context is lost.
     pub(super) lost: Option<Status>,
@@ -56,8 +56,8 @@ impl State {
         }
     }
 
-    /// Returns the own file of some memory. Memory without one gets one: its bytes move there, and all its addresses
-    /// are mapped to the new file.
+    /// Returns the own file of some memory. Memory without a file of its own gets one: its bytes move there, and all
+    /// its addresses are mapped to the new file.
     pub(super) fn own_file(&mut self, number: u64) -> Answer<Exported> {
         let gone = || refuse(Status::INVALID_VALUE, format!("memory {number} is gone"));
         let (chunk, mapped) = self.memory.backing_mut(number).ok_or_else(gone)?;
@@ -72,7 +72,7 @@ impl State {
             })
         };
         if let Err((done, refusal)) = all_at(&own, mapped.len()) {
-            // The old place has the same bytes, since nothing was written meanwhile.
+            // The old place still has the same bytes, since no work wrote there meanwhile.
             all_at(chunk, done).map_err(|(_, refusal)| refusal)?;
             return Err(refusal);
         }

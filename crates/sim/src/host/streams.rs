@@ -1,6 +1,6 @@
-//! The streams of a host device: which lane each handle names, which lane runs when, and events.
+//! The streams of a host device: the lane of each handle, the order in which lanes run, and events.
 //!
-//! Owns: all lanes, behind one lock, and the CPU's waits for them. Memory is kept in `state.rs`.
+//! Owns: all lanes, behind one lock, and the CPU's waits for them. `state.rs` has the memory.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,12 +14,12 @@ use super::work::HostWork;
 use crate::bookkeeping::{Answer, Range, Refusal, refuse};
 use seamalloc_driver::{EventId, Status, StreamId};
 
-/// The most items that may wait in a stream before the CPU waits: about as many as with an H200's driver.
+/// The most items that may wait in a stream before the CPU waits, which is about the limit of an H200's driver.
 const MOST_WAITING: usize = 1_024;
-/// The first handle of streams that are made here; programs use small numbers of their own.
+/// The first handle of streams that are made here. Handles that programs choose are smaller.
 const FIRST_MADE: u64 = 1 << 40;
 
-/// Work of a stream that lasts until `finish_hold`, made by [`HostDriver::hold`](super::HostDriver::hold).
+/// Work of a stream that lasts until `finish_hold`. [`HostDriver::hold`](super::HostDriver::hold) makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostHold {
     lane: LaneNumber,
@@ -28,36 +28,36 @@ pub struct HostHold {
 
 #[derive(Debug)]
 pub(super) struct Event {
-    /// The mark of the last record. The mark of an event that was never recorded has passed.
+    /// The mark of the last record. For an event that was never recorded, the mark has passed.
     mark: Arc<Mark>,
     pub(super) is_recorded: bool,
-    /// The captured stream in which it was last recorded, if any.
+    /// The captured stream in which the event was last recorded, if any.
     pub(super) captured: Option<StreamId>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     lanes: FxHashMap<LaneNumber, Lane>,
-    /// The lane of each handle; none if its stream was destroyed.
+    /// The lane of each handle; `None` if the handle's stream was destroyed.
     handles: FxHashMap<StreamId, Option<LaneNumber>>,
     next_lane: LaneNumber,
     next_handle: u64,
     events: FxHashMap<u64, Event>,
     next_event: u64,
-    /// Lanes of which a step is due.
+    /// The lanes with a step that is due.
     due: VecDeque<LaneNumber>,
     /// The times at which pausing lanes continue.
     pauses: BinaryHeap<Reverse<(Instant, LaneNumber)>>,
     idle_waits: u64,
-    /// State of the random generator that chooses the next lane.
+    /// The state of the random generator that chooses the next lane.
     drawn: u64,
-    /// How many lanes have a step that no resting thread was notified of.
+    /// The number of lanes with a step for which no resting thread was notified.
     new_steps: usize,
-    /// Whether a pause has begun that no resting thread was notified of.
+    /// Whether a pause has begun for which no resting thread was notified.
     new_pause: bool,
-    /// Whether a lane has advanced that the CPU may wait for.
+    /// Whether a lane has advanced for which the CPU may be waiting.
     advanced: bool,
-    /// Whether the threads end.
+    /// Whether the threads must end.
     pub(super) ends: bool,
 }
 
@@ -102,13 +102,13 @@ impl Streams {
         }
     }
 
-    /// Gives the handle to another stream.
+    /// Gives the handle to a new stream.
     pub(super) fn replace(&mut self, stream: StreamId) {
         self.destroy(stream);
         self.handles.remove(&stream);
     }
 
-    /// Returns whether a stream has so much work that some of it must be done before it can be given more.
+    /// Returns whether a stream has so much work that some of it must be done before the stream gets more.
     pub(super) fn is_full(&mut self, stream: StreamId) -> Answer<bool> {
         let (_, lane) = self.lane_of(stream)?;
         Ok(lane.len() >= MOST_WAITING && lane.goes_on())
@@ -127,13 +127,13 @@ impl Streams {
         Ok(HostHold { lane, number })
     }
 
-    /// Returns whether a stream stands at the gate, or will once its earlier work is done.
+    /// Returns whether a stream stands at the gate, or will stand there once its earlier work is done.
     pub(super) fn is_at_gate(&self, stream: StreamId) -> bool {
         let lane = self.handles.get(&stream).copied().flatten();
         lane.and_then(|lane| self.lanes.get(&lane)).is_some_and(Lane::is_at_gate)
     }
 
-    /// Holds a stream until `finish_hold`. Returns the mark that passes once all earlier work is done, too.
+    /// Holds a stream until `finish_hold`. Also returns the mark that passes once all earlier work is done.
     pub(super) fn hold_at_gate(&mut self, stream: StreamId) -> Answer<(HostHold, Arc<Mark>)> {
         let (lane, entry) = self.lane_of(stream)?;
         let mark = entry.mark();
@@ -187,7 +187,7 @@ impl Streams {
         }
     }
 
-    /// Returns a step that is due, of a lane chosen at random among those that have one.
+    /// Returns a step that is due, from a lane chosen at random; `None` if no step is due.
     pub(super) fn next_step(&mut self) -> Option<(LaneNumber, StreamId, Arc<HostWork>, u64)> {
         let now = Instant::now();
         while let Some(Reverse((until, _))) = self.pauses.peek()
@@ -197,7 +197,7 @@ impl Streams {
                 self.settle(number);
             }
         }
-        // splitmix64: a GPU might take any order, and a different order each time finds more errors.
+        // The choice uses splitmix64. A GPU might take any order, and a different order in each run finds more errors.
         self.drawn = self.drawn.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let drawn = (self.drawn ^ (self.drawn >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 31;
         let at = usize::try_from(drawn).unwrap_or(0).checked_rem(self.due.len())?;
@@ -207,27 +207,27 @@ impl Streams {
         Some((number, lane.stream, work, done))
     }
 
-    /// Returns when the next pause ends.
+    /// Returns the end of the next pause, if any.
     pub(super) fn next_pause(&self) -> Option<Instant> {
         self.pauses.peek().map(|Reverse((until, _))| *until)
     }
 
-    /// Returns how many lanes have a step that resting threads were not told of.
+    /// Returns the number of lanes with a step of which resting threads were not told.
     pub(super) fn take_new_steps(&mut self) -> usize {
         std::mem::take(&mut self.new_steps)
     }
 
-    /// Returns whether a pause has begun that resting threads were not told of.
+    /// Returns whether a pause has begun of which resting threads were not told.
     pub(super) fn take_new_pause(&mut self) -> bool {
         std::mem::take(&mut self.new_pause)
     }
 
-    /// Returns whether any lane has gone on since the last call, so that a wait of the CPU may be over.
+    /// Returns whether any lane has advanced since the last call, so that a wait of the CPU may be over.
     pub(super) fn take_advanced(&mut self) -> bool {
         std::mem::take(&mut self.advanced)
     }
 
-    /// Notes that a step was carried out: `done` bytes of its work are done, or all for `None`.
+    /// Notes that a step was carried out. `done` is the number of bytes done; `None` means that the work is finished.
     pub(super) fn stepped(&mut self, number: LaneNumber, done: Option<u64>) {
         if let Some(lane) = self.lanes.get_mut(&number) {
             lane.is_listed = false;
@@ -247,7 +247,7 @@ impl Streams {
         self.lanes.values_mut().filter(|lane| !lane.is_done()).map(Lane::mark).collect()
     }
 
-    /// Ends the held work that marks depend on, since otherwise a wait for them would never end.
+    /// Ends the held work on which marks depend, since otherwise a wait for the marks would never end.
     pub(super) fn let_pass(&mut self, marks: &[Arc<Mark>]) {
         for gate in marks.iter().flat_map(|mark| &mark.gates).filter(|gate| !gate.stays) {
             self.finish_hold(HostHold { lane: gate.lane, number: gate.number });
@@ -290,7 +290,7 @@ impl Streams {
         self.event(event).map(|event| Arc::clone(&event.mark))
     }
 
-    /// Records the event, or, unless `runs`, only notes that it was in a capture.
+    /// Records the event. Without `runs`, only notes that the event was recorded in a capture.
     pub(super) fn event_record(&mut self, event: EventId, stream: StreamId, runs: bool) -> Answer<()> {
         self.event(event)?;
         let mark = if runs { Some(self.mark(stream)?) } else { None };

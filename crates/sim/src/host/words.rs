@@ -1,8 +1,8 @@
-//! Words of 8 bytes in the device's memory, and bytes of them.
+//! Words of 8 bytes in the device's memory, and bytes of words.
 //!
-//! Owns: how they are read and written: one by one, by relaxed atomics, since other streams, other mappings of the same
-//! memory and other processes may do so at the same time. A reader then sees, as on a GPU, some word that was written
-//! there.
+//! Owns: reading and writing the words one by one, by relaxed atomics. Other streams, other mappings of the same memory
+//! and other processes may access the words at the same time. A reader then sees a word that was written there, as on a
+//! GPU.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,22 +13,24 @@ pub(super) const WORD: u64 = 8;
 /// Returns the word at an address.
 ///
 /// # Safety
-/// The address is a multiple of 8, and for as long as the result is used, the word there is mapped for reading and writing.
+/// The address must be a multiple of 8. For as long as the result is used, the word must be mapped for reading and
+/// writing.
 #[inline]
 unsafe fn word<'a>(address: u64) -> &'a AtomicU64 {
-    // SAFETY: the word is mapped and aligned, as the caller says, and is only used through atomics.
+    // SAFETY: the word is mapped and aligned, as the caller guarantees, and is only used through atomics.
     unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(address as usize)) }
 }
 
 /// Writes words from an address on.
 ///
 /// # Safety
-/// The address is a multiple of 8, and that many words are mapped there for reading and writing until this returns.
+/// The address must be a multiple of 8. All of the words must be mapped for reading and writing until this function
+/// returns.
 pub(super) unsafe fn write(address: u64, from: &[u64]) {
     let (mut at, mut left) = (address, from);
-    // A loop without an iterator: builds with little optimisation then make no call for each word.
+    // The loop has no iterator, so that builds with little optimization make no call for each word.
     while let [value, rest @ ..] = left {
-        // SAFETY: the word is one of those that the caller speaks of.
+        // SAFETY: the word is one of those for which the caller gives the guarantee.
         unsafe { word(at) }.store(*value, Ordering::Relaxed);
         (at, left) = (at + WORD, rest);
     }
@@ -37,21 +39,23 @@ pub(super) unsafe fn write(address: u64, from: &[u64]) {
 /// Reads words from an address on.
 ///
 /// # Safety
-/// As for [`write`].
+/// The conditions of [`write`].
 pub(super) unsafe fn read(address: u64, to: &mut [u64]) {
     let (mut at, mut left) = (address, to);
-    // The loop has no iterator for the same reason as in `write`.
+    // The loop has no iterator for the reason given in `write`.
     while let [value, rest @ ..] = left {
-        // SAFETY: the word is one of those that the caller speaks of.
+        // SAFETY: the word is one of those for which the caller gives the guarantee.
         *value = unsafe { word(at) }.load(Ordering::Relaxed);
         (at, left) = (at + WORD, rest);
     }
 }
 
-/// Sets bytes from an address on. Bytes beside them in the first and the last word keep what others write there.
+/// Sets bytes from an address on. Neighbouring bytes in the first and the last word keep the values that others write
+/// there.
 ///
-/// # Safety `size` bytes are mapped there for reading and writing until this returns. (With them are the rest of their
-/// words, since pages are whole words.)
+/// # Safety
+/// `size` bytes are mapped there for reading and writing until this returns. (With them are the rest of their words,
+/// since pages are whole words.)
 pub(super) unsafe fn set_bytes(address: u64, size: u64, value: u8) {
     let end = address + size;
     let pattern = u64::from_ne_bytes([value; WORD as usize]);
@@ -59,7 +63,7 @@ pub(super) unsafe fn set_bytes(address: u64, size: u64, value: u8) {
     while next < end {
         let at = next;
         next += WORD;
-        // SAFETY: the word is one of those that the caller speaks of.
+        // SAFETY: the word is one of those for which the caller gives the guarantee.
         let word = unsafe { word(at) };
         if at >= address && next <= end {
             word.store(pattern, Ordering::Relaxed);
@@ -79,10 +83,11 @@ pub(super) unsafe fn set_bytes(address: u64, size: u64, value: u8) {
     }
 }
 
-/// Writes bytes from an address on. Bytes beside them in the first and the last word keep what others write there.
+/// Writes bytes from an address on. Neighbouring bytes in the first and the last word keep the values that others write
+/// there.
 ///
 /// # Safety
-/// As for [`set_bytes`].
+/// The conditions of [`set_bytes`].
 pub(super) unsafe fn write_bytes(address: u64, from: &[u8]) {
     let before = ((WORD - address % WORD) % WORD) as usize;
     let (head, rest) = from.split_at(before.min(from.len()));
@@ -90,13 +95,14 @@ pub(super) unsafe fn write_bytes(address: u64, from: &[u8]) {
     let middle = address + head.len() as u64;
     let mut at = middle;
     for bytes in whole {
-        // SAFETY: the word is one of those that the caller speaks of, and the first lies at a multiple of 8.
+        // SAFETY: the word is one of those for which the caller gives the guarantee, and the first word lies at a
+        // multiple of 8.
         unsafe { word(at) }.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         at += WORD;
     }
     let end = middle + whole.len() as u64 * WORD;
     for (at, byte) in (address..).zip(head).chain((end..).zip(tail)) {
-        // SAFETY: the byte is one of those that the caller speaks of.
+        // SAFETY: the byte is one of those for which the caller gives the guarantee.
         unsafe { set_bytes(at, 1, *byte) };
     }
 }
@@ -104,13 +110,14 @@ pub(super) unsafe fn write_bytes(address: u64, from: &[u8]) {
 /// Reads bytes from an address on.
 ///
 /// # Safety
-/// As for [`set_bytes`].
+/// The conditions of [`set_bytes`].
 pub(super) unsafe fn read_bytes(address: u64, to: &mut [u8]) {
     let before = ((WORD - address % WORD) % WORD) as usize;
     let (head, rest) = to.split_at_mut(before.min(to.len()));
     let (whole, tail) = rest.as_chunks_mut::<{ WORD as usize }>();
     let mut at = address + head.len() as u64;
-    // SAFETY: this word, and each below, holds bytes of those that the caller speaks of, and lies at a multiple of 8.
+    // SAFETY: this word, and each word below, contains bytes for which the caller gives the guarantee, and lies at a
+    // multiple of 8.
     let load = |at: u64| unsafe { word(at) }.load(Ordering::Relaxed).to_ne_bytes();
     if !head.is_empty() {
         let offset = address % WORD;

@@ -1,8 +1,8 @@
 //! The kinds of work for a stream: kernels that fill, read or copy words, and pauses.
 //!
-//! Owns: the kinds of work, and how a step of work is carried out. A step is short, so that streams interleave and
-//! nobody waits long for the memory's lock. Before each step the memory is checked again: work on memory that was
-//! unmapped meanwhile is a fault, as on a GPU, and does not end the process.
+//! Owns: the kinds of work, and the execution of a step. A step is short, so that streams interleave and the memory's
+//! lock is held for a short time. Before each step the memory is checked again. Work on memory that was unmapped in the
+//! meantime is a fault, as on a GPU, and does not end the process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,65 +13,65 @@ use crate::bookkeeping::{Answer, Fault, Range, refuse};
 use seamalloc_driver::Status;
 use seamalloc_driver::StreamId;
 
-/// Bytes of a step.
+/// The bytes of a step.
 const STEP: u64 = 256 << 10;
-/// Words that pass through the CPU's cache at a time.
+/// The words that one batch moves through the CPU's cache.
 const BATCH: usize = 512;
 
-/// Writes words into the slice: those of a range from the given index on.
+/// A function that writes words into the slice: the words of a range from the given index on.
 pub type MakeWords = dyn Fn(u64, &mut [u64]) + Send + Sync;
-/// Receives words: those of a range from the given index on.
+/// A function that gets words: the words of a range from the given index on.
 pub type LookAtWords = dyn Fn(u64, &[u64]) + Send + Sync;
 
-/// Work for a stream of a [`HostDriver`](super::HostDriver). It reads and writes whole words of 8 bytes, as relaxed atomics:
-/// addresses and sizes are multiples of 8, but for [`Self::Set`] and [`Self::Use`].
+/// Work for a stream of a [`HostDriver`](super::HostDriver). The work reads and writes whole words of 8 bytes, as
+/// relaxed atomics. Addresses and sizes are multiples of 8, except for [`Self::Set`] and [`Self::Use`].
 #[derive(Clone)]
 pub enum HostWork {
-    /// Writes a range. The function is asked for some hundred words at a time, in their order.
+    /// Writes a range. The function makes some hundred words at a time, in order.
     Fill {
         /// The range that is written.
         to: Range,
-        /// Makes the words.
+        /// The function that makes the words.
         words: Arc<MakeWords>,
     },
-    /// Reads a range. The function is shown some hundred words at a time, in their order.
+    /// Reads a range. The function gets some hundred words at a time, in order.
     Look {
         /// The range that is read.
         at: Range,
-        /// Receives the words.
+        /// The function that gets the words.
         see: Arc<LookAtWords>,
     },
-    /// Copies a range to another address. The two do not overlap.
+    /// Copies a range to another address. Source and target do not overlap.
     Copy {
         /// The range that is read.
         from: Range,
         /// The first address that is written.
         to: u64,
     },
-    /// Sets every byte of a range, of any address and size.
+    /// Sets every byte of a range with any address and size.
     Set {
         /// The range that is written.
         to: Range,
         /// The byte value that is written.
         value: u8,
     },
-    /// Uses a range without reading its words, until the stream has come to this work: unmapping the memory before is a
+    /// Uses a range without reading its words, until the stream reaches this work. Unmapping the memory earlier is a
     /// fault.
     Use {
         /// The range that is used.
         range: Range,
     },
-    /// Does nothing for this many nanoseconds.
+    /// Waits for this many nanoseconds.
     Pause {
         /// The length of the pause in nanoseconds.
         ns: u64,
     },
 }
 
-/// How far a step has come.
+/// The progress of a piece of work after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// This many bytes are done.
+    /// The number of bytes that are done.
     Bytes(u64),
     Done,
 }
@@ -90,7 +90,7 @@ impl HostWork {
         first.into_iter().chain(second)
     }
 
-    /// Refuses ranges that are not words, where words are read or written.
+    /// Refuses ranges that are not whole words, for work that reads or writes words.
     pub(super) fn check_words(&self) -> Answer<()> {
         if matches!(self, Self::Set { .. } | Self::Use { .. }) {
             return Ok(());
@@ -102,7 +102,7 @@ impl HostWork {
         }
     }
 
-    /// Carries out a step, from `done` bytes on, under the memory's lock.
+    /// Carries out a step under the memory's lock, beginning at byte `done`.
     pub(super) fn step(&self, done: u64, memory: &HostMemory, stream: StreamId) -> Result<Progress, Fault> {
         let whole = self.ranges().next().map_or(0, |range| range.size);
         let step = (whole - done.min(whole)).min(STEP);
@@ -112,8 +112,8 @@ impl HostWork {
         let mut buffer = [0; BATCH];
         let (mut at, end) = (done, done + step);
         if let Self::Set { to, value } = *self {
-            // SAFETY: the step's range was just found to be mapped with access, and the caller has the lock without
-            // which nothing is unmapped.
+            // SAFETY: the step's range was just checked to be mapped with access, and the caller has the lock, without
+            // which no memory is unmapped.
             unsafe { words::set_bytes(to.address + at, step, value) };
             at = end;
         }
@@ -129,8 +129,8 @@ impl HostWork {
     /// Carries out a part of a step.
     fn batch(&self, at: u64, batch: &mut [u64]) {
         let from = |address: u64, batch: &mut [u64]| {
-            // SAFETY: the caller has checked that the step's range is mapped with access, and has the lock without
-            // which nothing is unmapped. Addresses and sizes are whole words, by check_words.
+            // SAFETY: the caller has checked that the step's range is mapped with access, and has the lock, without
+            // which no memory is unmapped. Addresses and sizes are whole words, by check_words.
             unsafe { words::read(address + at, batch) }
         };
         let to = |address: u64, batch: &[u64]| {
@@ -158,7 +158,7 @@ impl HostWork {
 /// Copies bytes, under the memory's lock. Refuses addresses that the device may not use.
 pub(super) fn read_bytes(memory: &HostMemory, address: u64, bytes: &mut [u8]) -> Answer<()> {
     memory.check_usable(Range { address, size: bytes.len() as u64 }, StreamId::DEFAULT)?;
-    // SAFETY: the range is mapped with access, as was just checked, and the lock keeps it so.
+    // SAFETY: the range was just checked to be mapped with access, and the lock keeps it mapped.
     unsafe { words::read_bytes(address, bytes) };
     Ok(())
 }
@@ -166,7 +166,7 @@ pub(super) fn read_bytes(memory: &HostMemory, address: u64, bytes: &mut [u8]) ->
 /// Sets bytes, under the memory's lock. Refuses addresses that the device may not use.
 pub(super) fn write_bytes(memory: &HostMemory, address: u64, bytes: &[u8]) -> Answer<()> {
     memory.check_usable(Range { address, size: bytes.len() as u64 }, StreamId::DEFAULT)?;
-    // SAFETY: the range is mapped with access, as was just checked, and the lock keeps it so.
+    // SAFETY: the range was just checked to be mapped with access, and the lock keeps it mapped.
     unsafe { words::write_bytes(address, bytes) };
     Ok(())
 }

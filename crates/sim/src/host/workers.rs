@@ -16,19 +16,19 @@ use super::work::{HostWork, Progress};
 use crate::bookkeeping::{Answer, refuse};
 use seamalloc_driver::{Status, StreamId};
 
-/// At least two, so that streams overtake each other even where the machine has one core.
+/// The fewest threads. Two let streams overtake each other even if the machine has one core.
 const FEWEST_THREADS: usize = 2;
-/// More threads find no further errors.
+/// The most threads. More threads find no further errors.
 const MOST_THREADS: usize = 4;
 
-/// The state that a device and its threads share. A thread that holds the lock of `streams` takes no other.
+/// The state that a device and its threads share. A thread that holds the lock of `streams` takes no other lock.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) state: RwLock<State>,
     pub(super) streams: Mutex<Streams>,
-    /// Notified when there may be something to do.
+    /// The condition that is notified when work may be due.
     due: Condvar,
-    /// Notified when work was done.
+    /// The condition that is notified when work was done.
     pub(super) done: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -44,7 +44,7 @@ impl Shared {
         }
     }
 
-    /// Changes the streams' state, and wakes the threads that may continue as a result, and the CPU.
+    /// Changes the state of the streams. Then wakes the threads that may continue as a result, and the CPU.
     pub(super) fn with_streams<T>(&self, change: impl FnOnce(&mut Streams) -> T) -> T {
         let mut streams = self.streams.lock();
         let result = change(&mut streams);
@@ -58,8 +58,8 @@ impl Shared {
         self.done.notify_all();
     }
 
-    /// Wakes a resting thread for each new step but `own` of them, which the calling thread carries out itself, and all
-    /// resting threads for a pause.
+    /// Wakes a resting thread for each new step except `own` steps, which the calling thread carries out itself. Wakes
+    /// all resting threads for a pause.
     fn wake_resting(&self, streams: &mut Streams, own: usize) {
         let steps = streams.take_new_steps().saturating_sub(own);
         if streams.take_new_pause() {
@@ -83,7 +83,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits on the CPU until the marks that `marks` returns have passed. Held work on the way ends.
+    /// Waits on the CPU until the marks that `marks` returns have passed. Ends the held work on the way.
     pub(super) fn wait_for(&self, marks: impl FnOnce(&mut Streams) -> Answer<Vec<Arc<Mark>>>) -> Answer<()> {
         let mut streams = self.streams.lock();
         let marks = marks(&mut streams)?;
@@ -95,7 +95,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Starts the threads, if they do not run.
+    /// Starts the threads if they do not run yet.
     fn start(self: &Arc<Self>) -> Answer<()> {
         let mut threads = self.threads.lock();
         if threads.is_empty() {
@@ -123,12 +123,12 @@ impl Shared {
         }
     }
 
-    /// The loop of each thread.
+    /// Runs the loop of each thread.
     fn work(&self) {
         let mut streams = self.streams.lock();
         while !streams.ends {
             if let Some((lane, stream, work, done)) = streams.next_step() {
-                // Pauses that have ended may have made others due.
+                // Pauses that have ended may have made other steps due.
                 self.wake_resting(&mut streams, 0);
                 let progress = MutexGuard::unlocked(&mut streams, || self.step(&work, done, stream));
                 streams.stepped(lane, progress);
@@ -147,7 +147,7 @@ impl Shared {
         }
     }
 
-    /// Carries out a step. Returns how many bytes of the work are done, or `None` when it has ended.
+    /// Carries out a step. Returns the number of bytes done, or `None` when the work has ended.
     fn step(&self, work: &HostWork, done: u64, stream: StreamId) -> Option<u64> {
         let state = self.state.read();
         if state.lost.is_some() {

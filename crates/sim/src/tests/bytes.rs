@@ -1,10 +1,10 @@
-//! Test that no byte is ever lost, whatever calls are made in whatever order.
+//! Tests that no byte is ever lost, in any order of calls.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A call on existing or missing objects; the numbers choose among them.
+/// A call on existing or missing objects. The numbers choose among the objects.
 #[derive(Clone, Debug)]
 enum Step {
     Reserve(u64),
@@ -35,7 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// A handle as the test's model knows it.
+/// A handle in the test's model.
 struct KnownHandle {
     handle: Handle,
     size: u64,

@@ -1,4 +1,4 @@
-//! Tests of calls during a capture, by its mode, the thread and the thread's mode.
+//! Tests of calls during a capture, by its mode, by the thread, and by the thread's mode.
 
 use crate::bookkeeping::{CAPTURED_EVENT, ILLEGAL_STATE, STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_WRONG_THREAD};
 use crate::{Range, SimConfig, SimGpu};
@@ -14,8 +14,8 @@ fn status<A>(result: &DriverResult<A>) -> Status {
     result.as_ref().err().map_or(Status::SUCCESS, |error| error.status)
 }
 
-/// Returns the statuses of `call` and of the end of the capture, with an event recorded outside and an allocation to
-/// use.
+/// Returns the statuses of `call` and of the end of the capture. `call` gets an event recorded outside of the capture,
+/// and an allocation.
 fn captured(mode: CaptureMode, call: impl Fn(&SimGpu, EventId, u64) -> Status) -> (Status, Status) {
     let gpu = SimGpu::new(SimConfig::default()).unwrap();
     let event = gpu.event_create().unwrap();

@@ -100,7 +100,7 @@ fn every_call_reaches_the_driver_below_once_under_its_name() {
     assert_eq!(*layer.made.lock().unwrap(), expected, "these are no calls");
 }
 
-/// Refuses to create memory, and passes all other calls on.
+/// A driver that refuses to create memory, and passes all other calls on.
 struct Full(SimGpu);
 
 impl ForwardingDriver for Full {

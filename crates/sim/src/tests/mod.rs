@@ -208,7 +208,7 @@ fn a_handle_is_mapped_whole_inside_a_reservation_over_nothing() {
 fn ranges_of_unmap_and_access_are_whole_mappings_without_a_gap() {
     let gpu = gpu();
     let (address, handles) = mapped(&gpu, &[G, 2 * G, G]);
-    // One mapping lies behind a gap, and one in the next reservation.
+    // One mapping lies behind a gap, and another in the next reservation.
     gpu.map(address + 5 * G, G, 0, handles[0]).unwrap();
     gpu.map(address + 7 * G, G, 0, handles[0]).unwrap();
     let neighbour = gpu.reserve(G, 0).unwrap();
@@ -415,7 +415,7 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
     let (address, handles) = mapped(gpu, &[G]);
     let empty = gpu.reserve(G, 0).unwrap();
     let memory = gpu.malloc(1).unwrap();
-    // Its first allocation has the same address.
+    // The first allocation of the other GPU has the same address.
     let other = self::gpu();
     other.malloc(1).unwrap();
     let event = gpu.event_create().unwrap();

@@ -49,7 +49,7 @@ fn memory_of_another_gpu_counts_there() {
 fn a_descriptor_that_would_keep_a_reader_waiting_is_not_read() {
     use rustix::event::{EventfdFlags, eventfd};
 
-    // A read of an event counter that is 0 waits for whoever adds to it.
+    // A read of an event counter that is 0 waits until another process adds to it.
     let counter = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     assert_eq!(status(gpu().import(&seamalloc_driver::Exported::new(counter), G)), Status::INVALID_VALUE);
 }

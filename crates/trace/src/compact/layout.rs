@@ -4,35 +4,35 @@
 
 use crate::error::TraceError;
 
-/// The first bytes of every compact file. The bytes above 127 and the line ends show a file that was copied as text, as
-/// PNG's do.
+/// The first bytes of every compact file. The bytes above 127 and the line ends reveal a file that was copied as text,
+/// as in PNG.
 pub const MAGIC: [u8; 8] = *b"\x89sea\r\n\x1a\n";
 
-/// The version that is written, and the newest that is read.
+/// The version that is written, and the newest version that is read.
 pub const VERSION: u32 = 1;
 
-/// Magic, version, checksum, length of the body.
+/// The bytes of magic, version, checksum, and length of the body.
 pub(super) const HEADER: usize = 24;
 
-/// Window of the compression, as a power of two; a reader needs a window of this size.
+/// The window of the compression, as a power of two. A reader needs a window of this size.
 pub(super) const WINDOW_LOG: u32 = 26;
 
-/// The longest body in bytes: fifteen times that of the longest trace at hand (2 million events).
+/// The longest body in bytes, which is fifteen times the body of the longest trace known (2 million events).
 pub(super) const MAX_BODY: u64 = 1 << WINDOW_LOG;
 
-/// The longest file in bytes: zstd lengthens data that it cannot compress by at most 1/256 (`ZSTD_COMPRESSBOUND`).
+/// The longest file in bytes. zstd lengthens data that it cannot compress by at most 1/256 (`ZSTD_COMPRESSBOUND`).
 pub(crate) const MAX_FILE: u64 = HEADER as u64 + MAX_BODY + (MAX_BODY >> 8) + (1 << 10);
 
-/// The longest description of a job in bytes, as a csv file's longest line.
+/// The longest description of a job in bytes, which is the longest line of a csv file.
 pub(super) const MAX_META: u64 = crate::lines::MAX_LINE;
 
-/// Operations, one byte each.
+/// The operations, one byte each.
 pub(super) const ALLOC: u8 = 0;
 pub(super) const FREE: u8 = 1;
 pub(super) const FREE_REQUESTED: u8 = 2;
 pub(super) const FREE_COMPLETED: u8 = 3;
 
-/// Returns a signed number as an unsigned one, small numbers of either sign as small ones: 0, -1, 1, -2, 2.
+/// Returns a signed number as an unsigned one. Small numbers of either sign become small numbers: 0, -1, 1, -2, 2.
 pub(super) const fn zigzag(number: i64) -> u64 {
     ((number << 1) ^ (number >> 63)).cast_unsigned()
 }

@@ -1,8 +1,8 @@
 //! Reads the compact format.
 //!
-//! Untrusted bytes cannot make the reader take more memory than their account allows: the body's length is trusted up
-//! to the longest body allowed, other counts only once the bytes are there, and lists are allocated at their final
-//! length.
+//! Untrusted bytes cannot make the reader take more memory than the account allows. The body's length is trusted up to
+//! the longest allowed body. Other counts are trusted only once the bytes are there, and lists are allocated at their
+//! final length.
 
 use zstd::zstd_safe::{self, zstd_sys::ZSTD_ErrorCode};
 
@@ -16,10 +16,11 @@ use crate::memory::{Memory, MemoryError, list_bytes};
 use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
-/// Reads a trace from the bytes of a file; errors name `file`.
+/// Reads a trace from the bytes of a file. Errors name `file`.
 ///
-/// # Errors The bytes are not of this format, of a later version, cut off or damaged, or an event breaks a rule. Bytes
-/// in errors count from the start of the unpacked body.
+/// # Errors
+/// The bytes are not of this format, of a later version, cut off or damaged, or an event breaks a rule. Bytes in errors
+/// count from the start of the unpacked body.
 pub fn read_compact(file: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
     let (body, mut memory) = unpack(file, bytes)?;
     let too_much = |error| TraceError::memory(file, error);
@@ -106,7 +107,7 @@ impl Columns<'_> {
     }
 }
 
-/// The most memory that zstd takes beside the packed and the unpacked bytes: its context of 96 KiB, in bytes.
+/// The most memory that zstd takes beside the packed and the unpacked bytes, in bytes. zstd's context has 96 KiB.
 const CONTEXT: u64 = 1 << 18;
 /// zstd's error for a frame whose content does not fit into the buffer.
 const BODY_TOO_SHORT: usize = (ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
@@ -147,8 +148,8 @@ fn unpack(file: &str, bytes: &[u8]) -> Result<(Vec<u8>, Memory), TraceError> {
     memory.room(&mut body, usize::try_from(length).unwrap_or(usize::MAX)).map_err(too_much)?;
     memory.charge(CONTEXT).map_err(too_much)?;
     let mut context = zstd_safe::DCtx::try_create().ok_or(MemoryError::Refused { bytes: CONTEXT }).map_err(too_much)?;
-    // zstd uses the buffer of the body as its window, so it allocates no other, however large a window the frame asks
-    // for.
+    // zstd uses the buffer of the body as its window. zstd allocates no other window, even for a frame that asks for a
+    // large one.
     match context.decompress(&mut body, frame) {
         Ok(_) if body.len() as u64 == length => {}
         Ok(found) if (found as u64) < length => return Err(wrong_length(format!("{found} bytes"))),
@@ -210,7 +211,7 @@ impl<'a> Column<'a> {
         Err(self.malformed(start, "a number of more than 64 bits", what))
     }
 
-    /// Reads numbers with their count in front. At least one byte must be left for each.
+    /// Reads numbers that follow their count. At least one byte must remain for each number.
     fn numbers<T>(
         &mut self,
         count: &str,
@@ -238,7 +239,7 @@ impl<'a> Column<'a> {
         block.ok_or_else(|| self.malformed(start, &format!("a block {distance} after {named}"), "a block number"))
     }
 
-    /// Reads a part with its length in front.
+    /// Reads a part that follows its length.
     fn part(&mut self, what: &str) -> Result<Column<'a>, TraceError> {
         let start = self.at;
         let length = self.number(what)?;

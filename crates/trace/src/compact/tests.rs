@@ -19,7 +19,7 @@ fn pack(body: &[u8], length: u64) -> Vec<u8> {
     file
 }
 
-/// Returns a body of one stream, the sizes 5 and 6, and the given columns.
+/// Returns a body with one stream, the sizes 5 and 6, and the given columns.
 fn body(operations: &[u8], sizes: &[u8], streams: &[u8], blocks: &[u8]) -> Vec<u8> {
     let mut body = b"\x01t\x02{}\x01\x00\x02\x05\x06".to_vec();
     for column in [operations, sizes, streams, blocks] {
@@ -51,7 +51,7 @@ proptest! {
         let mut file = small_file();
         let at = at % file.len();
         file[at] ^= flip;
-        // A flip in zstd's frame header may leave the content as it was; then the trace must be the same.
+        // A flipped bit in zstd's frame header may leave the content unchanged. The trace must then be unchanged too.
         if let Ok(trace) = read_compact("t", &file) {
             prop_assert_eq!(trace, read_compact("t", &small_file()).unwrap());
         }
@@ -72,7 +72,7 @@ fn streams_that_are_unused_or_listed_twice_come_back() {
     assert_eq!(read_compact("t", &file).unwrap(), trace);
 }
 
-/// A decimal fraction that a parser which rounds twice reads as its neighbour.
+/// A parser that rounds twice reads this decimal fraction as a neighbouring number.
 #[test]
 fn what_is_known_of_a_job_keeps_its_last_digit() {
     let number = serde_json::json!(-6.708072638548222e+274);

@@ -11,7 +11,7 @@ use crate::error::{Place, TraceError};
 use crate::memory::SeededMap;
 use crate::trace::{Trace, TraceEvent};
 
-/// zstd's level: the highest that needs no special setting of the reader.
+/// zstd's level, which is the highest one that needs no special setting of the reader.
 const LEVEL: i32 = 19;
 
 /// Writes a trace.
@@ -84,7 +84,7 @@ struct Columns {
     blocks: Vec<u8>,
 }
 
-/// Returns the distinct sizes, the most frequent first, so that most of them are named by one byte.
+/// Returns the distinct sizes, the most frequent first, so that one byte names most of them.
 fn sizes_by_frequency(trace: &Trace) -> Vec<u64> {
     let mut counts: SeededMap<u64, u64> = SeededMap::default();
     for event in &trace.events {
@@ -97,7 +97,8 @@ fn sizes_by_frequency(trace: &Trace) -> Vec<u64> {
     sizes.into_iter().map(|(size, _)| size).collect()
 }
 
-/// Writes a number in LEB128: seven bits a byte, the lowest first, the top bit set on all but the last.
+/// Writes a number in LEB128: seven bits in each byte, the lowest first, with the top bit set in all bytes but the
+/// last.
 fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number.to_le_bytes()[0] | 0x80);

@@ -1,26 +1,26 @@
 //! The blocks of a trace by number, and the live bytes behind each event.
 //!
-//! Owns: the rounding of sizes, and the tokens by which operations are compared.
+//! Owns: the rounding of sizes, and the tokens for the comparison of operations.
 
 use crate::trace::{Trace, TraceEvent};
 use std::ops::Range;
 
-/// Sizes are rounded up to a multiple of this, in bytes, so that every offset is such a multiple too: PyTorch's least
-/// block (`kMinBlockSize`), which suits every kernel.
+/// The unit to which sizes are rounded up, in bytes, so that every offset is a multiple of it too. The unit is
+/// PyTorch's least block (`kMinBlockSize`), which suits every kernel.
 pub const ALIGNMENT: u64 = 512;
-/// Stands for the end of a block that is never freed.
+/// The end of a block that is never freed.
 const NEVER: usize = usize::MAX;
 
 /// The blocks of a trace, and its live bytes.
 pub(super) struct Blocks {
     pub(super) sizes: Vec<u64>,
     pub(super) streams: Vec<u32>,
-    /// The event that made each block, and the event that ended its use; `NEVER` if none did.
+    /// The event that made each block, and the event that ended its use; `NEVER` if no event did.
     pub(super) made: Vec<usize>,
     pub(super) freed: Vec<usize>,
-    /// Bytes live behind each event.
+    /// The live bytes behind each event.
     pub(super) live: Vec<u64>,
-    /// Allocations and requested frees: the event, the block, and whether it is freed.
+    /// Allocations and requested frees: the event's index, the block's index, and `true` for a free.
     pub(super) operations: Vec<(usize, u32, bool)>,
 }
 
@@ -68,7 +68,7 @@ impl Blocks {
         self.streams.get(block as usize).copied().unwrap_or(0).into()
     }
 
-    /// Returns tokens of the operations that include sizes.
+    /// Returns tokens of the operations that contain the sizes.
     pub(super) fn equal_tokens(&self) -> Vec<u64> {
         let token = |&(_, block, is_freed): &(usize, u32, bool)| {
             (self.size(block) / ALIGNMENT) << 17 | (self.stream(block) & 0xffff) << 1 | u64::from(is_freed)
@@ -76,7 +76,8 @@ impl Blocks {
         self.operations.iter().map(token).collect()
     }
 
-    /// Returns tokens of the operations without sizes: a free has the number of requests since its block was made.
+    /// Returns tokens of the operations without sizes. The token of a free is the number of requests since the block
+    /// was made.
     pub(super) fn shape_tokens(&self) -> Vec<u64> {
         let mut made = 0;
         let token = |&(_, block, is_freed): &(usize, u32, bool)| {
@@ -100,13 +101,13 @@ impl Blocks {
         operation(events.start)..operation(events.end)
     }
 
-    /// Returns the event of an operation; behind the last operation, the end of the trace.
+    /// Returns the event of an operation; the end of the trace for an operation behind the last one.
     pub(super) fn event(&self, operation: usize) -> usize {
         self.operations.get(operation).map_or(self.live.len(), |(event, _, _)| *event)
     }
 
-    /// Returns the event with the least live bytes behind it, of the events from operation `from` to before operation
-    /// `to`.
+    /// Returns the event with the least live bytes behind it, among the events from operation `from` to before
+    /// operation `to`.
     pub(super) fn least_live(&self, from: usize, to: usize) -> usize {
         let (from, to) = (self.event(from), self.event(to));
         (from..to).min_by_key(|event| self.live[*event]).unwrap_or(from)

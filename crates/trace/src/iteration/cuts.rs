@@ -1,36 +1,37 @@
-//! Where iterations begin, and which repeating part counts as an iteration.
+//! The beginnings of iterations, and the choice of the repeating part that counts as an iteration.
 //!
-//! Owns: the rule that iterations hold the peak of live memory. A model's layers and the tensors of an optimizer repeat
-//! too, and more often than steps do; but either the peak is in none of them, or the memory that they keep adds up.
+//! Owns: the rule that an iteration contains the peak of live memory. A model's layers and the tensors of an optimizer
+//! repeat too, and more often than steps do. But either none of them contains the peak, or the memory that they keep
+//! adds up.
 
 use super::blocks::Blocks;
 use super::period::{self, Period};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The least part of a trace that equal iterations cover, and iterations of one shape. A shorter repetition is a part
-/// of something that repeats, such as a model's layers.
+/// The least part of a trace that equal iterations cover, and the least part for iterations of one shape. A shorter
+/// repetition is a part of a larger repeating part, such as a model's layers within a step.
 const COVERED_BY_EQUAL: f64 = 0.5;
 const COVERED_BY_SHAPE: f64 = 1.0 / 3.0;
-/// The least part of its operations that an iteration before or behind the others has in common with its neighbour.
+/// The least part of the operations that an iteration before or behind the others shares with its neighbour.
 const IN_COMMON: f64 = 0.75;
-/// The next iteration begins where the least bytes are live within this part of an iteration's length around its
-/// expected end.
+/// The range around the expected end of an iteration, as a part (1/n) of its length. The next iteration begins where
+/// fewest bytes are live in this range.
 const AROUND_PART: usize = 8;
 
-/// Around the iteration with the peak, at most persistent memory and this part of the rest is live.
+/// Around the iteration with the peak, persistent memory and at most this part (1/n) of the rest is live.
 const BETWEEN_PART: u64 = 4;
 
-/// In which way the iterations of a trace are alike.
+/// The way in which the iterations of a trace are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Likeness {
     /// All iterations have the same operations with the same sizes.
     Equal,
-    /// All iterations have the same operations on the same blocks, some with other sizes.
+    /// All iterations have the same operations on the same blocks, some of them with other sizes.
     Shape,
-    /// Each iteration has only a part of the operations in common with the others.
+    /// Each iteration shares only a part of the operations with the others.
     Part,
-    /// No part that repeats holds the peak of live memory: the whole trace is one iteration.
+    /// No repeating part contains the peak of live memory, so the whole trace is one iteration.
     None,
 }
 
@@ -43,11 +44,11 @@ pub struct Repeated {
     pub times: usize,
 }
 
-/// The events at which iterations begin, and at which the last one ends.
+/// The events at which iterations begin, and the event at which the last one ends.
 pub(super) struct Cuts {
     pub(super) likeness: Likeness,
     pub(super) at: Vec<usize>,
-    /// A part that repeats but does not hold the peak.
+    /// A part that repeats but does not contain the peak.
     pub(super) part: Option<Repeated>,
 }
 
@@ -82,21 +83,22 @@ impl Cuts {
         Self { likeness: Likeness::None, at: vec![0, blocks.live.len()], part }
     }
 
-    /// Cuts every iteration at the point of the fewest live bytes in the second one, if there is one: the first one may
-    /// allocate the memory that is kept.
+    /// Cuts every iteration at the point with the fewest live bytes in the second one, if there is a second one. The
+    /// first iteration may allocate the memory that is kept.
     fn periodic(blocks: &Blocks, likeness: Likeness, period: &Period) -> Self {
         let Period { start, length, covered } = *period;
         let second = start + length;
         let cut = blocks.least_live(second, (second + length).min(start + covered));
-        // Events between two operations are those of completed frees; the cut stands behind all of them.
+        // Events between two operations are completions of frees. The cut lies behind all of them.
         let operation = blocks.operations.partition_point(|(event, _, _)| *event <= cut);
         let shift = (operation - start) % length;
         let cuts = (start + shift..start + covered + 1).step_by(length);
         Self { likeness, at: cuts.map(|operation| blocks.event(operation)).collect(), part: None }
     }
 
-    /// Returns the iterations, if the peak of live memory lies in one of them, or in one directly before or behind
-    /// them, of about the same length and with mostly the same operations as its neighbour.
+    /// Returns the iterations if one of them contains the peak of live memory. The peak may also lie in an iteration
+    /// directly before or behind them, if it has about the same length and shares most operations with its neighbour.
+    /// Returns `None` otherwise.
     fn holding_peak(mut self, blocks: &Blocks, shape: &[u64], persistent: u64) -> Option<Self> {
         let most = blocks.live.iter().copied().max()?;
         let peak = blocks.live.iter().position(|live| *live == most)?;
@@ -116,8 +118,8 @@ impl Cuts {
         }
     }
 
-    /// Returns whether little more than persistent memory is live at both ends of the iteration with the peak: memory
-    /// that layers keep would add up from one to the next.
+    /// Returns whether little more than persistent memory is live at both ends of the iteration with the peak. Memory
+    /// that layers keep would add up from one layer to the next.
     fn begins_low(&self, blocks: &Blocks, most: u64, persistent: u64) -> bool {
         let heaviest = self.heaviest(blocks);
         let live = |cut: &usize| cut.checked_sub(1).and_then(|event| blocks.live.get(event)).copied().unwrap_or(0);
@@ -125,19 +127,19 @@ impl Cuts {
         self.at.iter().skip(heaviest).take(2).all(|cut| live(cut) <= low)
     }
 
-    /// Returns the iteration with the most live bytes, the last one of several.
+    /// Returns the iteration with the most live bytes; of several, the last.
     pub(super) fn heaviest(&self, blocks: &Blocks) -> usize {
         let peak = |index: &usize| blocks.most(self.at[*index]..self.at[*index + 1]);
         (0..self.at.len().saturating_sub(1)).max_by_key(peak).unwrap_or(0)
     }
 
-    /// Returns the events of `count` iterations from this one on; `None` if there are not so many.
+    /// Returns the events of `count` iterations from this one on; `None` if there are fewer.
     pub(super) fn events(&self, index: usize, count: usize) -> Option<Range<usize>> {
         Some(*self.at.get(index)?..*self.at.get(index + count)?)
     }
 
-    /// Returns how many requests lie between a request of this iteration and the same one `count` iterations before;
-    /// `None` if there is no such iteration.
+    /// Returns the number of requests between a request of this iteration and the same request `count` iterations
+    /// before; `None` if there is no such iteration.
     pub(super) fn requests_back(&self, blocks: &Blocks, index: usize, count: usize) -> Option<usize> {
         let events = self.events(index.checked_sub(count)?, count)?;
         let made = |event: usize| blocks.made.partition_point(|made| *made < event);
@@ -159,7 +161,8 @@ impl Cuts {
     }
 }
 
-/// Returns the other end of an iteration directly before a known one, or behind it; `None` if no similar one is there.
+/// Returns the other end of an iteration directly before or behind a known one; `None` if there is no similar
+/// iteration.
 fn beside(blocks: &Blocks, shape: &[u64], known: Range<usize>, is_before: bool) -> Option<usize> {
     let around = known.len() / AROUND_PART;
     let expected = if is_before { known.start.checked_sub(known.len())? } else { known.end + known.len() };

@@ -1,6 +1,6 @@
-//! Steps of several kinds, as of training and of evaluation.
+//! Steps of several kinds, such as training and evaluation.
 //!
-//! Owns: where further copies of the found iterations are, and which parts repeat in the rest of the trace.
+//! Owns: the search for further copies of the found iterations, and for parts that repeat in the rest of the trace.
 
 use super::blocks::Blocks;
 use super::cuts::{Cuts, Likeness};
@@ -9,23 +9,23 @@ use std::ops::Range;
 
 /// The number of stretches outside of the iterations that are searched, the longest first.
 const TRIED: usize = 6;
-/// A step begins where at most this part of a step's own memory is live in addition to persistent memory.
+/// A step begins where persistent memory and at most this part (1/n) of the step's own memory is live.
 const BEGINNING_PART: u64 = 8;
-/// A kind whose steps have less than this part of an iteration's operations is a part of a step, not a kind.
+/// A kind whose steps have less than this part (1/n) of an iteration's operations is a part of a step, not a kind.
 const SHORT_PART: usize = 8;
 
-/// Steps of one kind: the same operations, with sizes that vary only if those of the iterations do.
+/// Steps of one kind, which have the same operations. The sizes of steps vary only if the sizes of the iterations do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// How many steps of the kind the trace has.
+    /// The number of steps of the kind in the trace.
     pub times: usize,
     /// The number of requests in each step.
     pub requests: usize,
-    /// The most bytes live in any of them, persistent memory included.
+    /// The most live bytes in any of the steps, including persistent memory.
     pub live: u64,
 }
 
-/// Returns the kinds of steps, that of the iterations first; none if the iterations are not of one shape.
+/// Returns the kinds of steps, the kind of the iterations first; no kinds if the iterations do not have one shape.
 pub(super) fn of(blocks: &Blocks, cuts: &Cuts) -> Vec<Kind> {
     let tokens = match cuts.likeness {
         Likeness::Equal => blocks.equal_tokens(),
@@ -88,7 +88,7 @@ fn places(tokens: &[u64], step: &Range<usize>, rest: &[Range<usize>]) -> Vec<usi
     out
 }
 
-/// Returns the ranges without the steps of this length at `places`.
+/// Returns the ranges `rest` without the steps of this length at `places`.
 fn without(rest: &[Range<usize>], places: &[usize], length: usize) -> Vec<Range<usize>> {
     let mut out = Vec::new();
     for range in rest {

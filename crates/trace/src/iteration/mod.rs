@@ -1,8 +1,8 @@
-//! The iteration of a trace: the part that the program repeats, and which of its requests are to be planned.
+//! The iteration of a trace: the part that the program repeats, and the requests of it that are planned.
 //!
-//! Owns: where an iteration begins and ends, and how blocks that cross these moments are planned. `period.rs` finds the
-//! repetition; `blocks.rs` has the live bytes, `cuts.rs` accepts the repetition as iterations if it holds the peak of
-//! live memory, and `kinds.rs` counts steps of other kinds.
+//! Owns: the beginning and the end of an iteration, and the planning of blocks that cross them. `period.rs` finds the
+//! repetition, and `blocks.rs` has the live bytes. `cuts.rs` accepts the repetition as iterations if it contains the
+//! peak of live memory, and `kinds.rs` counts steps of other kinds.
 //!
 //! ```text
 //!            cut              cut              cut
@@ -29,7 +29,8 @@ use seamalloc_plan::{Buffer, Gap, Problem, ProblemError};
 use std::fmt;
 use std::ops::Range;
 
-/// Two iterations are planned if more than this part (1/n) of the live bytes is replaced before it is freed.
+/// Two iterations are planned if more than this part (1/n) of the live bytes is allocated again before the old blocks
+/// are freed.
 const FEW_PART: u64 = 1000;
 
 /// A number of requests, and their bytes.
@@ -51,44 +52,46 @@ impl Requests {
 /// One iteration of a trace, to be planned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Iteration {
-    /// The buffers of the iteration; ids are the numbers of the trace's blocks, moments are events from the iteration's
-    /// first on.
+    /// The buffers of the iteration. Ids are the numbers of the trace's blocks. Moments are events counted from the
+    /// iteration's first.
     pub problem: Problem,
-    /// In which way the iterations are alike.
+    /// The way in which the iterations are alike.
     pub likeness: Likeness,
-    /// How many whole iterations the trace has.
+    /// The number of whole iterations in the trace.
     pub iterations: usize,
-    /// How many of them are planned, one after the other: one, or two.
+    /// The number of iterations that are planned, one after the other: one or two.
     pub planned: usize,
-    /// The planned events: those of the iteration with the most live bytes, and of a neighbour if two are planned.
+    /// The planned events: the events of the iteration with the most live bytes, and of a neighbour if two are planned.
     pub events: Range<usize>,
     /// Requests that are made in the planned events.
     pub requests: Requests,
-    /// Persistent memory: blocks that live from before the planned events to after them, such as weights. These are not
-    /// planned.
+    /// Persistent memory: blocks such as weights that live from before the planned events to after them. Persistent
+    /// memory is not planned.
     pub persistent: Requests,
     /// Planned buffers that are live at the beginning or the end of the iteration.
     pub crossing: Requests,
-    /// Requests that are made before the blocks of the previous iteration that they replace are freed, as by optimizers
-    /// that recompute their state. If these are many bytes, two iterations are planned; else the new and the old block
-    /// have a place each throughout.
+    /// Requests that are made before the blocks of the previous iteration that they replace are freed, as in optimizers
+    /// that recompute their state. If these requests have many bytes, two iterations are planned. Otherwise the new and
+    /// the old block each have a place throughout.
     pub by_turns: Requests,
-    /// Requests whose size differs between iterations of one shape.
+    /// The number of requests whose size differs between iterations of one shape.
     pub varying: usize,
-    /// The kinds of steps that were told apart, that of the iterations first; empty if no iterations have one shape.
+    /// The kinds of steps that were found, the kind of the iterations first; empty if no iterations have one shape.
     pub kinds: Vec<Kind>,
-    /// A part that repeats and does not hold the peak of live memory, such as a layer's pass or the update of a tensor.
+    /// A part that repeats and does not contain the peak of live memory, such as a layer's pass or the update of a
+    /// tensor.
     pub part: Option<Repeated>,
-    /// The most live bytes in the planned events, persistent memory included, each block rounded up to [`ALIGNMENT`].
+    /// The most live bytes in the planned events, including persistent memory, with each block rounded up to
+    /// [`ALIGNMENT`].
     pub live: u64,
 }
 
 impl Iteration {
-    /// Finds the iterations of a trace, and takes the one with the most live bytes. Its neighbour is taken too if much
-    /// memory is allocated before the blocks of the previous iteration that it replaces are freed: the new and the old
-    /// blocks use two places by turns.
+    /// Finds the iterations of a trace, and takes the iteration with the most live bytes. A neighbour of this iteration
+    /// is taken too if many bytes are allocated before the blocks of the previous iteration that they replace are
+    /// freed. The new and the old blocks then use two places in turn.
     ///
-    /// More blocks or bytes than can be planned.
+    /// The trace has more blocks or bytes than can be planned.
     pub fn of(trace: &Trace) -> Result<Self, ProblemError> {
         let blocks = Blocks::new(trace);
         let cuts = Cuts::new(&blocks, persistent(trace));
@@ -142,7 +145,7 @@ impl Iteration {
         let first_of = |event: usize| blocks.made.partition_point(|made| *made < event);
         let (first, behind) = (first_of(from), first_of(to));
         let mut out = Vec::new();
-        // The end of each block that was live at the beginning, by the block that takes its place.
+        // The entry is the end of each block that was live at the beginning, by the block that takes its place.
         let mut comes_in = vec![None; behind - first];
         for block in 0..first {
             let freed = blocks.freed[block];
@@ -153,7 +156,8 @@ impl Iteration {
                 self.persistent.add(blocks.sizes[block]);
                 continue;
             }
-            // The block of the same request in the next iteration, which crosses the end as this block did.
+            // The heir is the block of the same request in the next iteration, which crosses the end as this block
+            // crossed the beginning.
             let heir = back.map(|back| block + back).filter(|heir| {
                 let is_inside = (first..behind).contains(heir) && blocks.freed[*heir] > to;
                 is_inside && blocks.sizes[*heir] == blocks.sizes[block]
@@ -219,7 +223,7 @@ mod tests {
     use crate::TraceBuilder;
     use seamalloc::driver::StreamId;
 
-    /// Builds a trace of operations: `make` requests units under a number, `free` frees the block of that number.
+    /// Builds a trace of operations. `make` requests units under a number, and `free` frees the block with that number.
     struct Program(TraceBuilder);
 
     impl Program {
@@ -244,7 +248,7 @@ mod tests {
 
     type Shown = (i64, i64, u64, Option<(i64, i64)>);
 
-    /// (lower, upper, units, gap) of every buffer.
+    /// Returns (lower, upper, units, gap) of every buffer.
     fn shown(iteration: &Iteration) -> Vec<Shown> {
         let gap = |buffer: &Buffer| buffer.gaps.first().map(|gap| (gap.lower, gap.upper));
         let buffers = iteration.problem.buffers().iter();
@@ -300,7 +304,7 @@ mod tests {
         assert_eq!(buffers.len(), 4);
     }
 
-    /// A state of 8 is allocated anew in each step before the old one is freed, beside an activation of 5.
+    /// A state of 8 units is allocated again in each step before the old one is freed, beside an activation of 5 units.
     #[test]
     fn what_is_made_anew_before_the_old_is_freed_counts_once() {
         let mut program = Program::new();
@@ -344,7 +348,8 @@ mod tests {
     #[test]
     fn layers_that_repeat_without_the_peak_are_no_steps() {
         let mut program = Program::new();
-        // A forward pass of layers that each keep one block, then the peak, then the frees in reverse order.
+        // The program has a forward pass of layers that each keep one block, then the peak, then the frees in reverse
+        // order.
         for layer in 0..40 {
             program.make(3 * layer, 9);
             program.make(3 * layer + 1, 4);

@@ -1,7 +1,7 @@
-//! The period of a sequence: the length of the part that a program repeats.
+//! The period of a sequence, which is the length of the part that a program repeats.
 //!
-//! Owns: the search for a distance at which a sequence is equal to itself over as long a run as possible; and, where
-//! there is none, for pieces that recur at about even distances.
+//! Owns: the search for a distance at which a sequence is equal to itself over the longest possible run. If there is
+//! none, owns the search for pieces that recur at about even distances.
 
 use rustc_hash::FxHashMap;
 
@@ -9,14 +9,14 @@ use rustc_hash::FxHashMap;
 /// part repeats inside of the period, as the layers of a model do.
 const SHORTEST_PIECE: usize = 16;
 const LONGER: usize = 4;
-/// Distances that are tried for each length of a piece, the most frequent first.
+/// The number of distances that are tried for each length of a piece, the most frequent first.
 const TRIED: usize = 24;
-/// The length of the pieces that mark iterations, the least number of marks, and how far the distance between two marks
-/// may be from the mean.
+/// The length of the pieces that mark iterations, the least number of marks, and the largest deviation of the distance
+/// between two marks from the mean.
 const MARK: usize = 64;
 const LEAST_MARKS: u32 = 3;
 const UNEVEN: usize = 2;
-/// The base of the rolling hash: an odd number.
+/// The base of the rolling hash, an odd number.
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A part of a sequence that repeats itself.
@@ -39,7 +39,7 @@ pub(super) fn find(sequence: &[u64]) -> Option<Period> {
         tried.extend(frequent_distances(sequence, piece));
         piece *= LONGER;
     }
-    // A short sequence has few distances.
+    // In a short sequence, all short distances are tried.
     tried.extend(1..=SHORTEST_PIECE.min(sequence.len() / 2));
     tried.sort_unstable();
     tried.dedup();
@@ -54,9 +54,9 @@ pub(super) fn find(sequence: &[u64]) -> Option<Period> {
     best
 }
 
-/// Returns places that a program passes once in each iteration, found by pieces that recur at about even distances over
-/// more than half of the sequence. Of several kinds of pieces, returns those that recur most often and together are at
-/// least twice as long as one.
+/// Returns places that a program passes once in each iteration. A place is found by pieces that recur at about even
+/// distances over more than half of the sequence. Of several kinds of pieces, returns those that recur most often, and
+/// which together are at least twice as long as one.
 pub(super) fn marks(sequence: &[u64]) -> Vec<usize> {
     #[derive(Clone, Copy)]
     struct Seen {
@@ -125,8 +125,8 @@ fn frequent_distances(sequence: &[u64], piece: usize) -> Vec<usize> {
     distances.into_iter().take(TRIED).map(|(distance, _)| distance).collect()
 }
 
-/// Returns the longest run in which each token is equal to the one at this distance behind it: its beginning and its
-/// length.
+/// Returns the beginning and the length of the longest run in which each token is equal to the token at this distance
+/// behind it; `None` if there is none.
 fn longest_run(sequence: &[u64], distance: usize) -> Option<(usize, usize)> {
     let (mut best, mut start) = (None::<(usize, usize)>, 0);
     let behind = sequence.get(distance..)?;
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(find(&[]), None);
         assert_eq!(find(&[1, 2, 3, 4]), None);
         assert_eq!(find(&[7, 1, 2, 1, 2, 1, 9]), Some(Period { start: 1, length: 2, covered: 5 }));
-        // Ten layers of three tokens, a head and a tail, four times over, behind a beginning of its own.
+        // The sequence has a beginning of its own, then four times a head, ten layers of three tokens, and a tail.
         let step: Vec<u64> = [100].into_iter().chain((0..30).map(|token| token % 3)).chain([101, 102]).collect();
         let sequence: Vec<u64> = (1000..1050).chain(step.repeat(4)).chain([5]).collect();
         assert_eq!(find(&sequence), Some(Period { start: 50, length: 33, covered: 132 }));
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn marks_stand_once_in_each_part_that_is_alike() {
         let head: Vec<u64> = (500..900).collect();
-        // Each step has another number of layers.
+        // Each step has a different number of layers.
         let step = |layers: usize| head.iter().copied().chain((0..90).collect::<Vec<u64>>().repeat(layers));
         let sequence: Vec<u64> = [4, 6, 5, 7, 4].into_iter().flat_map(step).collect();
         let lengths = [760, 940, 850, 1030];

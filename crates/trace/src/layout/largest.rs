@@ -1,52 +1,54 @@
 //! The largest request that each allocator could serve from a layout.
 //!
 //! Owns: the assumptions. The blocks stay where they are. PyTorch's native allocator serves a request from one free
-//! block, or from new memory, for which wholly free segments go back to the driver. Expandable segments map whole free
-//! pieces of 20 MiB (2 MiB of memory for small requests) anew behind a stream's last block, those of other streams too,
-//! after a wait for the GPU. `stitch` joins every free piece of 2 MiB at other addresses,
-//! for which it splits chunks; with `split:off` the same pieces as expandable segments, and the free ends of two more. Private pools keep their memory. Pending memory counts as in use.
+//! block, or from new memory, for which wholly free segments are given back to the driver. Expandable segments map
+//! whole free pieces of 20 MiB (2 MiB for small requests) again behind a stream's last block. Expandable segments also
+//! take pieces of other streams, after a wait for the GPU. `stitch` joins every free piece of 2 MiB at other addresses,
+//! and splits chunks for this. With `split:off` it joins the same pieces as expandable segments, and the free ends of
+//! two more. Private pools keep their memory. Pending memory counts as in use.
 
 use crate::memory::{Memory, MemoryError, SeededMap};
 use seamalloc::driver::StreamId;
 use seamalloc::snapshot::SegmentInfo;
 use std::cmp::Reverse;
 
-/// Bytes of a piece of memory for requests of more than 1 MiB: of an expandable segment, and of a chunk of `stitch`.
+/// The bytes of a piece of memory for requests of more than 1 MiB, in an expandable segment and in a chunk of `stitch`.
 pub(super) const LARGE_PIECE: u64 = 20 << 20;
-/// Bytes of a piece of memory for small requests, and of the pieces into which `stitch` splits chunks.
+/// The bytes of a piece of memory for small requests, and of the pieces into which `stitch` splits chunks.
 pub(super) const GRANULE: u64 = 2 << 20;
 
 /// The largest request that each allocator could serve at the moment of a layout. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LargestRequests {
-    /// PyTorch's native allocator.
+    /// The largest request for PyTorch's native allocator.
     pub native: u64,
-    /// PyTorch's expandable segments.
+    /// The largest request for PyTorch's expandable segments.
     pub expandable: u64,
-    /// seamalloc's `stitch` with `split:off`.
+    /// The largest request for seamalloc's `stitch` with `split:off`.
     pub unsplit: u64,
-    /// seamalloc's `stitch`, which splits chunks.
+    /// The largest request for seamalloc's `stitch`, which splits chunks.
     pub stitch: u64,
 }
 
-/// The free memory of public pools, in the parts that together can serve a request. Sizes are bytes.
+/// The free memory of public pools, divided into the parts that can serve a request together. Sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Parts {
     /// The largest free block for requests of more than 1 MiB.
     hole: u64,
-    /// Segments that are wholly free.
+    /// The bytes of segments that are wholly free.
     segments: u64,
-    /// Pieces that are wholly free.
+    /// The bytes of pieces that are wholly free.
     pieces: u64,
-    /// The bytes that PyTorch gives back before it refuses a request: wholly free segments, of expandable ones wholly free pieces.
+    /// The bytes that PyTorch gives back before it refuses a request: wholly free segments, and wholly free pieces of
+    /// expandable segments.
     pub(super) releasable: u64,
-    /// Pieces of 2 MiB that are wholly free.
+    /// The bytes of pieces of 2 MiB that are wholly free.
     granules: u64,
-    /// The free end of the last expandable segment of a stream that lies in a partly used piece, the largest over all
+    /// The free end of a stream's last expandable segment that lies in a partly used piece; the largest over all
     /// streams.
     edge: u64,
-    /// The most bytes that the ends of a view add to whole pieces.
+    /// The most bytes that the two ends of a view add to whole pieces.
     ends: u64,
 }
 
@@ -60,7 +62,7 @@ struct End {
     block: u64,
 }
 
-/// Counts the parts of public segments, which are added in the order of their addresses.
+/// Counts the parts of public segments. Segments are added in the order of their addresses.
 #[derive(Debug, Default)]
 pub(super) struct PartsCounter {
     parts: Parts,
@@ -71,7 +73,7 @@ pub(super) struct PartsCounter {
 }
 
 impl PartsCounter {
-    /// Adds a segment with these free ranges: first byte and end.
+    /// Adds a segment with these free ranges, each given by its first byte and its end.
     pub(super) fn add(
         &mut self,
         segment: &SegmentInfo,
@@ -101,8 +103,8 @@ impl PartsCounter {
             if to == end {
                 edge = first - from;
             }
-            // A block inside of one piece touches at most one end of it. Of a segment for small requests
-            // a view takes whole pieces only, so its ends do not count.
+            // A block inside of one piece touches at most one end of the piece. In a segment for small requests a view
+            // takes whole pieces only, so the ends do not count.
             let has_ends = first <= last && !segment.small;
             let head = if has_ends { first - from } else { 0 };
             let tail = if has_ends { to - last } else { 0 };
@@ -125,7 +127,7 @@ impl PartsCounter {
         self.heads.sort_unstable_by_key(|end| Reverse(end.bytes));
         self.tails.sort_unstable_by_key(|end| Reverse(end.bytes));
         // An end shares its piece with at most one other end, and its block with at most one, so the best pair is among
-        // the first few.
+        // the first few ends.
         const FEW: usize = 3;
         let fits = |head: &End, tail: &End| head.block != tail.block && head.piece != tail.piece;
         let pairs =
@@ -138,8 +140,9 @@ impl PartsCounter {
     }
 }
 
-/// Returns where the whole pieces of a segment that lie in a range begin and end. The last piece of a segment may be short. If
-/// the first result is the larger one, the range lies inside of one piece and touches neither end of it.
+/// Returns the beginning and the end of the whole pieces of a segment in a range. The last piece of a segment may be
+/// short. If the beginning is larger than the end, the range lies inside of one piece and touches neither end of the
+/// piece.
 fn whole(start: u64, end: u64, unit: u64, from: u64, to: u64) -> (u64, u64) {
     let offset = (from - start).checked_next_multiple_of(unit).unwrap_or(u64::MAX);
     let first = start.saturating_add(offset).min(end);
@@ -148,7 +151,7 @@ fn whole(start: u64, end: u64, unit: u64, from: u64, to: u64) -> (u64, u64) {
 }
 
 impl LargestRequests {
-    /// Returns the requests, each limited to these bytes.
+    /// Returns the requests, each limited to `most` bytes.
     pub(super) fn at_most(self, most: u64) -> Self {
         let Self { native, expandable, unsplit, stitch } = self;
         let [native, expandable, unsplit, stitch] = [native, expandable, unsplit, stitch].map(|bytes| bytes.min(most));

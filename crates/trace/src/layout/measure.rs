@@ -1,4 +1,4 @@
-//! From a snapshot to its layouts.
+//! Computes layouts from a snapshot.
 //!
 //! Owns: the sums, within the memory limit of the reader.
 

@@ -28,17 +28,17 @@ pub struct Layout {
     pub name: String,
     /// The ordinal of the device.
     pub device: u32,
-    /// Segments: ranges of addresses with memory.
+    /// The number of segments, which are ranges of addresses with memory.
     pub segments: u64,
-    /// Whether any of them is a part of an expandable segment.
+    /// Whether any segment is a part of an expandable segment.
     pub expandable: bool,
-    /// All pools together.
+    /// The memory of all pools together.
     pub held: Held,
-    /// The free parts, by which the largest requests are found.
+    /// The free bytes of private pools.
     pub private_free: u64,
-    /// The memory that each stream holds of each pool, the most bytes first.
+    /// The memory that each stream holds of each pool, with the most bytes first.
     pub pools: Vec<LayoutPool>,
-    /// The largest requests depend on these.
+    /// The parts of free memory that determine the largest requests.
     parts: Parts,
 }
 
@@ -48,17 +48,17 @@ pub struct Layout {
 pub struct Held {
     /// The bytes that the allocator holds of the device.
     pub reserved: u64,
-    /// Bytes in blocks that the program has not freed (`active_allocated`).
+    /// The bytes in blocks that the program has not freed (`active_allocated`).
     pub allocated: u64,
-    /// The bytes that the program asked for, of allocated and pending blocks.
+    /// The requested bytes of allocated and pending blocks.
     pub requested: u64,
-    /// Bytes in blocks that the program has freed and other streams still use (`active_pending_free`).
+    /// The bytes in blocks that the program has freed and other streams still use (`active_pending_free`).
     pub pending: u64,
-    /// Bytes in free blocks.
+    /// The bytes in free blocks.
     pub free: u64,
     /// The number of free blocks.
     pub holes: u64,
-    /// The largest free block.
+    /// The size of the largest free block.
     pub largest_hole: u64,
 }
 
@@ -70,7 +70,7 @@ pub struct LayoutPool {
     pub stream: StreamId,
     /// The private pool; [`PoolId::NONE`] for memory that serves all requests.
     pub pool: PoolId,
-    /// Whether the memory serves requests of up to 1 MiB, or larger ones.
+    /// Whether the memory serves requests of up to 1 MiB; otherwise it serves larger ones.
     pub small: bool,
     /// The number of segments.
     pub segments: u64,
@@ -123,7 +123,8 @@ impl Layout {
         self.parts.releasable
     }
 
-    /// Returns the bytes of a device of `capacity` bytes that are not reserved, whoever has them.
+    /// Returns the bytes of a device with `capacity` bytes that the allocator has not reserved; `None` without a
+    /// capacity.
     fn room(&self, capacity: Option<u64>) -> Option<u64> {
         capacity.map(|capacity| capacity.saturating_sub(self.held.reserved))
     }

@@ -3,7 +3,7 @@ use crate::read_bytes;
 
 const MIB: u64 = 1 << 20;
 
-/// A segment in MiB: its blocks one behind the other, with the letters of their states.
+/// A segment, with its blocks in MiB and the letters of their states.
 struct Segment<'a> {
     more: &'a str,
     blocks: &'a [(u64, char)],
@@ -70,15 +70,17 @@ fn memory_is_counted_by_device_stream_and_pool() {
     assert_eq!(pools, [(0, public, false, 10), (0, PoolId(0, 3), false, 12), (7, public, true, 1)]);
 }
 
-/// The ten blocks of `docs/why.md`, by arithmetic: in each GiB 38 whole pieces of 20 MiB and the first 8 MiB of another.
+/// The figures are those of the ten blocks of `docs/why.md`: each GiB has 38 whole pieces of 20 MiB and the first 8 MiB
+/// of another.
 #[test]
 fn holes_serve_each_allocator_in_its_own_pieces() {
     let third = || native(&[(768, 'f'), (256, 'a')]);
     let layout = layout(&[third(), third(), third()]);
     assert_eq!(largest(&layout, None), [768, 2280, 2288, 2304]);
-    // All allocators but native join new memory to a free end; native takes a segment of it.
+    // All allocators except native join new memory to a free end. Native takes a segment of new memory.
     assert_eq!(largest(&layout, Some(4096)), [1024, 3300, 3312, 3328]);
-    // A device with less memory than is reserved has its memory less the blocks in use: of 2 GiB, 768 MiB.
+    // If a device has less memory than is reserved, requests are limited to its memory less the blocks in use: of 2
+    // GiB, 768 MiB remain.
     assert_eq!(largest(&layout, Some(2048)), [768, 1280, 1280, 1280]);
     assert_eq!(layout.verdict(Some(512 * MIB)).kind, LayoutVerdictKind::TooMuchLive);
     let verdict = layout.verdict(Some(4096 * MIB));
@@ -87,19 +89,19 @@ fn holes_serve_each_allocator_in_its_own_pieces() {
     assert_eq!(verdict.next, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.");
 }
 
-/// A view begins in the free end of one piece and ends in the free beginning of another piece, of another block.
+/// A view begins in the free end of one piece and ends in the free beginning of another piece of another block.
 #[test]
 fn a_view_has_two_ends_of_different_pieces() {
-    // The only piece is free at both ends, which cannot be the two ends of one view.
+    // The only piece is free at both ends, and the ends of one piece cannot be the two ends of one view.
     assert_eq!(largest(&layout(&[native(&[(5, 'f'), (8, 'a'), (7, 'f')])]), None), [7, 7, 7, 10]);
-    // A view cannot begin in the middle of a piece; whole pieces of 2 MiB can be exchanged.
+    // A view cannot begin in the middle of a piece. Whole pieces of 2 MiB can be exchanged.
     let landlocked = || native(&[(5, 'a'), (10, 'f'), (5, 'a')]);
     assert_eq!(largest(&layout(&[landlocked(), landlocked()]), None), [10, 10, 10, 16]);
-    // An end of each of two segments.
+    // Each of two segments has one free end.
     let tail = || native(&[(12, 'a'), (8, 'f')]);
     let head = || native(&[(9, 'f'), (11, 'a')]);
     assert_eq!(largest(&layout(&[tail(), head(), tail()]), None), [9, 9, 17, 24]);
-    // Segments that are wholly free go back to the driver; a stream's last piece stays and is continued.
+    // Wholly free segments are given back to the driver. A stream's last piece stays, and memory continues behind it.
     let expandable = r#""is_expandable":true,"#;
     let grown = Segment { more: expandable, blocks: &[(8, 'a'), (52, 'f')] };
     let free = Segment { more: r#""is_expandable":true,"stream":9,"#, blocks: &[(40, 'f')] };
@@ -169,7 +171,7 @@ fn a_verdict_names_the_first_question_that_fits() {
         assert!(verdict.headline.starts_with(headline), "{verdict:?}");
         assert!(!verdict.reasons.is_empty() && !verdict.next.is_empty());
     }
-    // Where expandable segments are on already, the advice names the next allocator.
+    // If expandable segments are on already, the advice names the next allocator.
     let holes: Vec<_> = (0..40).flat_map(|_| [(12, 'a'), (12, 'f')]).collect();
     let layout = layout(&[Segment { more: r#""is_expandable":true,"#, blocks: &holes }]);
     let verdict = layout.verdict(None);

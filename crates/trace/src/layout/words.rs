@@ -1,20 +1,21 @@
-//! The verdict on a layout, as far as one moment shows.
+//! The verdict on a layout, as far as one moment allows it.
 //!
-//! Owns: the rules with their thresholds, and the sentences. They follow the five questions of `docs/why.md`: whether too much
-//! is live, whether others hold the memory, whether free memory lies in holes, and whether it is kept apart.
+//! Owns: the rules with their thresholds, and the sentences. The rules follow the five questions of `docs/why.md`:
+//! whether too much is live, whether others hold the memory, whether free memory lies in holes, and whether it is kept
+//! apart.
 
 use super::Layout;
 use crate::columns::bytes_beside;
 use crate::verdict::{EXPANDABLE_SETTING, SEAMALLOC_COMMAND};
 use serde_json::{Value, json};
 
-/// Free memory below this part (1/n) of the reserved memory is no fragmentation.
+/// The part (1/n) of the reserved memory below which free memory is no fragmentation.
 const LITTLE: u64 = 20;
-/// If more than this part (1/n) of the free memory is on other streams than the one with the most, streams keep memory
-/// apart.
+/// The part (1/n) of the free memory. If more than this part is on other streams than the stream with the most, streams
+/// keep memory apart.
 const APART: u64 = 4;
-/// If more than this part (1/n) of the free memory is in private pools, or in one hole, that decides the verdict; an
-/// allocator that serves less than this part of the best one's largest request is not advised.
+/// The part (1/n) of the free memory that decides the verdict if private pools or one hole have more. An allocator is
+/// not advised if it serves less than this part of the best allocator's largest request.
 const MOST: u64 = 2;
 
 /// The kind of a verdict.
@@ -68,7 +69,7 @@ pub struct LayoutVerdict {
 }
 
 impl LayoutVerdict {
-    /// Returns the value under the key `verdict` in lines of JSON.
+    /// Returns the value of the key `verdict` in lines of JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({"kind": self.kind.name(), "text": self.headline, "reasons": self.reasons, "next": self.next})
@@ -122,7 +123,8 @@ impl Layout {
         }
     }
 
-    /// Returns the free bytes of the stream with the most outside of private pools, and of all other streams together.
+    /// Returns the free bytes of the stream with the most free memory, and of all other streams together, without
+    /// private pools.
     fn free_by_stream(&self) -> (u64, u64) {
         let mut each: Vec<_> = self.public().map(|pool| (pool.stream, pool.held.free)).collect();
         each.sort_unstable();

@@ -19,7 +19,8 @@ use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
 
-/// Checks the raw snapshot and sorts it by device, within the account, which includes the raw form already.
+/// Checks the raw snapshot and sorts it by device. The memory is charged to the account, which already includes the raw
+/// form.
 pub(super) fn assemble(
     file: &str,
     name: &str,
@@ -79,8 +80,8 @@ pub(super) fn assemble(
         traces.push(trace);
     }
     let mut snapshots: Vec<Snapshot> = devices.into_values().collect();
-    // The sort is in place, since a stable sort allocates half of the list again; no two segments of a process have the
-    // same address.
+    // The sort is in place, since a stable sort allocates half of the list again. Two segments of a process never have
+    // the same address.
     snapshots.iter_mut().for_each(|snapshot| snapshot.segments.sort_unstable_by_key(|segment| segment.address));
     Ok(PyTorchSnapshot { snapshots, traces })
 }
@@ -91,20 +92,21 @@ struct Reserved {
     before: u64,
     /// The most bytes held during it.
     peak: u64,
-    /// The most bytes that were held and free when memory ran out, if it did.
+    /// The most bytes that were held and free when memory ran out; `None` if it did not.
     available: Option<u64>,
-    /// The most bytes that the device had free when a limit refused a request, if one did.
+    /// The most bytes that the device had free when a limit refused a request; `None` if no limit did.
     free_beyond_limit: Option<u64>,
 }
 
-/// Reads a history backwards; at its end `held` bytes are held.
+/// Reads a history backwards. At its end, `held` bytes are held.
 fn reserved_in(held: u64, history: &[Option<Event>]) -> Reserved {
     let (mut now, mut peak, mut available, mut free_beyond_limit) = (held, held, None, None);
     for event in history.iter().rev().flatten() {
         match event.action {
             Action::SegmentAlloc | Action::SegmentMap => now = now.saturating_sub(event.size),
             Action::SegmentFree | Action::SegmentUnmap => now = now.saturating_add(event.size),
-            // If the device had enough free memory, a limit refused: only the held bytes are known to be available.
+            // If the device had enough free memory, a limit refused the request. Only the held bytes are known to be
+            // available then.
             Action::Oom if event.address >= most_taken(event.size) => {
                 available = available.max(Some(now));
                 free_beyond_limit = free_beyond_limit.max(Some(event.address));
@@ -117,9 +119,9 @@ fn reserved_in(held: u64, history: &[Option<Event>]) -> Reserved {
     Reserved { before: now, peak, available: available.map(|bytes| bytes.max(peak)), free_beyond_limit }
 }
 
-/// Returns the most bytes that PyTorch's allocators take of the device for a request of `size` bytes.
+/// Returns the most bytes that PyTorch's allocators take from the device for a request of `size` bytes.
 fn most_taken(size: u64) -> u64 {
-    /// The segment of requests of up to 10 MiB; larger ones are rounded up to whole granules.
+    /// The segment for requests of up to 10 MiB. Larger requests are rounded up to whole granules.
     const SEGMENT: u64 = 20 << 20;
     const GRANULE: u64 = 2 << 20;
     size.max(SEGMENT).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX)
@@ -130,9 +132,9 @@ fn history_error(file: &str, device: usize, index: usize, length: usize, rule: R
     TraceError::rule(file, place, rule)
 }
 
-/// Returns the bytes of the heap that a value of the settings takes, at most.
+/// Returns the most heap bytes that a value of the settings takes.
 fn json_bytes(value: &Value) -> u64 {
-    /// The bytes of a node of a B-tree of names and values; all nodes but the root have at least five entries.
+    /// The bytes of a B-tree node with names and values. All nodes except the root have at least five entries.
     const NODE: u64 = 768;
     const LEAST_OF_NODE: u64 = 5;
     match value {
@@ -339,7 +341,8 @@ mod tests {
 
     #[test]
     fn lists_in_several_places_do_not_multiply() {
-        // device_traces: a thousand times the same list of a thousand times the same dict; and the same of segments.
+        // device_traces has a thousand references to one list with a thousand references to one dict. segments has the
+        // same form.
         let entry = b"}(X\x06\x00\x00\x00actionX\x05\x00\x00\x00allocX\x04\x00\x00\x00addrK\x01X\x04\x00\x00\x00sizeK\x01X\x06\x00\x00\x00streamK\x00u";
         let mut pickle = b"\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces](](".to_vec();
         pickle.extend(entry);
@@ -365,7 +368,8 @@ mod tests {
 
     #[test]
     fn settings_that_multiply_are_bounded() {
-        // allocator_settings: lists that each hold the one before ten times, 10^7 values if they were copied.
+        // allocator_settings has lists that each contain the one before ten times, which would be 10^7 values if they
+        // were copied.
         let mut pickle = b"\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces]".to_vec();
         pickle.extend(b"X\x12\x00\x00\x00allocator_settings]\x94");
         for id in 0..7 {
@@ -373,7 +377,7 @@ mod tests {
             (0..10).for_each(|_| pickle.extend([b'h', id]));
             pickle.extend(b"l\x94");
         }
-        // All eight lists are still on the stack: drop them, and take the last one back.
+        // All eight lists are still on the stack. The opcodes drop them and take the last one back.
         pickle.extend(b"00000000h\x07u.");
         let error = read_snapshot(&pickle).unwrap_err();
         assert!(error.to_string().contains("more than 1024 values in allocator_settings"), "{error}");

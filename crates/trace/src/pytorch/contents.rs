@@ -7,15 +7,15 @@ use seamalloc::snapshot::{BlockInfo, SegmentInfo, Snapshot};
 /// The contents of a snapshot file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PyTorchSnapshot {
-    /// The memory that the allocator held at the end: one snapshot for each device that has segments or a history, by
+    /// The memory that the allocator held at the end: one snapshot for each device with segments or a history, by
     /// ordinal.
     pub snapshots: Vec<Snapshot>,
-    /// The history of each device that has one, by ordinal; blocks from before it are allocated at its start.
+    /// The history of each device that has one, by ordinal. Blocks from before the history are allocated at its start.
     pub traces: Vec<Trace>,
 }
 
 impl PyTorchSnapshot {
-    /// Returns the bytes of the heap that the snapshots take.
+    /// Returns the heap bytes that the snapshots take.
     pub(crate) fn heap_bytes(&self) -> u64 {
         let segments = self.snapshots.iter().map(|snapshot| list_bytes::<SegmentInfo>(snapshot.segments.capacity()));
         let each = self.snapshots.iter().flat_map(|snapshot| &snapshot.segments);

@@ -1,6 +1,6 @@
 //! Converts the dicts of a pickled snapshot to its raw form.
 //!
-//! Owns: the lookup of keys in a pickle, and the errors that name entry and key. `raw.rs` has the keys.
+//! Owns: the lookup of keys in a pickle, and the errors that name the entry and the key. `raw.rs` has the keys.
 
 use serde_json::{Map, Value};
 
@@ -116,7 +116,7 @@ fn pickle_segment(
     })
 }
 
-/// A key of a dict at a place of the file.
+/// A dict at a place of the file, whose keys are read.
 struct At<'a> {
     pickle: &'a Pickle<'a>,
     dict: Item,
@@ -165,7 +165,7 @@ impl<'a> At<'a> {
     }
 }
 
-/// Converts a value to JSON. `left` bounds the number of values made, since shared values multiply.
+/// Converts a value to JSON. `left` limits the number of values made, since shared values multiply.
 fn json_of(pickle: &Pickle<'_>, item: Item, depth: usize, left: &mut usize) -> Result<Value, TraceError> {
     let text = pickle.text(item).unwrap_or_default();
     let depth = depth.checked_sub(1).filter(|_| spend(left, text)).ok_or_else(|| TraceError::TooLarge {

@@ -1,6 +1,6 @@
 //! Converts a snapshot in JSON to its raw form.
 //!
-//! Owns: how the keys are read from JSON, entry by entry, without a tree of the whole document. `raw.rs` has the keys.
+//! Owns: reading the keys from JSON, entry by entry, without a tree of the whole document. `raw.rs` has the keys.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -101,9 +101,9 @@ impl<'de> Visitor<'de> for SnapshotSeed<'_> {
         })
     }
 }
-/// The items of lists.
+/// The items of a list.
 trait Listed: Sized {
-    /// Reads the next item, and charges the memory that it holds beside itself.
+    /// Reads the next item, and charges the memory that the item holds beside itself.
     fn next<'de, A: SeqAccess<'de>>(items: &mut A, memory: &mut Memory) -> Result<Option<Self>, A::Error>;
 }
 
@@ -195,7 +195,7 @@ impl TryFrom<JsonEntry<'_>> for JsonEvent {
     }
 }
 
-/// The settings, copied within bounds: a file could have any number of values.
+/// The settings, copied within limits, since a file could have any number of values.
 #[derive(Default)]
 struct Settings(Value);
 

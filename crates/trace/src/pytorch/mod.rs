@@ -1,8 +1,8 @@
-//! PyTorch's memory snapshots, as `torch.cuda.memory._dump_snapshot` writes them: read into traces and snapshots of
-//! ours, and written so that PyTorch's own tools show them.
+//! PyTorch's memory snapshots, in the form of `torch.cuda.memory._dump_snapshot`. The module reads them into traces and
+//! snapshots, and writes snapshots for PyTorch's own tools.
 //!
-//! `unpickle.rs` makes values from a pickle and `dicts.rs` a raw snapshot from them, `json.rs` makes one from JSON, and
-//! `assemble.rs` checks it. Recognising and unpacking files is done by the folder above.
+//! `unpickle.rs` decodes a pickle. `dicts.rs` (pickle) and `json.rs` (JSON) make a raw snapshot. `assemble.rs` checks
+//! the raw snapshot and converts it to snapshots and traces. The folder above recognizes and unpacks files.
 
 mod assemble;
 mod contents;

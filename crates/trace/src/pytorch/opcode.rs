@@ -1,6 +1,6 @@
 //! The opcodes of pickles, protocols 2 to 5, under their names in Python's `pickletools`.
 //!
-//! Owns: the numbers, and which of them are more than plain data.
+//! Owns: the numbers of the opcodes, and the list of opcodes that are more than plain data.
 
 pub(super) const MARK: u8 = b'(';
 pub(super) const EMPTY_TUPLE: u8 = b')';

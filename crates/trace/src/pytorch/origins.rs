@@ -1,4 +1,4 @@
-//! The stacks of a snapshot's requests: which lines of the program asked for which block, and when memory ran out.
+//! The stacks of a snapshot's requests: the lines of the program that requested each block, and the refusals.
 //!
 //! Owns: the stacks of entries and of blocks (`frames`), each different stack once. Only pickles have stacks.
 
@@ -22,7 +22,7 @@ use std::hash::BuildHasher;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// The most frames of a stack that are kept, the innermost. With C++ frames a program's own lines lie deep.
+/// The most frames of a stack that are kept, from the innermost on. With C++ frames a program's own lines lie deep.
 const MOST_FRAMES: usize = 1024;
 
 /// The stacks of the requests of one trace, and the requests that were refused.
@@ -30,12 +30,12 @@ const MOST_FRAMES: usize = 1024;
 pub struct Origins {
     /// Frames of stacks, each different frame once.
     pub frames: Vec<Frame>,
-    /// Stacks, each different stack once: indexes of `frames`, the innermost first. The stack of a thread that runs no
-    /// Python is empty, if no functions of C++ were recorded.
+    /// The stacks, each different stack once, as indexes of `frames` with the innermost first. The stack of a thread
+    /// without Python is empty if no functions of C++ were recorded.
     pub stacks: Vec<Vec<u32>>,
-    /// For each block of the trace, one more than the index of its stack; 0 if it is not known.
+    /// For each block of the trace, one more than the index of its stack; 0 if the stack is not known.
     pub of_block: Vec<u32>,
-    /// Requests that PyTorch's allocator refused when the job was recorded.
+    /// The requests that PyTorch's allocator refused when the job was recorded.
     pub refusals: Vec<Refusal>,
 }
 
@@ -44,7 +44,7 @@ pub struct Origins {
 pub struct Frame {
     /// The function's name.
     pub function: String,
-    /// The path of its file, as the recording has it.
+    /// The path of the function's file in the recording.
     pub file: String,
     /// The line, if it is known.
     pub line: Option<u64>,
@@ -59,7 +59,7 @@ impl fmt::Display for Frame {
 }
 
 impl Frame {
-    /// Returns the bytes of the heap that a frame takes beside itself.
+    /// Returns the heap bytes that a frame takes beside itself.
     fn heap_bytes(&self) -> u64 {
         list_bytes::<u8>(self.function.len()) + list_bytes::<u8>(self.file.len())
     }
@@ -68,18 +68,18 @@ impl Frame {
 /// A request that was refused when the job was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// How many blocks of the trace were allocated before it.
+    /// The number of blocks of the trace that were allocated before the request.
     pub before_block: u32,
-    /// Bytes asked for.
+    /// The requested bytes.
     pub size: u64,
-    /// Bytes that the device had free.
+    /// The bytes that the device had free.
     pub device_free: u64,
-    /// One more than the index of the request's stack; 0 if it is not known.
+    /// One more than the index of the request's stack; 0 if the stack is not known.
     pub stack: u32,
 }
 
 impl Origins {
-    /// Returns the bytes of the heap that a copy of these origins takes.
+    /// Returns the heap bytes that a copy of these origins takes.
     fn heap_bytes(&self) -> u64 {
         let frames = self.frames.iter().map(Frame::heap_bytes);
         let stacks = self.stacks.iter().map(|stack| list_bytes::<u32>(stack.len()));
@@ -88,11 +88,11 @@ impl Origins {
     }
 }
 
-/// Reads the origins of a snapshot file's traces, in the order of [`read_path`](crate::read_path): none if the file is
-/// no pickle.
+/// Reads the origins of a snapshot file's traces, in the order of [`read_path`](crate::read_path). Returns an empty
+/// list if the file is no pickle.
 ///
 /// # Errors
-/// As [`read_path`](crate::read_path).
+/// The errors of [`read_path`](crate::read_path).
 pub fn read_origins(path: &Path) -> Result<Vec<Origins>, TraceError> {
     let (file, opened) = open(path)?;
     origins_of(&file, opened)
@@ -105,7 +105,7 @@ fn open(path: &Path) -> Result<(String, BufReader<File>), TraceError> {
     Ok((file, BufReader::with_capacity(BUFFER, opened)))
 }
 
-/// Reads the whole of a pickle, packed or not, with the account of its memory; `None` where the content is no pickle.
+/// Reads the whole of a pickle, packed or not, with the account of its memory; `None` if the content is no pickle.
 fn whole_pickle(file: &str, reader: impl BufRead) -> Result<Option<(Vec<u8>, Memory)>, TraceError> {
     let opened = Opened::new(file, reader)?;
     if opened.is_gzip() {
@@ -115,15 +115,15 @@ fn whole_pickle(file: &str, reader: impl BufRead) -> Result<Option<(Vec<u8>, Mem
 }
 
 fn unpacked_pickle(file: &str, opened: Opened<impl BufRead>) -> Result<Option<(Vec<u8>, Memory)>, TraceError> {
-    // Traces of other formats may be larger than what is read at once.
+    // Traces of other formats may be larger than the limit for a whole read.
     let is_pickle = opened.head.first() == Some(&PICKLE_MAGIC);
     is_pickle.then(|| read_to_limit(file, opened.content, MAX_WHOLE)).transpose()
 }
 
-/// Reads every trace of a file as [`read_path`](crate::read_path) does, and the origins in a pickle.
+/// Reads every trace of a file as [`read_path`](crate::read_path) does, and the origins if the file is a pickle.
 ///
 /// # Errors
-/// As [`read_path`](crate::read_path).
+/// The errors of [`read_path`](crate::read_path).
 pub fn read_with_origins(path: &Path) -> Result<Vec<(Trace, Option<Origins>)>, TraceError> {
     let (file, opened) = open(path)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -166,7 +166,7 @@ fn of_whole(
         let ordinal = u32::try_from(device).unwrap_or(u32::MAX);
         let of_device = snapshot.snapshots.iter().find(|snapshot| snapshot.device == ordinal);
         let earlier = earlier_addresses(history.iter().copied(), of_device, &mut reader.memory).map_err(too_much)?;
-        // The stack of a block that was allocated before the history, and freed in it, is not known.
+        // If a block was allocated before the history and freed in it, its stack is not known.
         let known = |address: &Option<u64>| address.and_then(|address| held.get(&address).copied()).unwrap_or(0);
         reader.out.of_block = earlier.iter().map(known).collect();
         reader.out.refusals.clear();
@@ -195,7 +195,7 @@ fn of_whole(
     Ok((snapshot.traces, found))
 }
 
-/// The stacks of the blocks that are allocated on one device, of a snapshot's segments.
+/// The stacks of the blocks that are allocated on one device, from a snapshot's segments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeldOrigins {
     /// The ordinal of the device.
@@ -206,11 +206,11 @@ pub struct HeldOrigins {
     pub sizes: Vec<u64>,
 }
 
-/// Reads the stacks of the blocks that are allocated when a snapshot is taken, by device: the only stacks in a snapshot
-/// without a history. Returns none if the file is no pickle.
+/// Reads the stacks of the blocks that are allocated when a snapshot is taken, by device. A snapshot without a history
+/// has no other stacks. Returns an empty list if the file is no pickle.
 ///
 /// # Errors
-/// As [`read_path`](crate::read_path).
+/// The errors of [`read_path`](crate::read_path).
 pub fn read_held_origins(path: &Path) -> Result<Vec<HeldOrigins>, TraceError> {
     let (file, opened) = open(path)?;
     held_of(&file, opened)
@@ -242,13 +242,13 @@ fn held_of(file: &str, reader: impl BufRead) -> Result<Vec<HeldOrigins>, TraceEr
     Ok(found)
 }
 
-/// Reads stacks, each once, however often it is shared.
+/// Reads stacks, each of them once, even if it is shared many times.
 struct Reader<'a> {
     pickle: &'a Pickle<'a>,
     memory: Memory,
-    /// The stack of each list of frames: one more than its index, by the list's number.
+    /// The stack of each list of frames, as one more than its index, by the list's number.
     known: SeededMap<u32, u32>,
-    /// The frame's index, by the number of its dict.
+    /// The index of each frame, by the number of its dict.
     frames: SeededMap<u32, u32>,
     /// The index of a frame or of a stack, by its hash. PyTorch writes equal stacks of several requests repeatedly.
     hashed: SeededMap<u64, u32>,
@@ -281,7 +281,7 @@ impl<'a> Reader<'a> {
                 let number = |item| pickle.number(item).and_then(Number::unsigned);
                 let Some(address) = pickle.get(*block, "address").and_then(number) else { continue };
                 let stack = self.stack(*block).map_err(|error| TraceError::memory(file, error))?;
-                // PyTorch writes an empty stack for a block whose stack it does not have.
+                // PyTorch writes an empty stack for a block without a recorded stack.
                 let recorded =
                     self.out.stacks.get((stack as usize).wrapping_sub(1)).is_some_and(|stack| !stack.is_empty());
                 let stack = if recorded { stack } else { 0 };
@@ -292,7 +292,7 @@ impl<'a> Reader<'a> {
         Ok(held)
     }
 
-    /// Returns one more than the index of the stack of an entry or block, and 0 if it was not recorded.
+    /// Returns one more than the index of the stack of an entry or a block; 0 if the stack was not recorded.
     fn stack(&mut self, of: Item) -> Result<u32, crate::MemoryError> {
         let pickle = self.pickle;
         let Some((list, frames)) = pickle.get(of, "frames").and_then(|item| Some((item.list()?, pickle.list(item)?)))
@@ -385,7 +385,7 @@ mod tests {
         let segment = json!({"device": 0, "address": 0, "total_size": 1024, "blocks":
             [block(0, "active_allocated", &["weights"]), block(512, "inactive", &["gone"])]});
         let bytes = pickled(&json!({"segments": [segment], "device_traces": [[], history]}));
-        // The segment is of device 0, which has no history: for the trace's device no earlier block is known.
+        // The segment belongs to device 0, which has no history. For the trace's device no earlier block is known.
         let found = origins_of("t", &*bytes).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].refusals, [Refusal { before_block: 1, size: 50, device_free: 30, stack: 0 }]);

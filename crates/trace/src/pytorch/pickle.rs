@@ -1,14 +1,14 @@
 //! The values of a pickle of plain data: dicts, lists, tuples, text, numbers.
 //!
-//! Owns: the values and access to them. A pickle may nest and share values at will, so containers are copied as indexes
-//! and followed only on request, and the items followed are counted. `unpickle.rs` makes the values, `dicts.rs`
-//! interprets them.
+//! Owns: the values and the access to them. A pickle may nest and share values in any way. So containers are copied as
+//! indexes and followed only on request, and the followed items are counted. `unpickle.rs` makes the values, and
+//! `dicts.rs` interprets them.
 
 use std::cell::Cell;
 
 use crate::error::{Place, TraceError, excerpt};
 
-/// A value in 8 bytes, of which a snapshot has hundreds of millions. Containers are indexes, and longer values are
+/// A value in 8 bytes. A snapshot has hundreds of millions of values. Containers are indexes, and longer values are
 /// positions in the input, so that values are cheap to copy and are followed only on request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Item {
@@ -16,17 +16,17 @@ pub(super) enum Item {
     Bool(bool),
     /// A small integer.
     Small(i32),
-    /// A little-endian integer. Its length, of one byte, is at this position.
+    /// A little-endian integer. The position is that of its length, which has one byte.
     Long1(u32),
-    /// A little-endian integer. Its length, of four bytes, is at this position.
+    /// A little-endian integer. The position is that of its length, which has four bytes.
     Long4(u32),
     /// A floating-point number, whose eight bytes begin at this position.
     Float(u32),
-    /// Text in UTF-8. Its length, of one byte, is at this position.
+    /// Text in UTF-8. The position is that of its length, which has one byte.
     Text1(u32),
-    /// Text in UTF-8. Its length, of four bytes, is at this position.
+    /// Text in UTF-8. The position is that of its length, which has four bytes.
     Text4(u32),
-    /// Text in UTF-8. Its length, of eight bytes, is at this position.
+    /// Text in UTF-8. The position is that of its length, which has eight bytes.
     Text8(u32),
     /// Bytes, or text that is not UTF-8.
     Bytes,
@@ -59,7 +59,7 @@ impl Number {
         i64::try_from(value).map(Self::Int).or(u64::try_from(value).map(Self::Large)).unwrap_or(Self::Huge)
     }
 
-    /// Returns the number as an unsigned integer of 64 bits, if it is one.
+    /// Returns the number as an unsigned integer of 64 bits; `None` if it is no such integer.
     pub(super) fn unsigned(self) -> Option<u64> {
         match self {
             Self::Int(number) => u64::try_from(number).ok(),
@@ -87,7 +87,8 @@ pub(super) struct Pickle<'a> {
     bytes: &'a [u8],
     lists: Vec<Vec<Item>>,
     root: Item,
-    /// How many more items may be followed; at first as many as the pickle has, so that sharing cannot multiply them.
+    /// The number of items that may still be followed. The count begins with the number of items in the pickle, so that
+    /// sharing cannot multiply the items.
     left: Cell<usize>,
 }
 
@@ -100,7 +101,7 @@ impl<'a> Pickle<'a> {
 
     /// Counts the items of a list or dict that is about to be followed.
     ///
-    /// More items are followed than the pickle has, since lists or dicts are shared; no snapshot shares them.
+    /// More items are followed than the pickle has, because lists or dicts are shared. No snapshot shares them.
     pub(super) fn follow(&self, item: Item, place: Place) -> Result<(), TraceError> {
         let list = item.list().or(item.dict()).and_then(|list| self.lists.get(list as usize));
         match self.left.get().checked_sub(list.map_or(0, Vec::len)) {
@@ -139,7 +140,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// Returns the bytes behind their length, which has `N` bytes.
+    /// Returns the bytes that follow a length of `N` bytes.
     fn counted<const N: usize>(&self, at: u32) -> Option<&'a [u8]> {
         let (length, rest) = self.bytes.get(at as usize..)?.split_at_checked(N)?;
         let mut wide = [0; 8];
@@ -161,8 +162,8 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// Returns the text of a value, if it is short: a key, an action, a state. A long text may be shared by many
-    /// values, and comparing it each time would take long.
+    /// Returns the text of a value if it is short, as a key, an action or a state is. Many values may share a long
+    /// text, and comparing it each time would take long.
     pub(super) fn word(&self, item: Item) -> Option<&'a str> {
         const LONGEST: usize = 64;
         let bytes = self.text_bytes(item).filter(|bytes| bytes.len() <= LONGEST)?;
@@ -180,7 +181,7 @@ impl<'a> Pickle<'a> {
         Some(list.chunks_exact(2).filter_map(|pair| Some((*pair.first()?, *pair.get(1)?))))
     }
 
-    /// Returns the value of a text key of a dict; of a key that was set twice, the later value.
+    /// Returns the value of a text key of a dict. If the key was set twice, returns the later value.
     pub(super) fn get(&self, dict: Item, key: &str) -> Option<Item> {
         self.pairs(dict)?.rev().find(|&(found, _)| self.word(found) == Some(key)).map(|(_, value)| value)
     }

@@ -1,7 +1,7 @@
-//! The unchecked content of a snapshot file, into which both pickle and JSON are read.
+//! The unchecked content of a snapshot file, as read from pickle or JSON.
 //!
 //! Owns: the keys and names of a snapshot file (PyTorch's `torch/csrc/cuda/Module.cpp`, `torch_cuda_memorySnapshot`),
-//! and the limits on it. Keys that are not needed are skipped, and so are unknown actions.
+//! and the limits on it. Unneeded keys and unknown actions are skipped.
 
 use std::borrow::Cow;
 
@@ -14,25 +14,25 @@ use crate::memory::list_bytes;
 use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::BlockState;
 
-/// Most values of `allocator_settings` that are kept, and the depth of dicts in it; PyTorch 2.11 has 50, keys counted,
-/// at depth 2.
+/// The most values of `allocator_settings` that are kept, and the largest depth of its dicts. PyTorch 2.11 has 50
+/// values, keys counted, at depth 2.
 pub(super) const MAX_SETTINGS: usize = 1024;
 pub(super) const MAX_SETTINGS_DEPTH: usize = 8;
 
-/// This many bytes of text in `allocator_settings` count as one more value.
+/// The bytes of text in `allocator_settings` that count as one more value.
 const TEXT_PER_VALUE: usize = 16;
 
-/// The most devices of a snapshot; PyTorch is built for at most 120 (`C10_COMPILE_TIME_MAX_GPUS`).
+/// The most devices of a snapshot. PyTorch is built for at most 120 (`C10_COMPILE_TIME_MAX_GPUS`).
 pub(super) const MAX_DEVICES: usize = 1024;
 
 /// The expected top-level value, for errors.
 pub(super) const SNAPSHOT: &str =
     "a dict with the keys segments and device_traces, as torch.cuda.memory._dump_snapshot writes it";
 
-/// The content, as it stands in the file. The memory of its lists is charged.
+/// The content in the form of the file. The memory of its lists is charged.
 pub(super) struct RawSnapshot {
     pub(super) segments: Vec<RawSegment>,
-    /// The history of each device; `None` for an entry that is no event of ours.
+    /// The history of each device; `None` for an entry that is no event.
     pub(super) traces: Vec<Vec<Option<Event>>>,
     pub(super) settings: Value,
 }
@@ -49,7 +49,7 @@ pub(super) struct RawSegment {
     pub(super) small: bool,
     #[serde(default)]
     pub(super) is_expandable: bool,
-    /// Absent before PyTorch 2.0.
+    /// The pool of the segment, which is absent before PyTorch 2.0.
     #[serde(default)]
     pub(super) segment_pool_id: (u64, u64),
     pub(super) blocks: Vec<RawBlock>,
@@ -57,7 +57,7 @@ pub(super) struct RawSegment {
 
 #[derive(Deserialize)]
 pub(super) struct RawBlock {
-    /// Absent before PyTorch 2.0.
+    /// The address of the block, which is absent before PyTorch 2.0.
     #[serde(default)]
     pub(super) address: Option<u64>,
     pub(super) size: u64,
@@ -65,7 +65,7 @@ pub(super) struct RawBlock {
     pub(super) requested_size: Option<u64>,
     #[serde(deserialize_with = "state")]
     pub(super) state: BlockState,
-    /// Only in our own snapshots.
+    /// The spilled bytes, which only seamalloc's own snapshots have.
     #[serde(default)]
     pub(super) spilled: u64,
     #[serde(default)]
@@ -73,7 +73,7 @@ pub(super) struct RawBlock {
 }
 
 impl RawSnapshot {
-    /// Returns the bytes of the heap that the lists take.
+    /// Returns the heap bytes that the lists take.
     pub(super) fn heap_bytes(&self) -> u64 {
         let blocks = self.segments.iter().map(|segment| list_bytes::<RawBlock>(segment.blocks.capacity()));
         let events = self.traces.iter().map(|trace| list_bytes::<Option<Event>>(trace.capacity()));
@@ -88,7 +88,8 @@ pub(super) const SMALL: &str = "small";
 /// The states of blocks, for errors.
 pub(super) const STATES: &str = "active_allocated, active_pending_free or inactive";
 
-/// Returns the state of that name. PyTorch's documentation has a second name for blocks with a pending free.
+/// Returns the state with that name; `None` for other names. PyTorch's documentation has a second name for blocks with
+/// a pending free.
 pub(super) fn block_state(name: &str) -> Option<BlockState> {
     let states = [BlockState::ActiveAllocated, BlockState::ActivePendingFree, BlockState::Inactive];
     let waiting = (name == "active_awaiting_free").then_some(BlockState::ActivePendingFree);
@@ -106,7 +107,7 @@ fn is_small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error
     Cow::<str>::deserialize(deserializer).map(|name| name == SMALL)
 }
 
-/// Takes one value of the settings, and its text, from the remaining limit; returns false if that is not enough.
+/// Takes one value of the settings, and its text, from the remaining limit. Returns `false` if the limit is too small.
 pub(super) fn spend(left: &mut usize, text: &str) -> bool {
     let cost = (text.len() / TEXT_PER_VALUE).saturating_add(1);
     match left.checked_sub(cost) {
@@ -118,7 +119,7 @@ pub(super) fn spend(left: &mut usize, text: &str) -> bool {
     }
 }
 
-/// Returns the action of that name; `None` for an entry that is no event of ours.
+/// Returns the action with that name; `None` for an entry that is no event.
 pub(super) fn action(name: &str) -> Option<Action> {
     const ALL: [Action; 8] = [
         Action::Alloc,
@@ -133,7 +134,7 @@ pub(super) fn action(name: &str) -> Option<Action> {
     ALL.into_iter().find(|action| action.name() == name)
 }
 
-/// Returns the key of an entry's address. An `oom` has the device's free bytes in its place.
+/// Returns the key of an entry's address. In an `oom` entry, the key of the device's free bytes replaces it.
 pub(super) fn address_key(action: Action) -> &'static str {
     if action == Action::Oom { "device_free" } else { "addr" }
 }

@@ -9,19 +9,19 @@ use crate::unpack::read_whole;
 /// The first byte of a pickle of protocol 2 or later (PROTO).
 pub(crate) const PICKLE_MAGIC: u8 = 0x80;
 
-/// Reads a snapshot file's content: pickle or JSON, plain or gzip. A snapshot in which no history was recorded has no
-/// traces.
+/// Reads a snapshot file's content: pickle or JSON, plain or gzip. A snapshot without a recorded history has no traces.
 ///
-/// # Errors The content is no snapshot, is damaged, holds objects that are not plain data (which are not executed), or
-/// an event breaks a rule.
+/// # Errors
+/// The content is no snapshot, is damaged, holds objects that are not plain data (which are not executed), or an event
+/// breaks a rule.
 pub fn read_snapshot(bytes: &[u8]) -> Result<PyTorchSnapshot, TraceError> {
     let file = "snapshot";
     let (whole, memory) = read_whole(file, bytes)?;
     read_snapshot_named(file, file, &whole, memory)
 }
 
-/// Reads unpacked content; errors name `file`, the traces are named `name`. The result takes no more memory than the
-/// account has.
+/// Reads unpacked content. Errors name `file`, and the traces are named `name`. The result takes no more memory than
+/// the account has.
 pub(crate) fn read_snapshot_named(
     file: &str,
     name: &str,

@@ -1,9 +1,9 @@
 //! The pickle machine: runs the opcodes that make plain data and refuses all others.
 //!
 //! Owns: the stack, the marks and the memo while a pickle is read (protocols 2 to 5, Python's `pickletools`). Every
-//! opcode makes at most one value, a shared value stays shared, and nothing recurses, so that time and memory are
-//! linear in the input: nesting of any depth, references that multiply, and claimed lengths do no harm. Memory is
-//! charged before it is allocated, since a value of one byte takes many.
+//! opcode makes at most one value, a shared value stays shared, and no function recurses. So time and memory are linear
+//! in the input, even with deep nesting, multiplied references and false lengths. Memory is charged before it is
+//! allocated, since a value of one byte takes many.
 
 use super::opcode;
 use super::pickle::{Item, Pickle};
@@ -61,7 +61,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Carries out an opcode that makes a constant or a number; any other goes on to [`Self::execute_string`].
+    /// Executes an opcode that makes a constant or a number. Passes any other opcode on to [`Self::execute_string`].
     fn execute_number(&mut self, code: u8) -> Result<(), TraceError> {
         match code {
             opcode::NONE => self.push(Item::None)?,
@@ -101,7 +101,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Carries out an opcode that makes text or bytes; any other goes on to [`Self::execute_memo`].
+    /// Executes an opcode that makes text or bytes. Passes any other opcode on to [`Self::execute_memo`].
     fn execute_string(&mut self, code: u8) -> Result<(), TraceError> {
         match code {
             opcode::SHORT_BINUNICODE => {
@@ -136,7 +136,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Carries out an opcode of the memo; any other goes on to [`Self::execute_stack`].
+    /// Executes an opcode of the memo. Passes any other opcode on to [`Self::execute_stack`].
     fn execute_memo(&mut self, code: u8) -> Result<(), TraceError> {
         match code {
             opcode::MEMOIZE => self.memoize(self.memo.len())?,
@@ -161,7 +161,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Carries out an opcode of the stack; any other goes on to [`Self::execute_list`].
+    /// Executes an opcode of the stack. Passes any other opcode on to [`Self::execute_list`].
     fn execute_stack(&mut self, code: u8) -> Result<(), TraceError> {
         match code {
             opcode::MARK => {
@@ -185,7 +185,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Carries out an opcode that makes or fills a list or tuple; any other goes on to [`Self::execute_dict`].
+    /// Executes an opcode that makes or fills a list or tuple. Passes any other opcode on to [`Self::execute_dict`].
     fn execute_list(&mut self, code: u8) -> Result<(), TraceError> {
         match code {
             opcode::EMPTY_LIST | opcode::EMPTY_TUPLE => self.push_list(Vec::new(), Item::List)?,
@@ -209,7 +209,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Carries out an opcode that makes or fills a dict; any other is refused.
+    /// Executes an opcode that makes or fills a dict. Refuses any other opcode.
     fn execute_dict(&mut self, code: u8) -> Result<(), TraceError> {
         match code {
             opcode::EMPTY_DICT => self.push_list(Vec::new(), Item::Dict)?,
@@ -232,7 +232,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Returns the error for an opcode that is not plain data, or unknown.
+    /// Returns the error for an opcode that is unknown or not plain data.
     fn refused(&self, opcode: u8) -> TraceError {
         match opcode::more_than_data(opcode) {
             Some(name) => {
@@ -280,14 +280,14 @@ impl Machine<'_> {
         Ok(usize::try_from(length).unwrap_or(usize::MAX))
     }
 
-    /// Returns the position of the byte behind the opcode. That it fits in 32 bits was checked.
+    /// Returns the position of the byte behind the opcode. An earlier check ensures that it fits in 32 bits.
     fn position(&self) -> u32 {
         u32::try_from(self.at).unwrap_or(u32::MAX)
     }
 
     fn text(&mut self, length: usize, text: Item) -> Result<(), TraceError> {
         let valid = std::str::from_utf8(self.take(length)?).is_ok();
-        // Python writes lone surrogates in its own way; such text is valid data, but never a key that is looked up.
+        // Python writes lone surrogates in its own form. Such text is valid data, but never a key that is looked up.
         self.push(if valid { text } else { Item::Bytes })
     }
 
@@ -311,7 +311,7 @@ impl Machine<'_> {
         self.push(make(index))
     }
 
-    /// Returns the height below which the stack belongs to the values before the last mark.
+    /// Returns the height of the stack at the last mark. Values below it precede the mark.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -333,7 +333,7 @@ impl Machine<'_> {
         self.split_off(at)
     }
 
-    /// Removes the stack from a height on, and returns it as a list.
+    /// Removes the stack above a height, and returns the removed values as a list.
     fn split_off(&mut self, at: usize) -> Result<Vec<Item>, TraceError> {
         let above = self.stack.get(at..).unwrap_or_default();
         let mut items = Vec::new();
@@ -381,7 +381,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Stores the top of the stack under an id. Python numbers from 0 without gaps.
+    /// Stores the top of the stack under an id. Python numbers ids from 0 without gaps.
     fn memoize(&mut self, id: usize) -> Result<(), TraceError> {
         let top = self.top()?;
         let known = self.memo.len();

@@ -1,7 +1,7 @@
 //! Writes snapshots that PyTorch's tools read: `python -m torch.cuda._memory_viz` and pytorch.org/memory_viz.
 //!
-//! Owns: the keys that are written, as JSON and as pickle. The pickle is protocol 2 without objects, which the viewer's
-//! own unpickler reads.
+//! Owns: the keys that are written, as JSON and as a pickle. The pickle has protocol 2 without objects, which the
+//! viewer's own unpickler reads.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -17,7 +17,7 @@ use seamalloc::snapshot::{SegmentInfo, Snapshot};
 /// The name of the snapshot in errors.
 const FILE: &str = "snapshot";
 
-/// The last of PyTorch's roundup intervals, in MiB: they are the powers of two up to this one.
+/// The last of PyTorch's roundup intervals, in MiB. The intervals are the powers of two up to it.
 const LAST_ROUNDUP: u32 = 32768;
 
 #[derive(Serialize)]
@@ -28,8 +28,8 @@ struct SnapshotOut<'a> {
     external_annotations: &'a [()],
 }
 
-/// A number that the viewer can compute with: pickled in at most 8 bytes. The viewer makes a BigInt of a longer one,
-/// which its arithmetic does not support; `serde_pickle` writes a `u64` in 9.
+/// A number that the viewer can compute with, pickled in at most 8 bytes. From a longer number the viewer makes a
+/// BigInt, which its arithmetic does not support. `serde_pickle` writes a `u64` in 9 bytes.
 struct Number(u64);
 
 impl Serialize for Number {
@@ -63,7 +63,7 @@ struct BlockOut<'a> {
     size: Number,
     requested_size: Number,
     state: &'static str,
-    /// Our own keys, written only if they have a value.
+    /// The spilled bytes. The key is seamalloc's own, and is written only if it has a value.
     #[serde(skip_serializing_if = "Option::is_none")]
     spilled: Option<Number>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -98,7 +98,7 @@ struct SettingsOut<'a> {
     pinned_use_cuda_host_register: bool,
     graph_capture_record_stream_reuse: bool,
     roundup_power2_divisions: BTreeMap<String, u32>,
-    /// The counts of a history that the flight recorder kept. PyTorch's tools show them beside the settings.
+    /// The counts of a history that the flight recorder kept. PyTorch's tools show them among the settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     flight_recorder: Option<FlightOut>,
 }
@@ -112,7 +112,7 @@ struct FlightOut {
 
 /// Writes an allocator's snapshot and the history that led to it as JSON, which the current viewer reads.
 ///
-/// The viewer plays the history backwards from the snapshot: take both at the same moment.
+/// The viewer plays the history backwards from the snapshot, so both must be taken at the same moment.
 ///
 /// # Errors
 /// The blocks of a segment do not tile it, the device's number is above 1023, or `out` cannot be written.
@@ -127,16 +127,16 @@ pub fn write_snapshot_json(snapshot: &Snapshot, history: &[TimedEvent], out: imp
 /// viewer read.
 ///
 /// # Errors
-/// As [`write_snapshot_json`].
+/// The errors of [`write_snapshot_json`].
 pub fn write_snapshot_pickle(snapshot: &Snapshot, history: &[TimedEvent], out: impl Write) -> Result<(), TraceError> {
     write_pickle(&content(snapshot, history, None)?, out)
 }
 
-/// Writes the flight recorder's history as [`write_snapshot_pickle`] does. `allocator_settings` has, under
-/// `flight_recorder`, the number of `operations`, how many of them were `overwritten`, and the `capacity`.
+/// Writes the flight recorder's history as [`write_snapshot_pickle`] does. Under `flight_recorder`,
+/// `allocator_settings` has the number of `operations`, the number of `overwritten` ones, and the `capacity`.
 ///
 /// # Errors
-/// As [`write_snapshot_json`].
+/// The errors of [`write_snapshot_json`].
 pub fn write_flight_pickle(flight: &Flight, out: impl Write) -> Result<(), TraceError> {
     let Flight { operations, overwritten, capacity, .. } = *flight;
     let [operations, overwritten, capacity] = [operations, overwritten, capacity].map(Number);
@@ -161,7 +161,7 @@ fn content<'a>(
     history: &[TimedEvent],
     flight: Option<FlightOut>,
 ) -> Result<SnapshotOut<'a>, TraceError> {
-    // A list of histories comes before the device's own, one for each device with a lower number.
+    // The device's history follows one list for each device with a lower number.
     if snapshot.device as usize >= MAX_DEVICES {
         return Err(TraceError::TooLarge { file: FILE.to_owned(), limit: MAX_DEVICES as u64, unit: "devices" });
     }
@@ -229,7 +229,7 @@ fn entry_out(timed: &TimedEvent) -> EntryOut {
     }
 }
 
-/// Returns the settings as PyTorch lists them: the text unchanged, and those of its keys that have a field.
+/// Returns the settings in PyTorch's form: the text unchanged, and those of its keys that have a field.
 fn settings_out(conf: &str, flight_recorder: Option<FlightOut>) -> SettingsOut<'_> {
     const MIB: i64 = 1 << 20;
     let value = |key: &str| {
@@ -266,7 +266,7 @@ mod tests {
     use seamalloc::observer::Event;
     use seamalloc::snapshot::{BlockInfo, BlockState};
 
-    /// The distance between segments, enough for the largest block.
+    /// The distance between segments, which is enough for the largest block.
     const SPACING: u64 = 1 << 48;
 
     /// Returns a history with the events of a trace, and a snapshot of its end: every live block in a segment of its
@@ -325,8 +325,8 @@ mod tests {
         pickle
     }
 
-    /// Parses a pickle with the opcodes that the viewer knows (PyTorch's MemoryViz.js, `unpickle`), and returns the
-    /// number of values that the fullest APPENDS adds: the viewer spreads them into the arguments of one call.
+    /// Parses a pickle with the opcodes that the viewer knows (PyTorch's MemoryViz.js, `unpickle`). Returns the number
+    /// of values that the fullest APPENDS adds, since the viewer spreads them into the arguments of one call.
     fn fullest_appends(pickle: &[u8]) -> usize {
         let (mut at, mut height, mut marks, mut fullest) = (0, 0usize, Vec::new(), 0);
         loop {
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(fullest_appends(&pickled(&Snapshot::default(), &[])), 1);
     }
 
-    /// PyTorch's viewer fails on events that it does not know; unknown keys of blocks are ignored.
+    /// PyTorch's viewer fails on unknown events, and ignores unknown keys of blocks.
     #[test]
     fn what_is_spilled_or_sleeps_has_keys_of_its_own_and_no_events() {
         let block = BlockInfo { address: 0, size: 512, state: BlockState::ActiveAllocated, ..BlockInfo::default() };

@@ -1,4 +1,4 @@
-//! The columns of a pass, as `stress` and `replay` print them.
+//! The columns of a pass, which `stress` and `replay` print.
 
 use super::report::PassReport;
 use super::spilled::Spilled;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 type Pass = Column<PassReport>;
 
-/// The event of the peak, under `fragmentation` in a line of JSON.
+/// The event of the peak, a key of `fragmentation` in a line of JSON.
 pub const PEAK_EVENT: Pass = Pass::result("event", |pass| pass.peak_event.into());
 
 impl PassReport {
@@ -96,13 +96,13 @@ impl PassReport {
     }
 
     /// Returns the mean age of the events that streams waited for: the number of operations between the record and the
-    /// wait.
+    /// wait. `None` if no stream waited.
     #[must_use]
     pub fn mean_wait_age(&self) -> Option<f64> {
         (self.stream_waits > 0).then(|| self.waits.age_total as f64 / self.stream_waits as f64)
     }
 
-    /// Returns the least of the ages of [`Self::mean_wait_age`].
+    /// Returns the least of the ages that [`Self::mean_wait_age`] averages; `None` if no stream waited.
     #[must_use]
     pub fn least_wait_age(&self) -> Option<u64> {
         self.waits.age_least.filter(|_| self.stream_waits > 0)
@@ -116,7 +116,7 @@ fn by_call(pass: &PassReport, figure: fn(CallStat) -> Value) -> Value {
     figures.into()
 }
 
-/// Returns how the memory was divided up at the peak, and the event of the peak.
+/// Returns the division of memory at the peak, and the event of the peak.
 fn fragmentation(pass: &PassReport) -> Value {
     let mut memory = fragmentation_json(&pass.fragmentation);
     if let Value::Object(figures) = &mut memory {
@@ -134,7 +134,7 @@ mod tests {
     use seamalloc::driver::StreamId;
     use seamalloc::driver::sim::SimConfig;
 
-    /// The only figure that differs from run to run is in lines of JSON alone, so that two tables can be compared.
+    /// The only figure that differs from run to run appears in lines of JSON alone, so that two tables can be compared.
     #[test]
     fn the_time_of_an_operation_is_in_json_alone() {
         let events = vec![TraceEvent::Alloc { size: 1, stream: 0 }];

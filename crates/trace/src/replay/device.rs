@@ -1,7 +1,7 @@
 //! The device of a replay: the simulated GPU, host memory, or a real GPU.
 //!
-//! Owns: the differences between them other than the driver's calls: which streams are used, and how a freed block is
-//! held back.
+//! Owns: the differences between the devices apart from the driver's calls: the streams that are used, and the way to
+//! hold back a freed block.
 
 use super::streams::simulated;
 use crate::trace::Trace;
@@ -11,15 +11,15 @@ use seamalloc::driver::sim::{Hold, SimGpu};
 use seamalloc::driver::{Driver, DriverResult, StreamId, Streams};
 use std::sync::Arc;
 
-/// A device, and streams on it.
+/// A device, and the streams on it.
 pub(super) enum ReplayDevice {
-    /// A simulated GPU. The trace's own handles are its streams, if they are few, the clock is the replay's, and a free
-    /// completes when the trace says so.
+    /// A simulated GPU. The streams have the trace's own handles if there are few streams. The clock is that of the
+    /// replay, and a free completes when the trace says so.
     Sim(Arc<SimGpu>),
-    /// Host memory: as with the simulated GPU, but with the machine's clock.
+    /// Host memory. The rules are those of the simulated GPU, with the machine's clock.
     Host(Arc<HostDriver>),
-    /// A real GPU. New streams stand for those of the trace. They run no work, so a free completes when the GPU gets to
-    /// it.
+    /// A real GPU. New streams stand for the streams of the trace. New streams run no work, so a free completes when
+    /// the GPU reaches it.
     Cuda(CudaReplayDevice),
 }
 
@@ -29,10 +29,10 @@ pub(super) enum Held {
     Host(HostHold),
 }
 
-/// A real device and the streams that were made for a replay.
+/// A real device, and the streams that were made for a replay.
 pub(super) struct CudaReplayDevice {
     driver: Arc<CudaDriver>,
-    /// One new stream for each stream of the trace; the default stream stands for itself.
+    /// One new stream for each stream of the trace. The default stream stands for itself.
     streams: Vec<StreamId>,
     /// The stream whose use of a block makes its free complete later than it was requested.
     pub(super) side_stream: StreamId,
@@ -73,7 +73,7 @@ impl ReplayDevice {
         }
     }
 
-    /// Returns the device's streams for those of the trace, in their order.
+    /// Returns the device's streams for the streams of the trace, in the same order.
     pub(super) fn streams(&self, trace: &Trace) -> Vec<StreamId> {
         match self {
             Self::Sim(_) | Self::Host(_) => simulated(&trace.streams),
@@ -81,7 +81,7 @@ impl ReplayDevice {
         }
     }
 
-    /// Gives `stream` work that lasts until [`Self::finish`]. `None` if the device has no such work.
+    /// Gives `stream` work that lasts until [`Self::finish`]. Returns `None` if the device has no such work.
     pub(super) fn hold(&self, stream: StreamId) -> DriverResult<Option<Held>> {
         Ok(match self {
             Self::Sim(sim) => Some(Held::Sim(sim.hold(stream))),
@@ -110,7 +110,7 @@ impl ReplayDevice {
         }
     }
 
-    /// Returns the number of waits for events that were complete already; not known of a real device.
+    /// Returns the number of waits whose event was already complete; 0 on a real device, where it is not known.
     pub(super) fn idle_waits(&self) -> u64 {
         match self {
             Self::Sim(sim) => sim.idle_waits(),
@@ -119,7 +119,7 @@ impl ReplayDevice {
         }
     }
 
-    /// Waits at the end of a pass until the GPU has finished all of it.
+    /// Waits at the end of a pass until the GPU has finished all work of the pass.
     pub(super) fn synchronize(&self) -> DriverResult<()> {
         match self {
             Self::Sim(_) => Ok(()),

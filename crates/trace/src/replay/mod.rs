@@ -1,8 +1,8 @@
 //! Replays a trace through an allocator, on the simulated GPU, on host memory or on a real GPU, and reports the
 //! result.
 //!
-//! Every comparison uses this replay: it makes only the requests and frees of the trace, and reads the result from the
-//! allocator's own statistics and the driver's own counters.
+//! Every comparison uses this replay. The replay makes only the requests and frees of the trace. The result is read
+//! from the allocator's own statistics and the driver's own counters.
 
 mod columns;
 mod device;

@@ -1,4 +1,4 @@
-//! Whole replays: makes a device and an allocator, and replays a trace on them, pass after pass.
+//! Whole replays. Each makes a device and an allocator, and replays a trace on them in several passes.
 
 use super::device::{CudaReplayDevice, ReplayDevice};
 use super::replayer::Replayer;
@@ -12,11 +12,11 @@ use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config, HostPool};
 use std::sync::Arc;
 
-/// Replays `trace`. `progress` receives the number of events done and the number of all events (all passes together).
+/// Replays `trace`. `progress` gets the number of events done and the number of all events (all passes together).
 ///
 /// A pass that runs out of memory is the last one, and its report has `oom` set.
 ///
-/// The device or the allocator cannot be made, the trace is not valid, or a driver call failed for another reason than
+/// The device or the allocator cannot be made, the trace is invalid, or a driver call failed for a reason other than
 /// lack of memory.
 pub fn replay(
     trace: &Trace,
@@ -44,12 +44,12 @@ pub(crate) fn watched_replay<W: Watcher>(
     passes(&mut Replayer::new(trace, allocator, sim), options.passes, watcher, progress)
 }
 
-/// Replays `trace` on a real GPU, with a new stream for each of its streams. Blocks are neither filled nor used: no
-/// work runs. So a free that completes later than it was requested becomes a free with a use by one more stream, and
-/// completes as soon as the GPU gets to it. Times are real ones.
+/// Replays `trace` on a real GPU, with a new stream for each of its streams. Blocks are neither filled nor used, since
+/// no work runs. A free that completes later than it was requested therefore becomes a free with a use by one more
+/// stream, and completes as soon as the GPU reaches it. Times are real.
 ///
 /// # Errors
-/// As [`replay`].
+/// The errors of [`replay`].
 pub fn replay_on_cuda(
     trace: &Trace,
     ordinal: u32,
@@ -62,12 +62,12 @@ pub fn replay_on_cuda(
     passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
 }
 
-/// Replays `trace` on page-locked host memory with a host pool ([`HostPool`]): all requests are for one
-/// stream, which has no work. `node` is a NUMA node; without one, the node nearest to the device is used. Otherwise as
+/// Replays `trace` on page-locked host memory with a host pool ([`HostPool`]). All requests are for one stream, which
+/// has no work. `node` is a NUMA node; without it, the node nearest to the device is used. Other rules are those of
 /// [`replay_on_cuda`].
 ///
 /// # Errors
-/// As [`replay`], and for options that a host pool refuses.
+/// The errors of [`replay`], and those for options that a host pool refuses.
 pub fn replay_on_pinned(
     trace: &Trace,
     ordinal: u32,
@@ -83,11 +83,11 @@ pub fn replay_on_pinned(
     passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
 }
 
-/// Replays `trace` on host memory. Blocks are neither filled nor used, so they take no host memory, however
-/// large they are. A free completes when the trace says so; times are real ones.
+/// Replays `trace` on host memory. Blocks are neither filled nor used, so even large blocks take no host memory. A free
+/// completes when the trace says so. Times are real.
 ///
 /// # Errors
-/// As [`replay`].
+/// The errors of [`replay`].
 pub fn replay_on_host(
     trace: &Trace,
     host: HostConfig,

@@ -1,8 +1,8 @@
-//! The moment of a pass at which the most memory is held, and how the memory was divided up then.
+//! The moment of a pass at which the most memory is held, and the division of memory at that moment.
 //!
-//! Owns: the times of measurements. A measurement walks over the free ranges. So it is taken before a free, while the
-//! most memory is still held, and not again before as many events have passed as there were ranges: the total cost
-//! stays linear in the events, whatever the trace does.
+//! Owns: the times of measurements. A measurement walks over the free ranges. A measurement is taken before a free,
+//! while the most memory is still held. The next measurement comes only after as many events as there were ranges, so
+//! that the total cost is linear in the events of any trace.
 
 use crate::summary::fullest;
 use crate::trace::TraceEvent;
@@ -10,19 +10,20 @@ use seamalloc::Allocator;
 use seamalloc::fragmentation::Fragmentation;
 use std::time::{Duration, Instant};
 
-/// Searches for the moment of a pass.
+/// Searches for the moment in a pass.
 #[derive(Debug, Default)]
 pub(super) struct Peak {
-    /// The driver's time at the last free: while it does not change, no memory was reserved.
+    /// The driver's time at the last free. As long as it does not change, no memory was reserved.
     busy_ns: u64,
     /// The most bytes held in the pass so far.
     reserved: u64,
-    /// A measurement is due before the first free from this event on; `usize::MAX` if no memory was reserved since the
-    /// last.
+    /// The event from which a measurement is due before the first free; `usize::MAX` if no memory was reserved since
+    /// the last measurement.
     look_from: usize,
-    /// No measurement is taken before this event.
+    /// The first event at which the next measurement may be taken.
     not_before: usize,
-    /// The event after which the most bytes are live: the moment for passes in which no memory is reserved.
+    /// The event after which the most bytes are live. This event is the moment of passes in which no memory is
+    /// reserved.
     fullest: Option<usize>,
     found: Option<(usize, Fragmentation)>,
     spent: Duration,
@@ -59,12 +60,12 @@ impl Peak {
         }
     }
 
-    /// Returns the time that the measurements took so far.
+    /// Returns the time that the measurements have taken so far.
     pub(super) fn spent(&self) -> Duration {
         self.spent
     }
 
-    /// Ends the pass. Returns the event at which the most memory was held, and its division.
+    /// Ends the pass. Returns the event at which the most memory was held, and the division of memory at that event.
     pub(super) fn end(&mut self, allocator: &Allocator, busy_ns: u64, event: usize) -> (usize, Fragmentation) {
         self.not_before = 0;
         self.consider(allocator, busy_ns, event);
@@ -77,7 +78,7 @@ impl Peak {
     fn look(&mut self, allocator: &Allocator, event: usize) {
         let start = Instant::now();
         let memory = allocator.reports().fragmentation();
-        // If memory was given back in the meantime, the peak is over; an earlier measurement is nearer to it.
+        // If memory was given back in the meantime, the peak is over, and an earlier measurement is closer to the peak.
         if memory.reserved >= self.reserved || self.found.is_none() {
             let ranges: u64 = memory.pools.iter().map(|pool| pool.ranges).sum();
             self.not_before = event + ranges as usize;

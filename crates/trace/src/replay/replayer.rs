@@ -22,17 +22,17 @@ const PROGRESS_EVERY: usize = 1 << 14;
 /// A replay of one trace through one allocator.
 pub struct Replayer<'t> {
     trace: &'t Trace,
-    // The allocator is dropped before the streams that it knows.
+    // The allocator, which is dropped before the streams that it knows.
     allocator: Allocator,
     device: ReplayDevice,
-    /// The device's streams for the trace's.
+    /// The device's streams for the trace's streams.
     streams: Vec<StreamId>,
-    /// The address of each block of the pass; 0 once it is freed.
+    /// The address of each block of the pass; 0 after its free.
     addresses: Vec<u64>,
     peak_live: u64,
     peak: Peak,
-    /// Whether the simulated clock matters: frees complete later, several streams run behind the CPU, or the driver's
-    /// pool moves memory that the GPU has passed.
+    /// Whether the simulated clock matters: because frees complete later, several streams run behind the CPU, or the
+    /// driver's pool moves memory that the GPU has passed.
     clocked: bool,
     /// The stream that holds back each block whose free has not completed.
     holding: BTreeMap<u32, (StreamId, Held)>,
@@ -41,9 +41,9 @@ pub struct Replayer<'t> {
 
 /// The progress of a pass.
 struct Run {
-    /// The event at which the pass ended: the trace's end, or the request that ran out of memory.
+    /// The event at which the pass ended: the trace's end, or the request for which memory ran out.
     event: usize,
-    /// Allocations and frees carried out.
+    /// The number of allocations and frees that were made.
     ops: u64,
     allocations: u64,
     oom: Option<(usize, OutOfMemoryReport)>,
@@ -88,16 +88,16 @@ impl<'t> Replayer<'t> {
     /// Replays the trace once, then frees the blocks that are still live.
     ///
     /// # Errors
-    /// As [`replay`](crate::replay::replay).
+    /// The errors of [`replay`](crate::replay::replay).
     pub fn pass(&mut self, pass: u32, progress: &mut dyn FnMut(usize)) -> Result<PassReport, ReplayError> {
         self.watched_pass(pass, &mut Unwatched, progress)
     }
 
     /// Replays the trace as [`Self::pass`] does, and passes each operation to `watcher`. The time per operation
-    /// includes the watcher's.
+    /// includes the watcher's time.
     ///
     /// # Errors
-    /// As [`Self::pass`].
+    /// The errors of [`Self::pass`].
     pub fn watched_pass<W: Watcher>(
         &mut self,
         pass: u32,
@@ -115,7 +115,7 @@ impl<'t> Replayer<'t> {
         let elapsed = start.elapsed();
         watcher.end(&self.allocator);
         progress(event);
-        // The time of the measurements is not the allocator's.
+        // The time of the measurements is not time of the allocator.
         let ns_per_op = elapsed.saturating_sub(self.peak.spent()).as_nanos() as f64 / ops.max(1) as f64;
         let (peak_event, fragmentation) = self.peak.end(&self.allocator, self.device.driver().busy_ns(), event);
         let mut report = self.report(pass, &before, &calls);
@@ -128,7 +128,7 @@ impl<'t> Replayer<'t> {
         Ok(PassReport { ops, allocations, ns_per_op, peak_event, fragmentation, oom, ..report })
     }
 
-    /// Carries out the events of the trace, up to the first request that runs out of memory.
+    /// Executes the events of the trace, up to the first request for which memory runs out.
     fn run<W: Watcher>(&mut self, watcher: &mut W, progress: &mut dyn FnMut(usize)) -> Result<Run, ReplayError> {
         let mut oom = None;
         let (mut ops, mut allocations, mut event) = (0u64, 0u64, 0);
@@ -190,7 +190,7 @@ impl<'t> Replayer<'t> {
             return Err(self.bad_trace(event, "it frees a block that is not live"));
         }
         if !at_once {
-            // Work on a stream of its own keeps the block in use until the trace says that its free has completed.
+            // Work on a stream of its own keeps the block in use until its free completes in the trace.
             let stream = self.hold(block).map_err(|error| self.failed(event, error.into()))?;
             self.allocator.record_stream(address, stream).map_err(|error| self.failed(event, error))?;
         }
@@ -225,8 +225,8 @@ impl<'t> Replayer<'t> {
         self.device.synchronize().map_err(|error| self.failed(event, error.into()))
     }
 
-    /// Pauses after a pass: with `idle_release_s` the program makes no calls for long enough. Returns the bytes held
-    /// then.
+    /// Pauses after a pass. With `idle_release_s`, the program makes no calls for the required time. Returns the bytes
+    /// held afterwards.
     pub(super) fn pause(&mut self) -> Result<u64, ReplayError> {
         if self.allocator.config().idle_release_s.is_some() {
             let mut idle = IdleRelease::new(Duration::ZERO);

@@ -13,14 +13,14 @@ use seamalloc::{
 /// The options of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
-    /// The allocator's options, its strategy among them.
+    /// The allocator's options, including its strategy.
     pub config: Config,
     /// The simulated device.
     pub device: SimConfig,
-    /// How far the CPU runs ahead of the GPU, in operations: an event recorded at operation k completes when the replay
-    /// has reached operation k + lag. 0: the GPU keeps up.
+    /// The number of operations by which the CPU runs ahead of the GPU. An event recorded at operation k completes when
+    /// the replay has reached operation k + lag. With 0, the GPU keeps up.
     pub lag: u64,
-    /// How often the trace is replayed. Blocks that are still live at a pass's end are freed in between.
+    /// The number of passes. Blocks that are live at a pass's end are freed before the next pass.
     pub passes: u32,
 }
 
@@ -32,7 +32,7 @@ impl ReplayOptions {
     }
 }
 
-/// Why a replay could not be carried out. Running out of memory is a result, not an error.
+/// The reason why a replay could not be made. Running out of memory is a result, not an error.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ReplayError {
     /// The simulated device cannot be made with these options.
@@ -47,7 +47,7 @@ pub enum ReplayError {
     /// A host pool refuses the options.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The allocator cannot be made, or failed for another reason than lack of memory.
+    /// The allocator cannot be made, or failed for a reason other than lack of memory.
     #[error("trace `{trace}`, event {event}: {error}")]
     Allocator {
         /// The trace's name.
@@ -57,7 +57,7 @@ pub enum ReplayError {
         /// The allocator's error.
         error: Error,
     },
-    /// The trace frees a block that it has not allocated, or names a stream that it does not have.
+    /// The trace frees a block that it has not allocated, or names a stream that is not in its list.
     #[error("trace `{trace}`, event {event}: {what}")]
     BadTrace {
         /// The trace's name.
@@ -69,7 +69,7 @@ pub enum ReplayError {
     },
 }
 
-/// The result of one pass over a trace. Sizes are bytes; peaks are those of this pass.
+/// The result of one pass over a trace. Sizes are bytes. Peaks are those of this pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PassReport {
     /// The trace's name.
@@ -80,66 +80,68 @@ pub struct PassReport {
     pub device: String,
     /// The number of the pass, from 1.
     pub pass: u32,
-    /// Allocations and frees carried out.
+    /// The number of allocations and frees.
     pub ops: u64,
-    /// Allocations carried out.
+    /// The number of allocations.
     pub allocations: u64,
-    /// The most bytes requested and not freed; if memory ran out, until then.
+    /// The most bytes that were requested and not freed; if memory ran out, the most until then.
     pub peak_live: u64,
     /// The most bytes in blocks in use, including freed blocks that other streams still used.
     pub peak_active: u64,
     /// The most bytes held of the device.
     pub peak_reserved: u64,
-    /// Wall time of the pass divided by `ops`, in nanoseconds, the replay's own work and the simulation included.
+    /// The wall time of the pass divided by `ops`, in nanoseconds. The time includes the replay's own work and the
+    /// simulation.
     pub ns_per_op: f64,
-    /// Driver calls of the pass and the time in them (simulated).
+    /// The driver calls of the pass and the time in them (simulated).
     pub driver: CallStats,
-    /// Operations that called the driver, and the time they spent there.
+    /// The operations that called the driver, and the time that they spent there.
     pub stalls: Stalls,
-    /// Views built in the pass.
+    /// The number of views built in the pass.
     pub views_built: u64,
-    /// Requests of the pass that were served by an existing view.
+    /// The number of requests of the pass that an existing view served.
     pub views_reused: u64,
-    /// Views dropped in the pass.
+    /// The number of views dropped in the pass.
     pub views_dropped: u64,
-    /// Chunks that were split in the pass, the chunks made of them, and the bytes copied for it.
+    /// The chunks that were split in the pass, the chunks made of them, and the bytes copied for it.
     pub splits: SplitStats,
     /// Live memory that was spilled to host memory in the pass, and moved back.
     pub spills: SpillStats,
     /// The most spilled bytes at any moment of the pass.
     pub peak_spilled: u64,
-    /// All bytes that were spilled in the pass.
+    /// The sum of the bytes that were spilled in the pass.
     pub spilled_bytes: u64,
     /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device their time is in operations.
     pub pending_waits: PendingWaits,
-    /// Mappings at the end of the pass.
+    /// The number of mappings at the end of the pass.
     pub mappings: u64,
-    /// Mappings of `mappings` that belong to views.
+    /// The number of these mappings that belong to views.
     pub view_mappings: u64,
-    /// Bytes of host memory in the allocator's own tables at the end of the pass.
+    /// The bytes of host memory in the allocator's own tables at the end of the pass.
     pub host_bytes: u64,
-    /// GPU-side waits of a stream for another.
+    /// The number of GPU-side waits of one stream for another.
     pub stream_waits: u64,
-    /// Waits of `stream_waits` for an event that was complete already, by the simulated clock.
+    /// The number of waits among `stream_waits` whose event was already complete, by the simulated clock.
     pub idle_waits: u64,
     /// The bytes that these waits made reusable, and the ages of their events in operations.
     pub waits: Waits,
-    /// How often the CPU waited for the GPU: synchronisations, and frees that imply a wait.
+    /// The number of times that the CPU waited for the GPU: synchronizations, and frees that imply a wait.
     pub cpu_syncs: u64,
-    /// How the memory was divided up while the most was held: shortly after that was reached, before the next free
-    /// where possible. In a pass in which no memory was reserved, at the most live bytes.
+    /// The division of memory while the most was held. The measurement is made shortly after that amount was reached,
+    /// if possible before the next free. In a pass in which no memory was reserved, the measurement is made at the most
+    /// live bytes.
     pub fragmentation: Fragmentation,
     /// The event at which `fragmentation` was measured.
     pub peak_event: usize,
-    /// Bytes held after the pass, when all blocks were freed; with `idle_release_s`, at the end of a pause that is long
-    /// enough.
+    /// The bytes held after the pass, when all blocks were freed; with `idle_release_s`, at the end of a pause of the
+    /// required length.
     pub held_after: u64,
-    /// The event at which memory ran out, and the report. The pass ended there.
+    /// The event at which memory ran out, and the report. The pass ended at this event.
     pub oom: Option<(usize, OutOfMemoryReport)>,
 }
 
 impl PassReport {
-    /// Returns peak live bytes over peak reserved bytes: 1 is perfect.
+    /// Returns peak live bytes divided by peak reserved bytes. 1 is perfect.
     #[must_use]
     pub fn utilization(&self) -> f64 {
         if self.peak_reserved == 0 { 1.0 } else { self.peak_live as f64 / self.peak_reserved as f64 }

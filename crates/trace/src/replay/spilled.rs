@@ -9,9 +9,9 @@ use serde_json::Value;
 pub struct Spilled {
     /// The most bytes that were spilled at any moment.
     pub peak: u64,
-    /// Bytes that were moved, in both directions.
+    /// The bytes that were moved, in both directions.
     pub moved_bytes: u64,
-    /// Pieces that were spilled.
+    /// The number of pieces that were spilled.
     pub pieces: u64,
     /// The driver time of all moves, in nanoseconds.
     pub total_ns: u64,

@@ -1,22 +1,22 @@
 //! The streams of a replay on a simulated device.
 //!
-//! Owns: which handles stand for the trace's streams, and which other handles hold freed blocks back. The allocator's
-//! tables of handles are fast for a driver's handles, and a file could choose handles that make them slow. So the
-//! streams of a trace that has many get handles of the replay's own.
+//! Owns: the handles that stand for the trace's streams, and the handles of streams that hold freed blocks back. The
+//! allocator's tables of handles are fast for a driver's handles, but a file could choose handles that make them slow.
+//! So the streams of a trace with many streams get handles of the replay's own.
 
 use crate::memory::SeededMap;
 use seamalloc::driver::StreamId;
 use std::collections::BTreeSet;
 
-/// Up to this many streams of a trace keep their handles, which then appear in reports. PyTorch has 32 of each priority
-/// on a device.
+/// The most streams of a trace that keep their handles, which then appear in reports. PyTorch has 32 streams of each
+/// priority on a device.
 const MOST_NAMED: usize = 256;
-/// The first handle for the streams of a trace with more of them.
+/// The first handle for the streams of a trace with more than [`MOST_NAMED`] streams.
 const NUMBERED: u64 = 1 << 61;
 /// The first handle of streams whose work holds a freed block back. Handles of the trace's streams are skipped.
 const HOLDING: u64 = 1 << 62;
 
-/// Returns the device's streams for those that a trace lists, in their order.
+/// Returns the device's streams for the streams that a trace lists, in the same order.
 pub(crate) fn simulated(listed: &[StreamId]) -> Vec<StreamId> {
     if listed.len() <= MOST_NAMED {
         return listed.to_vec();
@@ -26,12 +26,12 @@ pub(crate) fn simulated(listed: &[StreamId]) -> Vec<StreamId> {
     listed.iter().zip(0..).map(&mut number).collect()
 }
 
-/// Streams that are not the trace's, to hold freed blocks back.
+/// Streams outside of the trace, which hold freed blocks back.
 pub(super) struct HoldingStreams {
-    /// Handles of the trace's streams in the range of these.
+    /// Handles of the trace's streams within the range of these handles.
     taken: BTreeSet<StreamId>,
     idle: Vec<StreamId>,
-    /// The handle to try for the next one.
+    /// The handle that is tried for the next stream.
     next: u64,
 }
 
@@ -41,7 +41,7 @@ impl HoldingStreams {
         Self { taken, idle: Vec::new(), next: HOLDING }
     }
 
-    /// Returns a stream that is neither the trace's nor in use here.
+    /// Returns a stream that the trace does not have and that is not in use here.
     pub(super) fn take(&mut self) -> StreamId {
         if let Some(stream) = self.idle.pop() {
             return stream;
@@ -55,7 +55,7 @@ impl HoldingStreams {
         }
     }
 
-    /// Makes a stream available again, whose work is done.
+    /// Makes a stream available again, after its work is done.
     pub(super) fn give_back(&mut self, stream: StreamId) {
         self.idle.push(stream);
     }

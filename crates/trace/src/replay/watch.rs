@@ -17,11 +17,10 @@ pub struct Step<'a> {
 
 /// Watches a replay.
 pub trait Watcher {
-    /// Called after each event that was carried out, in the trace's order; not for a request that was refused.
+    /// Called after each event that was carried out, in the trace's order, and not for a request that was refused.
     fn step(&mut self, step: &Step<'_>);
 
-    /// Called when a pass has come to its end or to a request that was refused, before the blocks that are still live
-    /// are freed.
+    /// Called when a pass has reached its end or a refused request, before the live blocks are freed.
     fn end(&mut self, allocator: &Allocator);
 }
 

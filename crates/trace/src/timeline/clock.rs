@@ -1,10 +1,11 @@
-//! Threads, streams and events in time, and the path that decides how long a step takes.
+//! Threads, streams and events in time, and the path that determines how long a step takes.
 //!
-//! Owns: the arithmetic of time. Allocators and drivers are handled by the callers.
+//! Owns: the arithmetic of time. Callers handle allocators and drivers.
 //!
-//! Everything that takes time is a node with a link to the node that it waited for last. A kernel begins when its
-//! stream is free, when it has been launched, and when what its stream waits for is done: the latest of these is the
-//! node before it. Walking back from the end of a step over these nodes gives its critical path.
+//! Every item that takes time is a node with a link to the node that it waited for last. A kernel begins when three
+//! conditions hold: its stream is free, the kernel has been launched, and the work for which its stream waits is done.
+//! The last of the three to end is the node before the kernel. The critical path of a step is found by walking back
+//! from its end over these nodes.
 //!
 //! ```text
 //! CPU        launch A   launch B               the step is over <-
@@ -34,12 +35,12 @@ pub(super) enum Part {
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// The node that decided when this node began.
+    /// The node that determined when this node began.
     from: u32,
     begin: u64,
     end: u64,
     part: Part,
-    /// For how many nanoseconds only a wait of the allocator held the node back.
+    /// The time in nanoseconds for which only a wait of the allocator held the node back.
     held: u64,
 }
 
@@ -57,7 +58,7 @@ impl Moment {
         if other.at > self.at { other } else { self }
     }
 
-    /// Returns the same node at a time that is `ns` later.
+    /// Returns a moment with the same node, `ns` later.
     fn later_by(self, ns: u64) -> Self {
         Self { at: self.at.saturating_add(ns), ..self }
     }
@@ -65,9 +66,9 @@ impl Moment {
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// The time when the stream has done all work given to it, including the program's waits.
+    /// The moment when the stream has done all work given to it, including the program's waits.
     free: Moment,
-    /// The time until which waits of the allocator hold the stream back.
+    /// The moment until which waits of the allocator hold the stream back.
     held_until: Moment,
 }
 
@@ -77,13 +78,13 @@ impl Stream {
     }
 }
 
-/// Time in a replay.
+/// The time in a replay.
 #[derive(Debug)]
 pub(super) struct Clock {
     gap_ns: u64,
     latency_ns: u64,
     nodes: Vec<Node>,
-    /// When the pass began.
+    /// The moment when the pass began.
     start: Moment,
     threads: Vec<Moment>,
     /// The thread that calls the allocator at present.
@@ -93,11 +94,11 @@ pub(super) struct Clock {
     events: Vec<Moment>,
     /// The allocator's events.
     own_events: BTreeMap<u64, Moment>,
-    /// The time when the allocator's lock is free.
+    /// The moment when the allocator's lock is free.
     unlocked: Moment,
-    /// How often the CPU waited for the GPU in driver calls of the allocator.
+    /// The number of waits of the CPU for the GPU in driver calls of the allocator.
     cpu_waits: u64,
-    /// How many waits of the allocator delayed work.
+    /// The number of waits of the allocator that delayed work.
     effective_waits: u64,
 }
 
@@ -121,7 +122,7 @@ impl Clock {
         clock
     }
 
-    /// Begins a pass once all work is done: all threads continue at the same moment.
+    /// Begins a pass once all work is done. All threads continue at the same moment.
     pub(super) fn begin_pass(&mut self) {
         let threads = self.threads.iter().fold(self.unlocked, |latest, thread| latest.or_later(*thread));
         self.start = Moment { at: threads.or_later(self.all_done()).at, node: ROOT };
@@ -135,7 +136,7 @@ impl Clock {
         self.own_events.values_mut().for_each(|event| *event = self.start);
     }
 
-    /// Returns how often the CPU waited for the GPU in driver calls, and how many waits delayed work.
+    /// Returns the number of waits of the CPU for the GPU in driver calls, and the number of waits that delayed work.
     pub(super) fn waits(&self) -> (u64, u64) {
         (self.cpu_waits, self.effective_waits)
     }
@@ -154,12 +155,12 @@ impl Clock {
         }
     }
 
-    /// Delays a thread until that moment.
+    /// Delays a thread until `moment`.
     pub(super) fn after(&mut self, thread: usize, moment: Moment) {
         self.set(thread, self.now(thread).or_later(moment));
     }
 
-    /// Lets a thread take the allocator's lock, which one thread holds at a time.
+    /// Makes a thread take the allocator's lock, which one thread holds at a time.
     pub(super) fn lock(&mut self, thread: usize) {
         self.caller = thread;
         self.after(thread, self.unlocked);
@@ -185,7 +186,7 @@ impl Clock {
         let launched = self.now(thread).later_by(self.latency_ns);
         let of = self.stream(stream);
         let ready = of.free.later_by(self.gap_ns).or_later(launched);
-        // For a stream that no wait has held back since its last work, this is the pass's start.
+        // If no wait has held the stream back since its last work, this moment is the pass's start.
         let held_until = of.held_until.later_by(if of.held_until.at > of.free.at { self.gap_ns } else { 0 });
         let held = held_until.at.saturating_sub(ready.at);
         let ready = if held > 0 { held_until } else { ready };
@@ -195,7 +196,7 @@ impl Clock {
         self.streams.insert(stream, Stream { free: done, held_until: self.start });
     }
 
-    /// Returns the moment at which a stream has done its work so far, no earlier than a thread's present moment.
+    /// Returns the moment at which a stream has done its work so far; at the earliest the thread's present moment.
     fn record(&mut self, thread: usize, stream: StreamId) -> Moment {
         let of = self.stream(stream);
         let free = of.free.or_later(self.now(thread));
@@ -215,12 +216,12 @@ impl Clock {
         }
     }
 
-    /// Returns when an event of the program completes.
+    /// Returns the moment at which an event of the program completes.
     pub(super) fn event(&self, event: usize) -> Moment {
         self.events.get(event).copied().unwrap_or(self.start)
     }
 
-    /// Lets a stream wait for an event of the program.
+    /// Makes a stream wait for an event of the program.
     pub(super) fn wait(&mut self, stream: StreamId, event: usize) {
         let moment = self.event(event);
         let of = self.stream(stream);
@@ -272,15 +273,15 @@ impl Clock {
         self.after(self.caller, moment);
     }
 
-    /// Returns when a stream has done all work given to it.
+    /// Returns the moment when a stream has done all work given to it.
     pub(super) fn done(&self, stream: StreamId) -> Moment {
         let of = self.stream(stream);
         of.free.or_later(of.held_until)
     }
 
-    /// Returns when all streams have done all work given to them.
+    /// Returns the moment when all streams have done all work given to them.
     pub(super) fn all_done(&self) -> Moment {
-        // The order of streams is not fixed, so of two that end together the one whose node is older decides.
+        // The order of streams is not fixed. If two streams end at the same time, the one with the older node counts.
         let earlier = |a: Moment, b: Moment| if (b.at, a.node) > (a.at, b.node) { b } else { a };
         self.streams.values().map(|of| of.free.or_later(of.held_until)).fold(self.start, earlier)
     }
@@ -298,7 +299,7 @@ impl Clock {
                 Part::Driver => path.driver_ns += own,
                 Part::Work => path.work_ns += own,
             }
-            // Held time counts only as far as it lies in the step.
+            // Held time counts only to the extent that it lies in the step.
             path.held_ns = path.held_ns.saturating_add(found.held.min(found.begin.saturating_sub(begin.at)));
             let before = self.nodes.get(found.from as usize).map_or(begin.at, |from| from.end);
             path.launch_ns += within(before, found.begin) + until.saturating_sub(found.end.max(begin.at));

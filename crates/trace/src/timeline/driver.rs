@@ -1,7 +1,7 @@
 //! A simulated GPU whose calls take their time on the clock of a timeline.
 //!
-//! Owns: which calls depend on streams and events. The simulated GPU has memory, costs and refusals; its own clock and
-//! streams stay unused.
+//! Owns: the list of calls that depend on streams and events. The simulated GPU has memory, costs and refusals; its own
+//! clock and streams are not used.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(super) struct TimedDriver {
 }
 
 impl TimedDriver {
-    /// Makes a layer over a simulated GPU whose own clock stands still.
+    /// Makes a layer over a simulated GPU. The GPU's own clock stands still.
     pub(super) fn new(gpu: SimGpu, clock: Arc<Mutex<Clock>>) -> Self {
         Self { gpu, clock }
     }

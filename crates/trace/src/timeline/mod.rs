@@ -1,13 +1,13 @@
-//! Timelines: the work that a program's threads gave its streams, with times; and how long its steps would take with
-//! another allocator.
+//! Timelines: the work that a program's threads gave its streams, with times, and the times of its steps with another
+//! allocator.
 //!
 //! ```text
 //! recording                        a Timeline in memory
 //! read                             its text form
-//! clock                            threads, streams and events in time, and the path that decides a step's length
+//! clock                            threads, streams and events in time, and the critical path of a step
 //! driver                           a simulated GPU whose calls take their time on that clock
 //! run                              a timeline through an allocator
-//! report                           what came of it
+//! report                           the result of a run
 //! ```
 
 mod clock;

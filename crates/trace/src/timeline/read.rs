@@ -18,11 +18,11 @@ use crate::trace::MAX_BLOCK_SIZE;
 use crate::unpack::{self, Opened};
 use seamalloc::driver::StreamId;
 
-/// The version of the form that is read.
+/// The supported version of the form.
 const VERSION: u64 = 1;
-/// The longest time in a timeline, in nanoseconds: a day. Sums of them stay far below 64 bits.
+/// The longest time in a timeline, in nanoseconds. The limit is a day, so that sums of times stay far below 64 bits.
 const LONGEST: u64 = 86_400_000_000_000;
-/// The most threads, and the most streams. A replay repeatedly visits all of them; jobs have a dozen.
+/// The most threads, and the most streams. A replay visits all of them repeatedly. Jobs have about a dozen.
 const MOST_THREADS: usize = 256;
 const MOST_STREAMS: usize = 256;
 /// The expected first line, in errors.
@@ -32,7 +32,7 @@ const KINDS: &str = "a line that begins with b, p, q, a, u, r, k, e, w, s or j a
 /// Reads a timeline from a file, plain or gzip.
 ///
 /// # Errors
-/// The file cannot be read, or is no timeline; the error names the line.
+/// The file cannot be read or is no timeline. The error names the line.
 pub fn read_timeline_path(path: &Path) -> Result<Timeline, TraceError> {
     let file = path.display().to_string();
     let opened = File::open(path).map_err(|error| TraceError::io(&file, error))?;
@@ -44,8 +44,8 @@ pub fn read_timeline_path(path: &Path) -> Result<Timeline, TraceError> {
     read_opened(stem(&name), &file, opened)
 }
 
-/// Reads a timeline from unpacked content. A snapshot is refused with its own message, since users of PyTorch may pass
-/// one.
+/// Reads a timeline from unpacked content. A snapshot is refused with a message of its own, since users of PyTorch may
+/// pass one.
 fn read_opened(name: &str, file: &str, opened: Opened<impl BufRead>) -> Result<Timeline, TraceError> {
     if matches!(opened.head.first(), Some(&(PICKLE_MAGIC | b'{'))) {
         let expected = format!(
@@ -57,9 +57,10 @@ fn read_opened(name: &str, file: &str, opened: Opened<impl BufRead>) -> Result<T
     read_timeline(name, file, opened.content)
 }
 
-/// Reads a timeline from plain text. `name` is the timeline's name if the text has no `job`; errors name `file`.
+/// Reads a timeline from plain text. `name` is the timeline's name if the text has no `job`. Errors name `file`.
 ///
-/// # Errors Every error names the line: a field that is wrong, too few or too many, or an event that breaks a rule.
+/// # Errors
+/// Every error names the line: a field that is wrong, too few or too many, or an event that breaks a rule.
 pub fn read_timeline(name: &str, file: &str, text: impl BufRead) -> Result<Timeline, TraceError> {
     let mut reader = Reader::new(name, file);
     let mut lines = Lines::new(file, text);
@@ -71,11 +72,11 @@ pub fn read_timeline(name: &str, file: &str, text: impl BufRead) -> Result<Timel
     reader.finish()
 }
 
-/// The state of a live block while reading.
+/// The state of a live block during reading.
 #[derive(Clone, Copy)]
 struct Live {
     block: u32,
-    /// The thread and the line that named it last; `None` at the beginning.
+    /// The thread and the line that named the block last; `None` for a block of the beginning.
     last: Option<(u32, u32)>,
 }
 
@@ -98,7 +99,7 @@ struct Reader<'a> {
     events: SeededMap<u64, Recorded>,
     /// The last line of each thread.
     last_lines: Vec<Option<u32>>,
-    /// The thread whose step has begun and not ended.
+    /// The thread whose step has begun and has not ended.
     in_step: Option<u32>,
     steps: u64,
 }
@@ -278,7 +279,7 @@ impl<'a> Reader<'a> {
         Ok(block)
     }
 
-    /// Reads a live block that a thread names. Returns it with the line that must end first.
+    /// Reads a live block that a thread names. Returns the block and the line that must end first.
     fn block(&mut self, fields: &mut Fields<'_>, thread: u32) -> Result<(u32, Option<u32>), TraceError> {
         let id = fields.decimal(self, "a block")?;
         let line = self.next_line()?;
@@ -303,7 +304,7 @@ impl<'a> Reader<'a> {
         Ok(event)
     }
 
-    /// Reads an event that was recorded. Returns it with the line that must end first.
+    /// Reads an event that was recorded. Returns the event and the line that must end first.
     fn event(&self, fields: &mut Fields<'_>, thread: u32) -> Result<(u32, Option<u32>), TraceError> {
         let id = fields.decimal(self, "an event")?;
         match self.events.get(&id) {
@@ -393,7 +394,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns the line, if it is another thread's.
+/// Returns the line if another thread has it; `None` otherwise.
 fn of_another(last: Option<(u32, u32)>, thread: u32) -> Option<u32> {
     last.filter(|(by, _)| *by != thread).map(|(_, line)| line)
 }

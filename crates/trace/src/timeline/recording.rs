@@ -4,20 +4,20 @@
 
 use seamalloc::driver::StreamId;
 
-/// A program's work in time: the calls of each thread of the CPU, in order. Times are nanoseconds.
+/// A program's work in time: the calls of each CPU thread, in order. Times are nanoseconds.
 ///
-/// Streams, threads, blocks and events are numbered from 0 in the order in which the file names them.
+/// Streams, threads, blocks and events are numbered from 0, in the order in which the file names them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timeline {
-    /// Short name for output.
+    /// The short name for output.
     pub name: String,
-    /// The description of the job, as a JSON object. Copied through, except for the keys of the fields below.
+    /// The description of the job as a JSON object. The description is copied, except for the keys of the fields below.
     pub meta: serde_json::Map<String, serde_json::Value>,
-    /// How long each step took when it was recorded (key `steps_ns`); may be empty.
+    /// The recorded time of each step (key `steps_ns`); may be empty.
     pub recorded_ns: Vec<u64>,
-    /// The time between two pieces of work of a stream that has more to do (key `gap_ns`).
+    /// The time between two pieces of work of a stream that has more work (key `gap_ns`).
     pub gap_ns: u64,
-    /// The time from the end of the call that launches work to the work's begin on an idle stream (key `latency_ns`).
+    /// The time from the end of a launch call to the begin of its work on an idle stream (key `latency_ns`).
     pub latency_ns: u64,
     /// The streams, as the driver's handles.
     pub streams: Vec<StreamId>,
@@ -25,7 +25,7 @@ pub struct Timeline {
     pub threads: u32,
     /// The number of events that are recorded.
     pub events: u32,
-    /// The number of blocks; the first of them are [`Self::start`].
+    /// The number of blocks. The first blocks are [`Self::start`].
     pub blocks: u32,
     /// The blocks that are live at the beginning of each pass.
     pub start: Vec<StartBlock>,
@@ -33,12 +33,12 @@ pub struct Timeline {
     pub lines: Vec<Line>,
 }
 
-/// A block that is live at the beginning.
+/// A block that is live at the beginning of each pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartBlock {
-    /// Requested bytes.
+    /// The requested bytes.
     pub size: u64,
-    /// Index into [`Timeline::streams`].
+    /// The stream, as an index into [`Timeline::streams`].
     pub stream: u32,
 }
 
@@ -47,11 +47,11 @@ pub struct StartBlock {
 pub struct Line {
     /// The thread.
     pub thread: u32,
-    /// How long the program ran before the call, since the previous line of the same thread.
+    /// The time that the program ran before the call, since the previous line of the same thread.
     pub gap_ns: u64,
-    /// How long the call took, without waiting. 0 for allocations and frees, whose time is the allocator's.
+    /// The time of the call without waiting. 0 for allocations and frees, whose time is that of the allocator.
     pub call_ns: u64,
-    /// The line of another thread that must end first.
+    /// The line of another thread that must end first, if any.
     pub needs: Option<u32>,
     /// The call.
     pub what: What,
@@ -64,20 +64,20 @@ pub enum What {
     StepBegins,
     /// Ends a step of the job.
     StepEnds,
-    /// Asks for memory.
+    /// Requests memory.
     Allocate {
         /// The new block.
         block: u32,
-        /// Requested bytes.
+        /// The requested bytes.
         size: u64,
-        /// Index into [`Timeline::streams`].
+        /// The stream, as an index into [`Timeline::streams`].
         stream: u32,
     },
     /// Declares that another stream uses a block.
     Use {
         /// The block.
         block: u32,
-        /// Index into [`Timeline::streams`].
+        /// The stream, as an index into [`Timeline::streams`].
         stream: u32,
     },
     /// Frees a block.
@@ -87,23 +87,23 @@ pub enum What {
     },
     /// Gives a stream a kernel, a copy or a fill.
     Work {
-        /// Index into [`Timeline::streams`].
+        /// The stream, as an index into [`Timeline::streams`].
         stream: u32,
-        /// How long the work runs, in nanoseconds.
+        /// The duration of the work, in nanoseconds.
         duration_ns: u64,
     },
     /// Records an event.
     Record {
         /// The event.
         event: u32,
-        /// Index into [`Timeline::streams`].
+        /// The stream, as an index into [`Timeline::streams`].
         stream: u32,
     },
-    /// Lets a stream wait for an event.
+    /// Makes a stream wait for an event.
     Wait {
         /// The event.
         event: u32,
-        /// Index into [`Timeline::streams`].
+        /// The stream, as an index into [`Timeline::streams`].
         stream: u32,
     },
     /// Waits for the GPU.
@@ -112,7 +112,7 @@ pub enum What {
     Join,
 }
 
-/// The work of the GPU that a thread waits for.
+/// The work of the GPU for which a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synchronized {
     /// All streams.

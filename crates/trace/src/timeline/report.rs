@@ -1,6 +1,6 @@
 //! The report of a replay of a timeline.
 //!
-//! Owns: the plain values, and their columns.
+//! Owns: the plain values and their columns.
 
 use serde_json::Value;
 
@@ -10,22 +10,22 @@ use seamalloc::driver::CallStats;
 
 type Figure = Column<TimelineReport>;
 
-/// The parts of a step's time, by the node that was waited for last. The first four sum to the step's length.
+/// The parts of a step's time, by the node that was waited for last. The first four parts sum to the step's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
-    /// Time in work of streams.
+    /// The time in work of streams.
     pub work_ns: u64,
-    /// Time of the program on the CPU, launches included.
+    /// The time of the program on the CPU, including launches.
     pub program_ns: u64,
-    /// Time in driver calls of the allocator.
+    /// The time in driver calls of the allocator.
     pub driver_ns: u64,
-    /// Time from launches to the begin of work, and between two pieces of work of a stream.
+    /// The time from launches to the begin of work, and between two pieces of work of a stream.
     pub launch_ns: u64,
-    /// Time for which only waits of the allocator held nodes of the path back.
+    /// The time for which only waits of the allocator held nodes of the path back.
     pub held_ns: u64,
 }
 
-/// One step of the job.
+/// A step of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepReport {
     /// The step's length in nanoseconds.
@@ -34,12 +34,12 @@ pub struct StepReport {
     pub path: CriticalPath,
 }
 
-/// The result of one pass over a timeline. Sizes are bytes; counts are those of the pass.
+/// The result of one pass over a timeline. Sizes are bytes. Counts are those of the pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimelineReport {
     /// The timeline's name.
     pub timeline: String,
-    /// The allocator, as it was given.
+    /// The allocator, in the form in which it was given.
     pub policy: String,
     /// The device's name.
     pub device: String,
@@ -49,21 +49,21 @@ pub struct TimelineReport {
     pub steps: Vec<StepReport>,
     /// The lengths of the steps in the recording; empty if they are not known.
     pub recorded_ns: Vec<u64>,
-    /// The mean step without any allocator, in nanoseconds.
+    /// The mean time of a step without any allocator, in nanoseconds.
     pub bare_ns: u64,
     /// The most bytes held of the device; 0 without an allocator.
     pub peak_reserved: u64,
-    /// The most bytes requested and not freed.
+    /// The most bytes that were requested and not freed.
     pub peak_live: u64,
-    /// Driver calls of the allocator, and the time in them.
+    /// The driver calls of the allocator, and the time in them.
     pub driver: CallStats,
-    /// GPU-side waits of the allocator.
+    /// The number of GPU-side waits of the allocator.
     pub stream_waits: u64,
-    /// Waits of `stream_waits` that delayed work.
+    /// The number of waits among `stream_waits` that delayed work.
     pub effective_waits: u64,
-    /// How often the CPU waited for the GPU in calls of the allocator.
+    /// The number of waits of the CPU for the GPU in calls of the allocator.
     pub cpu_waits: u64,
-    /// The line at which memory ran out, and the report. The pass ended there.
+    /// The line at which memory ran out, and the report. The pass ended at this line.
     pub oom: Option<(usize, OutOfMemoryReport)>,
 }
 
@@ -74,20 +74,20 @@ impl TimelineReport {
         mean(self.steps.iter().map(|step| step.ns))
     }
 
-    /// Returns the mean length of a step when it was recorded, in nanoseconds, if it is known.
+    /// Returns the mean length of a recorded step in nanoseconds; `None` if it is not known.
     #[must_use]
     pub fn recorded_step_ns(&self) -> Option<u64> {
         (!self.recorded_ns.is_empty()).then(|| mean(self.recorded_ns.iter().copied()))
     }
 
-    /// Returns one component of the critical paths of all steps, as a share of their length.
+    /// Returns one component of the critical paths of all steps, as a share of the steps' length.
     fn share(&self, part: impl Fn(&CriticalPath) -> u64) -> f64 {
         let whole = self.steps.iter().map(|step| step.ns).fold(0, u64::saturating_add);
         let of = self.steps.iter().map(|step| part(&step.path)).fold(0, u64::saturating_add);
         of as f64 / whole.max(1) as f64
     }
 
-    /// Returns how much longer the steps are than without any allocator: 1 is equally long.
+    /// Returns the length of the steps divided by their length without any allocator. 1 is equally long.
     #[must_use]
     pub fn beside_bare(&self) -> f64 {
         self.step_ns() as f64 / self.bare_ns.max(1) as f64

@@ -18,22 +18,22 @@ use crate::replay::ReplayError;
 /// The number of lines between two calls of `progress`.
 const PROGRESS_EVERY: usize = 1 << 12;
 
-/// The allocator that a timeline is replayed with.
+/// The allocator with which a timeline is replayed.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// The allocator's name for output.
     pub name: String,
-    /// The allocator's options; `None` for no allocator at all, so that memory takes no time.
+    /// The allocator's options; `None` for no allocator, so that memory takes no time.
     pub config: Option<Config>,
 }
 
-/// Replays a timeline, pass after pass. `progress` receives the number of lines done and the number of all lines (all
+/// Replays a timeline in several passes. `progress` gets the number of lines done and the number of all lines (all
 /// passes together).
 ///
-/// Between two passes all work ends, blocks of the beginning that were freed are allocated again, and all other live
-/// blocks are freed. A pass that runs out of memory is the last one, and its report has `oom` set.
+/// Between two passes, all work ends, freed blocks of the beginning are allocated again, and all other live blocks are
+/// freed. A pass that runs out of memory is the last one, and its report has `oom` set.
 ///
-/// The device or the allocator cannot be made, or a driver call failed for another reason than lack of memory.
+/// The device or the allocator cannot be made, or a driver call failed for a reason other than lack of memory.
 pub fn replay_timeline(
     timeline: &Timeline,
     policy: &Policy,
@@ -66,9 +66,9 @@ struct Run<'t> {
     device: SimConfig,
     clock: Arc<Mutex<Clock>>,
     memory: Option<Memory>,
-    /// The address of each block; 0 while it is not live.
+    /// The address of each block; 0 while the block is not live.
     addresses: Vec<u64>,
-    /// Bytes requested and not freed, at present and at most.
+    /// The bytes that are requested and not freed now, and the most so far.
     live: u64,
     peak_live: u64,
     sizes: Vec<u64>,
@@ -80,12 +80,12 @@ struct Memory {
     driver: Arc<TimedDriver>,
 }
 
-/// The lines of each thread that are left, and the times at which needed lines ended.
+/// The remaining lines of each thread, and the times at which lines ended.
 struct Order {
-    /// The lines of each thread, and the index of the next.
+    /// The lines of each thread, and the index of its next line.
     lines: Vec<Vec<u32>>,
     next: Vec<usize>,
-    /// The time at which each line ended; `None` until then.
+    /// The time at which each line ended; `None` before its end.
     over: Vec<Option<Moment>>,
 }
 
@@ -100,7 +100,8 @@ impl Order {
         Self { next: vec![0; lines.len()], lines, over: vec![None; timeline.lines.len()] }
     }
 
-    /// Takes the line that begins first, of those that can begin, with the moment that it must wait for.
+    /// Takes the line that begins first among the lines that can begin, with the moment for which it must wait. Returns
+    /// `None` if no line can begin.
     fn take(&mut self, timeline: &Timeline, clock: &Clock) -> Option<(u32, Line, Option<Moment>)> {
         let mut first: Option<(u64, u32, Line, Option<Moment>)> = None;
         for (thread, (lines, next)) in self.lines.iter().zip(&self.next).enumerate() {
@@ -238,7 +239,8 @@ impl<'t> Run<'t> {
         Ok(report)
     }
 
-    /// Ends all work, and allocates the blocks of the beginning again.
+    /// Ends all work, and allocates the blocks of the beginning again. Returns the line and the report if memory runs
+    /// out.
     fn begin(&mut self) -> Result<Option<(usize, OutOfMemoryReport)>, ReplayError> {
         self.clock.lock().begin_pass();
         for block in self.timeline.start.len()..self.addresses.len() {
@@ -279,7 +281,7 @@ impl<'t> Run<'t> {
         }
     }
 
-    /// Runs one operation of the allocator under its lock.
+    /// Runs one operation of the allocator under its lock. Returns `None` without an allocator.
     fn locked<T>(&self, thread: usize, run: impl FnOnce(&Memory) -> Result<T, Error>) -> Option<Result<T, Error>> {
         let memory = self.memory.as_ref()?;
         self.clock.lock().lock(thread);
@@ -298,7 +300,7 @@ impl<'t> Run<'t> {
     ) -> Result<Option<(usize, OutOfMemoryReport)>, ReplayError> {
         let stream = self.stream(stream);
         let address = match self.locked(thread, |memory| memory.allocator.allocate(size, stream)) {
-            // Without an allocator any address will do.
+            // Without an allocator, any address serves.
             None => 1,
             Some(Ok(address)) => address,
             Some(Err(Error::OutOfMemory(report))) => return Ok(Some((line as usize, report))),
@@ -320,7 +322,7 @@ impl<'t> Run<'t> {
         used.unwrap_or(Ok(())).map_err(|error| self.failed(line, error))
     }
 
-    /// Frees a block, if it is live.
+    /// Frees a block if it is live.
     fn free(&mut self, thread: usize, block: u32, line: u32) -> Result<(), ReplayError> {
         let address = self.addresses.get_mut(block as usize).map_or(0, std::mem::take);
         if address == 0 {

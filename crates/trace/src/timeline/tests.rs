@@ -1,5 +1,5 @@
-//! Timelines whose correct result is known: waits that cost their length or nothing, driver calls that cost their time
-//! or nothing, and errors in files.
+//! Timelines whose correct result is known: waits that cost their length or no time, driver calls that cost their time
+//! or no time, and errors in files.
 
 use super::*;
 use crate::error::TraceError;
@@ -31,11 +31,11 @@ fn bare(lines: &str) -> u64 {
 
 #[test]
 fn the_cpu_and_the_gpu_run_side_by_side() {
-    // The CPU takes 10 + 5, then the kernel 100; the second kernel was launched meanwhile.
+    // The CPU takes 10 + 5, then the kernel takes 100. The second kernel is launched during the first.
     assert_eq!(bare("p,1,0,0\nk,1,10,5,0,100\nk,1,10,5,0,50\ns,1,0,7,d\nq,1,3,0"), 15 + 100 + 50 + 7 + 3);
     // The CPU is later than the GPU.
     assert_eq!(bare("p,1,0,0\nk,1,10,5,0,100\nk,1,900,5,0,50\ns,1,0,0,s,0\nq,1,0,0"), 15 + 905 + 50);
-    // Nobody waits for the GPU.
+    // No thread waits for the GPU.
     assert_eq!(bare("p,1,0,0\nk,1,10,5,0,100\nq,1,0,0"), 15);
 }
 
@@ -64,12 +64,13 @@ fn launches_take_time_to_arrive_and_kernels_have_gaps() {
 fn threads_run_side_by_side_and_wait_for_each_other() {
     let text = "p,1,0,0\nk,1,10,0,0,1\nj,2,0,1\nk,2,500,0,0,1\nk,1,20,0,0,1\nj,1,0,2\nq,1,5,0";
     assert_eq!(bare(text), 10 + 500 + 5);
-    // Blocks and events of another thread must exist first.
+    // Blocks and events of another thread must exist before they are used.
     assert_eq!(bare("p,1,0,0\na,1,100,7,512,0\nr,2,3,7\nj,1,0,2\nq,1,0,0"), 100);
     assert_eq!(bare("p,1,0,0\ne,1,100,0,0,7\ns,2,3,9,e,7\nj,1,0,2\nq,1,0,0"), 109);
 }
 
-/// Memory that one stream frees while its work goes on serves another stream: 100 ms of work delay it by 10 ms.
+/// Returns a timeline in which one stream frees memory while its work goes on, and another stream gets the memory. 100
+/// ms of work delay the other stream by 10 ms.
 fn handed_on(work_before: u64) -> String {
     let ms = 1_000_000;
     format!(
@@ -93,14 +94,14 @@ fn a_wait_costs_its_length_or_nothing() {
         let waits = passes(&timeline, Some("strategy:stitch,sharing:wait"), 4).pop().unwrap();
         assert!(waits.stream_waits >= 1, "{waits:?}");
         assert_eq!(waits.step_ns() / ms, free, "{:?}", waits.steps);
-        // All of the wait is held time, except the driver calls between the launches.
+        // The whole wait is held time, except the driver calls between the launches.
         let held = waits.steps[0].path.held_ns;
         assert!(before < 40 && held == 0 || (60 * ms - held) < ms / 10, "{held}");
         assert_eq!(waits.effective_waits > 0, before > 40);
     }
 }
 
-/// A step that allocates anew each time, since a pass ends with all of it given back.
+/// A step that allocates again in each pass, since a pass gives back all of its memory.
 const GROWS: &str = "a,1,0,1,1073741824,0";
 
 #[test]

@@ -1,25 +1,25 @@
-//! Amounts in words, rounded to the side on which they stay true.
+//! Amounts in words, rounded so that the statement stays true.
 
 use seamalloc::units::format_bytes;
 
 /// The factor from a unit to the next larger one.
 const UNIT: u64 = 1024;
-/// TiB, the largest unit, is this power of it.
+/// The power of the unit that is TiB, the largest unit.
 const TIB: u32 = 4;
-/// So many parts of a unit are shown: two digits.
+/// The parts of a unit that are shown, which are two digits.
 const SHOWN: u128 = 100;
 
-/// An amount that is needed, rounded up to the digits that are shown: whoever gives so much gives enough.
+/// Returns an amount that is needed, rounded up to the shown digits, so that the stated amount is enough.
 pub(super) fn needed(bytes: u64) -> String {
     shown(bytes, |part, unit| part.div_ceil(unit))
 }
 
-/// An amount that is free or saved, rounded down to the digits that are shown.
+/// Returns an amount that is free or saved, rounded down to the shown digits.
 pub(super) fn spare(bytes: u64) -> String {
     shown(bytes, |part, unit| part / unit)
 }
 
-/// An amount in parts of its unit that `rounded` makes whole.
+/// Returns an amount in parts of its unit. `rounded` makes the parts whole.
 fn shown(bytes: u64, rounded: fn(u128, u128) -> u128) -> String {
     let unit = u128::from(UNIT.pow(bytes.max(1).ilog(UNIT).min(TIB)));
     let parts = rounded(u128::from(bytes) * SHOWN, unit);

@@ -1,48 +1,50 @@
-//! The values of a verdict: the figures that it follows from, and its kinds.
+//! The values of a verdict: the figures from which it follows, and its kinds.
 
 use crate::whatif::DeviceFrom;
 
-/// The next step towards PyTorch's expandable segments.
+/// The setting that switches PyTorch's expandable segments on.
 pub const EXPANDABLE_SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
 /// The most owners that a verdict names.
 pub(super) const OWNERS: usize = 3;
 /// The command that runs a program with seamalloc.
 pub const SEAMALLOC_COMMAND: &str = "python -m seamalloc run train.py";
 
-/// The memory of the device that a CUDA context is taken to hold, which every process on it has. A PyTorch process with
-/// cuBLAS and cuDNN loaded took 0.7 GiB on an H100, about half a GiB of it for the context itself.
+/// The device memory that a CUDA context is assumed to hold. Every process on the device has a context. A PyTorch
+/// process with cuBLAS and cuDNN loaded took 0.7 GiB on an H100, about half a GiB of it for the context itself.
 pub const CONTEXT_BYTES: u64 = 512 << 20;
 
-/// The figures that a verdict follows from. Sizes are bytes.
+/// The figures from which a verdict follows. Sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// The memory that the job has: that of the device, or less if PyTorch could have less of it when a request was refused; `None` if
-    /// it is unknown.
+    /// The memory that the job has: the device's memory, or less if PyTorch could have less of it when a request was
+    /// refused. `None` if it is unknown.
     pub capacity: Option<u64>,
     /// The memory of the device, if it is known.
     pub device: Option<u64>,
-    /// How the memory of the device is known; `None` is as unknown.
+    /// The source of the device's memory. `None` has the meaning of [`DeviceFrom::Unknown`].
     pub device_from: Option<DeviceFrom>,
-    /// The most bytes requested and not freed; a request that was refused while the job was recorded counts.
+    /// The most bytes that were requested and not freed, including a request that was refused while the job was
+    /// recorded.
     pub live: u64,
-    /// The largest request that was refused while the job was recorded; 0 if none was.
+    /// The largest request that was refused while the job was recorded; 0 if none was refused.
     pub refused: u64,
-    /// The part of `live` that no step frees: weights, optimizer state; `None` if it is unknown.
+    /// The part of `live` that no step frees (weights, optimizer state); `None` if it is unknown.
     pub persistent: Option<u64>,
-    /// The lines of the program that hold most at the peak, the largest first.
+    /// The lines of the program that hold the most memory at the peak, the largest first.
     pub owners: Vec<Holder>,
-    /// PyTorch's native allocator on this memory, or where none of the three runs the job on it, on the device as it is named.
+    /// The need of PyTorch's native allocator on this memory. If none of the three allocators runs the job on it, the
+    /// need on the device as named.
     pub native: Need,
-    /// PyTorch's expandable segments.
+    /// The need of PyTorch's expandable segments.
     pub expandable: Need,
-    /// seamalloc's `stitch`.
+    /// The need of seamalloc's `stitch`.
     pub stitch: Need,
-    /// The figures of a search, where none of the three runs the job.
+    /// The figures of a search, if none of the three allocators runs the job.
     pub shortage: Option<Shortage>,
-    /// The memory that PyTorch could have when a request was refused while the job was recorded; where a limit refused it, what was
-    /// held.
+    /// The memory that PyTorch could have when a request was refused while the job was recorded. If a limit refused it,
+    /// the memory that PyTorch held.
     pub available: Option<u64>,
-    /// The free memory of the device at that moment, where not the device but a limit of PyTorch's refused it.
+    /// The free memory of the device at that moment, if a limit of PyTorch's refused the request and not the device.
     pub free_beyond_limit: Option<u64>,
     /// Whether the job was recorded with expandable segments.
     pub is_expandable_set: bool,
@@ -53,29 +55,31 @@ pub struct Figures {
 /// Options of the replays, as text; empty if all are the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Options that PyTorch's native allocator has too.
+    /// The options that PyTorch's native allocator has too.
     pub native: String,
-    /// Options of PyTorch that have an effect with expandable segments.
+    /// The options of PyTorch that have an effect with expandable segments.
     pub expandable: String,
-    /// Options that have an effect with `stitch`.
+    /// The options that have an effect with `stitch`.
     pub seamalloc: String,
 }
 
-/// The figures of a search, where none of PyTorch's allocators and `stitch` runs the job on the memory that it has.
+/// The figures of a search that is made if none of PyTorch's allocators and `stitch` runs the job on its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// Whether one of the three runs the job on the device, of which PyTorch could have less.
+    /// Whether one of the three allocators runs the job on the whole device, of which PyTorch could have only a part.
     pub runs_on_device: bool,
-    /// The allocator with which the batch must be least smaller; where one runs the job on the device, the one to take there.
+    /// The allocator that needs the smallest reduction of the batch. If one runs the job on the device, the allocator
+    /// to take there.
     pub choice: Choice,
-    /// Bytes that native, expandable segments and `stitch` hold on that device, or else where memory is plenty.
+    /// The bytes that native, expandable segments and `stitch` hold on the device if one of them runs the job there,
+    /// else with plenty of memory.
     pub enough: [Option<u64>; 3],
     /// The least memory on which that allocator runs the job, to 2 MiB; 0 if there is none.
     pub needs: u64,
-    /// Options with which seamalloc runs the job all the same.
+    /// Options with which seamalloc nevertheless runs the job.
     pub remedy: Option<String>,
-    /// The percentage by which all that is not persistent must be smaller, for `choice` to run the job; `None` if nothing that is not
-    /// persistent fits.
+    /// The percentage by which all memory that is not persistent must shrink for `choice` to run the job; `None` if
+    /// none of it fits.
     pub smaller: Option<u64>,
     /// Options with which seamalloc runs the job by spilling.
     pub spill: Option<String>,
@@ -84,25 +88,25 @@ pub struct Shortage {
 /// A line of the program that holds memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The line and its function: `train.py:12 forward`.
+    /// The line and its function, such as `train.py:12 forward`.
     pub name: String,
-    /// Bytes that are live at the peak.
+    /// The bytes that are live at the peak.
     pub bytes: u64,
 }
 
-/// How an allocator serves the job. Sizes are bytes.
+/// The needs of an allocator for the job. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
     /// The most bytes that the allocator holds; `None` if it runs out of memory on the device.
     pub reserved: Option<u64>,
-    /// Bytes that were held and not in use at that moment, or when the allocator ran out of memory: free, or freed and
-    /// still used by other streams.
+    /// The bytes that were held and not in use at that moment, or when the allocator ran out of memory. These bytes
+    /// were free, or freed and still used by other streams.
     pub idle: u64,
-    /// The part of `idle` that the requesting stream could not take, because it was free on other streams.
+    /// The part of `idle` that the requesting stream could not take because it was free on other streams.
     pub elsewhere: u64,
     /// The part of `idle` that the program had freed and other streams still used (`record_stream`).
     pub pending: u64,
-    /// How often the CPU waited for the GPU, to give memory back or to get it.
+    /// The number of waits of the CPU for the GPU, to give memory back or to get it.
     pub waits: u64,
 }
 
@@ -117,7 +121,7 @@ impl Need {
 /// An allocator that a verdict recommends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// PyTorch's native one, its default.
+    /// PyTorch's native allocator, its default.
     Native,
     /// PyTorch's expandable segments.
     Expandable,
@@ -130,49 +134,52 @@ impl Choice {
     pub(super) const ALL: [Self; 3] = [Self::Native, Self::Expandable, Self::Seamalloc];
 }
 
-/// The verdict on a job: the first of the five questions of `docs/why.md` that fits. Sizes are bytes.
+/// The verdict on a job, which is the first matching one of the five questions of `docs/why.md`. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Question 1: more is live than the device has, or so nearly as much that no allocator runs the job.
+    /// Question 1: live memory exceeds the device's memory, or is so close to it that no allocator runs the job.
     TooMuchLive {
-        /// Bytes by which live memory exceeds the device; 0 if it is nearly as much as the device has.
+        /// The bytes by which live memory exceeds the device; 0 if it only comes close to the device's memory.
         by: u64,
     },
-    /// Question 2: other processes or libraries hold what is missing.
+    /// Question 2: other processes or libraries hold the missing memory.
     Others {
-        /// Bytes that must become free.
+        /// The bytes that must become free.
         missing: u64,
     },
-    /// Question 2: a limit keeps what is missing from PyTorch, and the device has it.
+    /// Question 2: a limit keeps the missing memory from PyTorch, although the device has it.
     Limit {
         /// The least limit under which the job runs.
         to: u64,
     },
-    /// Question 3: an allocator of PyTorch's serves the job, and leaves room or is beaten by no other.
+    /// Question 3: one of PyTorch's allocators serves the job, and leaves room or is beaten by no other allocator.
     PyTorchIsEnough {
-        /// The allocator: native or expandable segments.
+        /// The allocator, which is native or expandable segments.
         allocator: Choice,
         /// Whether the device is known, and this allocator leaves room on it.
         has_room: bool,
     },
-    /// Question 4: memory that streams keep apart is the difference.
+    /// Question 4: memory that streams keep apart makes up the difference.
     Streams {
-        /// Bytes that are kept apart.
+        /// The bytes that are kept apart.
         apart: u64,
-        /// Whether seamalloc saves it. Memory that is freed and still in use serves nobody under any allocator.
+        /// Whether seamalloc saves this memory. Memory that is freed and still in use serves no request under any
+        /// allocator.
         is_saved: bool,
     },
-    /// Question 5: seamalloc runs the job where PyTorch's allocators do not, holds notably less, or does not wait for memory.
+    /// Question 5: seamalloc runs the job where PyTorch's allocators do not, holds notably less memory, or does not
+    /// wait for memory.
     SeamallocHelps {
-        /// Bytes that it holds less than the one of PyTorch's that holds less; `None` if neither runs the job.
+        /// The bytes that seamalloc holds less than the better one of PyTorch's allocators; `None` if neither of them
+        /// runs the job.
         saves: Option<u64>,
-        /// Waits of the CPU for memory with that one of PyTorch's that seamalloc does without.
+        /// The waits of the CPU for memory that this allocator makes and seamalloc avoids.
         waits: u64,
     },
 }
 
 impl Verdict {
-    /// Returns the name, as in lines of JSON.
+    /// Returns the name in lines of JSON.
     #[must_use]
     pub const fn kind(self) -> &'static str {
         match self {
@@ -186,7 +193,7 @@ impl Verdict {
     }
 }
 
-/// A verdict with the figures that it follows from.
+/// A verdict with the figures from which it follows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     /// The verdict.

@@ -1,6 +1,6 @@
-//! How memory is divided up while a job is replayed.
+//! The division of memory while a job is replayed.
 //!
-//! Owns: when the division is measured, and the need of an allocator that follows from it.
+//! Owns: the times of measurements, and the resulting need of an allocator.
 
 use super::figures::Need;
 use crate::replay::{PassReport, Step, Watcher, simulated};
@@ -9,8 +9,8 @@ use seamalloc::driver::StreamId;
 use seamalloc::fragmentation::Owner;
 use seamalloc::{Allocator, Fragmentation};
 
-/// The division of memory is measured whenever the reserved bytes have grown by this part (1/n) since the last
-/// measurement.
+/// The growth of the reserved bytes since the last measurement, as a part (1/n), after which the division of memory is
+/// measured again.
 const LOOK_PART: u64 = 100;
 
 /// The division of memory shortly before the most was held.
@@ -36,7 +36,7 @@ impl Watcher for Look {
 }
 
 impl Look {
-    /// Returns the need of an allocator: at the moment at which the most was held, or at the refusal.
+    /// Returns the need of an allocator at the moment at which the most was held, or at the refusal.
     pub(crate) fn need(&self, job: &Trace, passes: &[PassReport]) -> Need {
         let waits = passes.iter().map(|pass| pass.cpu_syncs).fold(0, u64::saturating_add);
         if let Some(refused) = passes.last().filter(|pass| pass.oom.is_some()) {
@@ -73,7 +73,7 @@ fn asking(trace: &Trace, event: usize) -> StreamId {
     last.and_then(|stream| simulated(&trace.streams).get(stream).copied()).unwrap_or(StreamId::DEFAULT)
 }
 
-/// Returns the free bytes of other streams than the one that asks, without those among small blocks.
+/// Returns the free bytes of streams other than the requesting one, without those among small blocks.
 fn free_elsewhere(memory: &Fragmentation, asking: StreamId) -> u64 {
     let others = memory.pools.iter().filter(|pool| match pool.owner {
         Owner::Stream(stream) => stream != asking && !pool.small,

@@ -1,7 +1,7 @@
-//! The figures of a trace for a verdict: the job through each allocator, with the request that was refused when it was
-//! recorded.
+//! The figures of a trace for a verdict: the job through each allocator, including the request that was refused when it
+//! was recorded.
 //!
-//! Owns: which replays are judged. `look.rs` chooses the moment of a replay.
+//! Owns: the choice of the replays for the verdict. `look.rs` chooses the moment of a replay.
 
 use super::figures::{Figures, Holder, Judgement, OWNERS};
 use crate::owners::owners;
@@ -14,12 +14,12 @@ use crate::trace::Trace;
 use crate::whatif::{DeviceFrom, Recorded, Replays};
 use serde_json::Value;
 
-/// Returns the verdict on a job on the device of `options`; `device_from` says how the device is known. `origins` are
-/// the stacks of the job's requests, if the recording has them; files whose paths contain one of `libraries` are not
+/// Returns the verdict on a job on the device of `options`. `device_from` says how the device is known. `origins` are
+/// the stacks of the job's requests, if the recording has them. Files whose paths contain one of `libraries` are not
 /// the user's.
 ///
 /// # Errors
-/// As [`replay`](crate::replay::replay).
+/// The errors of [`replay`](crate::replay::replay).
 pub fn judged(
     trace: &Trace,
     origins: Option<&Origins>,
@@ -34,7 +34,7 @@ impl Replays<'_> {
     /// Returns the verdict on the job, as [`judged`] does, from replays that are made once.
     ///
     /// # Errors
-    /// As [`replay`](crate::replay::replay).
+    /// The errors of [`replay`](crate::replay::replay).
     pub fn judged(&mut self, origins: Option<&Origins>, libraries: &[String]) -> Result<Judgement, ReplayError> {
         let trace = self.trace();
         let rows = origins.map(|origins| owners(trace, origins, libraries, OWNERS).rows).unwrap_or_default();
@@ -85,12 +85,12 @@ impl Replays<'_> {
     }
 }
 
-/// Returns the figures of a job on the device of `options`; `device_from` says how the device is known. `owners` are
+/// Returns the figures of a job on the device of `options`. `device_from` says how the device is known. `owners` are
 /// the lines of the program with the most bytes at the peak. The job is replayed with three strategies, and many more
 /// times if none of them runs it.
 ///
 /// # Errors
-/// As [`replay`](crate::replay::replay).
+/// The errors of [`replay`](crate::replay::replay).
 pub fn figures_of(
     trace: &Trace,
     options: &ReplayOptions,

@@ -1,8 +1,9 @@
-//! The verdict on a job that is short of memory: which of the five questions of `docs/why.md` is the job's, by how much, and
-//! one next step.
+//! The verdict on a job that is short of memory: the matching one of the five questions of `docs/why.md`, the amounts,
+//! and one next step.
 //!
-//! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their thresholds,
-//! `words.rs` the sentences, `measure.rs` and `look.rs` the figures of a trace, `shortage.rs` those of a job that nothing runs.
+//! Owns: the text and the JSON of a [`Judgement`]. `figures.rs` has the values, `rules.rs` the rules and their
+//! thresholds, and `words.rs` the sentences. `measure.rs` and `look.rs` have the figures of a trace, and `shortage.rs`
+//! the figures of a job that no allocator runs.
 
 mod amounts;
 mod figures;
@@ -51,13 +52,13 @@ impl Judgement {
         words::next_step(self)
     }
 
-    /// Returns whether the job runs on the device as it is stated, with the allocator that is recommended.
+    /// Returns whether the job runs on the stated device with the recommended allocator.
     #[must_use]
     pub fn runs(&self) -> bool {
         let is_stated = matches!(self.figures.device_from, Some(DeviceFrom::Asked | DeviceFrom::Noted));
         match self.verdict {
             Verdict::TooMuchLive { .. } => false,
-            // A context and libraries do not end.
+            // A CUDA context and libraries do not end, so their memory stays unavailable.
             Verdict::Others { .. } if self.figures.is_little_elsewhere() => false,
             // The device has the memory that PyTorch could not have.
             Verdict::Others { .. } | Verdict::Limit { .. } => is_stated,
@@ -65,13 +66,13 @@ impl Judgement {
         }
     }
 
-    /// Returns the headline, the reasons and the next step, a line each.
+    /// Returns the headline, the reasons and the next step, each on a line.
     #[must_use]
     pub fn text(&self) -> String {
         format!("{}\n{}\nNext: {}", self.headline(), self.reasons(), self.next_step())
     }
 
-    /// Returns the value under the key `verdict` in lines of JSON.
+    /// Returns the value of the key `verdict` in lines of JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let Figures { capacity, device, live, refused, persistent, owners, shortage, .. } = &self.figures;

@@ -1,25 +1,26 @@
 //! The rules of a verdict, in their order, and their thresholds.
 //!
-//! Owns: when each [`Verdict`] is true. `docs/why.md` has the same rules in words, and a test compares the thresholds.
+//! Owns: the condition of each [`Verdict`]. `docs/why.md` has the same rules in words, and a test compares the
+//! thresholds.
 
 use super::figures::{CONTEXT_BYTES, Choice, Figures, Need, Shortage, Verdict};
 use std::cmp::Ordering;
 
-/// A job with less of the device left than this part, in percent, is near its limit: the same part as in the refusals of a running
-/// program.
+/// The free part of the device in percent below which a job is near its limit. The refusals of a running program use
+/// the same part.
 pub use seamalloc::out_of_memory::NEAR_PERCENT;
 
-/// A difference below this part of what is held, in percent, is nothing to act on: a replay agrees with what PyTorch held
-/// within half a percent, and a batch size is changed by more.
+/// The difference below which no action is advised, in percent of the memory held. A replay agrees with PyTorch's held
+/// memory within half a percent, and a change of the batch size makes a larger difference.
 pub const FEW_PERCENT: u64 = 3;
-/// A difference below so many bytes is nothing to act on either: a CUDA context takes more.
+/// The difference in bytes below which no action is advised. A CUDA context takes more.
 pub const FEW_BYTES: u64 = 256 << 20;
-/// Streams are the reason where they keep at least one part in this many of the difference.
+/// Streams are the reason if they keep apart at least this part (1/n) of the difference.
 pub const APART_PART: u64 = 2;
-/// Waits of seamalloc's are few beside those of another allocator that has so many times as many.
+/// seamalloc's waits are few if another allocator has this many times as many.
 pub const FEWER_PART: u64 = 10;
 
-/// The rules, in the order of the questions of `docs/why.md`: the first that is true is the verdict.
+/// The rules, in the order of the questions of `docs/why.md`. The first rule that holds gives the verdict.
 const RULES: [fn(&Figures) -> Option<Verdict>; 6] =
     [too_much_live, kept_from_it, pytorch_has_room, streams, seamalloc_helps, nothing_to_gain];
 
@@ -29,14 +30,15 @@ pub fn judge(figures: &Figures) -> Verdict {
     RULES.iter().find_map(|rule| rule(figures)).unwrap_or(Verdict::TooMuchLive { by: 0 })
 }
 
-/// 1. No allocator runs the job, on all of the device neither.
+/// 1. No allocator runs the job, even on the whole device.
 fn too_much_live(figures: &Figures) -> Option<Verdict> {
     let is_served = |shortage: &Shortage| shortage.runs_on_device || shortage.remedy.is_some();
     let is_short = figures.recommended().is_none() && !figures.shortage.as_ref().is_some_and(is_served);
     is_short.then(|| Verdict::TooMuchLive { by: figures.live.saturating_sub(figures.capacity.unwrap_or(u64::MAX)) })
 }
 
-/// 2. An allocator runs the job on the device, and none in what PyTorch could have of it: a limit or others keep the rest.
+/// 2. An allocator runs the job on the device, and none in the part that PyTorch could have of it. A limit or others
+///    keep the rest.
 fn kept_from_it(figures: &Figures) -> Option<Verdict> {
     let shortage = figures.shortage.as_ref().filter(|shortage| shortage.runs_on_device)?;
     let missing = shortage.needs.saturating_sub(figures.capacity?);
@@ -52,7 +54,8 @@ fn pytorch_has_room(figures: &Figures) -> Option<Verdict> {
     figures.has_room(allocator).then_some(Verdict::PyTorchIsEnough { allocator, has_room: true })
 }
 
-/// 4. Streams keep apart at least half of what PyTorch's allocator holds notably beyond seamalloc's need, or else beyond what is live.
+/// 4. Streams keep apart at least half of the memory that PyTorch's allocator holds notably beyond seamalloc's need, or
+///    else beyond live memory.
 fn streams(figures: &Figures) -> Option<Verdict> {
     let is_most = |apart: u64, of: u64| apart > 0 && apart.saturating_mul(APART_PART) >= of;
     let (choice, live) = (figures.recommended()?, Some(figures.live));
@@ -61,7 +64,7 @@ fn streams(figures: &Figures) -> Option<Verdict> {
             let saved = saving(reserved, figures.stitch.reserved);
             (figures.need(best), saved.or_else(|| saving(reserved, live))?)
         }
-        // Neither of PyTorch's runs it: the refusal tells.
+        // Neither of PyTorch's allocators runs the job, so the refusal gives the figures.
         (Choice::Seamalloc, None) => (&figures.expandable, figures.expandable.idle),
         _ => (figures.need(choice), saving(figures.need(choice).reserved?, live)?),
     };
@@ -89,24 +92,25 @@ fn nothing_to_gain(figures: &Figures) -> Option<Verdict> {
     figures.recommended().map(|allocator| Verdict::PyTorchIsEnough { allocator, has_room: false })
 }
 
-/// Returns by how much `own` is less than `reserved`, if that is enough to matter.
+/// Returns by how much `own` is less than `reserved`; `None` if the difference is too small to matter.
 pub(super) fn saving(reserved: u64, own: Option<u64>) -> Option<u64> {
     let saves = reserved.saturating_sub(own?);
     (saves >= FEW_BYTES && saves >= percent(reserved, FEW_PERCENT)).then_some(saves)
 }
 
-/// Returns the part of a device that is to stay free.
+/// Returns the part of a device that should stay free.
 pub(crate) fn near(capacity: u64) -> u64 {
     percent(capacity, NEAR_PERCENT)
 }
 
-/// Returns so many percent of `bytes`, rounded down.
+/// Returns `percent` percent of `bytes`, rounded down.
 fn percent(bytes: u64, percent: u64) -> u64 {
     u64::try_from(u128::from(bytes) * u128::from(percent) / 100).unwrap_or(u64::MAX)
 }
 
 impl Figures {
-    /// Returns the three allocators, the one that takes least effort first: the one that the job was recorded with.
+    /// Returns the three allocators by effort. The allocator with which the job was recorded takes the least effort and
+    /// comes first.
     pub(super) fn by_effort(&self) -> [Choice; 3] {
         match self.is_expandable_set {
             true => [Choice::Expandable, Choice::Native, Choice::Seamalloc],
@@ -123,8 +127,9 @@ impl Figures {
         }
     }
 
-    /// Returns the allocator to take: the first, by effort, that leaves room on the device, or that none behind it beats. On a smaller
-    /// device it is never one of less effort. `None` if none of the three runs the job.
+    /// Returns the recommended allocator. The first allocator by effort is recommended that leaves room on the device,
+    /// or that no later allocator beats. On a smaller device the recommended allocator never takes less effort. `None`
+    /// if none of the three runs the job.
     #[must_use]
     pub fn recommended(&self) -> Option<Choice> {
         let order = self.by_effort();
@@ -143,8 +148,8 @@ impl Figures {
         need.waits == 0 && left.zip(self.capacity).is_some_and(|(left, capacity)| left >= near(capacity))
     }
 
-    /// Returns whether `other` runs the job better: with fewer waits for memory (seamalloc: with few beside them), or with no more,
-    /// holding notably less.
+    /// Returns whether `other` runs the job better: with fewer waits for memory, or with no more waits and notably less
+    /// memory held. Fewer waits of seamalloc count if they are at most 1/[`FEWER_PART`] of the other's.
     fn beats(&self, other: Choice, choice: Choice) -> bool {
         let (other, need, is_ours) = (self.need(other), self.need(choice), other == Choice::Seamalloc);
         let (Some(own), Some(reserved)) = (other.reserved, need.reserved) else { return other.reserved.is_some() };
@@ -155,8 +160,9 @@ impl Figures {
         }
     }
 
-    /// Returns the allocator of PyTorch's that seamalloc is compared with, and what it holds: the one that holds less of those that
-    /// hold more than seamalloc; if none does, the one that holds less, or waits less.
+    /// Returns the allocator of PyTorch with which seamalloc is compared, and the bytes that this allocator holds. Of
+    /// the allocators that hold more than seamalloc, returns the allocator that holds least. If none holds more, returns
+    /// the allocator that holds less, or waits less.
     pub(super) fn best_of_pytorch(&self) -> Option<(Choice, u64)> {
         let own = self.stitch.reserved.unwrap_or(0);
         let both = [Choice::Native, Choice::Expandable].map(|choice| Some((choice, self.need(choice).reserved?)));
@@ -164,8 +170,8 @@ impl Figures {
         both.into_iter().flatten().min_by_key(better)
     }
 
-    /// Returns the bytes of the device that others held when a request was refused: without what PyTorch could have, and without a
-    /// CUDA context of its own.
+    /// Returns the bytes of the device that others held when a request was refused, without the memory that PyTorch
+    /// could have and without PyTorch's own CUDA context.
     pub(super) fn others(&self) -> Option<u64> {
         let known = self.device.zip(self.available).filter(|_| self.free_beyond_limit.is_none());
         known.map(|(device, available)| device.saturating_sub(available).saturating_sub(CONTEXT_BYTES))

@@ -1,6 +1,7 @@
-//! The figures of a job that neither PyTorch's allocators nor `stitch` run: what it needs, and with what it runs all the same.
+//! The figures of a job that neither PyTorch's allocators nor `stitch` run: its need, and the options with which it
+//! nevertheless runs.
 //!
-//! Owns: the searches, and which options of seamalloc are tried.
+//! Owns: the searches, and the list of seamalloc's options that are tried.
 
 use super::figures::{Choice, Figures, Need, Options, Shortage};
 use crate::fit::{STEP, fit};
@@ -8,15 +9,15 @@ use crate::replay::ReplayError;
 use crate::whatif::{Growing, Replays};
 use seamalloc::{Config, Split, StrategyKind};
 
-/// Bytes of a GiB, in which memory to spill is offered.
+/// The bytes of a GiB. Memory to spill is offered in GiB.
 const GIB: u64 = 1 << 30;
-/// Batches are as small as each other within this part, in percent.
+/// The difference in percent within which two batches count as equally small.
 const SAME_PERCENT: u64 = 2;
-/// A job is tried with so many times the least amount of spilled memory at most.
+/// The largest factor of the least amount of spilled memory with which a job is tried.
 const MOST_SPILLED: u64 = 4;
 
 impl Choice {
-    /// Returns the strategy of the same algorithm.
+    /// Returns the strategy with the same algorithm.
     const fn strategy(self) -> StrategyKind {
         match self {
             Self::Native => StrategyKind::Caching,
@@ -33,7 +34,7 @@ impl Replays<'_> {
         Ok([self.of(native)?.need, self.of(expandable)?.need, self.of(stitch)?.need])
     }
 
-    /// Returns the options of the replays as a user sets them.
+    /// Returns the options of the replays in the form in which a user sets them.
     pub(super) fn options_in_words(&self) -> Options {
         let all = self.options(StrategyKind::default()).config;
         let native = Config {
@@ -45,7 +46,7 @@ impl Replays<'_> {
             memory_fraction: all.memory_fraction,
             ..Config::default()
         };
-        // Options of native alone, and of PyTorch's allocators alone.
+        // Options of native alone, and of PyTorch's allocators alone, keep their defaults in the other configurations.
         let Config { garbage_collection_threshold, max_split_size, max_non_split_rounding, .. } = Config::default();
         let expandable = Config { garbage_collection_threshold, ..native.clone() };
         let seamalloc = Config {
@@ -58,8 +59,8 @@ impl Replays<'_> {
         Options { native: native.to_string(), expandable: expandable.to_string(), seamalloc: seamalloc.to_string() }
     }
 
-    /// Seeks with what the job runs, where none of the three allocators does on `figures.capacity`: the rest of the device, other
-    /// options, less that is live.
+    /// Searches for means with which the job runs, if none of the three allocators runs it on `figures.capacity`: the
+    /// rest of the device, other options, or less live memory.
     pub(super) fn seek(&mut self, figures: &mut Figures) -> Result<(), ReplayError> {
         let Some(room) = figures.capacity else { return Ok(()) };
         let mut on_device = None;
@@ -67,7 +68,7 @@ impl Replays<'_> {
             let needs = if Some(device) == self.capacity() { self.three()? } else { self.on(device).three()? };
             if needs.iter().any(|need| need.reserved.is_some()) {
                 on_device = Some(needs);
-                // As in a table of that device.
+                // The figures are those of a table for the same device.
                 if Some(device) == self.capacity() {
                     [figures.native, figures.expandable, figures.stitch] = needs;
                 }
@@ -91,7 +92,7 @@ impl Replays<'_> {
         if remedy.is_none() && !is_limited {
             let growing = Growing::of(self.job());
             let mut each = Vec::new();
-            // What runs the job on the device is the one to take there.
+            // If an allocator runs the job on the device, only this allocator is considered.
             for by in tight.by_effort().into_iter().filter(|by| !runs_on_device || *by == choice) {
                 let found = growing.sought(None, &within.options(by.strategy()), &mut |_, _| {})?;
                 let percent = |part: f64| 100_u64.saturating_sub((part * 100.0).round() as u64).max(1);
@@ -108,7 +109,7 @@ impl Replays<'_> {
             runs_on_device,
             choice,
             enough: [native, expandable, stitch].map(|need| need.reserved),
-            // A search finds one of several limits, where there are several.
+            // If there are several limits, a search finds one of them.
             needs: needs.map_or(0, |found| found.capacity.max(capacity.saturating_add(STEP))),
             remedy,
             smaller,
@@ -117,8 +118,8 @@ impl Replays<'_> {
         Ok(())
     }
 
-    /// Returns options with which seamalloc runs the job on a device on which it does not without: chunks that are split, or the
-    /// algorithm of another strategy, if it is known to.
+    /// Returns options with which seamalloc runs the job on a device where it does not run without them: split chunks,
+    /// or the algorithm of another strategy that is known to run the job. `None` if there are none.
     fn remedy(&self, within: &Replays<'_>) -> Result<Option<String>, ReplayError> {
         let config = within.options(StrategyKind::Stitch).config;
         let splits = Config { split: Split::LastResort, ..config.clone() };
@@ -135,7 +136,7 @@ impl Replays<'_> {
     }
 }
 
-/// Returns options with which seamalloc runs a job by spilling.
+/// Returns options with which seamalloc runs a job by spilling; `None` if there are none.
 fn spill(within: &Replays<'_>, live: u64, capacity: u64) -> Result<Option<String>, ReplayError> {
     let config = within.options(StrategyKind::Stitch).config;
     if config.spill.is_some() {

@@ -1,4 +1,4 @@
-//! The rules by figures that are set by hand, and the words of all verdicts.
+//! Tests of the rules with figures that are set by hand, and of the words of all verdicts.
 
 use super::*;
 use crate::whatif::DeviceFrom;
@@ -10,7 +10,8 @@ fn need(reserved: impl Into<Option<u64>>) -> Need {
     Need { reserved: reserved.into().map(|mib: u64| mib * MIB), ..Need::default() }
 }
 
-/// A job of 10,000 MiB live on a device of so many MiB, with what native, expandable segments and stitch hold, in MiB.
+/// Returns a job with 10,000 MiB live on a device with `capacity` MiB. The list has the MiB that native, expandable
+/// segments and stitch hold.
 fn job<T: Into<Option<u64>>>(capacity: impl Into<Option<u64>>, [native, expandable, stitch]: [T; 3]) -> Figures {
     Figures {
         capacity: capacity.into().map(|mib: u64| mib * MIB),
@@ -26,12 +27,12 @@ fn enough(allocator: Choice, has_room: bool) -> Verdict {
     Verdict::PyTorchIsEnough { allocator, has_room }
 }
 
-/// A job that none of the three runs on so many MiB, with what a search found.
+/// Returns a job that none of the three allocators runs on `capacity` MiB, with the result of a search.
 fn short(capacity: u64, shortage: Shortage) -> Figures {
     Figures { shortage: Some(shortage), ..job(capacity, [None::<u64>; 3]) }
 }
 
-/// A search that found expandable segments to need 10,400 MiB, and a batch that is 15% smaller to run.
+/// Returns the result of a search: expandable segments need 10,400 MiB, and the batch must be 15% smaller.
 fn found() -> Shortage {
     Shortage {
         runs_on_device: false,
@@ -44,7 +45,7 @@ fn found() -> Shortage {
     }
 }
 
-/// PyTorch could have 10,000 MiB of a device of 40,000.
+/// Returns a job whose PyTorch could have 10,000 MiB of a device with 40,000.
 fn kept(from: DeviceFrom, device: u64) -> Figures {
     let shortage = Shortage { runs_on_device: true, ..found() };
     let device = Some(device * MIB);
@@ -55,26 +56,26 @@ fn kept(from: DeviceFrom, device: u64) -> Figures {
 fn the_first_question_that_fits_is_the_verdict() {
     use Choice::{Expandable, Native};
     let none: [Option<u64>; 3] = [None; 3];
-    // 1. Too much is live; and nearly too much.
+    // 1. Too much is live, or nearly too much.
     assert_eq!(judge(&job(9_000, none)), Verdict::TooMuchLive { by: 1_000 * MIB });
     assert_eq!(judge(&job(10_000, none)), Verdict::TooMuchLive { by: 0 });
     assert_eq!(judge(&short(9_000, found())), Verdict::TooMuchLive { by: 1_000 * MIB });
-    // What spills has a part of what is live elsewhere.
+    // A job that spills has a part of its live memory outside of the device.
     assert_eq!(judge(&job(9_000, [None, None, Some(9_000)])), Verdict::SeamallocHelps { saves: None, waits: 0 });
-    // Chunks that are split serve what nothing else does.
+    // Split chunks serve requests that no other means serves.
     let remedy = Some("split:last_resort".to_owned());
     let splits = short(10_000, Shortage { remedy, ..found() });
     assert_eq!(judge(&splits), Verdict::SeamallocHelps { saves: None, waits: 0 });
-    // 2. Others, or a limit.
+    // 2. Others keep the memory, or a limit does.
     let others = kept(DeviceFrom::Noted, 40_000);
     assert_eq!(judge(&others), Verdict::Others { missing: 400 * MIB });
     let limited = Figures { free_beyond_limit: Some(30_000 * MIB), ..others };
     assert_eq!(judge(&limited), Verdict::Limit { to: 10_400 * MIB });
-    // 3. PyTorch's, with 5% of the device to spare.
+    // 3. PyTorch's allocators serve the job with 5% of the device to spare.
     assert_eq!(judge(&job(20_000, [19_000, 19_000, 10_100])), enough(Native, true));
     assert_eq!(judge(&job(20_000, [19_001, 19_001, 10_100])).kind(), "seamalloc_helps");
     assert_eq!(judge(&job(20_000, [None, Some(18_900), Some(10_100)])), enough(Expandable, true));
-    // Without the device: 3% and 256 MiB.
+    // Without a device, the thresholds are 3% and 256 MiB.
     assert_eq!(judge(&job(None, [11_000, 10_671, 10_671])), enough(Native, false));
     // Native holds notably more than seamalloc, and expandable segments do not.
     assert_eq!(judge(&job(None, [11_000, 10_671, 10_400])), enough(Expandable, false));
@@ -84,7 +85,7 @@ fn the_first_question_that_fits_is_the_verdict() {
         Verdict::SeamallocHelps { saves: Some(370 * MIB), waits: 0 }
     );
     assert_eq!(judge(&job(None, [1_000, 900, 800])), enough(Native, false), "100 MiB are nothing");
-    // 5. Only seamalloc runs it, or it holds less where PyTorch's have no room.
+    // 5. Only seamalloc runs the job, or it holds less where PyTorch's allocators have no room.
     assert_eq!(judge(&job(10_500, [None, None, Some(10_100)])), Verdict::SeamallocHelps { saves: None, waits: 0 });
     assert_eq!(
         judge(&job(11_000, [None, Some(10_900), Some(10_100)])),
@@ -94,7 +95,8 @@ fn the_first_question_that_fits_is_the_verdict() {
     assert_eq!(judge(&job(11_000, [Some(10_900), None, None])), enough(Native, false));
 }
 
-/// The smaller the device, the more effort: no allocator is recommended on a device that one of less effort is not on a larger one.
+/// A smaller device takes at least as much effort. No allocator is recommended on a device if one of less effort is not
+/// recommended on a larger one.
 #[test]
 fn a_smaller_device_never_takes_less_effort() {
     let sizes = [10_050, 10_300, 10_600, 11_500, 14_000];
@@ -102,7 +104,7 @@ fn a_smaller_device_never_takes_less_effort() {
         for expandable in sizes {
             for stitch in sizes {
                 let held = [native, expandable, stitch];
-                // What does not fit does not run.
+                // An allocator that holds more than the device does not run.
                 let on = |capacity: u64| job(capacity, held.map(|held| Some(held).filter(|held| *held <= capacity)));
                 let recommended = (10_000..20_000).rev().step_by(37).map_while(|capacity| on(capacity).recommended());
                 let efforts: Vec<_> = recommended.map(|choice| choice as u8).collect();
@@ -122,7 +124,7 @@ fn an_allocator_that_waits_for_memory_is_not_enough() {
     assert_eq!(judge(&figures), Verdict::SeamallocHelps { saves: Some(0), waits: 3 });
     figures.stitch.waits = 1;
     assert_eq!(judge(&figures), enough(Choice::Expandable, false), "seamalloc waits too");
-    // Few waits beside many.
+    // seamalloc has few waits where the others have many.
     (figures.native.waits, figures.expandable.waits, figures.stitch.waits) = (1_243, 1_000, 9);
     let found = Judgement::of(figures.clone());
     assert_eq!(found.verdict, Verdict::SeamallocHelps { saves: Some(0), waits: 991 });
@@ -132,7 +134,8 @@ fn an_allocator_that_waits_for_memory_is_not_enough() {
     assert_eq!(judge(&figures), enough(Choice::Expandable, false));
 }
 
-/// Native holds less and waits; expandable segments hold more and do not. One that holds less than seamalloc is not compared.
+/// Native holds less and waits; expandable segments hold more and do not wait. An allocator that holds less than
+/// seamalloc is not compared.
 #[test]
 fn what_is_saved_is_saved_over_the_one_that_holds_less() {
     let mut figures = job(11_000, [10_800, 10_900, 10_100]);
@@ -153,19 +156,19 @@ fn streams_are_named_where_they_keep_apart_half_of_the_difference() {
     assert_eq!(judge(&figures).kind(), "seamalloc_helps");
     figures.native.pending = 100 * MIB;
     assert_eq!(judge(&figures), Verdict::Streams { apart: 1_900 * MIB, is_saved: true });
-    // seamalloc saves nothing notable, and does not wait: what is held beyond live memory counts, if it is notable.
+    // seamalloc saves no notable amount, and does not wait. The memory held beyond live memory counts if it is notable.
     let mut figures = job(11_500, [11_400, 11_400, 11_300]);
     (figures.native.waits, figures.expandable.waits, figures.native.pending) = (9, 9, 700 * MIB);
     assert_eq!(judge(&figures), Verdict::Streams { apart: 700 * MIB, is_saved: true });
     figures.native.pending = 699 * MIB;
     assert_eq!(judge(&figures).kind(), "seamalloc_helps");
-    // No allocator saves what is freed and still used.
+    // No allocator saves memory that is freed and still used.
     let mut figures = job(11_500, [11_400, 11_400, 11_400]);
     figures.native.pending = 700 * MIB;
     assert_eq!(judge(&figures), Verdict::Streams { apart: 700 * MIB, is_saved: false });
     figures.capacity = Some(20 * GIB);
     assert_eq!(judge(&figures), enough(Choice::Native, true));
-    // Neither of PyTorch's runs it: the refusal tells.
+    // Neither of PyTorch's allocators runs the job, so the refusal gives the figures.
     let mut figures = job(10_500, [None, None, Some(10_300)]);
     (figures.expandable.idle, figures.expandable.elsewhere) = (400 * MIB, 300 * MIB);
     assert_eq!(judge(&figures), Verdict::Streams { apart: 300 * MIB, is_saved: true });
@@ -173,7 +176,7 @@ fn streams_are_named_where_they_keep_apart_half_of_the_difference() {
     assert_eq!(judge(&figures).kind(), "seamalloc_helps");
 }
 
-/// Figures for every verdict, with the largest numbers that there are.
+/// Returns figures for every verdict, with the largest possible numbers.
 fn all() -> Vec<Judgement> {
     let most = 16 * 1024 * 1024 - 1;
     let none: [Option<u64>; 3] = [None; 3];
@@ -256,7 +259,7 @@ fn too_much_live_names_the_owners_and_how_much_less_would_do() {
          offload activations; or let seamalloc spill: SEAMALLOC_CONF=spill:host=2GiB python -m seamalloc run train.py."
     );
     assert!(!judged.runs());
-    // Not even the smallest batch fits beside the weights; or nothing is known to be weights.
+    // The smallest batch does not fit beside the weights, or no memory is known to be weights.
     let shortage = Some(Shortage { smaller: None, ..found() });
     let found = Judgement::of(Figures { shortage, ..figures.clone() });
     assert!(found.next_step().starts_with("Shard or offload weights"), "{}", found.next_step());
@@ -290,7 +293,7 @@ fn options_that_run_the_job_are_part_of_the_step() {
     let set = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,max_split_size_mb:128.";
     assert_eq!(step(with(job(12_000, [None, Some(10_200), Some(10_100)]))), format!("Set {set}"));
     assert_eq!(step(with(job(20_000, [11_000; 3]))), "Set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128.");
-    // Chunks that are split without a gate ask for one thread.
+    // With `split:ungated`, the advice asks for one thread.
     let options = Options { seamalloc: "split:ungated".into(), ..Options::default() };
     let ours = "seamalloc: SEAMALLOC_CONF=split:ungated python -m seamalloc run train.py";
     let splits = Figures { options: options.clone(), ..job(10_500, [None, None, Some(10_100)]) };
@@ -310,7 +313,7 @@ fn options_that_run_the_job_are_part_of_the_step() {
         "Run it with seamalloc: \
          SEAMALLOC_CONF=max_split_size_mb:128,sharing:wait,split:last_resort python -m seamalloc run train.py."
     );
-    // What runs it takes the place of what does not.
+    // An option that runs the job replaces the option that does not.
     let options = Options { seamalloc: "split:off,sharing:wait".into(), ..Options::default() };
     assert_eq!(
         step(Figures { options, ..splits }),
@@ -318,7 +321,7 @@ fn options_that_run_the_job_are_part_of_the_step() {
     );
 }
 
-/// Amounts that are asked for are no less than what is needed, and those that are left or saved no more than there is.
+/// Requested amounts are rounded up, and free or saved amounts are rounded down.
 #[test]
 fn whoever_gives_what_is_asked_for_gives_enough() {
     let shortage = Shortage { needs: 8_194 * MIB, ..found() };
@@ -328,9 +331,9 @@ fn whoever_gives_what_is_asked_for_gives_enough() {
     let found = Judgement::of(Figures { shortage: Some(Shortage { runs_on_device: true, ..shortage }), ..limited });
     assert!(found.next_step().starts_with("Raise the limit to 8.01 GiB or more"), "{}", found.next_step());
     let found = Judgement::of(job(40_000, [10_100; 3]));
-    // 29,900 MiB are 29.199.
+    // 29,900 MiB are 29.199 GiB.
     assert_eq!(found.headline(), "Nothing to do: with native, 29.19 GiB of 39.06 GiB stay free.");
-    // What is left and what is saved are of one mind.
+    // The free and the saved amount are rounded in the same way.
     let found = Judgement::of(job(10_500, [10_400, 10_400, 10_300]));
     let little = "Only 100.00 MiB of the device stay free; seamalloc would hold 100.00 MiB less, too little to act on.";
     assert!(found.reasons().contains(little), "{}", found.reasons());
@@ -343,7 +346,7 @@ fn whoever_gives_what_is_asked_for_gives_enough() {
 
 #[test]
 fn what_is_kept_from_the_job_is_told_with_its_size() {
-    // 40,000 less 10,000 and the 512 of its own context.
+    // The amount is 40,000 less 10,000 and the 512 of PyTorch's own context.
     let found = Judgement::of(kept(DeviceFrom::Noted, 40_000));
     assert_eq!(found.headline(), "Others hold the memory: 28.80 GiB of 39.06 GiB; 400.00 MiB are missing.");
     assert_eq!(
@@ -352,10 +355,10 @@ fn what_is_kept_from_the_job_is_told_with_its_size() {
          PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
     );
     assert!(found.runs() && found.reasons().contains("takes about 512.00 MiB"), "{}", found.reasons());
-    // Whoever asks may ask about another device.
+    // A caller who names a device may mean another device than the recorded one.
     let found = Judgement::of(kept(DeviceFrom::Asked, 40_000));
     assert!(found.headline().starts_with("Others hold the memory, if this is its GPU: "), "{}", found.headline());
-    // A context and libraries stay.
+    // A context and libraries stay on the device.
     let found = Judgement::of(kept(DeviceFrom::Asked, 10_700));
     assert_eq!(found.headline(), "Libraries and the CUDA context leave 9.77 GiB of 10.45 GiB; 400.00 MiB are missing.");
     assert!(found.next_step().starts_with("Reduce the batch size by at least 15%, and set"), "{}", found.next_step());

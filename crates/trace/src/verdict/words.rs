@@ -1,6 +1,7 @@
-//! The sentences of a verdict: a headline, the reasons with figures, one next step.
+//! The sentences of a verdict: a headline, the reasons with figures, and one next step.
 //!
-//! Owns: the words. The refusal of a running program (`seamalloc::out_of_memory`) uses the same ones for the same causes.
+//! Owns: the words. The refusal of a running program (`seamalloc::out_of_memory`) uses the same words for the same
+//! causes.
 
 use super::amounts::{needed, spare};
 use super::figures::{
@@ -13,11 +14,11 @@ use seamalloc::units::format_bytes as bytes;
 
 /// The variable with PyTorch's options.
 const SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=";
-/// The names of devices, for a job whose device is unknown.
+/// The names of devices, for a job with an unknown device.
 const DEVICES: &str =
     "--device sim:rtx4090 (24 GiB); of any other GPU say the memory: --device sim:h200,capacity=44GiB";
 
-/// The verdict in at most 100 characters.
+/// Returns the verdict in at most 100 characters.
 pub(super) fn headline(found: &Judgement) -> String {
     let figures = &found.figures;
     let (live, room) = (bytes(figures.live), bytes(figures.capacity.unwrap_or(0)));
@@ -71,7 +72,7 @@ pub(super) fn headline(found: &Judgement) -> String {
     }
 }
 
-/// The headline where an allocator of PyTorch's is enough.
+/// Returns the headline if one of PyTorch's allocators is enough.
 fn enough(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     let [first, ..] = figures.by_effort();
     let (own, other) = (figures.need(allocator), figures.need(first));
@@ -100,7 +101,7 @@ fn enough(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     }
 }
 
-/// The reasons, in one or two sentences.
+/// Returns the reasons, in one or two sentences.
 pub(super) fn reasons(found: &Judgement) -> String {
     let figures = &found.figures;
     let mut said = Vec::new();
@@ -130,7 +131,7 @@ pub(super) fn reasons(found: &Judgement) -> String {
             said.push(format!("{}. The job {}.", demand(figures), needs(figures)));
             let need = figures.need(need);
             let apart = kept_apart(need);
-            // That is another moment than the one at which most is live.
+            // The moment differs from the one at which most memory is live.
             let when = if need.reserved.is_some() { "most is held" } else { "memory runs out" };
             said.push(if is_saved {
                 format!(
@@ -158,7 +159,7 @@ pub(super) fn reasons(found: &Judgement) -> String {
     said.join(" ")
 }
 
-/// The live memory, with the request that was refused.
+/// Returns the words for the live memory, including the refused request.
 fn demand(figures: &Figures) -> String {
     let live = bytes(figures.live);
     let persistent = match figures.persistent {
@@ -173,7 +174,8 @@ fn demand(figures: &Figures) -> String {
     }
 }
 
-/// The memory that PyTorch could have when a request was refused, where that is less than the device has or all that is known.
+/// Returns the words for the memory that PyTorch could have when a request was refused, if it is less than the device
+/// has or the only known figure.
 fn recorded(found: &Judgement) -> Option<String> {
     let figures = &found.figures;
     let had = bytes(figures.available.filter(|_| figures.is_of_refusal())?);
@@ -206,7 +208,8 @@ fn recorded(found: &Judgement) -> Option<String> {
     })
 }
 
-/// The memory that each allocator holds: `holds 6.05 GiB with native, 5.50 GiB with expandable segments, …`.
+/// Returns the words for the memory that each allocator holds: `holds 6.05 GiB with native, 5.50 GiB with expandable
+/// segments, …`.
 fn needs(figures: &Figures) -> String {
     let Figures { native, expandable, stitch, options, .. } = figures;
     let ours = match &*options.seamalloc {
@@ -236,7 +239,8 @@ fn needs(figures: &Figures) -> String {
     }
 }
 
-/// The memory that the job holds where it has enough, and the least that the allocator to take needs.
+/// Returns the words for the memory that the job holds if it has enough, and for the least memory that the chosen
+/// allocator needs.
 fn with_enough(figures: &Figures, shortage: &Shortage) -> String {
     let held = Choice::ALL.into_iter().zip(shortage.enough);
     let held: Vec<_> = held.filter_map(|(by, held)| Some(format!("{} with {}", bytes(held?), name(by)))).collect();
@@ -251,7 +255,7 @@ fn with_enough(figures: &Figures, shortage: &Shortage) -> String {
     format!("{place} it holds {}{least}.", held.join(", "))
 }
 
-/// The gain of seamalloc beyond an allocator of PyTorch's that is enough.
+/// Returns the words for seamalloc's gain over an allocator of PyTorch's that is enough.
 fn beyond(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     let reserved = figures.need(allocator).reserved.unwrap_or(0);
     let more = match figures.stitch.reserved {
@@ -278,7 +282,7 @@ fn beyond(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     }
 }
 
-/// The memory that PyTorch's allocators leave free on the device, where that is too little.
+/// Returns the words for the memory that PyTorch's allocators leave free on the device, if it is too little.
 fn room_left(figures: &Figures) -> Option<String> {
     let (best, reserved) = figures.best_of_pytorch()?;
     let capacity = figures.capacity?;
@@ -289,7 +293,7 @@ fn room_left(figures: &Figures) -> Option<String> {
     ))
 }
 
-/// The largest owners, with their shares.
+/// Returns the largest owners, with their shares.
 fn owners(figures: &Figures) -> Option<String> {
     let of = |bytes: u64| 100.0 * bytes as f64 / figures.live.max(1) as f64;
     let named = figures.owners.iter().take(OWNERS);
@@ -298,7 +302,7 @@ fn owners(figures: &Figures) -> Option<String> {
     (!named.is_empty()).then(|| format!("The largest owners: {}.", named.join(", ")))
 }
 
-/// The memory that streams keep apart, by its kind.
+/// Returns the words for the memory that streams keep apart, by its kind.
 fn kept_apart(need: &Need) -> String {
     let elsewhere = format!("{} free on other streams", bytes(need.elsewhere));
     let pending = format!("{} freed but still used by other streams (record_stream)", bytes(need.pending));
@@ -309,7 +313,7 @@ fn kept_apart(need: &Need) -> String {
     }
 }
 
-/// The one next step.
+/// Returns the next step.
 pub(super) fn next_step(found: &Judgement) -> String {
     let figures = &found.figures;
     match found.verdict {
@@ -336,7 +340,7 @@ pub(super) fn next_step(found: &Judgement) -> String {
     }
 }
 
-/// The next step where an allocator of PyTorch's is enough.
+/// Returns the next step if one of PyTorch's allocators is enough.
 fn pytorch(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     match allocator {
         Choice::Native if figures.is_expandable_set => format!("Run it without {EXPANDABLE_SETTING}."),
@@ -350,7 +354,7 @@ fn pytorch(figures: &Figures, allocator: Choice, has_room: bool) -> String {
     }
 }
 
-/// The next step where others hold what is missing.
+/// Returns the next step if others hold the missing memory.
 fn others(figures: &Figures) -> String {
     let Some(shortage) = &figures.shortage else { return String::new() };
     let with = with(figures, shortage.choice);
@@ -365,7 +369,7 @@ fn others(figures: &Figures) -> String {
     }
 }
 
-/// The next step where too much is live.
+/// Returns the next step if too much is live.
 fn less(figures: &Figures, by: u64) -> String {
     let Some(shortage) = &figures.shortage else {
         return format!("Reduce the batch size, until {} less are live.", needed(by.max(1)));
@@ -391,7 +395,7 @@ fn less(figures: &Figures, by: u64) -> String {
     format!("{first}; or recompute or offload activations{}.", spill.unwrap_or_default())
 }
 
-/// The part of a step that names the allocator with which it is enough; empty for the one that the job has.
+/// Returns the part of a step that names the sufficient allocator; empty for the allocator that the job has.
 fn with(figures: &Figures, choice: Choice) -> String {
     match choice {
         Choice::Native => String::new(),
@@ -405,12 +409,12 @@ fn with(figures: &Figures, choice: Choice) -> String {
     }
 }
 
-/// The setting of expandable segments, with the options of the replays that PyTorch has too.
+/// Returns the setting of expandable segments, with the options of the replays that PyTorch has too.
 fn setting(figures: &Figures) -> String {
     joined(EXPANDABLE_SETTING, &figures.options.expandable)
 }
 
-/// The command that runs a program with seamalloc and these options.
+/// Returns the command that runs a program with seamalloc and these options.
 fn command(options: &str) -> String {
     if options.is_empty() {
         SEAMALLOC_COMMAND.to_owned()
@@ -419,13 +423,13 @@ fn command(options: &str) -> String {
     }
 }
 
-/// Whether chunks may be split while no gate holds other threads' work.
+/// Returns whether chunks may be split while no gate holds other threads' work.
 fn needs_one_thread(options: &str) -> bool {
     let ungated = format!("split:{}", Split::Ungated.name());
     options.split(',').any(|option| option == ungated)
 }
 
-/// Options beside others, which replace those of the same name.
+/// Returns the options with `more` added. An option of `more` replaces the option with the same name.
 fn joined(options: &str, more: &str) -> String {
     let name = |option: &str| option.split(':').next().map(str::to_owned);
     let replaced = |option: &str| more.split(',').any(|other| name(other) == name(option));
@@ -433,7 +437,7 @@ fn joined(options: &str, more: &str) -> String {
     kept.chain(more.trim().split(',')).filter(|option| !option.is_empty()).collect::<Vec<_>>().join(",")
 }
 
-/// Names as a list: a, b and c.
+/// Returns names as a list, such as "a, b and c".
 fn listed(names: &[&str]) -> String {
     match names {
         [most @ .., last] if !most.is_empty() => format!("{} and {last}", most.join(", ")),
@@ -441,12 +445,12 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// How often, in words.
+/// Returns a count in words, such as "3 times".
 fn times(count: u64) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
-/// A number of waits, in words.
+/// Returns a number of waits in words.
 fn waits(count: u64) -> String {
     if count == 1 { "1 wait".to_owned() } else { format!("{count} waits") }
 }
@@ -457,7 +461,7 @@ impl Figures {
         self.capacity.is_some() && self.capacity == self.available
     }
 
-    /// Returns the options with which seamalloc runs the job where it does not with those of the replays.
+    /// Returns the options with which seamalloc runs the job if it does not run with the options of the replays.
     fn remedy(&self) -> Option<&str> {
         self.shortage.as_ref()?.remedy.as_deref()
     }
@@ -474,7 +478,7 @@ impl Figures {
     }
 }
 
-/// The name in a sentence.
+/// Returns the allocator's name in a sentence.
 fn name(choice: Choice) -> &'static str {
     match choice {
         Choice::Native => "native",

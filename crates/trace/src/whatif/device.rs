@@ -1,35 +1,35 @@
 //! The device on which a job was recorded.
 //!
-//! Owns: the memory of that device according to the recording, and the default if the recording does not have it.
+//! Owns: the memory of that device according to the recording, and the default if the recording does not contain it.
 
 use crate::trace::Trace;
 use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
 
-/// The key of a trace's description with the device's memory in bytes, as programs that record note it.
+/// The key of a trace's description under which recording programs note the device's memory in bytes.
 const TOTAL: &str = "total_memory";
-/// The key with the bytes that the recorded allocator held and that the device had free when memory ran out, of
-/// snapshots in which memory ran out.
+/// The key with the bytes that the recorded allocator held and that the device had free when memory ran out. Only
+/// snapshots in which memory ran out have it.
 const AVAILABLE: &str = "available_memory";
 
 /// The key with the bytes that the device had free when a limit refused a request.
 pub(crate) const FREE_BEYOND_LIMIT: &str = "free_beyond_limit";
 
-/// How the memory of a job's device is known.
+/// The source of the memory of a job's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceFrom {
     /// The caller has named the device.
     Asked,
     /// The program that recorded the job has noted the device's memory.
     Noted,
-    /// Memory ran out while the job was recorded: the allocator could have had the memory that it held and that was
-    /// free. The memory of the CUDA context and of others is not included.
+    /// Memory ran out while the job was recorded. The allocator could have had the memory that it held and the memory
+    /// that was free. The memory of the CUDA context and of others is not included.
     Refusal,
-    /// The recording does not have it; an H200 is assumed.
+    /// The recording does not contain the device's memory, and an H200 is assumed.
     Unknown,
 }
 
 impl DeviceFrom {
-    /// Returns the name, as in lines of JSON.
+    /// Returns the name in lines of JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl DeviceFrom {
     }
 }
 
-/// Returns a simulated device with the memory of the one that the job was recorded on.
+/// Returns a simulated device with the memory of the device on which the job was recorded.
 #[must_use]
 pub fn device_of(trace: &Trace) -> (SimConfig, DeviceFrom) {
     let of = |key: &str| trace.meta.get(key)?.as_u64().filter(|bytes| (1..=MAX_CAPACITY).contains(bytes));
@@ -53,7 +53,7 @@ pub fn device_of(trace: &Trace) -> (SimConfig, DeviceFrom) {
     }
 }
 
-/// The memory that the allocator of a recording could have, according to the recording. Sizes are bytes.
+/// The memory that a recorded job's allocator could have, according to the recording. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Recorded {
     /// The device's memory.

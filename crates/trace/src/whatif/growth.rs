@@ -1,19 +1,20 @@
-//! Jobs with larger steps: the largest steps with which a job still runs.
+//! Jobs with larger steps, and the largest step with which a job still runs.
 //!
-//! Owns: which blocks of a job grow with its steps, the scaling of a trace, and the search for the factor.
+//! Owns: the choice of the blocks that grow with a job's steps, the scaling of a trace, and the search for the factor.
 
 use crate::persistent::Persistent;
 use crate::replay::{ReplayError, ReplayOptions, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 
-/// The usual number of replays of a search, for progress.
+/// The usual number of replays in a search, for progress.
 pub(super) const EXPECTED_TRIES: u32 = 8;
 
-/// The number of units in a factor of 1: factors are hundredths.
+/// The number of units in a factor of 1. Factors are hundredths.
 const WHOLE: u64 = 100;
 /// The largest factor that is tried, in hundredths.
 const MOST: u64 = 8 * WHOLE;
-/// The search ends when the largest factor that runs is this part (1/n), or one hundredth, below one that does not.
+/// The precision of the search, as a part (1/n). The search ends when the largest factor that runs is this part, or one
+/// hundredth, below a factor that does not.
 const EXACT_PART: u64 = 100;
 
 /// The factor at which the search for larger steps stops.
@@ -22,14 +23,14 @@ pub const MOST_GROWTH: f64 = (MOST / WHOLE) as f64;
 /// The largest step of a job with a strategy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Growth {
-    /// See [`super::WhatIf::largest_step`].
+    /// The value of [`super::WhatIf::largest_step`].
     pub(crate) largest_step: Option<f64>,
-    /// How many replays the search took, including that of the recorded job.
+    /// The number of replays in the search, including that of the recorded job.
     pub(super) tries: u32,
 }
 
 impl Default for Growth {
-    /// Returns the result without a search: one replay of the recorded job.
+    /// Returns the result without a search, which takes one replay of the recorded job.
     fn default() -> Self {
         Self { largest_step: None, tries: 1 }
     }
@@ -37,9 +38,9 @@ impl Default for Growth {
 
 /// The part of a job that grows with its steps.
 pub(crate) struct Growing<'t> {
-    /// The job whose steps grow, with the request that was refused when it was recorded.
+    /// The job whose steps grow, including the request that was refused when it was recorded.
     job: &'t Trace,
-    /// Which blocks of the job keep their size.
+    /// The blocks of the job that keep their size.
     persistent: Persistent,
 }
 
@@ -53,15 +54,15 @@ impl<'t> Growing<'t> {
         self.persistent.bytes
     }
 
-    /// Returns whether any memory grows: the job frees blocks, and has more than persistent memory.
+    /// Returns whether any memory grows: the job frees blocks, and has memory that is not persistent.
     pub(super) fn grows(&self) -> bool {
         let frees = self.job.events.iter().any(|event| !matches!(event, TraceEvent::Alloc { .. }));
         frees && self.persistent.blocks.contains(&false)
     }
 
-    /// Searches for the largest step on a device. The caller gives the result of the first replay, of the recorded job.
-    /// Replays the job with larger steps, until one runs and one that is a hundredth larger does not. The first factor
-    /// tried is the one that would just fit at the same utilization as in the job.
+    /// Searches for the largest step on a device. The caller gives the result of the first replay, which is of the
+    /// recorded job. The search replays the job with larger steps, until one runs and one that is a hundredth larger
+    /// does not. The first factor tried is the one that would just fit at the job's utilization.
     pub(crate) fn sought(
         &self,
         reserved: Option<u64>,
@@ -79,7 +80,7 @@ impl<'t> Growing<'t> {
             return Ok(Growth::default());
         }
         let capacity = options.device.capacity;
-        // The bounds are in hundredths: `low` runs, or is 0; `high` does not run, or is beyond the search.
+        // The bounds are in hundredths. `low` runs, or is 0. `high` does not run, or is beyond the search.
         let runs = reserved.is_some();
         let mut low = if runs { WHOLE } else { 0 };
         let mut high = self.beyond(capacity).min(if low > 0 { MOST + 1 } else { WHOLE });
@@ -94,7 +95,7 @@ impl<'t> Growing<'t> {
             } else {
                 high = next;
             }
-            // The other bound is far off until a replay has reached it: the steps towards it double.
+            // The other bound is far away until a replay has reached it, so the steps towards it double.
             let middle = low + (high - low) / 2;
             let exact = (next / EXACT_PART).max(1).saturating_mul(stride);
             next = if runs { middle.min(low + exact) } else { middle.max(high.saturating_sub(exact)) };
@@ -104,8 +105,8 @@ impl<'t> Growing<'t> {
         Ok(Growth { largest_step: (low > 0).then_some(low as f64 / WHOLE as f64), tries })
     }
 
-    /// Returns a factor, in hundredths, whose live bytes alone exceed the capacity: the least such factor, except for
-    /// the rounding of sizes.
+    /// Returns a factor, in hundredths, whose live bytes alone exceed the capacity. The result is the least such
+    /// factor, apart from the rounding of sizes.
     fn beyond(&self, capacity: u64) -> u64 {
         let mut sizes = Vec::with_capacity(self.persistent.blocks.len());
         let (mut stays, mut grows) = (0_u64, 0_u64);
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(sizes(&steps, 200), [100, 120, 120, 120].map(|size| size * MIB));
     }
 
-    /// Returns a trace of weights of 100 MiB and three steps of `step` MiB, with or without the end of the job.
+    /// Returns a trace with weights of 100 MiB and three steps of `step` MiB, with or without the end of the job.
     fn steps(step: u64, ends: bool) -> Trace {
         let freed = |block| [TraceEvent::FreeRequested { block }, TraceEvent::FreeCompleted { block }];
         let alloc = |size| TraceEvent::Alloc { size: size * MIB, stream: 0 };
@@ -255,7 +256,8 @@ mod tests {
         assert_eq!(found.largest_step, None, "the weights alone are too much");
     }
 
-    /// Weights of 100 MiB, a step of 60, and a request of 60 more that was refused: 100 of 120 MiB are left for both.
+    /// The job has weights of 100 MiB, a step of 60, and a refused request of 60 more. 100 of the 120 MiB remain for
+    /// both.
     #[test]
     fn a_refused_request_is_a_part_of_the_step() {
         let mut trace = steps(60, false);

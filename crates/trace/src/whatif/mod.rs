@@ -1,8 +1,8 @@
-//! The memory that a recorded job holds with each strategy, and how much larger its steps could be, beside PyTorch's
-//! own allocators on the same device.
+//! The memory that a recorded job holds with each strategy, and the possible growth of its steps, compared with
+//! PyTorch's own allocators on the same device.
 //!
-//! Owns: the report and its figures. `replays.rs` has the replays for the verdict and the figures, `growth.rs` finds
-//! the largest step, `device.rs` the device.
+//! Owns: the report and its figures. `replays.rs` has the replays for the verdict and the figures. `growth.rs` finds
+//! the largest step, and `device.rs` the device.
 
 mod device;
 mod growth;
@@ -37,11 +37,13 @@ pub struct WhatIf {
     pub device: String,
     /// The bytes of the device that the allocator can have; `None` if they are unknown.
     pub capacity: Option<u64>,
-    /// How the device's capacity is known.
+    /// The source of the device's capacity.
     pub device_from: DeviceFrom,
-    /// The most bytes requested and not freed; a request that was refused while the job was recorded counts.
+    /// The most bytes that were requested and not freed, including a request that was refused while the job was
+    /// recorded.
     pub peak_live: u64,
-    /// The bytes of the request that was refused while the job was recorded, which is a part of the job; 0 if none was.
+    /// The bytes of the request that was refused while the job was recorded, which is a part of the job; 0 if none was
+    /// refused.
     pub refused: u64,
     /// The most bytes that the strategy holds of the device; `None` if the job does not run on it.
     pub peak_reserved: Option<u64>,
@@ -50,38 +52,39 @@ pub struct WhatIf {
     /// The most bytes that PyTorch held while the job was recorded, if the trace has the figure.
     pub recorded_reserved: Option<u64>,
     /// The bytes that PyTorch held before the recording began, including memory of earlier blocks that the recording
-    /// does not have. If this is not 0, `recorded_reserved` is not comparable with `peak_reserved`.
+    /// does not contain. If this value is not 0, `recorded_reserved` cannot be compared with `peak_reserved`.
     pub reserved_before: u64,
-    /// The bytes of persistent memory at the peak: [`persistent`](crate::persistent()).
+    /// The bytes of persistent memory at the peak, from [`persistent`](crate::persistent()).
     pub persistent: u64,
     /// Whether the job frees any block. If it does not, no memory grows with its steps, and there is no largest step.
     pub grows: bool,
-    /// Whether the largest step was sought: [`whatif`] does if the device is known, [`held`] does not.
+    /// Whether the largest step was sought. [`whatif`] seeks it if the device is known; [`held`] does not.
     pub sought: bool,
-    /// The largest factor by which everything that is not persistent can be larger on the device, at most
-    /// [`MOST_GROWTH`]; `None` if not even a hundredth of it fits, if the job frees nothing, or if no step was sought.
+    /// The largest factor by which all memory that is not persistent can grow on the device, at most [`MOST_GROWTH`].
+    /// `None` if not even a hundredth of it fits, if the job frees no memory, or if no step was sought.
     pub largest_step: Option<f64>,
-    /// PyTorch's native allocator, on the same device.
+    /// The figures of PyTorch's native allocator on the same device.
     pub native: Baseline,
-    /// PyTorch's expandable segments, on the same device.
+    /// The figures of PyTorch's expandable segments on the same device.
     pub expandable: Baseline,
-    /// How many replays the search took.
+    /// The number of replays in the search.
     pub tries: u32,
-    /// The verdict on the job, the same for each strategy; `None` if none was asked for.
+    /// The verdict on the job, which is the same for each strategy; `None` if none was requested.
     pub verdict: Option<Judgement>,
 }
 
-/// The figures of a job with one of PyTorch's allocators: the strategy of the same algorithm on the simulated device.
+/// The figures of a job with one of PyTorch's allocators, from the strategy with the same algorithm on the simulated
+/// device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Baseline {
-    /// As [`WhatIf::peak_reserved`].
+    /// The value of [`WhatIf::peak_reserved`] for this allocator.
     pub reserved: Option<u64>,
-    /// As [`WhatIf::largest_step`].
+    /// The value of [`WhatIf::largest_step`] for this allocator.
     pub largest_step: Option<f64>,
 }
 
 impl WhatIf {
-    /// Returns the part of the held memory that the job uses, at the peaks.
+    /// Returns the part of the held memory that the job uses, at the peaks; `None` if the job does not run.
     #[must_use]
     pub fn utilization(&self) -> Option<f64> {
         self.peak_reserved.filter(|held| *held > 0).map(|held| self.peak_live as f64 / held as f64)
@@ -154,33 +157,33 @@ impl WhatIf {
     }
 }
 
-/// Returns a factor as text, for people.
+/// Returns a factor as text for readers.
 #[must_use]
 pub fn times(factor: f64) -> String {
     if factor < MOST_GROWTH { format!("x{factor:.2}") } else { format!("x{MOST_GROWTH:.0} or more") }
 }
 
-/// Replays a job with each of these strategies, repeatedly with larger steps. PyTorch's two allocators are always
-/// replayed on the same device: the gain of a strategy is measured against them. `device_from` says how the capacity of
-/// the options' device is known; [`device_of`] returns the recorded device.
+/// Replays a job with each of these strategies, and repeatedly with larger steps. PyTorch's two allocators are always
+/// replayed on the same device, since a strategy's gain is measured against them. `device_from` says how the capacity
+/// of the options' device is known. [`device_of`] returns the recorded device.
 ///
-/// Persistent memory ([`persistent`](crate::persistent())) keeps its size: weights, the optimizer's state, however the
-/// recording ends. All other memory is assumed to grow with the batch: activations and temporary buffers, which do
-/// grow; and gradients and the optimizer's temporary buffers, which do not, so that the factor is a low estimate, the
-/// same for every strategy. If no memory is found to be persistent, all grows. Memory that is not the allocator's (the
-/// CUDA context, libraries) is not counted: give the device a capacity without it.
+/// Persistent memory ([`persistent`](crate::persistent())), such as weights and optimizer state, keeps its size. All
+/// other memory is assumed to grow with the batch. Activations and temporary buffers do grow. Gradients and the
+/// optimizer's temporary buffers do not grow, so the factor is a low estimate, in the same way for every strategy. If
+/// no memory is found to be persistent, all memory grows. Memory outside of the allocator (the CUDA context, libraries)
+/// is not counted, so the device's capacity should not include it.
 ///
-/// A request that was refused while the job was recorded is a part of the step, so that the factor is below 1 if the
-/// job ran out of memory on a device of this size.
+/// A request that was refused while the job was recorded is a part of the step. The factor is below 1 if the job ran
+/// out of memory on a device of this size.
 ///
-/// No larger step is sought if the device is unknown; the job is replayed on one that is large enough for it.
+/// If the device is unknown, no larger step is sought, and the job is replayed on a device that is large enough.
 ///
-/// The search assumes that a smaller step runs if a larger one does; if this does not hold, it finds one of several
-/// limits, to a hundredth. The search stops at [`MOST_GROWTH`]. `progress` receives the strategy, the number of tries
-/// done, and about how many there will be.
+/// The search assumes that a smaller step runs if a larger one does. If this does not hold, the search finds one of
+/// several limits, to a hundredth. The search stops at [`MOST_GROWTH`]. `progress` gets the strategy, the number of
+/// tries done, and their approximate total.
 ///
 /// # Errors
-/// As [`replay`](crate::replay::replay).
+/// The errors of [`replay`](crate::replay::replay).
 pub fn whatif(
     trace: &Trace,
     strategies: &[StrategyKind],
@@ -191,11 +194,11 @@ pub fn whatif(
     report(trace, strategies, options, device_from, true, progress)
 }
 
-/// Replays a job once with each of these strategies, and with PyTorch's two: as [`whatif`], but no larger step is sought, which
-/// takes two to ten replays for each strategy.
+/// Replays a job once with each of these strategies and with PyTorch's two. The rules are those of [`whatif`], but no
+/// larger step is sought, which would take two to ten replays for each strategy.
 ///
 /// # Errors
-/// As [`replay`](crate::replay::replay).
+/// The errors of [`replay`](crate::replay::replay).
 pub fn held(
     trace: &Trace,
     strategies: &[StrategyKind],
@@ -218,11 +221,11 @@ fn report(
 }
 
 impl Replays<'_> {
-    /// Returns the figures of the job with each of these strategies, as [`whatif`] does, or as [`held`] does if no
-    /// larger step is `sought`.
+    /// Returns the figures of the job with each of these strategies, as [`whatif`] does; as [`held`] does if no larger
+    /// step is `sought`.
     ///
     /// # Errors
-    /// As [`replay`](crate::replay::replay).
+    /// The errors of [`replay`](crate::replay::replay).
     pub fn whatif(
         &mut self,
         strategies: &[StrategyKind],
@@ -276,7 +279,7 @@ impl Replays<'_> {
     }
 }
 
-/// Returns PyTorch's peak from the trace: from a snapshot's own history, or as the recording program noted it.
+/// Returns PyTorch's peak from the trace: from a snapshot's own history, or from the note of the recording program.
 fn recorded_reserved(trace: &Trace) -> Option<u64> {
     ["peak_reserved", "peak_res_native"].into_iter().find_map(|key| trace.meta.get(key)?.as_u64())
 }
@@ -290,7 +293,8 @@ mod tests {
 
     pub(super) const MIB: u64 = 1 << 20;
 
-    /// Returns a job of blocks of these sizes, one after the other, with whether each is freed in the end.
+    /// Returns a job of blocks with these sizes, one after the other. The flag says whether the block is freed in the
+    /// end.
     pub(super) fn job(blocks: &[(u64, bool)]) -> Trace {
         let allocated = blocks.iter().map(|(size, _)| TraceEvent::Alloc { size: *size, stream: 0 });
         let freed = blocks.iter().zip(0..).filter(|((_, freed), _)| *freed);

@@ -1,7 +1,7 @@
-//! The replays of a job as it was recorded, on one device: each strategy's once, for the verdict and for the figures.
+//! The replays of a recorded job on one device. Each strategy is replayed once, for the verdict and for the figures.
 //!
-//! Owns: the device on which the job is replayed, and the figures kept of a replay. The request that was refused when
-//! the job was recorded is a part of the job.
+//! Owns: the device of the replays, and the figures that are kept of a replay. The request that was refused when the
+//! job was recorded is a part of the job.
 
 use super::{DeviceFrom, Recorded};
 use crate::refused::RefusedRequest;
@@ -12,10 +12,10 @@ use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
 use seamalloc::{Config, Headroom, StrategyKind};
 use std::borrow::Cow;
 
-/// A job whose device is unknown is replayed on one with at least this many times the live bytes.
+/// The least memory of the device for a job with an unknown device, as a multiple of the live bytes.
 const PLENTY: u64 = 16;
 
-/// A job on a device, with the result of each strategy: a strategy is replayed when its result is first needed.
+/// A job on a device, with the result of each strategy. A strategy is replayed when its result is first needed.
 #[derive(Debug)]
 pub struct Replays<'t> {
     trace: &'t Trace,
@@ -37,15 +37,15 @@ pub(crate) struct Replayed {
 }
 
 impl<'t> Replays<'t> {
-    /// Makes the replays of a job on the device of `options`; `device_from` says how the capacity is known. If the
-    /// recording shows the memory that a CUDA context and libraries held of its device, it is taken off here too. If
-    /// the device is unknown, it is made so large that no strategy runs out of memory.
+    /// Makes the replays of a job on the device of `options`. `device_from` says how the capacity is known. If the
+    /// recording shows the memory that a CUDA context and libraries held on its device, this memory is subtracted here
+    /// too. If the device is unknown, it is made so large that no strategy runs out of memory.
     #[must_use]
     pub fn new(trace: &'t Trace, options: &ReplayOptions, device_from: DeviceFrom) -> Self {
         let mut device = SimConfig { calls_advance_clock: false, ..options.device.clone() };
         let others = Recorded::of(trace).others().filter(|_| device_from == DeviceFrom::Noted);
-        // A CUDA context and libraries stay, so that only the rest of the device counts. Other processes with more
-        // memory may end.
+        // A CUDA context and libraries stay, so only the rest of the device counts. Other processes with more memory
+        // may end.
         let stays = others.filter(|others| *others < near(device.capacity));
         device.capacity = device.capacity.saturating_sub(stays.unwrap_or(0));
         let name = device.to_string();
@@ -63,32 +63,32 @@ impl<'t> Replays<'t> {
         }
     }
 
-    /// The recording.
+    /// Returns the recording.
     pub(crate) fn trace(&self) -> &'t Trace {
         self.trace
     }
 
-    /// The job, with the request that was refused when it was recorded.
+    /// Returns the job, including the request that was refused when it was recorded.
     pub(crate) fn job(&self) -> &Cow<'t, Trace> {
         &self.job
     }
 
-    /// The memory of the device that the allocator can have; `None` if it is unknown.
+    /// Returns the memory of the device that the allocator can have; `None` if it is unknown.
     pub(crate) fn capacity(&self) -> Option<u64> {
         (self.device_from != DeviceFrom::Unknown).then_some(self.options.device.capacity)
     }
 
-    /// The device as it was named, with the memory that the allocator can have.
+    /// Returns the device as it was named, with the memory that the allocator can have.
     pub(crate) fn device(&self) -> &str {
         &self.device
     }
 
-    /// How the capacity is known.
+    /// Returns how the capacity is known.
     pub(crate) fn device_from(&self) -> DeviceFrom {
         self.device_from
     }
 
-    /// The most memory that the options let an allocator have; `None` if they do not limit it.
+    /// Returns the most memory that the options let an allocator have; `None` if they do not limit it.
     pub(crate) fn limit(&self) -> Option<u64> {
         let (config, all) = (&self.options.config, self.options.device.capacity);
         let kept = config.headroom.kept_bytes();
@@ -96,7 +96,7 @@ impl<'t> Replays<'t> {
         config.limit_on(all).into_iter().chain(shared).min()
     }
 
-    /// Returns replays of the same job on a device with so much memory, all of it for the allocator.
+    /// Returns replays of the same job on a device with `capacity` bytes, all of them for the allocator.
     pub(crate) fn on(&self, capacity: u64) -> Replays<'_> {
         let config = Config {
             memory_fraction: None,
@@ -120,7 +120,7 @@ impl<'t> Replays<'t> {
         self.on(plenty_for(&self.job))
     }
 
-    /// The strategies that are known to run the job.
+    /// Returns the strategies that are known to run the job.
     pub(crate) fn known_to_run(&self) -> impl Iterator<Item = StrategyKind> {
         self.known.iter().filter(|(_, known)| known.need.reserved.is_some()).map(|(kind, _)| *kind)
     }
@@ -131,7 +131,7 @@ impl<'t> Replays<'t> {
         Ok(passes.last().is_some_and(|pass| pass.oom.is_none()))
     }
 
-    /// The options of a strategy's replays.
+    /// Returns the options of a strategy's replays.
     pub(crate) fn options(&self, strategy: StrategyKind) -> ReplayOptions {
         ReplayOptions { config: self.options.config.clone().of_strategy(strategy), ..self.options.clone() }
     }
@@ -149,7 +149,7 @@ impl<'t> Replays<'t> {
     }
 }
 
-/// Returns so much memory that no strategy uses it up on a job.
+/// Returns the bytes of memory with which no strategy runs out of memory on a job.
 fn plenty_for(job: &Trace) -> u64 {
     job.summary().peak_live.saturating_mul(PLENTY).clamp(1 << 30, MAX_CAPACITY)
 }

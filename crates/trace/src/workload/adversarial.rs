@@ -1,11 +1,12 @@
-//! Patterns made to fragment: no job does so for long, but every allocator meets them for a while.
+//! Patterns made to fragment memory. No job fragments for long in this way, but every allocator meets these patterns
+//! for some time.
 //!
-//! Owns: the four patterns and their sizes. Each pattern stays under a bound of live bytes and ends its rounds with few
-//! live bytes.
+//! Owns: the four patterns and their sizes. Each pattern stays under a bound of live bytes, and ends its rounds with
+//! few live bytes.
 
 use super::tape::{Block, Dice, Tape};
 
-/// A pattern, with the bytes that it holds live at most.
+/// A pattern, with the most bytes that it holds live.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Adversary {
     pub(super) kind: Kind,
@@ -15,22 +16,23 @@ pub(super) struct Adversary {
 /// The way in which a pattern fragments memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Many blocks, every other one freed, then larger ones: half of the memory is free and no larger block fits.
+    /// Many blocks, every second of them freed, then larger blocks. Half of the memory is free, and no larger block
+    /// fits.
     Comb,
-    /// Ramps up and down; each ramp has other sizes, and a few blocks of each survive it.
+    /// Ramps up and down. Each ramp has other sizes, and a few blocks of each ramp survive it.
     Sawtooth,
-    /// Block after block is replaced by one a little larger, as buffers that grow with the longest input seen.
+    /// Blocks that are replaced one by one by slightly larger ones, as buffers that grow with the longest input so far.
     Creeping,
-    /// Two streams by turns allocate blocks of the size that the other has just freed.
+    /// Two streams that take turns to allocate blocks of the size that the other has just freed.
     PingPong,
 }
 
 const MIB: u64 = 1 << 20;
-/// The larger block of the comb is this many teeth long, in quarters of a tooth.
+/// The length of the comb's larger blocks, in quarters of a tooth.
 const COMB_QUARTERS: (u64, u64) = (5, 40);
 
 impl Adversary {
-    /// Streams beside the default one.
+    /// Returns the number of streams beside the default one.
     pub(super) fn side_streams(&self) -> u32 {
         u32::from(self.kind == Kind::PingPong)
     }
@@ -78,7 +80,7 @@ impl Adversary {
     }
 
     fn sawtooth(&self, tape: &mut Tape, dice: &mut Dice, survivors: &mut Vec<Block>) {
-        /// Survivors of all ramps together.
+        /// The most survivors of all ramps together.
         const SURVIVORS: usize = 64;
         let base = dice.between(1, 64) * MIB;
         let mut ramp = Vec::new();
@@ -101,8 +103,8 @@ impl Adversary {
     }
 
     fn creep(&self, tape: &mut Tape, dice: &mut Dice, buffers: &mut Vec<Block>) {
-        /// The number of buffers at the beginning; they grow until half of the bound's room is used up, then all are
-        /// replaced.
+        /// The number of buffers at the beginning. The buffers grow until half of the bound's room is used, and then
+        /// all are replaced.
         const BUFFERS: u64 = 400;
         if buffers.is_empty() {
             let mean = self.bound / 3 / BUFFERS;
@@ -110,7 +112,7 @@ impl Adversary {
         }
         for place in 0..buffers.len() {
             let Some(buffer) = buffers.get_mut(place) else { break };
-            // Between 1 and 6 percent more, so that the hole left behind never fits the next one.
+            // The new buffer is between 1 and 6 percent larger, so that the hole left behind never fits the next one.
             let larger = buffer.size() + buffer.size() * dice.between(10, 60) / 1000 + 1;
             if self.room(tape) < larger {
                 break;
@@ -124,7 +126,7 @@ impl Adversary {
     }
 
     fn ping_pong(&self, tape: &mut Tape, dice: &mut Dice, round: u64, survivors: &mut Vec<Block>) {
-        /// Blocks that stay of each round.
+        /// The number of blocks that stay of each round.
         const STAY: usize = 4;
         /// The most blocks held of all rounds.
         const HELD: usize = 32;
@@ -147,7 +149,7 @@ impl Adversary {
                 passed.push(tape.request_free(block));
             }
         }
-        // The other stream has read all of them before it begins.
+        // The other stream has read all of the blocks before it begins.
         for pending in passed {
             tape.complete_free(pending);
         }

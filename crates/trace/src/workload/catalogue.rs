@@ -1,7 +1,7 @@
-//! The list of workloads: which patterns run with which models and numbers.
+//! The list of workloads: the patterns, and their models and numbers.
 //!
-//! Owns: the names and the sizes. Peaks of live memory lie between 4 and 75 GiB, most below 50, so that an allocator that
-//! wastes a third still runs them on an 80 GiB device.
+//! Owns: the names and the sizes. Peaks of live memory lie between 4 and 75 GiB, most of them below 50, so that an
+//! allocator that wastes a third still runs them on an 80 GiB device.
 
 use super::{
     adversarial::{Adversary, Kind},
@@ -18,22 +18,22 @@ use super::{
 use seamalloc::nearest::nearest;
 use thiserror::Error;
 
-/// No workload of that name.
+/// The error of an unknown workload's name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("no workload is called `{name}`; the nearest is `{nearest}`")]
 pub struct UnknownWorkload {
     /// The requested name.
     pub name: String,
-    /// The nearest known name by edit distance.
+    /// The known name with the least edit distance.
     pub nearest: &'static str,
 }
 
-/// Every workload, in the order in which reports show them.
+/// Returns every workload, in the order of reports.
 pub fn catalogue() -> &'static [Workload] {
     &CATALOGUE
 }
 
-/// The workload of that name.
+/// Returns the workload with that name.
 ///
 /// # Errors
 /// [`UnknownWorkload`], with the nearest name.
@@ -44,7 +44,7 @@ pub fn find(name: &str) -> Result<&'static Workload, UnknownWorkload> {
     })
 }
 
-/// The techniques by which a training job saves memory: letters as in GMLake's evaluation.
+/// The techniques by which a training job saves memory, with the letters of GMLake's evaluation.
 #[derive(Clone, Copy)]
 struct Strategy {
     recompute: bool,
@@ -76,7 +76,7 @@ impl Strategy {
     }
 }
 
-/// Shortest and longest sequence of most jobs, in tokens.
+/// The shortest and the longest sequence of most jobs, in tokens.
 const LENGTHS: (u64, u64) = (300, 1900);
 
 const fn training(

@@ -1,13 +1,13 @@
-//! Why a trace could not be generated, and the limits on it.
+//! The reasons why a trace could not be generated, and the limits on a trace.
 
 use thiserror::Error;
 
-/// A generated trace holds at most this many events (512 MiB of host memory).
+/// The most events of a generated trace, which take 512 MiB of host memory.
 pub const MAX_EVENTS: usize = 32 << 20;
 /// The most steps that a [`Scale`](super::Scale) may ask for.
 pub const MAX_STEPS: u32 = 100_000;
 
-/// Why a trace could not be generated.
+/// The reason why a trace could not be generated.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GenerateError {
@@ -17,7 +17,7 @@ pub enum GenerateError {
         /// The requested steps.
         steps: u32,
     },
-    /// The trace would hold more than [`MAX_EVENTS`] events: ask for fewer steps.
+    /// The trace would have more than [`MAX_EVENTS`] events. Fewer steps make it shorter.
     #[error("the trace would hold more than {limit} events: ask for fewer steps")]
     TooLong {
         /// The bound.

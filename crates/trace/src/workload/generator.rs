@@ -11,23 +11,24 @@ use serde_json::{Map, Value};
 /// A named generator of traces.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// Name for lookups and output: `opt-1.3b-LR`.
+    /// The name for lookups and output, such as `opt-1.3b-LR`.
     pub name: &'static str,
-    /// The pattern that it belongs to: `transformer`, `kv-cache`.
+    /// The group of the workload's pattern, such as `transformer` or `kv-cache`.
     pub group: &'static str,
     /// A description of the workload, in one line.
     pub summary: &'static str,
     /// Whether a stress run without names includes it.
     pub in_default_set: bool,
-    /// Steps (or rounds) at the default scale.
+    /// The number of steps (or rounds) at the default scale.
     pub default_steps: u32,
     pub(super) pattern: Pattern,
 }
 
-/// How much of a workload to generate.
+/// The amount of a workload that is generated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scale {
-    /// Training steps, requests or rounds, as the pattern counts them; `None` takes the workload's own number.
+    /// The number of training steps, requests or rounds, as the pattern counts them; `None` for the workload's own
+    /// number.
     pub steps: Option<u32>,
 }
 
@@ -35,7 +36,7 @@ impl Workload {
     /// Generates the trace. The same workload, seed and scale give the same events on every platform.
     ///
     /// # Errors
-    /// [`GenerateError`], when the scale is out of bounds.
+    /// [`GenerateError`], if the scale is out of bounds.
     pub fn generate(&self, seed: u64, scale: Scale) -> Result<Trace, GenerateError> {
         let steps = scale.steps.unwrap_or(self.default_steps);
         if !(1..=MAX_STEPS).contains(&steps) {

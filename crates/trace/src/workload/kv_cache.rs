@@ -1,6 +1,6 @@
 //! Decoding with key-value caches that grow by a token through concatenation, while requests join and leave.
 //!
-//! Owns: the caches. The prompt's forward pass is that of `layer.rs`.
+//! Owns: the caches. `layer.rs` has the prompt's forward pass.
 
 use super::{
     error::GenerateError,
@@ -16,11 +16,11 @@ use super::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decoding {
     pub(super) model: &'static Model,
-    /// Requests that run together at most.
+    /// The most requests that run together.
     pub(super) requests: u64,
-    /// Tokens of a prompt.
+    /// The least and the most tokens of a prompt.
     pub(super) prompt: (u64, u64),
-    /// Tokens of an answer.
+    /// The least and the most tokens of an answer.
     pub(super) answer: (u64, u64),
     pub(super) caches: Caches,
 }
@@ -28,10 +28,10 @@ pub(super) struct Decoding {
 /// The layout of the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caches {
-    /// One tensor a layer for the whole batch, padded to the longest request, copied into new tensors when one joins or
-    /// leaves.
+    /// One tensor in each layer for the whole batch, padded to the longest request. The tensor is copied into new
+    /// tensors when a request joins or leaves.
     Batched,
-    /// A tensor a layer for each request.
+    /// One tensor in each layer for each request.
     Separate,
 }
 
@@ -39,11 +39,11 @@ pub(super) enum Caches {
 #[derive(Debug)]
 pub(super) struct Cache {
     blocks: Vec<Block>,
-    /// The number of tokens held of each request.
+    /// The number of tokens that are held for each request.
     length: u64,
     /// The number of requests in the cache.
     requests: u64,
-    /// Bytes of a token of one request, keys or values alone.
+    /// The bytes of a token of one request, for keys or for values alone.
     row: u64,
 }
 
@@ -55,13 +55,14 @@ impl Cache {
         Self { blocks, length, requests, row }
     }
 
-    /// Adds one token for each request: every tensor is copied into a longer one.
+    /// Adds one token for each request. Every tensor is copied into a longer one.
     pub(super) fn grow(&mut self, tape: &mut Tape, model: &Model, shape: &Transformer) {
         self.length += 1;
         let hidden = self.requests * shape.hidden * model.dtype_bytes;
         let bytes = self.requests * self.length * self.row;
         for pair in self.blocks.chunks_mut(2) {
-            // The layer's state, its normed copy, the new token's query, and then its key and value.
+            // The step allocates the layer's state, its normed copy and the new token's query, and then its key and
+            // value.
             let (state, normed, query) = (tape.alloc(hidden), tape.alloc(hidden * 2), tape.alloc(hidden));
             lengthen(tape, pair, bytes);
             tape.free_all([normed, query, state]);
@@ -100,7 +101,7 @@ impl Cache {
     }
 }
 
-/// Copies tensors into longer ones, each freed when it has been copied.
+/// Copies tensors into longer ones. Each old tensor is freed after its copy.
 fn lengthen(tape: &mut Tape, blocks: &mut [Block], bytes: u64) {
     for old in blocks {
         let longer = tape.alloc(bytes);
@@ -108,7 +109,7 @@ fn lengthen(tape: &mut Tape, blocks: &mut [Block], bytes: u64) {
     }
 }
 
-/// Allocates for a forward pass without autograd over some tokens, and the logits of each sequence's last one.
+/// Allocates for a forward pass over some tokens without autograd, and for the logits of each sequence's last token.
 pub(super) fn prefill(tape: &mut Tape, batch: Batch<'_>, layer: Layer<'_>, sequences: u64) {
     let Batch { model, shape, tokens } = batch;
     let (mut state, inputs) = batch.embed(tape);
@@ -240,8 +241,8 @@ mod tests {
             let mut tape = Tape::new(0);
             plan.run(&mut tape, &mut Dice::new(2), 30).unwrap();
             let trace = tape.finish().unwrap();
-            // The vocabulary is so large that no other tensor has a multiple of its size: one for each number of
-            // requests that ran together.
+            // The vocabulary is so large that no other tensor has a multiple of its size. So there is one size for each
+            // number of requests that ran together.
             let logits = LLAMA_1B.transformer().unwrap().vocab * 2;
             let running: HashSet<u64> = trace
                 .events

@@ -1,19 +1,19 @@
-//! Runs a recipe: a block's forward pass, with autograd keeping what it needs or without, and its backward pass.
+//! Runs a recipe: a block's forward pass, with or without autograd keeping tensors, and its backward pass.
 //!
-//! Owns: the lifetimes of activations and of their gradients inside one block. Models and training strategies are
-//! defined elsewhere.
+//! Owns: the lifetimes of activations and of their gradients inside one block. Other files define models and training
+//! strategies.
 
 use super::{
     recipe::{Backward, Op, Rows},
     tape::{Block, Tape},
 };
 
-/// The rows of one run of a block.
+/// The numbers of rows in one run of a block.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RowCounts {
-    /// Tokens of the batch.
+    /// The number of tokens in the batch.
     pub(super) tokens: u64,
-    /// Tokens routed to each expert.
+    /// The number of tokens routed to each expert.
     pub(super) experts: Vec<u64>,
 }
 
@@ -33,7 +33,7 @@ impl RowCounts {
         self.of(op.rows) * op.row + op.fixed
     }
 
-    /// Returns whether an operation is skipped: an expert without tokens launches nothing.
+    /// Returns whether an operation is skipped, since an expert without tokens launches no kernel.
     fn skips(&self, op: &Op) -> bool {
         op.row > 0 && self.of(op.rows) == 0
     }
@@ -42,13 +42,13 @@ impl RowCounts {
 /// The place of the tensors that autograd keeps of one run of a block.
 #[derive(Debug)]
 pub(super) enum Saved {
-    /// On the device: a place for each operation.
+    /// On the device, with a place for each operation.
     Device(Vec<Option<Block>>),
-    /// On the host: each tensor is copied back just before its operation's backward.
+    /// On the host. Each tensor is copied back just before its operation's backward.
     Host,
 }
 
-/// The operations of one block of the network, and the rows of one run of it.
+/// The operations of one block of the network, and the rows of one run of the block.
 #[derive(Clone, Copy)]
 pub(super) struct Layer<'a> {
     pub(super) ops: &'a [Op],
@@ -56,7 +56,7 @@ pub(super) struct Layer<'a> {
 }
 
 impl Layer<'_> {
-    /// Runs forward. Returns the block's output, and with `keep` what autograd needs.
+    /// Runs forward. Returns the block's output, and with `keep` the tensors that autograd needs.
     pub(super) fn forward(self, tape: &mut Tape, keep: bool) -> (Block, Saved) {
         let mut saved: Vec<Option<Block>> = Vec::new();
         let mut waiting: Vec<(usize, Block)> = Vec::new();
@@ -84,7 +84,7 @@ impl Layer<'_> {
     }
 
     /// Runs backward from the gradient of the output. Frees all saved tensors, appends the gradients of the weights to
-    /// `gradients` and returns the gradient of the block's input.
+    /// `gradients`, and returns the gradient of the block's input.
     pub(super) fn backward(
         self,
         tape: &mut Tape,
@@ -133,19 +133,19 @@ fn free_due(tape: &mut Tape, waiting: &mut Vec<(usize, Block)>, index: usize) {
     }
 }
 
-/// Which weights of a block get gradients.
+/// The weights of a block that get gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trains {
-    /// All of them.
+    /// All weights.
     All,
-    /// The adapters; the rest is frozen.
+    /// The weights of the adapters. All others are frozen.
     Adapters,
 }
 
 /// The gradients of weights, in the order in which they were made.
 #[derive(Debug)]
 pub(super) struct WeightGradients {
-    /// Which weights get a gradient.
+    /// The weights that get a gradient.
     pub(super) trains: Trains,
     pub(super) blocks: Vec<Block>,
 }
@@ -156,11 +156,11 @@ impl WeightGradients {
     }
 }
 
-/// Partial sums of a bias gradient are bounded: 1 MiB for each of an H200's 132 multiprocessors.
+/// The limit on the partial sums of a bias gradient: 1 MiB for each of an H200's 132 multiprocessors.
 const REDUCTION_LIMIT: u64 = 132 << 20;
-/// Semaphores of such a reduction, in bytes.
+/// The semaphores of such a reduction, in bytes.
 const REDUCTION_SEMAPHORES: u64 = 64;
-/// Single precision, in bytes.
+/// The size of a single-precision number, in bytes.
 const FP32: u64 = 4;
 
 /// One backward pass through a block.
@@ -169,13 +169,13 @@ struct Pass<'a> {
     rows: &'a RowCounts,
     /// The gradient that flows back; `None` while it is the residual's own.
     flowing: Option<Block>,
-    /// The gradient of the residual stream, held until the branch's is added to it.
+    /// The gradient of the residual stream, held until the branch's gradient is added to it.
     residual: Block,
-    /// Gradients of further branches: key and value, the gate's other side.
+    /// The gradients of further branches: key and value, or the gate's other side.
     branches: Vec<Block>,
     /// The sum of input gradients of products that share their input.
     shared: Option<Block>,
-    /// The gradient inside an adapter, added to that of the product beside it.
+    /// The gradient inside an adapter, which is added to the gradient of the product beside it.
     beside: Option<Block>,
     gradients: &'a mut WeightGradients,
 }

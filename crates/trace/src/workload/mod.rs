@@ -1,7 +1,7 @@
 //! Generated workloads: allocation traces that resemble those of real jobs, made from model shapes and a seed.
 //!
-//! `catalogue.rs` lists the workloads, each pattern has a file of its own, and all write through `tape.rs`. Nothing here
-//! allocates device memory.
+//! `catalogue.rs` lists the workloads. Each pattern has a file of its own, and all patterns write through `tape.rs`. No
+//! code here allocates device memory.
 //!
 //! ```
 //! use seamalloc_trace::workload::{self, Scale};

@@ -1,14 +1,14 @@
-//! Shapes of published models and the parameter tensors that follow from them.
+//! The shapes of published models, and the resulting parameter tensors.
 //!
-//! Owns: the numbers of each model (from its published configuration) and their names. The allocations of a running
-//! layer are in `recipe.rs`.
+//! Owns: the numbers of each model (from its published configuration) and their names. `recipe.rs` has the allocations
+//! of a running layer.
 
 use thiserror::Error;
 
 use super::error::GenerateError;
 use seamalloc::nearest::nearest;
 
-/// The design of a transformer's blocks; decides its tensors and the allocations of a layer.
+/// The design of a transformer's blocks, which determines its tensors and the allocations of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// GPT-2: fused query-key-value, learned positions, tanh GELU, dropout, tied embeddings.
@@ -53,11 +53,11 @@ pub struct Transformer {
     pub ffn: u64,
     /// Rows of the token embedding.
     pub vocab: u64,
-    /// Rows of the learned position embedding, 0 where positions are rotary.
+    /// The rows of the learned position embedding; 0 if positions are rotary.
     pub positions: u64,
     /// Whether the output projection shares the token embedding.
     pub tied: bool,
-    /// The experts, where there are any.
+    /// The experts; `None` if there are none.
     pub experts: Option<Experts>,
 }
 
@@ -66,7 +66,7 @@ pub struct Transformer {
 pub struct ResNet {
     /// Bottleneck blocks in each of the four stages.
     pub blocks: [u64; 4],
-    /// Channels after the first convolution, which stage s widens to `stem << s`.
+    /// The number of channels after the first convolution, which stage s widens to `stem << s`.
     pub stem: u64,
     /// Classes of the last layer.
     pub classes: u64,
@@ -84,9 +84,9 @@ pub enum Architecture {
 /// A model: its name, its shape and the width of its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// Name for lookups and output: `opt-1.3b`.
+    /// The name for lookups and output, such as `opt-1.3b`.
     pub name: &'static str,
-    /// The published number of parameters; `None` for a shape of our own.
+    /// The published number of parameters; `None` for a shape that is not published.
     pub published: Option<u64>,
     /// Bytes of one stored parameter.
     pub dtype_bytes: u64,
@@ -94,10 +94,10 @@ pub struct Model {
     pub architecture: Architecture,
 }
 
-/// One parameter tensor.
+/// A parameter tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterTensor {
-    /// The tensor's role: `query`, `norm`.
+    /// The tensor's role, such as `query` or `norm`.
     pub role: &'static str,
     /// The block of the tensor; `None` for embeddings and for tensors behind the last block.
     pub layer: Option<u64>,
@@ -107,13 +107,13 @@ pub struct ParameterTensor {
     pub bytes: u64,
 }
 
-/// No model of that name.
+/// The error of an unknown model's name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("no model is called `{name}`; the nearest is `{nearest}`")]
 pub struct UnknownModel {
     /// The requested name.
     pub name: String,
-    /// The nearest known name by edit distance.
+    /// The known name with the least edit distance.
     pub nearest: &'static str,
 }
 
@@ -140,7 +140,7 @@ pub const GPT2_XL: Model = model(
     1_557_611_200,
     Transformer { vocab: 50_257, positions: 1024, tied: true, ..decoder(Family::Gpt2, 1600, 48, (25, 25), 6400) },
 );
-/// OPT-1.3B (Zhang et al. 2022); its position table has two rows more than its length.
+/// OPT-1.3B (Zhang et al. 2022). The position table has two rows more than its length.
 pub const OPT_1_3B: Model = model(
     "opt-1.3b",
     1_315_758_080,
@@ -180,7 +180,7 @@ pub const QWEN_MOE: Model = model(
         ..decoder(Family::QwenMoe, 2048, 24, (16, 16), 5632)
     },
 );
-/// Qwen1.5-MoE with half the layers and 32 experts: full fine-tuning fits one device.
+/// Qwen1.5-MoE with half the layers and 32 experts, so that full fine-tuning fits one device.
 pub const QWEN_MOE_SMALL: Model = Model {
     name: "qwen-moe-small",
     published: None,
@@ -202,12 +202,12 @@ pub const RESNET_152: Model = Model {
 static MODELS: [Model; 10] =
     [GPT2, GPT2_XL, OPT_1_3B, OPT_13B, GPT_NEOX_20B, LLAMA_8B, LLAMA_1B, QWEN_MOE, QWEN_MOE_SMALL, RESNET_152];
 
-/// Every model known.
+/// Returns every known model.
 pub fn models() -> &'static [Model] {
     &MODELS
 }
 
-/// Returns the model of that name.
+/// Returns the model with that name.
 ///
 /// # Errors
 /// [`UnknownModel`], with the nearest name.
@@ -229,7 +229,7 @@ impl Model {
         list.tensors
     }
 
-    /// Returns the model's transformer; an error for other networks.
+    /// Returns the model's transformer, or an error for other networks.
     pub(super) fn transformer(&self) -> Result<&Transformer, GenerateError> {
         match &self.architecture {
             Architecture::Transformer(shape) => Ok(shape),
@@ -237,7 +237,7 @@ impl Model {
         }
     }
 
-    /// Returns the model's convolutional network; an error for other networks.
+    /// Returns the model's convolutional network, or an error for other networks.
     pub(super) fn resnet(&self) -> Result<&ResNet, GenerateError> {
         match &self.architecture {
             Architecture::ResNet(shape) => Ok(shape),
@@ -245,7 +245,7 @@ impl Model {
         }
     }
 
-    /// Number of parameters.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> u64 {
         self.tensors().iter().map(|t| t.elements).sum()
     }
@@ -358,7 +358,7 @@ impl Transformer {
 }
 
 impl ResNet {
-    /// A bottleneck's last convolution is this many times as wide as its first.
+    /// The width of a bottleneck's last convolution, as a multiple of its first.
     pub const EXPANSION: u64 = 4;
 
     fn tensors(&self, list: &mut TensorList) {

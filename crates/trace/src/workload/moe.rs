@@ -1,15 +1,15 @@
 //! Mixture of experts: the number of tokens that the router sends to each expert.
 //!
-//! Owns: the routing. The experts' operations are in `recipe.rs`, the training around them in `transformer.rs`.
+//! Owns: the routing. `recipe.rs` has the experts' operations, and `transformer.rs` the training around them.
 
 use super::{layer::RowCounts, models::Transformer, tape::Dice};
 
-/// Draws the tokens of each expert of one layer. Popularity is skewed as in a model trained without a capacity limit:
-/// the busiest expert gets several times the mean, and with few tokens some get none. Draws no numbers for dense
-/// models.
+/// Draws the tokens of each expert of one layer. The popularity of experts is skewed, as in a model trained without a
+/// capacity limit. The busiest expert gets several times the mean, and with few tokens some experts get none. Draws no
+/// numbers for dense models.
 pub(super) fn route(shape: &Transformer, tokens: u64, dice: &mut Dice) -> RowCounts {
     let Some(experts) = shape.experts else { return RowCounts::dense(tokens) };
-    /// Popularity before squaring.
+    /// The range of popularity before squaring.
     const POPULARITY: (u64, u64) = (1, 100);
     let popularity: Vec<u64> = (0..experts.count)
         .map(|_| {
@@ -19,7 +19,7 @@ pub(super) fn route(shape: &Transformer, tokens: u64, dice: &mut Dice) -> RowCou
         .collect();
     let total = popularity.iter().sum::<u64>().max(1);
     let routed = tokens * experts.per_token;
-    // An expert sees a token once at most.
+    // An expert sees a token at most once.
     let mut rows: Vec<u64> = popularity.iter().map(|p| (routed * p / total).min(tokens)).collect();
     let mut left = routed - rows.iter().sum::<u64>();
     for row in &mut rows {

@@ -45,7 +45,7 @@ impl Pattern {
         }
     }
 
-    /// Streams beside the default one.
+    /// Returns the number of streams beside the default one.
     pub(super) fn side_streams(&self) -> u32 {
         match self {
             Self::Sharded(_) | Self::Prefetch(_) => side_stream::SIDE_STREAMS,
@@ -67,7 +67,7 @@ impl Pattern {
         Some(model.name)
     }
 
-    /// Sequences, images or requests that run together at most.
+    /// Returns the most sequences, images or requests that run together.
     pub(super) fn batch(&self) -> Option<u64> {
         match self {
             Self::Training(plan) => Some(plan.batch),

@@ -1,7 +1,7 @@
 //! The allocations of one transformer block in its forward pass, kernel by kernel, for each family of models.
 //!
-//! Owns: the lists of operations, written down from traces of PyTorch 2.11 (sizes, order, what autograd keeps, how long
-//! a temporary lives). `layer.rs` runs them.
+//! Owns: the lists of operations, from traces of PyTorch 2.11 (sizes, order, tensors that autograd keeps, lifetimes of
+//! temporaries). `layer.rs` runs them.
 
 use super::models::{Experts, Family, Model, Transformer};
 
@@ -17,26 +17,26 @@ pub(super) enum Rows {
 /// The gradients that an operation makes in its backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Backward {
-    /// Makes no gradient: statistics, masks, random states.
+    /// No gradient, as for statistics, masks and random states.
     None,
-    /// Makes a gradient as large as the output.
+    /// A gradient as large as the output.
     Same,
-    /// A matrix product: an input gradient, then those of weight and bias.
+    /// The gradients of a matrix product: first that of the input, then those of weight and bias.
     Linear,
-    /// A norm: input gradient added to the residual's, then those of weight and bias.
+    /// The gradients of a norm: the input gradient, which is added to the residual's, then those of weight and bias.
     Norm,
-    /// Fused attention: gradients of query, key and value, and a single-precision accumulator.
+    /// The gradients of fused attention: those of query, key and value, and a single-precision accumulator.
     Attention {
-        /// Whether one product makes query, key and value: their gradients are then put together for it.
+        /// Whether one product makes query, key and value. The three gradients are then put together for this product.
         fused: bool,
     },
-    /// A product of two branches: a gradient for each.
+    /// The gradients of a product of two branches: one for each branch.
     Gate,
-    /// The residual sum: the gradient is passed to both sides unchanged.
+    /// The gradient of a residual sum, which is passed to both sides unchanged.
     Residual,
 }
 
-/// One tensor that the forward pass makes.
+/// A tensor that the forward pass makes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op {
     /// The number of rows.
@@ -67,7 +67,7 @@ const FP32: u64 = 4;
 const RANDOM_STATE: u64 = 8;
 /// Scratch of the fused attention kernel, in bytes.
 const ATTENTION_SCRATCH: u64 = 256;
-/// Rank of LoRA adapters.
+/// The rank of LoRA adapters.
 pub(super) const LORA_RANK: u64 = 16;
 /// A number of uses that lasts until the block ends.
 const TO_THE_END: usize = usize::MAX;
@@ -119,7 +119,7 @@ impl Recipe {
         self.op(0, uses, saved, Backward::None).fixed = bytes;
     }
 
-    /// A matrix product from `input` to `output` elements a row.
+    /// Adds a matrix product from `input` to `output` elements in each row.
     fn linear(&mut self, input: u64, output: u64, bias: bool, uses: usize, saved: bool) {
         let bytes = self.bytes;
         let op = self.op(output * bytes, uses, saved, Backward::Linear);
@@ -128,7 +128,7 @@ impl Recipe {
         op.bias = if bias { output * bytes } else { 0 };
     }
 
-    /// A matrix product with a LoRA adapter beside it, the adapter in single precision as PEFT makes it.
+    /// Adds a matrix product with a LoRA adapter beside it. The adapter is in single precision, as in PEFT.
     fn adapted(&mut self, input: u64, output: u64, bias: bool, uses: usize, saved: bool) {
         if !self.lora {
             return self.linear(input, output, bias, uses, saved);
@@ -151,7 +151,7 @@ impl Recipe {
         self.kept(FP32, 1);
     }
 
-    /// Llama's norm computes in single precision and casts back.
+    /// Adds Llama's norm, which computes in single precision and casts back.
     fn rms_norm(&mut self, uses: usize) {
         let width = self.hidden;
         self.kept(width * FP32, 5);
@@ -165,7 +165,7 @@ impl Recipe {
         self.op(row, uses, true, Backward::Norm).weight = row;
     }
 
-    /// Rotates queries or keys of this many elements a row.
+    /// Adds a rotation of queries or keys with this many elements in each row.
     fn rotate(&mut self, width: u64, uses: usize) {
         let row = width * self.bytes;
         self.temporary(row, 4);
@@ -185,7 +185,7 @@ impl Recipe {
         self.linear(self.hidden, self.hidden, bias, 2, false);
     }
 
-    /// Dropout: a byte a value for the mask, then the values.
+    /// Adds dropout: one byte for each value of the mask, then the values.
     fn dropout(&mut self, uses: usize) {
         self.kept(self.hidden, 1);
         self.elementwise(self.hidden * self.bytes, uses, false);
@@ -200,7 +200,7 @@ impl Recipe {
     }
 }
 
-/// The operations of one block of that model, with LoRA adapters or without.
+/// Returns the operations of one block of a model, with or without LoRA adapters.
 pub(super) fn block(model: &Model, shape: &Transformer, lora: bool) -> Vec<Op> {
     let mut recipe =
         Recipe { ops: Vec::new(), rows: Rows::Tokens, bytes: model.dtype_bytes, hidden: shape.hidden, lora };
@@ -223,7 +223,7 @@ fn gpt2(recipe: &mut Recipe, shape: &Transformer) {
     recipe.residual(row);
     recipe.layer_norm(3);
     recipe.linear(h, f, true, 8, true);
-    // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), a kernel for each sign.
+    // The operation is 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), with a kernel for each arithmetic sign.
     recipe.kept(wide, 1);
     for _ in 0..4 {
         recipe.temporary(wide, 1);
@@ -258,7 +258,7 @@ fn opt(recipe: &mut Recipe, shape: &Transformer) {
 fn neox(recipe: &mut Recipe, shape: &Transformer) {
     let (h, f) = (shape.hidden, shape.ffn);
     let (row, wide) = (h * recipe.bytes, f * recipe.bytes);
-    // A quarter of each head is rotated, the rest is copied unchanged.
+    // A quarter of each head is rotated, and the rest is copied unchanged.
     let rotated = h / 4;
     recipe.layer_norm(3);
     recipe.adapted(h, 3 * h, true, 14, true);
@@ -295,9 +295,10 @@ fn llama(recipe: &mut Recipe, shape: &Transformer) {
     recipe.residual(row);
 }
 
-/// Routes every token to a few experts, runs them one after the other on their own rows, and adds the shared expert.
+/// Adds the routing of every token to a few experts, the experts one after the other on their own rows, and the shared
+/// expert.
 fn mixture(recipe: &mut Recipe, shape: &Transformer, experts: Experts) {
-    /// Bytes of an index and of a count.
+    /// The bytes of an index and of a count.
     const INDEX: u64 = 8;
     let h = shape.hidden;
     recipe.linear(h, experts.count, false, 1, true);

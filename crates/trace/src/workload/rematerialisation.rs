@@ -1,5 +1,5 @@
-//! Training under a memory budget: when an activation does not fit, the runtime evicts the one that is cheapest to
-//! recompute for its size and age, and recomputes evicted ones, recursively, when they are next read.
+//! Training under a memory budget. If an activation does not fit, the runtime evicts the activation that is cheapest to
+//! recompute for its size and age. The runtime recomputes evicted activations, recursively, when they are next read.
 //!
 //! Owns: the eviction and the rematerialisation, after Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021
 //! (heuristic `h_DTR-local`: cost / (size * staleness)). The workload is included because such a runtime frees and
@@ -16,7 +16,7 @@ use super::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rematerialisation {
     pub(super) model: &'static Model,
-    /// Bytes of activations and gradients that may be live together.
+    /// The most bytes of activations and gradients that may be live together.
     pub(super) budget: u64,
     pub(super) batch: u64,
     /// Shortest and longest sequence, in tokens.
@@ -29,7 +29,7 @@ pub(super) struct Rematerialisation {
 pub(super) enum Graph {
     /// The model's blocks, one after the other.
     Chain,
-    /// A random binary tree over a sentence's words: another shape in every step, as in a TreeLSTM.
+    /// A random binary tree over a sentence's words, with another shape in every step, as in a TreeLSTM.
     Tree,
 }
 
@@ -37,12 +37,12 @@ pub(super) enum Graph {
 #[derive(Debug)]
 struct Tensor {
     size: u64,
-    /// Cost of its operation, in bytes moved or an equivalent.
+    /// The cost of the tensor's operation, in bytes moved or an equivalent.
     cost: u64,
     parents: Vec<usize>,
     block: Option<Block>,
     read_at: u64,
-    /// Operations that read the tensor at present, so that it must stay.
+    /// The number of operations that read the tensor at present, so that it must stay.
     pins: u32,
 }
 
@@ -52,7 +52,7 @@ struct Runtime<'a> {
     /// Indices of tensors that hold a block.
     resident: Vec<usize>,
     clock: u64,
-    /// Live bytes that the budget allows, those of the weights included.
+    /// The live bytes that the budget allows, including those of the weights.
     ceiling: u64,
 }
 
@@ -61,7 +61,7 @@ impl Rematerialisation {
         let shape = self.model.transformer()?;
         let row = shape.hidden * self.model.dtype_bytes;
         let wide = shape.ffn * self.model.dtype_bytes;
-        // Weights and both optimizer states.
+        // The job allocates weights and both optimizer states.
         for _ in 0..3 {
             step::weights(tape, self.model, 1);
         }
@@ -104,7 +104,7 @@ impl Runtime<'_> {
     }
 
     fn tree(&mut self, words: u64, row: u64, dice: &mut Dice) {
-        // A node has four gates and a state; nodes for longer spans of words are larger.
+        // A node has four gates and a state. Nodes for longer spans of words are larger.
         let leaves = words.clamp(2, 400);
         let mut roots: Vec<(usize, u64)> = (0..leaves).map(|_| (self.compute(row, row, Vec::new()), 1)).collect();
         while roots.len() > 1 {
@@ -127,7 +127,7 @@ impl Runtime<'_> {
         index
     }
 
-    /// Makes the tensor resident, its parents first, and pins it.
+    /// Makes the tensor resident, after its parents, and pins it.
     fn read(&mut self, index: usize) {
         self.clock += 1;
         if self.tensors[index].block.is_none() {
@@ -147,13 +147,13 @@ impl Runtime<'_> {
         tensor.pins += 1;
     }
 
-    /// Allocates after evicting as the budget requires; if all tensors are pinned, the budget is exceeded.
+    /// Allocates after evicting as the budget requires. If all tensors are pinned, the budget is exceeded.
     fn alloc(&mut self, size: u64) -> Block {
         while self.tape.live() + size > self.ceiling && self.evict() {}
         self.tape.alloc(size)
     }
 
-    /// Frees the tensor with the least cost for its size and staleness; false if all are pinned.
+    /// Frees the tensor with the least cost for its size and staleness. Returns `false` if all tensors are pinned.
     fn evict(&mut self) -> bool {
         let mut best: Option<(usize, u128, u128)> = None;
         for (place, index) in self.resident.iter().enumerate() {
@@ -163,7 +163,7 @@ impl Runtime<'_> {
             }
             let weight = u128::from(tensor.size) * u128::from(self.clock - tensor.read_at + 1);
             let cost = u128::from(tensor.cost);
-            // Fractions are compared crosswise: without rounding, the choice is the same everywhere.
+            // Fractions are compared crosswise without rounding, so the choice is the same on every machine.
             if best.is_none_or(|(_, least, over)| cost * over < least * weight) {
                 best = Some((place, cost, weight));
             }

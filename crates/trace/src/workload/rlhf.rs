@@ -1,7 +1,7 @@
-//! Reinforcement learning from feedback: each round generates with a growing key-value cache, scores with a frozen
-//! reference model, and trains with recompute, one phase after the other on the same device.
+//! Reinforcement learning from feedback. Each round generates with a growing key-value cache, scores with a frozen
+//! reference model, and trains with recompute. The phases follow one another on the same device.
 //!
-//! Owns: the order of the phases. Each phase consists of the other patterns' parts.
+//! Owns: the order of the phases. Each phase consists of parts of the other patterns.
 
 use super::{
     error::GenerateError,
@@ -38,7 +38,7 @@ impl Feedback {
     pub(super) fn run(&self, tape: &mut Tape, dice: &mut Dice, rounds: u32) -> Result<(), GenerateError> {
         let (model, shape) = (self.model, self.model.transformer()?);
         let ops = recipe::block(model, shape, false);
-        // The weights of the reference model; the job allocates those of the trained one.
+        // The weights of the reference model. The job allocates those of the trained model.
         step::weights(tape, model, 1);
         let plan = Training {
             model,
@@ -71,7 +71,7 @@ impl Feedback {
     }
 }
 
-/// One round, whose sequences are all of one length.
+/// A round, whose sequences all have the same length.
 struct Round<'a> {
     plan: &'a Feedback,
     shape: &'a Transformer,
@@ -83,7 +83,7 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Generates the answers a token at a time, and returns the sequences.
+    /// Generates the answers token by token, and returns the sequences.
     fn generate(&self, tape: &mut Tape, dice: &mut Dice) -> Block {
         let Feedback { model, batch, .. } = *self.plan;
         let Self { shape, prompt, answer, .. } = *self;
@@ -135,7 +135,7 @@ mod tests {
             plan.run(&mut tape, &mut Dice::new(5), rounds).unwrap();
             tape.live()
         };
-        // Two models and the two optimizer states of one.
+        // The live memory has two models, and the two optimizer states of one model.
         let weights: u64 = LLAMA_1B.tensors().iter().map(|t| t.bytes).sum();
         assert_eq!(live_after(1), live_after(3));
         assert!(live_after(1).abs_diff(4 * weights) * 50 < weights);

@@ -1,6 +1,6 @@
-//! Memory that a side stream fills and the main stream uses: weight gathering as in FSDP, and prefetching.
+//! Memory that a side stream fills and the main stream uses, as in FSDP's gathering of weights and in prefetching.
 //!
-//! Owns: which stream allocates, and how long after the program's free the other stream still uses the block
+//! Owns: the stream that allocates, and the delay between the program's free and the last use on the other stream
 //! (`record_stream`).
 
 use std::collections::VecDeque;
@@ -26,12 +26,12 @@ pub(super) struct Sharded {
     pub(super) lengths: (u64, u64),
 }
 
-/// Data brought to the device ahead of its use.
+/// Data that is copied to the device ahead of its use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefetch {
-    /// Buffers in each step.
+    /// The number of buffers in each step.
     pub(super) buffers: u64,
-    /// Bytes of a buffer: a multiple of 4 MiB between these.
+    /// The least and the most bytes of a buffer, which is a multiple of 4 MiB.
     pub(super) sizes: (u64, u64),
 }
 
@@ -43,13 +43,13 @@ const GATHER: u32 = 1;
 const REDUCE: u32 = 2;
 /// Streams beside the main one.
 pub(super) const SIDE_STREAMS: u32 = 2;
-/// A freed block's last use on the other stream has passed when this many further blocks have been freed: two layers of
-/// run-ahead.
+/// The number of later frees after which a freed block's last use on the other stream has passed. The number is a
+/// run-ahead of two layers.
 const USES_BEHIND: usize = 2;
-/// Gradients are reduced in single precision, weights stored in half.
+/// The size of a reduced gradient, in single precision, as a multiple of a stored weight, in half precision.
 const WIDENING: u64 = 2;
 
-/// Blocks freed by the program and still in use on another stream, oldest first.
+/// Blocks that the program has freed and another stream still uses, oldest first.
 #[derive(Default)]
 struct InUse(VecDeque<PendingFree>);
 
@@ -104,14 +104,14 @@ impl Sharded {
         let batch = Batch { model: self.model, shape, tokens };
         let (mut state, tokens_held) = batch.embed(tape);
         let mut inputs = Vec::new();
-        // The next layer's weights are on their way while this one runs.
+        // The next layer's weights are gathered while this layer runs.
         let mut next = alloc_on(tape, GATHER, block_bytes);
         for number in 0..shape.layers {
             let weights = next;
             next = alloc_on(tape, GATHER, block_bytes);
             let (output, _) = layer.forward(tape, false);
             inputs.push(std::mem::replace(&mut state, output));
-            // The last layer's weights are those that the backward pass begins with.
+            // The backward pass begins with the last layer's weights.
             if number + 1 < shape.layers {
                 gathered.free(tape, weights);
             } else {
@@ -157,9 +157,9 @@ impl Sharded {
 
 impl Prefetch {
     pub(super) fn run(&self, tape: &mut Tape, dice: &mut Dice, steps: u32) {
-        /// Buffers are multiples of this.
+        /// The unit of buffers, in bytes.
         const UNIT: u64 = 4 << 20;
-        /// Row of the computation, in bytes: 4,096 single-precision numbers.
+        /// The bytes of a row of the computation: 4,096 single-precision numbers.
         const ROW: u64 = 4096 * 4;
         for _ in 0..steps {
             if tape.is_full() {

@@ -1,7 +1,7 @@
-//! The parts of a training step around the blocks: weights, embedding, loss, optimizer.
+//! The parts of a training step around the blocks: weights, embedding, loss and optimizer.
 //!
-//! Owns: the allocations of these parts. The blocks are in `layer.rs`, and the pattern decides which tensors are kept,
-//! recomputed or offloaded.
+//! Owns: the allocations of these parts. `layer.rs` has the blocks, and the pattern determines the tensors that are
+//! kept, recomputed or offloaded.
 
 use super::{
     layer::{Trains, WeightGradients},
@@ -17,7 +17,7 @@ const INDEX: u64 = 8;
 /// A loss, in bytes.
 const SCALAR: u64 = 4;
 
-/// The matrix library's workspace on Hopper, in bytes: made at the first product, kept to the end.
+/// The matrix library's workspace on Hopper, in bytes. The workspace is made at the first product and kept to the end.
 const PRODUCT_WORKSPACE: u64 = 32 << 20;
 
 /// Allocates the workspaces that the libraries allocate once for the main stream.
@@ -25,7 +25,8 @@ pub(super) fn library_workspace(tape: &mut Tape) {
     tape.alloc_for_good(PRODUCT_WORKSPACE);
 }
 
-/// Allocates the weights, each tensor cut into `world` shards of which one is kept. They live to the end of the trace.
+/// Allocates the weights. Each tensor is cut into `world` shards, of which one is kept. The weights live to the end of
+/// the trace.
 pub(super) fn weights(tape: &mut Tape, model: &Model, world: u64) {
     for tensor in model.tensors() {
         tape.alloc_for_good(tensor.bytes.div_ceil(world));
@@ -107,7 +108,7 @@ impl Batch<'_> {
         upstream
     }
 
-    /// Allocates for the backward of the embedding: sorts the tokens, then sums rows.
+    /// Allocates for the backward of the embedding, which sorts the tokens and then sums rows.
     pub(super) fn embed_backward(self, tape: &mut Tape, upstream: Block, gradients: &mut WeightGradients) {
         let Self { model, shape, tokens } = self;
         let width = shape.hidden * model.dtype_bytes;
@@ -118,13 +119,13 @@ impl Batch<'_> {
                 }
                 let (sorted, order) = (tape.alloc(tokens * INDEX), tape.alloc(tokens * INDEX));
                 let keys = tape.alloc(tokens * INDEX);
-                // The radix sort's own scratch: about two and a half words a key.
+                // The radix sort's own scratch takes about two and a half words for each key.
                 tape.workspace(tokens * INDEX * 5 / 2);
                 tape.free(keys);
                 let gradient = tape.alloc(rows * width);
                 let (counts, segments) = (tape.alloc(tokens * INDEX), tape.alloc(INDEX));
                 let offsets = tape.alloc(tokens * INDEX + INDEX);
-                // Partial sums in single precision, one for every ten tokens or so.
+                // The partial sums are in single precision, with one for every ten tokens or so.
                 tape.workspace(tokens.div_ceil(10) * shape.hidden * FP32);
                 tape.free_all([offsets, segments, counts, order, sorted]);
                 if shared {
@@ -139,7 +140,7 @@ impl Batch<'_> {
     }
 }
 
-/// AdamW in PyTorch's `foreach` form: whole lists of temporaries at once.
+/// AdamW in PyTorch's `foreach` form, with whole lists of temporaries at once.
 #[derive(Debug, Default)]
 pub(super) struct AdamW {
     states: Vec<Block>,

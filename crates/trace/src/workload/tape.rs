@@ -1,7 +1,7 @@
 //! The builder with which every pattern writes its trace.
 //!
-//! Owns: the numbering of blocks, the streams, the bytes live. A block is a value that is used up when it is freed, so
-//! no pattern can free a block twice or complete a free that was never requested. The patterns decide what to allocate.
+//! Owns: the numbering of blocks, the streams, and the live bytes. A block is a value that its free consumes, so no
+//! pattern can free a block twice or complete a free that was never requested. The patterns determine the allocations.
 
 use rand_pcg::{Pcg64, rand_core::Rng as _};
 
@@ -9,7 +9,7 @@ use super::error::{GenerateError, MAX_EVENTS};
 use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
-/// A block that is live. Dropping it leaves the block live at the trace's end.
+/// A live block. Dropping the value leaves the block live at the trace's end.
 #[derive(Debug)]
 pub(super) struct Block {
     id: u32,
@@ -17,7 +17,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Requested bytes.
+    /// Returns the requested bytes.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
@@ -41,7 +41,7 @@ pub(super) struct Tape {
 }
 
 impl Tape {
-    /// Makes a tape of the default stream and `side` further ones.
+    /// Makes a tape with the default stream and `side` further streams.
     pub(super) fn new(side: u32) -> Self {
         let streams = (0..=u64::from(side)).map(StreamId).collect();
         Self { streams, events: Vec::new(), blocks: 0, live: 0, stream: 0, limit: MAX_EVENTS, full: false }
@@ -59,16 +59,16 @@ impl Tape {
         self.stream = stream;
     }
 
-    /// Allocates `size` bytes, at least one.
+    /// Allocates `size` bytes, at least one byte.
     pub(super) fn alloc(&mut self, size: u64) -> Block {
         let block = Block { id: self.blocks, size: size.max(1) };
         self.blocks += u32::from(self.push(TraceEvent::Alloc { size: block.size, stream: self.stream }));
-        // The bytes count on a full tape too: patterns that fill memory up to a bound end at this bound.
+        // The bytes count on a full tape too, so that patterns that fill memory up to a bound reach their end.
         self.live += block.size;
         block
     }
 
-    /// Allocates a block that lives to the end of the trace: weights, a library's workspace.
+    /// Allocates a block that lives to the end of the trace, such as weights or a library's workspace.
     pub(super) fn alloc_for_good(&mut self, size: u64) {
         let _lives_on = self.alloc(size);
     }
@@ -86,7 +86,7 @@ impl Tape {
         }
     }
 
-    /// Allocates and frees at once: a kernel's workspace.
+    /// Allocates and frees a block at once, as for a kernel's workspace.
     pub(super) fn workspace(&mut self, size: u64) {
         let block = self.alloc(size);
         self.free(block);
@@ -98,7 +98,7 @@ impl Tape {
         PendingFree(block)
     }
 
-    /// Completes a free: the last stream has passed its use of the block.
+    /// Completes a free, after the last stream has passed its use of the block.
     pub(super) fn complete_free(&mut self, PendingFree(block): PendingFree) {
         self.push(TraceEvent::FreeCompleted { block: block.id });
         self.live -= block.size;
@@ -109,12 +109,12 @@ impl Tape {
         self.live
     }
 
-    /// Returns whether the trace has reached its bound: a pattern stops at the end of its step.
+    /// Returns whether the trace has reached its bound. A pattern then stops at the end of its step.
     pub(super) fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Returns the finished trace, with neither name nor meta.
+    /// Returns the finished trace, without a name and meta.
     pub(super) fn finish(self) -> Result<Trace, GenerateError> {
         if self.full {
             return Err(GenerateError::TooLong { limit: self.limit });
@@ -123,7 +123,7 @@ impl Tape {
     }
 
     fn push(&mut self, event: TraceEvent) -> bool {
-        // A full tape stays full: a missing event in the middle would make the rest invalid.
+        // A full tape stays full, since a missing event in the middle would make the rest invalid.
         self.full |= self.events.len() >= self.limit;
         if !self.full {
             self.events.push(event);
@@ -132,12 +132,12 @@ impl Tape {
     }
 }
 
-/// The random numbers of a workload: the same on every platform and in every version, because PCG's stream is specified
-/// and the reduction to a range is our own.
+/// The random numbers of a workload. The numbers are the same on every platform and in every version, because PCG's
+/// stream is specified and this file does the reduction to a range.
 #[derive(Clone, Debug)]
 pub(super) struct Dice(Pcg64);
 
-/// PCG's stream selector; any constant does.
+/// PCG's stream selector. Any constant serves.
 const DICE_STREAM: u128 = 0xa02b_dbf7_bb3c_0a7a_c28f_a16a_64ab_f96b;
 
 impl Dice {
@@ -161,7 +161,7 @@ impl Dice {
         choices.get(index).copied().unwrap_or(1)
     }
 
-    /// Returns true with probability `numerator` / `denominator`.
+    /// Returns `true` with probability `numerator` / `denominator`.
     pub(super) fn chance(&mut self, numerator: u64, denominator: u64) -> bool {
         self.between(1, denominator.max(1)) <= numerator
     }

@@ -16,7 +16,7 @@ use crate::trace::{Trace, TraceEvent};
 
 const GIB: u64 = 1 << 30;
 
-/// Returns the peak of live bytes; panics if the trace is not valid.
+/// Returns the peak of live bytes. Panics if the trace is invalid.
 fn peak_of(trace: &Trace) -> u64 {
     let mut sizes = Vec::new();
     let mut states = Vec::new();
@@ -44,7 +44,7 @@ fn peak_of(trace: &Trace) -> u64 {
     peak
 }
 
-/// FNV-1a, so that the hash of a trace depends on its events alone.
+/// The FNV-1a hash, so that the hash of a trace depends on its events alone.
 struct Fnv(u64);
 
 impl Hasher for Fnv {
@@ -195,12 +195,12 @@ fn every_strategy_saves_memory() {
         assert!(peak(Training { offload: true, ..full }) < none, "{}", model.name);
         assert!(peak(Training { world: 4, ..full }) < none, "{}", model.name);
     }
-    // A small batch: the states of the optimizer weigh more than the adapters' activations.
+    // With a small batch, the states of the optimizer take more memory than the adapters' activations.
     let small = Training { batch: 1, ..FULL };
     assert!(peak(Training { lora: true, ..small }) < peak(small));
 }
 
-/// A recorded job: its model and the contents of its trace (PyTorch 2.11 on an H200).
+/// A recorded job: its model, and the contents of its trace (PyTorch 2.11 on an H200).
 struct Recorded {
     plan: Training,
     lengths: &'static [u64],
@@ -248,8 +248,8 @@ fn generated_jobs_resemble_the_recorded_ones() {
     }
 }
 
-/// The test fails on any change of a generator; if the change is intended, replace the list by the one that the test
-/// prints.
+/// The test fails on any change of a generator. If the change is intended, the list must be replaced by the one that
+/// the test prints.
 #[test]
 fn traces_at_seed_0_are_the_golden_ones() {
     let ours: Vec<(&str, u64)> =

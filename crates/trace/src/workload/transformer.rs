@@ -1,8 +1,10 @@
-//! Fine-tuning a transformer with recompute (R), LoRA (L), offload (O), all their combinations, or none (N): the
-//! strategies of GMLake's evaluation (Guo et al., ASPLOS 2024), with sequences of another length in each step.
+//! Fine-tuning of a transformer with recompute (R), LoRA (L), offload (O), all their combinations, or none (N). The
+//! combinations are the strategies of GMLake's evaluation (Guo et al., ASPLOS 2024). Sequences have another length in
+//! each step.
 //!
-//! Owns: which tensors are kept, recomputed, gathered and offloaded, and when. With a world of several ranks, weights,
-//! gradients and optimizer states are sharded as in ZeRO-3, and a block's weights are gathered while it runs.
+//! Owns: the choice of the tensors that are kept, recomputed, gathered and offloaded, and the times of these actions.
+//! With several ranks, weights, gradients and optimizer states are sharded as in ZeRO-3, and a block's weights are
+//! gathered while it runs.
 
 use super::{
     error::GenerateError,
@@ -21,16 +23,16 @@ pub(super) struct Training {
     pub(super) recompute: bool,
     pub(super) lora: bool,
     pub(super) offload: bool,
-    /// Ranks that share weights and states.
+    /// The number of ranks that share weights and states.
     pub(super) world: u64,
-    /// Sequences of a batch.
+    /// The number of sequences in a batch.
     pub(super) batch: u64,
-    /// Shortest and longest sequence, in tokens.
+    /// The shortest and the longest sequence, in tokens.
     pub(super) lengths: (u64, u64),
 }
 
-/// The most bytes of one layer's weights in an offload bucket (DeepSpeed's default bucket of 5e8 elements is far above
-/// a layer; FSDP's is a layer).
+/// The most bytes of one layer's weights in an offload bucket. DeepSpeed's default bucket of 5e8 elements is far above
+/// a layer, and FSDP's bucket is a layer.
 const BUCKET_BYTES: u64 = 1 << 30;
 
 impl Training {
@@ -53,7 +55,7 @@ impl Training {
 pub(super) enum Gradients {
     /// The gradients are the first since the last update.
     Fresh,
-    /// The gradients are added to earlier ones, a block at a time.
+    /// The gradients are added to earlier ones, block by block.
     Added,
 }
 
@@ -82,7 +84,8 @@ impl<'a> Job<'a> {
         Self { tape, plan, shape, ops, block_weights, optimizer: AdamW::default(), trains, adding: false }
     }
 
-    /// Runs one pass forward and backward over a batch. Returns the gradients; none if they were added to earlier ones.
+    /// Runs one pass forward and backward over a batch. Returns the gradients; an empty list if they were added to
+    /// earlier ones.
     pub(super) fn gradients(&mut self, tokens: u64, dice: &mut Dice, kind: Gradients) -> Vec<Block> {
         let shape = self.shape;
         self.adding = kind == Gradients::Added;
@@ -120,7 +123,7 @@ impl<'a> Job<'a> {
         gradients.blocks
     }
 
-    /// The optimizer's step; the gradients are freed after it.
+    /// Runs the optimizer's step, then frees the gradients.
     pub(super) fn update(&mut self, gradients: Vec<Block>) {
         if self.plan.offload {
             self.update_offloaded(gradients);
@@ -146,7 +149,7 @@ impl<'a> Job<'a> {
         (Some(input), saved)
     }
 
-    /// Returns the tensors that a block's backward reads, recomputed if they were not kept.
+    /// Returns the tensors that a block's backward reads. Tensors that were not kept are recomputed.
     fn restore(&mut self, saved: Saved, rows: &RowCounts) -> Saved {
         if !self.plan.recompute {
             return saved;
@@ -156,7 +159,7 @@ impl<'a> Job<'a> {
         saved
     }
 
-    /// Reduces the gradients from `made` on over the ranks, and sends them to the host with offload.
+    /// Reduces the gradients from index `made` on over the ranks. With offload, sends them to the host.
     fn reduce(&mut self, gradients: &mut Vec<Block>, made: usize) {
         if self.adding {
             let added = gradients.split_off(made.min(gradients.len()));
@@ -182,8 +185,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Updates with optimizer states that come to the device a bucket at a time, the next bucket on its way while one
-    /// is used.
+    /// Updates with optimizer states that are copied to the device bucket by bucket. The next bucket is copied while
+    /// one is used.
     fn update_offloaded(&mut self, gradients: Vec<Block>) {
         self.tape.free_all(gradients);
         let tensors = self.plan.model.tensors();
@@ -193,7 +196,7 @@ impl<'a> Job<'a> {
         let trained: Vec<u64> = if self.plan.lora { adapters.collect() } else { frozen.collect() };
         let (mut using, mut arriving, mut bytes) = (Vec::new(), Vec::new(), 0);
         for size in trained {
-            // Gradient, two moments, and the root that the update makes.
+            // The allocations are the gradient, two moments, and the root that the update makes.
             arriving.extend((0..4).map(|_| self.tape.alloc(size)));
             bytes += size;
             if bytes >= BUCKET_BYTES / 4 {

@@ -1,7 +1,7 @@
-//! Training a bottleneck ResNet in mixed precision, with another resolution and batch in every step.
+//! Training of a bottleneck ResNet in mixed precision, with another resolution and batch in every step.
 //!
-//! Owns: the convolutional network's forward and backward, after a trace of torchvision's ResNet-152 under autocast: each
-//! convolution keeps a half-precision copy of its weight, its output and its normed output.
+//! Owns: the convolutional network's forward and backward, after a trace of torchvision's ResNet-152 under autocast.
+//! Each convolution keeps a half-precision copy of its weight, its output and its normed output.
 
 use super::{
     error::GenerateError,
@@ -13,30 +13,30 @@ use super::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Images {
     pub(super) model: &'static Model,
-    /// The side of an image, in pixels: a multiple of `STRIDE` between these.
+    /// The least and the largest side of an image, in pixels. A side is a multiple of `STRIDE`.
     pub(super) sides: (u64, u64),
-    /// Images of a batch: one of these.
+    /// The possible numbers of images in a batch.
     pub(super) batches: &'static [u64],
 }
 
-/// The resolutions are multiples of this many pixels, the network's total stride.
+/// The unit of resolutions in pixels, which is the network's total stride.
 const STRIDE: u64 = 32;
 /// Half precision, in bytes.
 const HALF: u64 = 2;
 /// Single precision, in bytes.
 const FP32: u64 = 4;
 
-/// One convolution and the norm behind it.
+/// A convolution and the norm behind it.
 #[derive(Clone, Copy, Debug)]
 struct Convolution {
     input: u64,
     output: u64,
     kernel: u64,
-    /// Output pixels are the image's divided by this, in each direction.
+    /// The divisor of the image's pixels that gives the output's pixels, in each direction.
     reduction: u64,
-    /// The input's reduction.
+    /// The reduction of the input.
     reduction_before: u64,
-    /// Whether it is the last convolution of a bottleneck, so that the residual's sum follows.
+    /// Whether the convolution is the last of a bottleneck, so that the residual's sum follows.
     closes: bool,
 }
 
@@ -102,7 +102,7 @@ impl Images {
     pub(super) fn run(&self, tape: &mut Tape, dice: &mut Dice, steps: u32) -> Result<(), GenerateError> {
         let shape = self.model.resnet()?;
         let list = convolutions(shape);
-        // The momentum, as large as the weights, is made by the first step.
+        // The first step makes the momentum, which is as large as the weights.
         let weights: Vec<u64> = self.model.tensors().iter().map(|tensor| tensor.bytes).collect();
         for bytes in &weights {
             tape.alloc_for_good(*bytes);
@@ -148,7 +148,7 @@ fn train(tape: &mut Tape, shape: &ResNet, list: &[Convolution], batch: Batch) ->
     let mut residual: Option<Block> = None;
     for held in kept.into_iter().rev() {
         if held.convolution.closes {
-            // The sum's gradient is read by the branch and by the shortcut.
+            // The branch and the shortcut both read the sum's gradient.
             let through = tape.alloc(flowing.size());
             if let Some(old) = residual.replace(std::mem::replace(&mut flowing, through)) {
                 tape.free(old);

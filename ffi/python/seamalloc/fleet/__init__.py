@@ -10,7 +10,7 @@
     table       all of it as text
     progress    how far it is
 
-This module imports nothing: fsspec, rich and Ray are needed by the command alone.
+This module imports no other module. Only the command needs fsspec, rich and Ray.
 """
 
 SHORT_USAGE = """\

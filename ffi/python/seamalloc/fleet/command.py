@@ -1,4 +1,4 @@
-"""The command line of `seamalloc fleet`, and what ends it."""
+"""The command line of `seamalloc fleet`, and its exit codes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ adlfs). The number of a rank is taken from the name: rank-12.pickle, rank_12/job
 Exit codes: 0 success; 1 nothing could be looked at, or bad input; 2 wrong command line; 3 a strategy does not run a
 rank on its device; 4 some files are broken, and the rest was done; 130 interrupted.
 Needs `pip install 'seamalloc[fleet]'`; for --engine ray also 'seamalloc[ray]'."""
-# The most rows of ranks that are printed.
+# The largest number of rows of ranks that are printed.
 ROWS = 32
 BROKEN, SOME_BROKEN, OUT_OF_MEMORY, INTERRUPTED = 1, 4, 3, 130
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="seamalloc fleet",
         description=DESCRIPTION,
@@ -117,7 +117,7 @@ _count.__name__, _positive.__name__, _seconds.__name__ = "whole number", "number
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command, with what follows `fleet`. Returns its exit code."""
+    """Runs the command with the arguments after `fleet`. Returns its exit code."""
     args = parser().parse_args(arguments)
     if args.engine != "ray" and args.ray_address is not None:
         fail("fleet: --ray-address is for --engine ray", 2)
@@ -131,7 +131,8 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("seamalloc: fleet: interrupted", file=sys.stderr)
         return INTERRUPTED
-    # Results of hours are printed before any other step can fail, and the page is written even if printing fails.
+    # Results may have taken hours, so they are printed before any other step can fail. The page is written even if
+    # printing fails.
     try:
         _print(judged, args)
     finally:
@@ -142,7 +143,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _print(judged: dict[str, Any], args: argparse.Namespace) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # If a locale lacks a character, the others are still printed.
+        # If a locale lacks a character, the other characters are still printed.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if args.json:
@@ -153,7 +154,7 @@ def _print(judged: dict[str, Any], args: argparse.Namespace) -> None:
             show(judged, args.rows)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has closed the output; Python would report this at its end.
+        # The reader has closed the output. Without this line Python would report an error at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -172,14 +173,15 @@ def _check_packages() -> None:
 
 
 def _options(args: argparse.Namespace) -> tuple[str, ...]:
-    """The options of `seamalloc whatif`, as one word each, so that none is taken for another."""
+    """Returns the options of `seamalloc whatif`, each as one word, so that no value is taken for another option."""
     named = {"--strategy": args.strategy, "--conf": args.conf, "--device": args.device}
     given = [f"{name}={value}" for name, value in named.items() if value is not None]
     return (*given, "--color=never", *(["--quick"] if args.quick else []))
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Has the program read the options before any file is: a wrong one is no fault of the files."""
+    """Lets the bundled program check the options before it reads any file, so that a wrong option is not reported for
+    each file."""
     with tempfile.TemporaryDirectory(prefix="seamalloc-fleet-") as folder:
         trace = Path(folder) / "options.csv"
         trace.write_text("a,1,512,0\n")
@@ -193,7 +195,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _check_output(output: str | None) -> None:
-    """Says at once what would be found out after hours."""
+    """Reports at once an output that could not be written after hours of work."""
     if output is None:
         return
     path = Path(output)
@@ -229,7 +231,7 @@ def _judged(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write_page(judged: dict[str, Any], output: str) -> None:
-    """Has the program make the page: it has the styles and the scripts of all pages."""
+    """Lets the bundled program make the page, since it contains the styles and scripts of all pages."""
     with tempfile.TemporaryDirectory(prefix="seamalloc-fleet-") as folder:
         path = Path(folder) / "fleet.json"
         path.write_text(json.dumps(judged))
@@ -241,7 +243,7 @@ def _write_page(judged: dict[str, Any], output: str) -> None:
 
 
 def _code(judged: dict[str, Any]) -> int:
-    """The exit code: what is worst comes first."""
+    """Returns the exit code. The worst result decides."""
     if not judged["ranks"]:
         return BROKEN
     if judged["broken"]:

@@ -1,6 +1,7 @@
-"""Many files at a time, never more than there are workers: processes of this machine, or tasks of Ray.
+"""Engines that analyze many files at a time, at most one per worker. The workers are processes of this machine, or
+tasks of Ray.
 
-Both call `rank.look`, and what they find is sorted afterwards: results do not depend on the engine.
+Both engines call `rank.look`, and the results are sorted afterwards. So the results do not depend on the engine.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from typing import Any, Protocol
 from .files import File, in_words
 from .rank import Found, Running, Settings, look
 
-# A Ray that is started here passes only rows. Its default store is 30% of host memory, in bytes.
+# A Ray that is started here passes only rows, so a small store is enough. The default store is 30% of host memory. The
+# size is in bytes.
 ALONE: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 128 << 20}
-# Seconds within which a Ray that runs answers.
+# The seconds within which a running Ray answers.
 REACHED_WITHIN = 10.0
-# Seconds between two checks whether the command is to end, while Ray waits.
+# The seconds between two checks whether the command must end while Ray waits.
 BETWEEN_LOOKS = 0.5
 
 
 class EngineError(Exception):
-    """An engine that cannot be had, with the remedy."""
+    """Raised if an engine is unavailable, with the remedy."""
 
 
 class Engine(Protocol):
-    """The interface that analyses files. A task is whatever the engine knows a file by."""
+    """The interface of an engine. A task is the engine's own handle of a file."""
 
     # The number of files that are analysed at a time.
     workers: int
@@ -40,23 +42,23 @@ class Engine(Protocol):
     def submit(self, file: File) -> Any: ...
 
     def first(self, tasks: list[Any]) -> list[Any]:
-        """Waits. Returns tasks that are done; perhaps none, if it was woken."""
+        """Waits for results. Returns finished tasks. The list is empty if `wake` or a time limit ended the wait."""
         ...
 
     def wake(self) -> None:
-        """Has `first` return. Called by a signal's handler."""
+        """Makes `first` return. The handler of a signal calls this method."""
         ...
 
     def result(self, task: Any, file: File) -> Found: ...
 
     def close(self) -> None:
-        """Ends the tasks that still run."""
+        """Ends all running tasks."""
         ...
 
 
 class Signals:
-    """Notes the signals that end the command, instead of raising something wherever the main thread is: in the midst of
-    the steps by which threads hand over results, a lock would stay locked, and the command would never end."""
+    """Notes the signals that end the command. An exception raised directly by a signal could interrupt the steps by
+    which threads hand over results: a lock would stay locked, and the command would never end."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake, self._number, self._before = wake, 0, dict[int, Any]()
@@ -67,7 +69,7 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.getsignal(number)
-                # A command started in the background may ignore SIGINT. None: the handler is not Python's.
+                # A command started in the background may ignore SIGINT. None means that the handler is not Python's.
                 if before not in (signal.SIG_IGN, None):
                     self._before[number] = before
                     signal.signal(number, self._note)
@@ -78,7 +80,7 @@ class Signals:
     ) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
-        # The signal came too late for a check.
+        # The signal came after the last check.
         if self._number:
             signal.raise_signal(self._number)
 
@@ -92,7 +94,7 @@ class Signals:
         self._wake()
 
     def check(self) -> None:
-        """Raises what ends the command if a signal came."""
+        """Raises the exception that ends the command, if a signal came."""
         number, self._number = self._number, 0
         self._heeded = self._heeded or number != 0
         if number == signal.SIGINT:
@@ -102,8 +104,8 @@ class Signals:
 
 
 def run(engine: Engine, files: Iterable[File]) -> Iterator[Found]:
-    """Yields the result of each file, in the order in which they become known. At most as many files as there are workers are
-    under way, so that nothing but results grows with their number. SIGINT and SIGTERM end it, and what it started."""
+    """Yields the result of each file as soon as it is known. At most one file per worker is processed at a time, so
+    that only the results grow with the number of files. SIGINT and SIGTERM end the generator and its processes."""
     with Signals(engine.wake) as signals:
         yield from _found(engine, files, signals)
 
@@ -127,13 +129,13 @@ def _found(engine: Engine, files: Iterable[File], signals: Signals) -> Iterator[
 
 
 class Processes:
-    """Processes of this machine. A thread waits for each, and does nothing else."""
+    """Processes of this machine. One thread waits for each process and does no other work."""
 
     def __init__(self, settings: Settings, workers: int) -> None:
         self.workers = workers
         self._settings, self._running = settings, Running()
         self._threads = ThreadPoolExecutor(workers, "fleet")
-        # Finished futures; None wakes the waiting thread. Signal handlers may put into a SimpleQueue.
+        # Finished futures. None wakes the waiting thread. Signal handlers may put into a SimpleQueue.
         self._done: SimpleQueue[Future[Found] | None] = SimpleQueue()
 
     def submit(self, file: File) -> Any:
@@ -157,14 +159,14 @@ class Processes:
 
 
 def _reach(address: str | None) -> None:
-    """Raises OSError where nobody listens at an address with a port: Ray itself would try for minutes."""
+    """Raises OSError if no server listens at an address with a port. Ray itself would retry for minutes."""
     named = re.fullmatch(r"(?:ray://)?([^/]+):(\d+)", address or "")
     if named:
         socket.create_connection((named[1].strip("[]"), int(named[2])), REACHED_WITHIN).close()
 
 
 class Ray:
-    """Tasks of Ray, on one machine or many: each must have this package, and reach the files."""
+    """Tasks of Ray, on one machine or many. Each machine must have this package and be able to read the files."""
 
     def __init__(self, settings: Settings, workers: int | None, address: str | None) -> None:
         try:
@@ -174,7 +176,7 @@ class Ray:
         self._ray, self._settings = ray, settings
         try:
             _reach(address)
-            # An address is one of a running Ray; without an address a Ray is started here, which ends with the command.
+            # An address belongs to a running Ray. Without an address a Ray is started here, and ends with the command.
             started: dict[str, Any] = {"address": address} if address else {"num_cpus": workers, **ALONE}
             ray.init(**started, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -191,7 +193,7 @@ class Ray:
         return list(done)
 
     def wake(self) -> None:
-        # This engine checks by itself.
+        # `first` waits for at most BETWEEN_LOOKS seconds, so there is no longer wait to end.
         return
 
     def result(self, task: Any, file: File) -> Found:

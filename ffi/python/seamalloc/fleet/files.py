@@ -1,4 +1,4 @@
-"""The snapshots of a job, by fsspec: local files, or those of an object store."""
+"""The snapshots of a job, opened by fsspec: local files, or files of an object store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The bytes that are copied at a time.
+# The bytes that one copy step transfers.
 PIECE = 1 << 20
 # The number of a rank: behind the word `rank`, or at the end of the file's name.
 RANK = re.compile(r"rank[^0-9A-Za-z/]{0,2}(\d+)", re.IGNORECASE)
@@ -21,12 +21,12 @@ ENDINGS = re.compile(r"(\.(gz|csv|seam|pickle|pkl|json|snapshot|txt))+$")
 
 
 class PatternError(Exception):
-    """A pattern that names no file, or none that can be read from here."""
+    """Raised if a pattern matches no file, or if its files cannot be read from this machine."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file, and the file system that has it; both can be sent to another process."""
+    """A file and its file system. Both objects can be sent to another process."""
 
     url: str
     system: Any
@@ -39,14 +39,15 @@ class File:
 
     @contextmanager
     def here(self, folder: str | None) -> Iterator[str]:
-        """The path of a local file with its content: itself, or a copy in a folder of its own that is removed in the
-        end. `folder` is where that is made; without it, where temporary files are."""
+        """Makes a context with the path of a local file that has the content: the file itself, or a copy in a temporary
+        folder that is removed at the end. The copy is made in `folder`, or by default in the system's folder of
+        temporary files."""
         if self.is_local:
             yield self.path
             return
         made = tempfile.mkdtemp(prefix="seamalloc-fleet-", dir=folder)
         try:
-            # The copy keeps the file's name, after which the trace is named.
+            # The copy keeps the file's name, since the trace is named after it.
             copy = os.path.join(made, Path(self.path).name or "snapshot")
             with self.system.open(self.path, "rb") as content, open(copy, "wb") as out:
                 shutil.copyfileobj(content, out, PIECE)
@@ -56,7 +57,7 @@ class File:
 
 
 def find(patterns: Iterable[str]) -> list[File]:
-    """The files of all patterns, each once. Raises PatternError where a pattern has none."""
+    """Returns the files of all patterns, each file once. Raises PatternError if a pattern matches no file."""
     import fsspec
 
     found: dict[str, File] = {}
@@ -66,7 +67,7 @@ def find(patterns: Iterable[str]) -> list[File]:
             files = [File(_name(one), one.fs, one.path) for one in opened]
             files = [file for file in files if file.system.isfile(file.path)]
         except ImportError as error:
-            # fsspec's message says which package reads this kind of address.
+            # fsspec's message names the package that reads this kind of address.
             raise PatternError(f"{pattern}: {error}") from error
         except Exception as error:
             # Each file system has errors of its own.
@@ -80,19 +81,19 @@ def find(patterns: Iterable[str]) -> list[File]:
 
 
 def _name(opened: Any) -> str:
-    """Returns a file's name for people: its path where it is local, else its address."""
+    """Returns a readable name of a file: its path if it is local, else its address."""
     name = str(opened.full_name)
     return name.removeprefix("file://")
 
 
 def in_words(error: BaseException) -> str:
-    """An error in a line."""
+    """Returns an error as one line of text."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def short_names(urls: Iterable[str]) -> dict[str, str]:
-    """A name for each address: without the folder that all have in common, and without endings that say nothing."""
+    """Returns a short name for each address, without the common folder and without the endings of file types."""
     urls = list(urls)
     folders = [url.split("/")[:-1] for url in urls]
     common = len(os.path.commonprefix(folders)) if folders else 0
@@ -100,12 +101,12 @@ def short_names(urls: Iterable[str]) -> dict[str, str]:
     taken: dict[str, int] = {}
     for name in bare.values():
         taken[name] = taken.get(name, 0) + 1
-    # Two files that differ only in their endings keep these.
+    # If two files differ only in their endings, the endings stay.
     return {url: name if taken[name] == 1 and name else "/".join(url.split("/")[common:]) for url, name in bare.items()}
 
 
 def rank_of(name: str) -> int | None:
-    """The number of the rank that a name says: `rank-12`, `rank_12/job`, `worker-12`."""
+    """Returns the number of the rank in a name such as `rank-12`, `rank_12/job` or `worker-12`, or None."""
     named = RANK.findall(name)
     if named:
         return int(named[-1])

@@ -1,7 +1,7 @@
-"""The result for a job as a whole, from the results of its ranks.
+"""Computes the result for a whole job from the results of its ranks.
 
-The result is one value of dicts and lists, the same whatever the engine and the order in which files were done;
-`--json` prints it, and `seamalloc report --fleet` makes the page of it. Sizes are bytes.
+The result consists of dicts and lists. The result does not depend on the engine or on the order in which files were
+finished. `--json` prints the result, and `seamalloc report --fleet` makes a page from it. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .files import rank_of, short_names
 from .rank import Found, Row
 from .words import BASELINES, EXPANDABLE, NATIVE, sentences
 
-# Verdicts of `whatif` by the change that a job needs: jobs that no allocator can run come first.
+# Verdicts of `whatif`, ordered by the change that a job needs. Jobs that no allocator can run come first.
 VERDICTS = ("too_much_live", "limit", "others", "streams", "seamalloc_helps", "pytorch_is_enough")
-# The largest relative difference between ranks that count as near each other.
+# Two ranks whose figures differ by at most this fraction count as near each other.
 NEAR = 0.01
 
 
 def judge(found: Iterable[Found], version: str) -> dict[str, Any]:
-    """The job that these files are of."""
+    """Returns the result for the job that these files belong to."""
     # A file's name need not be UTF-8, but all output goes into JSON.
     found = sorted(map(_encodable, found), key=lambda one: one.url)
     names = short_names(one.url for one in found)
@@ -63,7 +63,7 @@ def _order(row: Row) -> tuple[bool, int, str, str]:
 
 
 def _rows(found: Found, name: str) -> list[Row]:
-    """The ranks of a file: one, or one for each device of the snapshot that did anything."""
+    """Returns the ranks of a file: one rank, or one for each device of the snapshot with events."""
     traces: dict[str, list[Row]] = {}
     for line in found.lines:
         traces.setdefault(line["trace"], []).append(line)
@@ -98,7 +98,7 @@ def _row(url: str, name: str, lines: list[Row]) -> Row:
 
 
 def _free(held: int | None, capacity: int | None) -> int | None:
-    """The memory that is left; None where the rank does not run, or its device is unknown."""
+    """Returns the free memory of the rank's device. None if the rank does not run or its device is unknown."""
     return None if held is None or capacity is None else capacity - held
 
 
@@ -108,20 +108,20 @@ def _held(row: Row, strategy: str) -> int | None:
 
 
 def _step(row: Row, strategy: str) -> float | None:
-    """The largest step; 0 where nothing runs, None where nothing grows or nobody asked."""
+    """Returns the largest step; 0 if the rank does not run; None if no memory grows or the search was not requested."""
     if not row["sought"] or (not row["grows"] and _held(row, strategy) is not None):
         return None
     return row["strategies"][strategy]["largest_step"] or 0.0
 
 
 def _recorded(row: Row) -> int | None:
-    """Returns the bytes that PyTorch held; None where some were not of the recorded blocks."""
+    """Returns the bytes that PyTorch held. None if some of the bytes belong to no recorded block."""
     held: int | None = row["recorded_reserved"]
     return held if row["reserved_before"] == 0 else None
 
 
 def _figures(rows: Sequence[Row], strategies: Sequence[str]) -> list[tuple[str, list[float | None]]]:
-    """Returns the figures that ranks are compared by."""
+    """Returns the figures in which ranks are compared."""
     figures: list[tuple[str, list[float | None]]] = [
         ("live", [row["peak_live"] for row in rows]),
         ("recorded", [_recorded(row) for row in rows]),
@@ -151,7 +151,8 @@ def _job(rows: list[Row], broken: list[Row], strategies: list[str], files: int) 
 
 
 def _verdict(rows: list[Row]) -> dict[str, Any] | None:
-    """The verdict on the job: that of the rank that is worst off, with most live among equal ones."""
+    """Returns the verdict on the job, which is the verdict on the worst rank. Among equal verdicts, the rank with the
+    most live memory decides."""
     judged = [row for row in rows if row["verdict"] is not None]
     if not judged:
         return None
@@ -194,8 +195,8 @@ def _strategy(rows: list[Row], strategy: str, deciders: dict[str, Row | None]) -
 
 
 def _pressure(row: Row, strategy: str) -> tuple[float, float]:
-    """The least is the rank that decides: by its largest step; where there is none, by the part of its device that is
-    free; of unknown devices by what it holds."""
+    """Returns the sorting key of a rank; the rank with the least key decides. The key is the largest step, then the
+    free fraction of the device. On an unknown device a number that falls with the held memory replaces the fraction."""
     held, free = _held(row, strategy), row["strategies"][strategy]["free"]
     part = -1.0 if held is None else 1 / (1 + held) if free is None else free / row["capacity"]
     step = _step(row, strategy)
@@ -213,7 +214,7 @@ def _decider(rows: list[Row], strategy: str) -> Row | None:
 
 
 def _decides(rows: list[Row], strategy: str, row: Row | None) -> dict[str, Any] | None:
-    """Returns the rank that decides how large the batch can be."""
+    """Describes the rank that limits the batch size, or None."""
     if row is None:
         return None
     step = _step(row, strategy)
@@ -227,13 +228,13 @@ def _decides(rows: list[Row], strategy: str, row: Row | None) -> dict[str, Any] 
         "reserved": _held(row, strategy),
         "free": row["strategies"][strategy]["free"],
         "largest_step": step,
-        # The number of other ranks whose figures are within 1% of these.
+        # The number of other ranks whose figures are within 1% of this rank's figures.
         "as_near": sum(_is_near(_pressure(other, strategy), own) for other in rows) - 1,
     }
 
 
 def _saves(rows: list[Row], strategy: str, baseline: str, deciders: dict[str, Row | None]) -> dict[str, Any]:
-    """Returns the bytes that a strategy holds less than one of PyTorch's; negative where it holds more."""
+    """Returns how many bytes fewer a strategy holds than one of PyTorch's allocators; negative if it holds more."""
     both = [
         (ours, theirs)
         for row in rows
@@ -258,7 +259,7 @@ def _least_step(rows: list[Row], strategy: str) -> float | None:
 
 
 def _saves_recorded(rows: list[Row], strategy: str) -> dict[str, int]:
-    """Returns the bytes that a strategy holds less than PyTorch held when ranks were recorded."""
+    """Returns how many bytes fewer a strategy holds than PyTorch held when the ranks were recorded."""
     both = [
         (ours, theirs)
         for row in rows
@@ -268,7 +269,7 @@ def _saves_recorded(rows: list[Row], strategy: str) -> dict[str, int]:
 
 
 def _notes(rows: list[Row], broken: list[Row]) -> list[str]:
-    """Remarks on the figures that a reader must know."""
+    """Returns remarks that a reader of the figures must know."""
     notes = []
     files: dict[int, set[str]] = {}
     for row in [*rows, *broken]:

@@ -1,8 +1,9 @@
-"""Finds the ranks that are unlike the others, by a rule that a few of them cannot move: the median, and the median absolute
+"""Finds ranks that differ from the others, by a rule that a few ranks cannot shift: the median and the median absolute
 deviation (MAD).
 
-A value is an outlier where its modified z-score, 0.6745 (x - median) / MAD, is beyond 3.5 (Iglewicz and Hoaglin, 1993),
-and it is more than 1% from the median: ranks of the same work differ by less, and their MAD may be next to nothing.
+A value is an outlier if its modified z-score, 0.6745 (x - median) / MAD, is beyond 3.5 (Iglewicz and Hoaglin, 1993) and
+the value is more than 1% from the median. The 1% is needed because ranks with the same work differ by less, and their
+MAD may be close to 0.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ MOST_SCORE = 3.5
 # The 75th percentile of the normal distribution, by which the MAD estimates its standard deviation.
 NORMAL = 0.6745
 LEAST_PART = 0.01
-# With fewer values no value can be called usual.
+# With fewer values there is no usual value.
 LEAST_VALUES = 5
 
 RULE = (
@@ -26,17 +27,17 @@ RULE = (
 
 @dataclass(frozen=True)
 class Outlier:
-    """A value beyond the rule."""
+    """An outlier."""
 
     index: int
     value: float
     median: float
-    # The modified z-score; None if more than half of all values are equal, so that the deviation is 0.
+    # The modified z-score. None if the MAD is 0, because more than half of the values are equal.
     score: float | None
 
 
 def find(values: Sequence[float | None]) -> list[Outlier]:
-    """The outliers of a figure, of which some ranks may have none."""
+    """Returns the outliers of a figure. Ranks without the figure have None."""
     known = [value for value in values if value is not None]
     if len(known) < LEAST_VALUES:
         return []

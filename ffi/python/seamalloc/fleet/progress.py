@@ -1,4 +1,4 @@
-"""Shows the progress on standard error: a bar on a terminal, elsewhere a line now and then."""
+"""Shows progress on standard error: a bar on a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 import time
 from types import TracebackType
 
-# Seconds between lines if there is no terminal.
+# Seconds between lines without a terminal.
 BETWEEN_LINES = 30.0
 
 
 class Progress:
-    """Counts files."""
+    """Counts finished files and shows the count."""
 
     def __init__(self, total: int, shown: bool = True) -> None:
         self._total, self._done, self._broken = total, 0, 0
@@ -44,7 +44,7 @@ class Progress:
             self._bar.stop()
 
     def count(self, is_broken: bool) -> None:
-        """A file is done."""
+        """Counts a finished file."""
         self._done += 1
         self._broken += is_broken
         words = f"files, {self._broken} broken" if self._broken else "files"

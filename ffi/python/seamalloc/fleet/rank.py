@@ -1,4 +1,5 @@
-"""One file of a job: `seamalloc whatif` looks at it in a process of its own, so that a broken one ends nothing else."""
+"""Analyzes one file of a job. `seamalloc whatif` reads the file in a process of its own, so that a broken file ends no
+other analysis."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from .._outside import printable
 from .._program import PROGRAM, missing
 from .files import File, in_words
 
-# The command's exit code if a strategy does not run a rank: the others still have figures.
+# The exit code of `whatif` if a strategy cannot run a rank. The other strategies still have figures.
 OUT_OF_MEMORY = 3
 # The error of a snapshot for which `whatif` reports only the layout.
 NO_HISTORY = (
     "the snapshot holds no history of allocations, only the layout at one moment, of which `seamalloc whatif` says more; record one "
     "with torch.cuda.memory._record_memory_history"
 )
-# The most characters of an error that are kept.
+# The largest number of characters of an error that are kept.
 MOST_WORDS = 600
 
 Row = dict[str, Any]
@@ -29,7 +30,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings with which each file is read."""
+    """The settings with which each file is analyzed."""
 
     # Options of `seamalloc whatif`.
     options: tuple[str, ...] = ()
@@ -41,7 +42,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a file: the lines of `seamalloc whatif --json`, or why there are none."""
+    """The result of a file: the lines of `seamalloc whatif --json`, or an error."""
 
     url: str
     lines: tuple[Row, ...] = ()
@@ -49,11 +50,11 @@ class Found:
 
 
 class Ended(Exception):
-    """Raised instead of starting a process, since the whole command ends."""
+    """Raised instead of starting a process while the whole command ends."""
 
 
 class Running:
-    """The processes that were started here, to be ended with the command."""
+    """The processes that were started here, which are ended with the command."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -112,14 +113,14 @@ def _judge(url: str, path: str, settings: Settings, running: Running) -> Found:
     finally:
         running.forget(process)
     if process.returncode in (0, OUT_OF_MEMORY):
-        # A name may have other line ends than this one, since JSON allows them.
+        # JSON allows other characters that end lines, so the text is split only at `\n`.
         lines = tuple(json.loads(line) for line in out.split("\n") if line)
         if any(line.get("layout") for line in lines):
             return Found(url, error=NO_HISTORY)
         return Found(url, lines)
     if process.returncode < 0:
         return Found(url, error=_by_signal(-process.returncode))
-    # The file's name is shown, since the path of a copy has no meaning for users.
+    # The file's own name replaces the path of the copy, which has no meaning for users.
     shown = printable(path.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     said = " ".join(said.split()).removeprefix("seamalloc: ").removeprefix(shown).lstrip(":, ").replace(shown, url)
     return Found(url, error=said[:MOST_WORDS] or f"the command failed with status {process.returncode}")

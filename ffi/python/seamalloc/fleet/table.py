@@ -1,4 +1,4 @@
-"""A job as tables: by strategy, and by rank."""
+"""Prints a job as tables, by strategy and by rank."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rich.table import Table
 from .._outside import printable
 from .words import BASELINES, EXPANDABLE, ours, signed, times, verdict
 
-# The width of a line, in characters, if the width of the output is not known.
+# The width of a line, in characters, if the width of the output is unknown.
 WIDTH = 160
-# The most broken files that are named.
+# The largest number of broken files that are named.
 MOST_BROKEN = 20
 GIB = 1 << 30
 
 
 def escape(text: str) -> str:
-    """Text from outside as a terminal and rich's markup show it."""
+    """Escapes text from outside for a terminal and for rich's markup."""
     return escape_markup(printable(text))
 
 
 def show(judged: dict[str, Any], most_rows: int, console: Console | None = None) -> None:
-    """Prints a job; at most so many of its ranks, or all where that is 0."""
+    """Prints a job with at most `most` of its ranks, or all ranks if `most` is 0."""
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=max(WIDTH, console.width), file=console.file)
@@ -98,7 +98,7 @@ def _strategies(job: dict[str, Any]) -> Table:
 
 
 def most_telling(judged: dict[str, Any], most: int) -> list[int]:
-    """Returns the rows to show, in their order: those that decide or do not run, outliers, then the first ones."""
+    """Returns the rows to show, in order: ranks that decide or do not run, outliers, then the first ranks."""
     rows, job = judged["ranks"], judged["job"]
     if most == 0 or len(rows) <= most:
         return list(range(len(rows)))
@@ -141,7 +141,7 @@ def _ranks(judged: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
 
 
 def _unlike(row: dict[str, Any]) -> str:
-    """Returns the figures in which a rank is unlike the others: each kind once, with all its strategies."""
+    """Returns the figures in which a rank is an outlier. Each kind of figure appears once, with all its strategies."""
     kinds: dict[str, list[str]] = {}
     for one in row["outlier"]:
         strategy, _, kind = one["figure"].rpartition(" ")
@@ -157,7 +157,7 @@ def _step(row: dict[str, Any], strategy: str) -> float | None:
 
 
 def _marks(job: dict[str, Any]) -> dict[str, str]:
-    """Returns the rank that decides, with the strategies under which it does."""
+    """Returns a remark for each deciding rank, with the strategies for which the rank decides."""
     deciding: dict[str, list[str]] = {}
     for strategy, figures in job["strategies"].items():
         if figures["decides"]:

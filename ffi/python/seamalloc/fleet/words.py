@@ -1,4 +1,4 @@
-"""The figures of a job, in sentences."""
+"""Puts the figures of a job into sentences."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ BASELINES = {"native": NATIVE, "expandable": EXPANDABLE}
 
 
 def ours(job: dict[str, Any]) -> str | None:
-    """The strategy that is compared with PyTorch's: stitch, or another."""
+    """Returns the strategy that is compared with PyTorch's allocators: stitch, or the last other strategy, or None."""
     others = [name for name in job["strategies"] if name not in (NATIVE, EXPANDABLE)]
     return "stitch" if "stitch" in others else others[-1] if others else None
 
 
 def times(step: float | None) -> str:
-    """A factor for people. The search for larger steps stops at 8."""
+    """Formats a factor for readers. The search for larger steps stops at 8."""
     return "–" if step is None else "none" if step == 0 else f"x{step:.2f}" if step < 8 else "x8 or more"
 
 
@@ -49,7 +49,7 @@ def sentences(job: dict[str, Any]) -> list[str]:
 
 
 def verdict(job: dict[str, Any]) -> list[str]:
-    """The verdict on the rank that is worst off, and what to do."""
+    """Returns the verdict on the worst rank, and advice."""
     found = job["verdict"]
     if found is None:
         return []
@@ -88,7 +88,7 @@ def _saved(name: str, baseline: str, saved: dict[str, Any]) -> str:
     text = f"{name} holds {_compared(saved['bytes'])} than {baseline} on {_ranks_of(saved['ranks'])}"
     on_decider = saved["bytes_on_deciding_rank"]
     if on_decider is not None:
-        # A part of the sum has the same sign as the sum.
+        # If the signs are equal, the rank's bytes are a part of the sum.
         is_part = (on_decider < 0) == (saved["bytes"] < 0)
         size = f"{in_units(abs(on_decider))} of it" if is_part else f"but {_compared(on_decider)}"
         text += f", {size} on {saved['deciding_rank']}, which decides with {baseline}"

@@ -9,7 +9,7 @@ namespace seamalloc {
 
 namespace {
 
-// PyTorch words requests from here on differently.
+// Requests of at least this size get other words in PyTorch's error message.
 constexpr size_t EXABYTE = size_t(1) << 60;
 
 std::string in_units(size_t bytes) {
@@ -26,7 +26,7 @@ std::string in_units(size_t bytes) {
   return text.str();
 }
 
-// What PyTorch's users have registered to free memory in need, CUDA IPC among them.
+// Calls the functions that PyTorch's users have registered to free memory in need, CUDA IPC among them.
 bool free_memory(const seam_memory_pressure*, void*) {
   bool freed = false;
   try {
@@ -41,7 +41,7 @@ bool free_memory(const seam_memory_pressure*, void*) {
   return freed;
 }
 
-// The deleter of every DataPtr. It may run in a destructor, so it throws nothing.
+// The deleter of every DataPtr. A destructor may call the deleter, so the deleter throws nothing.
 void delete_pointer(void* pointer) {
   try {
     instance().raw_delete(pointer);
@@ -77,7 +77,7 @@ seam_stats stats_of(seam_allocator handle) {
 }  // namespace
 
 Allocator& instance() {
-  // Tensors are freed until the process ends: it is never destroyed.
+  // The allocator is never destroyed, since tensors are freed until the process ends.
   static Allocator* allocator = new Allocator;
   return *allocator;
 }
@@ -98,7 +98,7 @@ seam_allocator Allocator::open(DeviceIndex device) {
   };
   const auto on_opened = [this, device] {
     update_observer(device);
-    // Now that others see the handle: whoever sets a fraction from here on sets it there.
+    // The handle is public now. A fraction that the program sets from here on goes to the C library directly.
     const Device& opened = devices_.all[device];
     const double fraction = opened.fraction.load();
     if (fraction >= 0) {
@@ -126,7 +126,7 @@ void* Allocator::malloc(size_t size, DeviceIndex device, cudaStream_t stream) {
   }
   if (C10_UNLIKELY(status != SEAM_STATUS_OK)) {
     if (status == SEAM_STATUS_OUT_OF_MEMORY || status == SEAM_STATUS_REQUEST_TOO_LARGE) {
-      // What follows may fail too.
+      // Later calls may replace the text of the error.
       const std::string report = seam_last_error_text();
       pointer = malloc_from_pools_used_on_oom(size, device, stream);
       if (pointer == nullptr) {
@@ -160,13 +160,13 @@ void Allocator::throw_out_of_memory(size_t size, DeviceIndex device, const std::
   const seam_stats stats = stats_of(handle);
   uint64_t free = 0, total = 0;
   double fraction = 1;
-  // Where these fail, the figures are missing, and the report is not.
+  // If these calls fail, the report lacks their figures and is otherwise complete.
   (void)seam_memory_info(handle, &free, &total);
   (void)seam_get_memory_fraction(handle, &fraction);
   const uint64_t allowed = fraction < 1 ? uint64_t(fraction * double(total)) : total;
 #if SEAMALLOC_TORCH >= 212
-  // PyTorch calls it a rejection where the option `throw_on_cudamalloc_oom` has it look at the limit before it asks the
-  // device. This always does.
+  // PyTorch calls a refusal a rejection if the option `throw_on_cudamalloc_oom` makes PyTorch check the limit before it
+  // asks the device. seamalloc always checks the limit first.
   const uint64_t reserved = uint64_t(stats.reserved_bytes.all.current);
   if (fraction < 1 && (size > allowed || reserved > allowed - size)) {
     devices_.all[device].rejections++;
@@ -181,7 +181,7 @@ void Allocator::throw_out_of_memory(size_t size, DeviceIndex device, const std::
   c10::reportOutOfMemoryToProfiler(
       int64_t(size), stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
       c10::Device(c10::DeviceType::CUDA, device));
-  // PyTorch's words first: programs look for them.
+  // The message begins with PyTorch's words, since programs search for them.
   TORCH_CHECK_WITH(
       OutOfMemoryError, size < EXABYTE, "CUDA out of memory. Tried to allocate more than 1EB memory. ", report);
   const std::string capacity =
@@ -231,13 +231,13 @@ seam_status Allocator::free(void* pointer) {
   return C10_LIKELY(status == SEAM_STATUS_OK) ? free_under(pointer, owner, devices_.current_stream(owner).stream) : status;
 }
 
-// PyTorch's own allocator keeps memory to the stream that it was allocated for, so programs free what another stream uses
-// without a word, while that is the current one.
+// Programs free memory that another stream uses without telling the allocator, while that stream is the current one.
+// PyTorch's own allocator allows such frees, since a stream's memory stays with the stream that it was allocated for.
 seam_status Allocator::free_under(void* pointer, DeviceIndex owner, cudaStream_t stream) {
   const seam_allocator handle = handle_for(owner);
   if (C10_UNLIKELY(other_streams_.any())) {
     size_t size = 0;
-    // In a forked child, and within a callback of the C library's, nothing may be asked of CUDA.
+    // CUDA must not be called in a forked child or within a callback of the C library.
     const seam_status status = seam_size_of(handle, pointer, &size);
     if (status != SEAM_STATUS_OK) {
       return status;
@@ -258,17 +258,17 @@ seam_status Allocator::free_under(void* pointer, DeviceIndex owner, cudaStream_t
     return status;
   }
   if (status == SEAM_STATUS_INVALID_STREAM) {
-    // The current one is the default stream of the thread, which has no name elsewhere.
+    // The current stream is the default stream of the thread, which has no name in other threads.
     other_streams_.wait_for({owner, stream}, handle, owner, pointer);
     status = seam_free(handle, pointer);
   } else if (stream_may_have_ended(status) && synchronize_device(owner)) {
-    // Its work was waited for together with all other work.
+    // The wait for the device includes the work of the current stream.
     status = seam_free(handle, pointer);
   }
   return status;
 }
 
-// Most programs use one device, which is not asked.
+// Most programs use one device, so the C library need not be asked for the owner.
 seam_status Allocator::find_owner(void* pointer, DeviceIndex& owner) {
   owner = devices_.only();
   if (C10_LIKELY(owner != NO_DEVICE)) {
@@ -301,7 +301,7 @@ void Allocator::raw_delete(void* pointer) {
   DeviceIndex owner = NO_DEVICE;
   if (C10_UNLIKELY(is_profiled()) && find_owner(pointer, owner) == SEAM_STATUS_OK &&
       seam_size_of(handle_for(owner), pointer, &size) != SEAM_STATUS_OK) {
-    // The free says why.
+    // `free` reports the reason.
     size = 0;
   }
   const seam_status status = free(pointer);
@@ -309,7 +309,7 @@ void Allocator::raw_delete(void* pointer) {
     return;
   }
   if (status == SEAM_STATUS_REENTRANT) {
-    // The own allocator of a MemPool drops a tensor while it gives or takes a segment.
+    // The allocator of a MemPool may drop a tensor while it gives or takes a segment.
     LateFree late{pointer, {}};
     for (DeviceIndex device : devices_.opened()) {
       late.current.push_back({device, devices_.current_stream(device).stream});
@@ -344,7 +344,7 @@ void Allocator::free_late() {
   }
 }
 
-// The profiler's state is a variable of the thread.
+// The profiler's state is a thread-local variable.
 bool Allocator::is_profiled() {
   return !thread_marks().has_ended && c10::memoryProfilingEnabled();
 }
@@ -357,7 +357,7 @@ bool Allocator::initialized() {
   return initialized_.load();
 }
 
-// A device that was not used yet is not opened for questions: that would create a context there.
+// A query does not open an unused device, since opening would create a context there.
 double Allocator::getMemoryFraction(DeviceIndex index) {
   const Device& device = device_at(index);
   double fraction = device.fraction.load();
@@ -415,7 +415,7 @@ void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
   const seam_allocator handle = device_at(device).opened();
   uint64_t found = 0;
   if (*largest == 0) {
-    // As in PyTorch, 0 asks for the device's own memory too.
+    // As in PyTorch, 0 includes the memory that the device has free.
     check(seam_largest_request(handle != 0 ? handle : handle_for(device), &found), "looking for the largest request");
   } else if (handle != 0) {
     check(seam_largest_free(handle, &found), "looking for the largest block");
@@ -433,7 +433,7 @@ void* Allocator::getBaseAllocation(void* pointer, size_t* size) {
 }
 
 void Allocator::recordStream(const DataPtr& data, c10::cuda::CUDAStream stream) {
-  // Memory that came from elsewhere is not ordered by streams here, as in PyTorch.
+  // As in PyTorch, memory of other allocators is not ordered by streams here.
   if (data.get() == nullptr || data.get_deleter() != &delete_pointer) {
     return;
   }
@@ -450,7 +450,7 @@ c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(DeviceIndex i
   c10::CachingDeviceAllocator::DeviceStats to;
   // PyTorch's value for no limit.
   to.max_split_size = -1;
-  // PyTorch counts them for devices that were never used, too.
+  // PyTorch counts the calls for devices that were never used, too.
   const int64_t idle_empties = device.idle_empties.load();
   if (device.opened() == 0) {
     to.num_sync_all_streams = idle_empties;
@@ -497,7 +497,7 @@ void Allocator::resetPeakStats(DeviceIndex index) {
 
 #if SEAMALLOC_TORCH >= 210
 std::vector<StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex) {
-  // Segments belong to no stream here.
+  // Segments belong to no stream in seamalloc.
   return {};
 }
 #endif
@@ -513,13 +513,13 @@ void Allocator::attachOomRejectionObserver(OomRejectionObserver observer) {
 #endif
 
 void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
-  // The first is to use the memory of the second: ours, which is mapped for it, and what others allocate there, for which
-  // CUDA asks the contexts.
+  // `device` gets access to the memory of `peer`. For seamalloc's memory the mappings change. For memory that other
+  // libraries allocate on `peer`, CUDA enables access between the contexts.
   if (!devices_.simulated) {
     c10::cuda::CUDAGuard guard(device);
     const cudaError_t enabled = cudaDeviceEnablePeerAccess(peer, 0);
     if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
-      // It is the runtime's last error otherwise.
+      // Otherwise the error stays the runtime's last error.
       (void)cudaGetLastError();
     } else {
       C10_CUDA_CHECK(enabled);
@@ -533,7 +533,7 @@ cudaError_t Allocator::memcpyAsync(
   if (peers || to_device == from_device) {
     return cudaMemcpyAsync(to, from, count, cudaMemcpyDeviceToDevice, stream);
   }
-  // The plain call refuses mapped memory of a device that is no peer.
+  // The plain call refuses mapped memory of a device without peer access.
   return cudaMemcpyPeerAsync(to, to_device, from, from_device, count, stream);
 }
 

@@ -1,20 +1,20 @@
 // seamalloc as PyTorch's CUDA allocator: c10's allocator interface over the C library.
 //
-// install.cpp         how it becomes the current allocator
+// install.cpp         the installation as the current allocator
 // allocator.cpp       memory, limits, statistics
 // graphs.cpp          private pools: CUDA graphs, MemPool, checkpoints
-// sources.cpp         MemPools with an allocator of their own, and what is given back of a MemPool
-// shared_memory.cpp   tensors of one process in another
+// sources.cpp         MemPools with an allocator of their own, and memory given back from a MemPool
+// shared_memory.cpp   tensors shared between processes
 // history.cpp         events with stack traces, snapshots
 // pinned.cpp          page-locked memory: PyTorch's host allocator
 // other_streams.cpp   streams that the C library cannot wait for by name
-// thread_end.cpp      what a thread knows of itself, and that it is ending
+// thread_end.cpp      state of a thread, and the notice of its end
 //
-// The state stands in structs that each own their lock: Devices, PoolTable, SharedMemory, OtherStreams, LateFrees, Observers,
-// and for the history Recording, Trackers, Annotations and a History for each device.
+// Each struct of the state owns its lock: Devices, PoolTable, SharedMemory, OtherStreams, LateFrees, Observers, and for
+// the history Recording, Trackers, Annotations and a History for each device.
 //
-// Methods of CUDAAllocator that stay as they are: markCaptureBegin and markCaptureEnd (2.13), since the filter of a pool
-// says already whether a capture is to come (graphs.cpp), and allocateWithAddress (2.13), which refuses.
+// These methods of CUDAAllocator keep their default: markCaptureBegin and markCaptureEnd (2.13), since the filter of a
+// pool already tells whether a capture follows (graphs.cpp), and allocateWithAddress (2.13), whose default refuses.
 #pragma once
 
 #include "devices.h"
@@ -35,7 +35,7 @@
 
 namespace seamalloc {
 
-// Functions of the program that are called at some event. What was attached stays.
+// Functions of the program that are called at an event. An attached function is never removed.
 template <class Observer>
 class Observers {
  public:
@@ -153,7 +153,7 @@ class Allocator final : public CUDAAllocator {
 
  private:
   Device& device_at(DeviceIndex device);
-  // The C library's allocator of a device; opened on first use.
+  // The C library's allocator of a device, opened on first use.
   seam_allocator handle_for(DeviceIndex device);
   seam_allocator open(DeviceIndex device);
 
@@ -161,10 +161,10 @@ class Allocator final : public CUDAAllocator {
   cudaStream_t stream_for_request(DeviceIndex device);
   void* malloc_from_pools_used_on_oom(size_t size, DeviceIndex device, cudaStream_t stream);
   [[noreturn]] void throw_out_of_memory(size_t size, DeviceIndex device, const std::string& report);
-  // Frees on whatever device it is.
+  // Frees an allocation of any device.
   seam_status free(void* pointer);
   seam_status free_under(void* pointer, DeviceIndex owner, cudaStream_t stream);
-  // The device whose allocation it is. A live allocation is of one; a status says why that cannot be asked.
+  // Returns the device of a live allocation in `owner`. The status says why the owner could not be found.
   seam_status find_owner(void* pointer, DeviceIndex& owner);
   DeviceIndex owner_of(void* pointer);
   void free_late();
@@ -173,7 +173,8 @@ class Allocator final : public CUDAAllocator {
 
   void open_pool(DeviceIndex device, MempoolId pool);
   void open_pool_with(DeviceIndex device, MempoolId pool, std::shared_ptr<CUDAAllocator> own);
-  // Before a use of a MemPool ends: what goes back if that was the last, and the pool is emptied.
+  // Called before a use of a MemPool ends. Notes the free bytes that go back if this use was the last one and the pool
+  // is emptied.
   void note_release(DeviceIndex device, MempoolId pool);
   void empty_pool(DeviceIndex device, MempoolId pool);
   uint64_t free_bytes(DeviceIndex device, MempoolId pool);
@@ -182,7 +183,7 @@ class Allocator final : public CUDAAllocator {
   void record(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear,
               const std::vector<std::string>& skipped);
   SnapshotInfo take_snapshot(MempoolId pool, bool with_traces);
-  // Says to the C library whether anyone wants to hear of events.
+  // Tells the C library whether any observer needs events.
   void update_observer(DeviceIndex device);
 
   Recording recording_;
@@ -199,11 +200,11 @@ class Allocator final : public CUDAAllocator {
   Observers<OomRejectionObserver> rejection_observers_;
 #endif
   std::atomic<bool> initialized_{false};
-  // It compares clocks over its lifetime: the longer, the better.
+  // The clock compares two clocks over its lifetime, and gets more exact the longer it lives.
   c10::ApproximateClockToUnixTimeConverter clock_;
 };
 
-// The only allocator there is.
+// Returns the only allocator of the process.
 Allocator& instance();
 
 }  // namespace seamalloc

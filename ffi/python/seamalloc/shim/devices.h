@@ -18,9 +18,9 @@ constexpr DeviceIndex NO_DEVICE = -1;
 // The plugged allocator of one device.
 struct Device {
   std::atomic<seam_allocator> handle{0};
-  // The memory fraction that the program has set before the device was opened; negative for none.
+  // The memory fraction that the program has set before the device was opened; negative if none was set.
   std::atomic<double> fraction{-1};
-  // How often the cache was emptied before the device was opened.
+  // How often the program emptied the cache before the device was opened.
   std::atomic<int64_t> idle_empties{0};
   // Requests that the fraction refused.
   std::atomic<int64_t> rejections{0};
@@ -34,7 +34,7 @@ struct Device {
 // A current stream.
 struct CurrentStream {
   cudaStream_t stream;
-  // Whether others own it, who may destroy it without a word.
+  // Whether another owner may destroy the stream without notice.
   bool is_external;
 };
 
@@ -49,16 +49,17 @@ class Devices {
     }
   }
 
-  // No GPU is there: SEAMALLOC_DEVICE names a simulated one.
+  // True if SEAMALLOC_DEVICE names a simulated device. No GPU is used then.
   const bool simulated;
   std::array<Device, MAX_DEVICES> all;
 
-  // Opens the C library's allocator of a device where it is not open yet, and calls `on_open(handle)` and, once others can
-  // see the handle, `on_opened()`.
+  // Opens the C library's allocator of a device if it is not open yet. Calls `on_open(handle)`, and `on_opened()` after
+  // other threads can see the handle.
   template <class OnOpen, class OnOpened>
   seam_allocator open(DeviceIndex device, OnOpen on_open, OnOpened on_opened) {
     seam_allocator handle = 0;
-    // Without the lock: in a child that was forked while another thread opened a device it stays locked, and this fails.
+    // The call is made without the lock. In a child that was forked while another thread opened a device, the lock
+    // stays locked and this call fails.
     const seam_status status = seam_plugged(device, &handle);
     TORCH_CHECK_WITH(
         OutOfMemoryError, status != SEAM_STATUS_OUT_OF_MEMORY, "CUDA out of memory. seamalloc, opening the device: ",
@@ -74,7 +75,7 @@ class Devices {
     return handle;
   }
 
-  // Those that are open.
+  // Returns the open devices.
   std::vector<DeviceIndex> opened() const {
     std::vector<DeviceIndex> found;
     for (size_t index = 0; index < MAX_DEVICES; index++) {
@@ -85,12 +86,12 @@ class Devices {
     return found;
   }
 
-  // The only open device; none where there are several.
+  // Returns the only open device; NO_DEVICE if several devices are open, or none.
   DeviceIndex only() const {
     return only_.load(std::memory_order_acquire);
   }
 
-  // How many there are, opened or not.
+  // Returns the number of devices, opened or not.
   size_t count() const {
     const std::vector<DeviceIndex> found = opened();
     const size_t used = found.empty() ? 0 : size_t(found.back()) + 1;
@@ -101,7 +102,8 @@ class Devices {
     return simulated ? 0 : c10::cuda::current_device();
   }
 
-  // The current stream of this thread; at the thread's end, the last one that this has seen.
+  // Returns the current stream of this thread. At the end of the thread, returns the last stream that this function has
+  // seen.
   CurrentStream current_stream(DeviceIndex device) const {
     if (simulated) {
       return {nullptr, false};
@@ -112,12 +114,13 @@ class Devices {
     }
     const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device);
     const cudaStream_t stream = current.stream();
-    // The id of an ExternalStream is its handle. PyTorch's own streams have small ones.
+    // The id of an ExternalStream is its handle. The ids of PyTorch's own streams are small numbers.
     const bool is_external = stream != nullptr && current.id() == reinterpret_cast<c10::StreamId>(stream);
-    // One that others own may be gone by the end of the thread.
+    // A stream of another owner may be destroyed before the end of the thread.
     marks.streams[device] = is_external ? nullptr : stream;
     if (C10_UNLIKELY(!marks.is_watched)) {
-      // After the call above, which makes PyTorch's variable: that is destroyed later then.
+      // Called after `getCurrentCUDAStream`, which creates PyTorch's thread-local variable. PyTorch's variable is then
+      // destroyed after the notice.
       watch_thread_end(marks);
     }
     return {stream, is_external};

@@ -1,4 +1,4 @@
-// Events: what is recorded of them, who is called for them, and where in the program they happened.
+// Events: how they are recorded, which observers are called, and at which place of the program they happened.
 #pragma once
 
 #include "library.h"
@@ -13,20 +13,21 @@
 
 namespace seamalloc {
 
-// From PyTorch's approximate clock to nanoseconds of Unix time.
+// Converts PyTorch's approximate clock to nanoseconds of Unix time.
 using ToNanoseconds = std::function<c10::time_t(c10::approx_time_t)>;
 
-// Within its scope, what happens on this thread happens at this place of the program.
+// Within this scope, events of this thread carry the given place of the program.
 struct ContextScope {
   explicit ContextScope(Context context);
   ~ContextScope();
   ContextScope(const ContextScope&) = delete;
 
-  // What it was before: memory is freed in need while a request is under way.
+  // The place before this scope. Scopes nest, since memory may be freed in need during a request.
   Context before;
 };
 
-// One thing that happened. PyTorch's own entry, which versions construct differently, is made of it where it is shown.
+// One event. PyTorch's own entry is constructed differently in each version, and is made from this one when it is
+// shown.
 struct Entry {
   TraceEntry::Action action;
   uint64_t address;
@@ -41,24 +42,24 @@ struct Entry {
   TraceEntry to_trace_entry(DeviceIndex device) const;
 };
 
-// What of events is recorded. Read without a lock by whoever allocates.
+// The settings of the recording. Allocating threads read them without a lock.
 struct Recording {
   std::atomic<CreateContextFn> recorder{nullptr};
   std::atomic<RecordContext> when{RecordContext::NEVER};
   std::atomic<bool> is_on{false};
   std::atomic<size_t> most_entries{0};
-  // A bit for each action.
+  // One bit for each action that is not recorded.
   std::atomic<uint32_t> skipped{0};
 
-  // The place of the program, where it is recorded at this level; it may need Python's lock.
+  // Returns the place of the program if places are recorded at this level. Gathering the place may take Python's lock.
   Context gather(RecordContext level) const;
 };
 
-// PyTorch's trackers, which are called for each event.
+// PyTorch's trackers, which are called at each event.
 class Trackers {
  public:
   bool any() const;
-  // What was attached stays.
+  // An attached tracker is never removed.
   void attach(AllocatorTraceTracker tracker);
   void call(const TraceEntry& entry);
 
@@ -68,19 +69,19 @@ class Trackers {
   std::atomic<bool> any_{false};
 };
 
-// What the program said of itself while it was recorded.
+// The annotations that the program made during a recording.
 class Annotations {
  public:
   using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-  // Kept while something is recorded.
+  // Keeps the annotation if a recording is on.
   void add(DeviceIndex device, const Metadata& metadata, const Recording& recording);
-  // Adds them to a snapshot.
+  // Adds the annotations to a snapshot.
   void show(SnapshotInfo& snapshot, const ToNanoseconds& to_ns);
 
  private:
   struct Annotation {
-    // The current one when it was made.
+    // The current device when the annotation was made.
     DeviceIndex device;
     c10::approx_time_t time;
     Metadata metadata;
@@ -90,21 +91,21 @@ class Annotations {
   std::deque<Annotation> annotations_;
 };
 
-// What is recorded of one device. The C library's lock is taken before its own, never after.
+// The recorded events of one device. The C library's lock is taken before this lock, never after it.
 struct History {
   DeviceIndex device;
   const Recording* recording;
   Trackers* trackers;
   std::mutex lock;
   std::deque<Entry> entries;
-  // Of each live block, where it was allocated.
+  // For each live block, the place of its allocation.
   std::unordered_map<uint64_t, Context> allocated_at;
 
-  // Keeps what is known of the block; a free of which nothing else is known happened where that was allocated.
+  // Stores the place of an allocation. A free without a place of its own gets the place of the block's allocation.
   void remember(Entry& entry);
-  // Under the lock.
+  // Called under the lock.
   void append(Entry entry);
-  // Adds the entries to a device's trace; under the lock.
+  // Adds the entries to a device's trace. Called under the lock.
   void show(std::vector<TraceEntry>& trace, const ToNanoseconds& to_ns) const;
   // The C library's observer.
   static void on_event(const seam_event* event, void* user);

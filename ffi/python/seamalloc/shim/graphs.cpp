@@ -1,4 +1,4 @@
-// Private pools: CUDA graphs, MemPool, and the checkpoints that trees of graphs need.
+// Private pools: CUDA graphs, MemPool, and checkpoints for trees of graphs.
 
 #include "allocator.h"
 
@@ -6,7 +6,7 @@ namespace seamalloc {
 
 namespace {
 
-// The filter of a route. It may throw (it asks CUDA), and the C library may not be thrown through.
+// The filter of a route. The filter asks CUDA and may throw, and no exception may pass through the C library.
 bool covers(seam_stream stream, void* user) {
   try {
     return (*static_cast<Filter*>(user))(static_cast<cudaStream_t>(stream));
@@ -29,8 +29,9 @@ void* pointer_of(const seam_pool_block& block) {
 void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId pool, std::function<bool(cudaStream_t)> filter) {
   const seam_allocator handle = handle_for(device);
   auto kept = std::make_unique<Filter>(std::move(filter));
-  // PyTorch begins here before it begins the capture, whose filter then covers nothing yet; those of MemPool and of the
-  // runs that warm a graph up cover the caller's own stream at once. Only a capture forbids driver calls.
+  // For a graph, PyTorch calls this method before the capture begins, so the filter does not cover the current stream
+  // yet. The filters of MemPool and of warm-up runs cover the caller's stream at once. Only a capture forbids driver
+  // calls.
   const bool captures = !covers(devices_.current_stream(device).stream, kept.get());
   open_pool(device, pool);
   const seam_status status =
@@ -45,13 +46,13 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId pool, std::fun
 
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId pool) {
   check(seam_pool_end(handle_for(device), pool_of(pool)), "ending a private pool");
-  // It is called no more.
+  // The C library does not call the filter any more.
   pools_.drop_filter({device, pool});
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId pool) {
   note_release(device, pool);
-  // Called by destructors: it throws nothing.
+  // Destructors call this method, so it throws nothing.
   if (seam_pool_release(handle_for(device), pool_of(pool)) != SEAM_STATUS_OK) {
     TORCH_WARN("seamalloc, releasing a private pool: ", seam_last_error_text());
   }
@@ -85,7 +86,7 @@ void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId pool, CUDAAlloc
 #if SEAMALLOC_TORCH >= 211
   open_pool_with(device, pool, std::move(own));
 #else
-  // Whoever made the MemPool keeps it.
+  // The creator of the MemPool keeps its allocator alive.
   open_pool_with(device, pool, std::shared_ptr<CUDAAllocator>(own, [](auto*) {}));
 #endif
 }
@@ -97,7 +98,7 @@ void Allocator::ensureExistsAndIncrefPool(DeviceIndex device, MempoolId pool) {
 
 void Allocator::open_pool(DeviceIndex device, MempoolId pool) {
 #if SEAMALLOC_TORCH < 208
-  // Only the context says which allocator a pool has, and it begins with the pool's first use.
+  // Only the context names the allocator of a pool, and the context begins with the pool's first use.
   c10::cuda::MemPool* active = c10::cuda::MemPoolContext::getActiveMemPool();
   if (active != nullptr && active->id() == pool && active->allocator() != nullptr && !pools_.is_segmented({device, pool})) {
     open_pool_with(device, pool, std::shared_ptr<CUDAAllocator>(active->allocator(), [](auto*) {}));
@@ -130,7 +131,8 @@ void* Allocator::malloc_from_pools_used_on_oom(size_t size, DeviceIndex device, 
     if (of_device != device) {
       continue;
     }
-    // As in PyTorch, what the pool holds already. Without segments of its own it may be stitched.
+    // As in PyTorch, the pool serves the request from the memory that it holds. A pool without segments of its own may
+    // stitch.
     seam_status status = seam_pool_malloc_held(handle_for(device), pool_of(pool), size, stream, &pointer);
     if (pointer == nullptr && !pools_.is_segmented({device, pool}) && free_bytes(device, pool) >= size) {
       status = seam_pool_malloc(handle_for(device), pool_of(pool), size, stream, &pointer);
@@ -142,7 +144,7 @@ void* Allocator::malloc_from_pools_used_on_oom(size_t size, DeviceIndex device, 
   return pointer;
 }
 
-// What a private pool holds and nobody uses.
+// Returns the bytes that a private pool holds and no block uses.
 uint64_t Allocator::free_bytes(DeviceIndex device, MempoolId pool) {
   seam_pool_stats stats;
   stats.size = sizeof stats;
@@ -153,7 +155,7 @@ uint64_t Allocator::free_bytes(DeviceIndex device, MempoolId pool) {
 std::vector<seam_pool_block> Allocator::live_blocks(DeviceIndex device, MempoolId pool) {
   std::vector<seam_pool_block> blocks(64);
   size_t count = 0;
-  // Other threads may allocate from the pool meanwhile.
+  // Other threads may allocate from the pool at the same time.
   seam_status status;
   while ((status = seam_pool_blocks(handle_for(device), pool_of(pool), blocks.data(), blocks.size(), &count)) ==
          SEAM_STATUS_BUFFER_TOO_SMALL) {

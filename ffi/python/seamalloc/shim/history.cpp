@@ -1,7 +1,7 @@
-// Events with stack traces, as PyTorch's memory history keeps them, and snapshots.
+// Events with stack traces, as in PyTorch's memory history, and snapshots.
 //
-// Stack traces are taken before the C library is called: they may need Python's lock, and events come under the
-// allocator's.
+// Stack traces are gathered before the C library is called, since gathering may take Python's lock, and events arrive
+// under the allocator's lock.
 
 #include "allocator.h"
 #include "sources.h"
@@ -28,7 +28,7 @@ std::optional<TraceEntry::Action> action_of(seam_action action) {
     case SEAM_ACTION_SEGMENT_LEFT: return TraceEntry::SEGMENT_UNMAP;
     case SEAM_ACTION_OOM: return TraceEntry::OOM;
   }
-  // Of a newer library.
+  // The action comes from a newer library.
   return std::nullopt;
 }
 
@@ -36,7 +36,8 @@ uint32_t bit_of(TraceEntry::Action action) {
   return uint32_t(1) << int(action);
 }
 
-// What this thread does now. PyTorch's viewer and its tests know "N/A" as the name of what no compiled region does.
+// Makes the entry of an event of this thread. PyTorch's viewer and tests use "N/A" as the name of work outside of
+// compiled regions.
 Entry entry_of(TraceEntry::Action action, uint64_t address, uint64_t bytes, void* stream, MempoolId pool) {
   Entry entry{action, address, bytes, stream, pool, c10::getApproximateTime(), nullptr, "N/A", ""};
   if (const ThreadState* thread = thread_state()) {
@@ -49,14 +50,14 @@ Entry entry_of(TraceEntry::Action action, uint64_t address, uint64_t bytes, void
   return entry;
 }
 
-// Adds the segments that are visited to a snapshot.
+// Adds the visited segments to a snapshot.
 struct SegmentVisit {
   DeviceIndex device;
   MempoolId pool;
   History* history;
   std::vector<SegmentInfo>* segments;
   uint64_t active = 0;
-  // A visitor may not throw.
+  // A visitor may not throw, so the error is noted here.
   bool failed = false;
 
   void add(const seam_segment& from, const seam_block* blocks, size_t count);
@@ -79,7 +80,7 @@ void SegmentVisit::add(const seam_segment& from, const seam_block* blocks, size_
   SegmentInfo segment;
   segment.device = device;
 #if SEAMALLOC_TORCH >= 211
-  // NCCL's registration refuses segments without.
+  // NCCL's registration refuses segments without this number.
   segment.registration_counter = registration_number(from.address);
 #endif
   segment.address = from.address;
@@ -128,7 +129,7 @@ ContextScope::~ContextScope() {
 
 Context Recording::gather(RecordContext level) const {
   const CreateContextFn create = recorder.load();
-  // It uses variables of the thread.
+  // `create` uses thread-local variables, which may be destroyed at the end of the thread.
   return create != nullptr && when.load() >= level && !thread_marks().has_ended ? create() : nullptr;
 }
 
@@ -238,15 +239,15 @@ void History::on_event(const seam_event* event, void* user) {
   try {
     history->add(*event, *action);
   } catch (...) {
-    // Too little host memory: the event is lost. The C library may not be thrown through, and a warning could wait for
-    // Python's lock, whose holder may wait for the allocator's.
+    // The event is lost if host memory is short. No exception may pass through the C library. A warning could wait for
+    // Python's lock, whose holder may wait for the allocator's lock.
   }
 }
 
 void History::add(const seam_event& event, TraceEntry::Action action) {
   const bool is_recording = recording->is_on.load(), is_tracked = trackers->any();
   if (!is_recording && !is_tracked) {
-    // Observed for the blocks of a recording that is over.
+    // The event is observed only to remove blocks of a finished recording.
     if (action == TraceEntry::FREE_COMPLETED) {
       std::lock_guard<std::mutex> guard(lock);
       allocated_at.erase(event.address);
@@ -258,7 +259,7 @@ void History::add(const seam_event& event, TraceEntry::Action action) {
   if (recording->when.load() < RecordContext::ALLOC) {
     entry.context.reset();
   }
-  // Trackers register memory with other libraries: to them nothing happens where memory goes from segment to segment.
+  // Trackers register memory with other libraries. Memory that moves from one segment to another stays registered.
   const bool moved = event.action == SEAM_ACTION_SEGMENT_LEFT || event.action == SEAM_ACTION_SEGMENT_JOINED;
   if (is_tracked && !moved) {
     trackers->call(entry.to_trace_entry(device));
@@ -297,7 +298,7 @@ void Allocator::record(
   recording_.is_on = enabled;
   for (Device& device : devices_.all) {
     std::lock_guard<std::mutex> guard(device.history.lock);
-    // A live block keeps its trace, as in PyTorch: until it is freed, whatever is recorded by then.
+    // As in PyTorch, a live block keeps its stack trace until it is freed, even if the recording has ended.
     if (!enabled || clear) {
       device.history.entries.clear();
     }
@@ -338,7 +339,7 @@ SnapshotInfo Allocator::snapshot() {
 SnapshotInfo Allocator::take_snapshot(MempoolId pool, bool with_traces) {
   SnapshotInfo result;
   const ToNanoseconds to_ns = clock_.makeConverter();
-  // A list for each device, those that are not used too.
+  // The list has an entry for every device, including unused devices.
   result.device_traces.resize(devices_.count());
   for (DeviceIndex device : devices_.opened()) {
     History& history = devices_.all[device].history;
@@ -347,11 +348,12 @@ SnapshotInfo Allocator::take_snapshot(MempoolId pool, bool with_traces) {
     TORCH_CHECK(!visit.failed, "seamalloc: too little host memory for a snapshot");
     std::lock_guard<std::mutex> guard(history.lock);
     if (with_traces) {
-      // It may have been opened meanwhile.
+      // The device may have been opened in the meantime.
       result.device_traces.resize(std::max(result.device_traces.size(), size_t(device) + 1));
       history.show(result.device_traces[device], to_ns);
     }
-    // Of this snapshot the next one tells, as in PyTorch: the last entry is what the program did last.
+    // As in PyTorch, the next snapshot contains the entry for this snapshot. The last entry of this snapshot is the
+    // program's latest operation.
     if (recording_.is_on.load()) {
       history.append(entry_of(TraceEntry::SNAPSHOT, 0, visit.active, nullptr, pool));
     }
@@ -403,7 +405,7 @@ std::string Allocator::getUserMetadata() {
 #endif
 
 #if SEAMALLOC_TORCH >= 212
-// Where a live block was allocated, if its trace was recorded.
+// Returns the place where a live block was allocated, if its stack trace was recorded.
 Context Allocator::getContextForPointer(const void* pointer) {
   for (DeviceIndex device : devices_.opened()) {
     History& history = devices_.all[device].history;

@@ -1,4 +1,4 @@
-// How this becomes PyTorch's current allocator.
+// Makes seamalloc PyTorch's current allocator.
 
 #include "allocator.h"
 #include "pinned.h"
@@ -7,7 +7,7 @@
 
 namespace {
 
-// NULL, or why it fails; the text stays valid until the next call.
+// Runs a step. Returns NULL on success, or the reason of the failure. The text stays valid until the next call.
 template <class Step>
 const char* why_not(Step step) {
   static std::string why;
@@ -26,23 +26,24 @@ const char* why_not(Step step) {
 
 }  // namespace
 
-// Makes seamalloc PyTorch's allocator. NULL, or why not; the text stays valid until the next call.
+// Makes seamalloc PyTorch's allocator. Returns NULL on success, or the reason of the failure. The text stays valid
+// until the next call.
 extern "C" const char* seamalloc_install() {
   return why_not([] {
     TORCH_CHECK(
         seam_abi_version() == SEAM_ABI_VERSION, "libseamalloc has binary interface ", seam_abi_version(), "; expected ",
         SEAM_ABI_VERSION);
     seamalloc::Allocator& allocator = seamalloc::instance();
-    // It owns nothing: the allocator outlives all.
+    // The pointer does not own the allocator, which lives until the process ends.
     std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> shared(&allocator, [](auto*) {});
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
-    // torch.accelerator asks for the allocator of the device type.
+    // torch.accelerator looks up the allocator by device type.
     c10::SetAllocator(c10::DeviceType::CUDA, &allocator, 1);
   });
 }
 
-// Makes seamalloc PyTorch's allocator of page-locked memory too, with these options, or no longer where they are NULL. NULL, or why
-// not, as above.
+// Makes seamalloc PyTorch's allocator of page-locked memory with these options; restores the previous allocator if
+// `options` is NULL. Returns NULL on success, or the reason of the failure. The text stays valid until the next call.
 extern "C" const char* seamalloc_install_pinned(const char* options) {
   return why_not([options] {
 #if SEAMALLOC_TORCH >= 209
@@ -58,8 +59,8 @@ extern "C" const char* seamalloc_install_pinned(const char* options) {
   });
 }
 
-// The C library's allocator of page-locked memory; 0 where there is none, or none yet and it is not to be opened. NULL in
-// `failure`, or why it cannot be opened, as above.
+// Returns the handle of the C library's page-locked allocator, opening it if `open`. Returns 0 if it does not exist.
+// Sets `failure` to NULL, or to the reason of a failure, which stays valid until the next call.
 extern "C" uint64_t seamalloc_pinned(bool open, const char** failure) {
   uint64_t found = 0;
   *failure = why_not([open, &found] {

@@ -1,5 +1,5 @@
-// Frees that could not be made when they were asked for: within a callback that runs under the C library's lock, and of
-// memory that a captured stream of another device uses.
+// Frees that could not be made when the program requested them: frees within a callback under the C library's lock, and
+// frees of memory that a captured stream of another device uses.
 #pragma once
 
 #include "other_streams.h"
@@ -11,7 +11,7 @@
 
 namespace seamalloc {
 
-// A free, with the streams that were the current ones when it was asked for.
+// A free, with the streams that were current when the program requested it.
 struct LateFree {
   void* pointer;
   std::vector<StreamOfDevice> current;
@@ -29,7 +29,7 @@ class LateFrees {
     return any_.load(std::memory_order_relaxed);
   }
 
-  // What is to be freed now.
+  // Returns the frees to make now, and forgets them.
   std::vector<LateFree> take() {
     std::lock_guard<std::mutex> guard(lock_);
     any_.store(false, std::memory_order_release);

@@ -12,7 +12,7 @@ namespace seamalloc {
 
 namespace {
 
-// Destroyed at once, or by CUDA as soon as the device has passed it.
+// An event that is destroyed at the end of its scope. If the device has not passed it, CUDA destroys it later.
 struct Event {
   cudaEvent_t handle = nullptr;
   ~Event() {
@@ -50,7 +50,7 @@ std::vector<StreamOfDevice> OtherStreams::take(void* pointer) {
 
 bool OtherStreams::wait_for_noted(seam_allocator handle, DeviceIndex owner, void* pointer) {
   std::vector<StreamOfDevice> streams = take(pointer);
-  // What is not waited for stays noted.
+  // Streams without a wait are noted again.
   struct PutBack {
     OtherStreams& to;
     void* pointer;
@@ -71,7 +71,7 @@ bool OtherStreams::wait_for_noted(seam_allocator handle, DeviceIndex owner, void
 }
 
 bool OtherStreams::wait_for(StreamOfDevice stream, seam_allocator handle, DeviceIndex owner, void* pointer) {
-  // Streams and events may be made while another thread captures.
+  // Streams and events may be made while another thread captures a graph.
   c10::cuda::CUDAStreamCaptureModeGuard relaxed{cudaStreamCaptureModeRelaxed};
   Event event;
   {
@@ -87,7 +87,7 @@ bool OtherStreams::wait_for(StreamOfDevice stream, seam_allocator handle, Device
     }
     if (done != cudaSuccess) {
       (void)cudaGetLastError();
-      // The stream may be no more: its work is waited for together with all other work.
+      // The stream may have been destroyed. The wait for the device includes the stream's work.
       if (synchronize_device(stream.device)) {
         return true;
       }

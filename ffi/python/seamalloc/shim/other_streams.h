@@ -1,4 +1,4 @@
-// Streams that the C library cannot wait for by name: those of other devices, and the per-thread default stream.
+// Streams that the C library cannot wait for by name: streams of other devices, and the per-thread default stream.
 #pragma once
 
 #include "library.h"
@@ -10,35 +10,34 @@
 
 namespace seamalloc {
 
-// A stream and the device that it is of.
+// A stream and its device.
 struct StreamOfDevice {
   DeviceIndex device;
   cudaStream_t stream;
 };
 
-// Makes memory of one device wait for streams of others: behind an event, a stream of the memory's own device waits for
-// them, and the C library waits for that one.
+// Makes memory of one device wait for streams of other devices. A stream of the memory's own device waits for an event
+// of the other stream, and the C library waits for the stream of its own device.
 class OtherStreams {
  public:
-  // Notes that a stream of another device uses an allocation, which waits for it when it is freed.
+  // Notes that a stream of another device uses an allocation. The allocation waits for the stream when it is freed.
   void use(void* pointer, StreamOfDevice stream);
 
-  // Whether any was noted.
+  // Returns whether any stream is noted.
   bool any() const {
     return any_.load(std::memory_order_acquire);
   }
 
-  // Makes an allocation wait, once it is freed, for all streams that were noted for it. False where one is being captured:
-  // it cannot be waited for yet, and stays noted.
+  // Makes a freed allocation wait for all streams that are noted for it. Returns false if one of the streams is being
+  // captured: a captured stream cannot be waited for, and stays noted.
   bool wait_for_noted(seam_allocator handle, DeviceIndex owner, void* pointer);
 
-  // Makes an allocation wait, once it is freed, for the work given to a stream so far. False where the stream is being
-  // captured.
+  // Makes a freed allocation wait for the work given to a stream so far. Returns false if the stream is being captured.
   bool wait_for(StreamOfDevice stream, seam_allocator handle, DeviceIndex owner, void* pointer);
 
  private:
   std::vector<StreamOfDevice> take(void* pointer);
-  // The stream of a device that waits for others; made once, and never destroyed.
+  // Returns the stream of a device that waits for other streams. The stream is made once and never destroyed.
   cudaStream_t waiting_stream(DeviceIndex device);
 
   std::mutex lock_;
@@ -47,7 +46,7 @@ class OtherStreams {
   std::unordered_map<DeviceIndex, cudaStream_t> waiting_;
 };
 
-// Waits for all work of a device. Whether it could; throws nothing.
+// Waits for all work of a device. Returns whether the wait succeeded. Throws nothing.
 bool synchronize_device(DeviceIndex device);
 
 }  // namespace seamalloc

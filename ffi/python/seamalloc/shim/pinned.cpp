@@ -1,4 +1,4 @@
-// Page-locked memory.
+// The allocator of page-locked memory.
 
 #include "pinned.h"
 
@@ -19,12 +19,12 @@ namespace seamalloc {
 
 namespace {
 
-// PyTorch registers its own with 0.
+// PyTorch registers its own allocator with priority 0.
 constexpr uint8_t PRIORITY = 1;
-// Graphs of a capture that PyTorch did not begin: nobody says when they end.
+// The pool of graphs whose capture PyTorch did not begin. No call reports the end of such graphs.
 constexpr MempoolId FOR_EVER{0, 0};
 
-// The deleter of every DataPtr. It may run in a destructor, so it throws nothing.
+// The deleter of every DataPtr. A destructor may call the deleter, so the deleter throws nothing.
 void delete_pinned(void* pointer) {
   try {
     pinned_instance().free(pointer);
@@ -46,7 +46,7 @@ void copy_stat(To& to, const seam_stat& from) {
 bool is_captured(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) {
-    // The default stream, while another one is captured.
+    // The query fails for the default stream while another stream is captured.
     (void)cudaGetLastError();
     return false;
   }
@@ -56,7 +56,7 @@ bool is_captured(cudaStream_t stream) {
 }  // namespace
 
 PinnedAllocator& pinned_instance() {
-  // Tensors are freed until the process ends: it is never destroyed.
+  // The allocator is never destroyed, since tensors are freed until the process ends.
   static PinnedAllocator* allocator = new PinnedAllocator;
   return *allocator;
 }
@@ -89,13 +89,13 @@ void PinnedAllocator::open() {
   }
   std::string device = "host";
   if (!simulated_) {
-    // As PyTorch: a device that is in use already, so that none is opened for this.
+    // As in PyTorch, the owner is a device that is in use already, so that no further device is opened.
     owner_ = c10::cuda::getDeviceIndexWithPrimaryContext().value_or(c10::cuda::current_device());
     device = "pinned:" + std::to_string(int(owner_));
   }
   seam_allocator found = 0;
   check(seam_create(device.c_str(), options_.c_str(), &found), "opening page-locked memory");
-  // PyTorch lets every device use it, and a copy says only afterwards which one it was.
+  // PyTorch lets every device use page-locked memory. The device of a copy is known only after the copy.
   for (DeviceIndex other = 0; !simulated_ && other < c10::cuda::device_count(); other++) {
     if (other != owner_ && seam_enable_peer_access(found, uint32_t(other)) != SEAM_STATUS_OK) {
       const std::string why = seam_last_error_text();
@@ -118,7 +118,7 @@ DataPtr PinnedAllocator::allocate(size_t size) {
     free_late();
   }
   const bool is_capturing = is_capturing_.load(std::memory_order_relaxed);
-  // The C library is not told of captures here, and may have to ask CUDA for memory.
+  // This allocator does not report captures to the C library, which may have to ask CUDA for memory.
   std::optional<c10::cuda::CUDAStreamCaptureModeGuard> relaxed;
   if (C10_UNLIKELY(is_capturing && !simulated_)) {
     relaxed.emplace(cudaStreamCaptureModeRelaxed);
@@ -157,7 +157,7 @@ c10::Stream PinnedAllocator::current_stream() const {
 
 cudaStream_t PinnedAllocator::handle_of(c10::Stream stream) const {
   if (simulated_) {
-    // PyTorch would ask CUDA. The id of an ExternalStream is its handle.
+    // PyTorch would call CUDA. On a simulated device the id of an ExternalStream is its handle.
     return reinterpret_cast<cudaStream_t>(stream.id());
   }
   return c10::cuda::CUDAStream(c10::cuda::CUDAStream::UNCHECKED, stream).stream();
@@ -175,7 +175,7 @@ const MempoolId* PinnedAllocator::captured_by(c10::Stream stream) {
 bool PinnedAllocator::record_event(void* pointer, void* context, c10::Stream stream) {
   const seam_allocator handle = opened();
   size_t size = 0;
-  // The context of an allocation is its address; that of somebody else's is none of ours.
+  // The context of a seamalloc allocation is its address. The context of another allocator's memory matches no block.
   void* block = nullptr;
   for (void* candidate : {context, pointer}) {
     if (handle != 0 && candidate != nullptr && seam_size_of(handle, candidate, &size) == SEAM_STATUS_OK) {
@@ -184,7 +184,7 @@ bool PinnedAllocator::record_event(void* pointer, void* context, c10::Stream str
     }
   }
   if (block == nullptr) {
-    // From before this was installed, or memory of the program's.
+    // The memory is older than the installation, or belongs to the program.
     return before_ != nullptr && before_->record_event(pointer, context, stream);
   }
   const cudaStream_t used = handle_of(stream);
@@ -197,7 +197,7 @@ bool PinnedAllocator::record_event(void* pointer, void* context, c10::Stream str
       pool = &FOR_EVER;
     }
     if (pool != nullptr) {
-      // Two pools' graphs do not end together.
+      // Graphs of two pools end at different times, so the block is kept for good.
       const auto [found, is_new] = of_graphs_.emplace(block, *pool);
       if (!is_new && found->second != *pool) {
         found->second = FOR_EVER;
@@ -212,7 +212,8 @@ bool PinnedAllocator::record_event(void* pointer, void* context, c10::Stream str
   }
   const seam_status status = seam_record_stream(handle, block, used);
   if (status == SEAM_STATUS_INVALID_STREAM) {
-    // The default stream of the thread, which has no name elsewhere: what it was given so far is waited for.
+    // The stream is the default stream of the thread, which has no name in other threads. The block waits for the work
+    // given to the stream so far.
     other_streams_.wait_for({stream.device_index(), used}, handle, owner_, block);
     return true;
   }
@@ -234,7 +235,7 @@ void PinnedAllocator::free(void* pointer) {
     }
   }
   if (C10_UNLIKELY(is_capturing_.load())) {
-    // An event recorded now might become a part of the graph.
+    // An event recorded now might become part of the graph.
     std::lock_guard<std::mutex> guard(lock_);
     late_.push_back(pointer);
     any_late_ = true;
@@ -247,7 +248,7 @@ void PinnedAllocator::free_now(void* pointer) {
   const seam_allocator handle = opened();
   if (C10_UNLIKELY(other_streams_.any())) {
     size_t size = 0;
-    // In a forked child nothing may be asked of CUDA.
+    // CUDA must not be called in a forked child.
     const seam_status status = seam_size_of(handle, pointer, &size);
     if (failed_quietly(status)) {
       return;
@@ -329,7 +330,7 @@ void PinnedAllocator::free_of_ended_pools() {
   std::set<MempoolId> ended;
   {
     std::lock_guard<std::mutex> guard(lock_);
-    // Nothing can be waited for during a capture: the next one that ends, or empty_cache(), does it.
+    // No wait is possible during a capture. The end of the next capture, or empty_cache(), retries.
     for (const auto& [pool, uses] : uses_) {
       if (uses == 0 && captures_.empty()) {
         ended.insert(pool);
@@ -344,7 +345,7 @@ void PinnedAllocator::free_of_ended_pools() {
       return;
     }
   }
-  // A graph that was destroyed may still be running.
+  // A destroyed graph may still be running.
   for (DeviceIndex device = 0; !simulated_ && device < c10::cuda::device_count(); device++) {
     if (c10::cuda::hasPrimaryContext(device) && !synchronize_device(device)) {
       return;
@@ -354,7 +355,7 @@ void PinnedAllocator::free_of_ended_pools() {
   {
     std::lock_guard<std::mutex> guard(lock_);
     for (const MempoolId& pool : ended) {
-      // It may be in use again.
+      // The pool may be in use again.
       const auto uses = uses_.find(pool);
       if (uses == uses_.end() || uses->second != 0) {
         continue;
@@ -390,7 +391,7 @@ at::HostStats PinnedAllocator::get_stats() {
 #if SEAMALLOC_TORCH >= 210
   copy_stat(found.active_requests, stats.active.all);
   copy_stat(found.active_bytes, stats.active_bytes.all);
-  // Pieces of memory of the driver's. Their peak is not counted.
+  // The allocations and frees of the driver, without their peak.
   found.allocations.allocated = int64_t(stats.num_device_alloc);
   found.allocations.freed = int64_t(stats.num_device_free);
   found.allocations.current = found.allocations.peak = found.allocations.allocated - found.allocations.freed;
@@ -403,7 +404,7 @@ at::HostStats PinnedAllocator::get_stats() {
 #endif
   found.num_host_alloc = int64_t(stats.num_device_alloc);
   found.num_host_free = int64_t(stats.num_device_free);
-  // Of all calls of the driver: nobody counts them apart.
+  // The time of all driver calls, since page-locked allocations are not counted apart.
   found.host_alloc_time.total = int64_t(stats.stall_total_ns / 1000);
   found.host_alloc_time.count = int64_t(stats.stalls);
   found.host_alloc_time.max = int64_t(stats.stall_worst_ns / 1000);

@@ -1,16 +1,17 @@
-// Page-locked memory: PyTorch's host allocator over an allocator of the C library's.
+// Page-locked memory: PyTorch's host allocator over an allocator of the C library.
 //
-// Memory of a GPU is used again in the order of its stream. This is the CPU's too, which is in no stream's order: an allocation
-// serves again once every stream that copied from it or to it has passed all it was given until the free.
+// Memory of a GPU is reused in the order of its stream. The CPU uses page-locked memory too, and the CPU is not ordered
+// by a stream. A freed allocation is therefore reused only after every stream that copied from it or to it has passed
+// the work given before the free.
 //
-// Two things more than a stream may use it. A graph, each time that it is replayed: what a captured stream has used, or what
-// was allocated for a capture, is kept until the graph is destroyed. And streams of other devices, which the C library
-// cannot wait for by name (other_streams.h).
+// Two further users need a wait. First, a CUDA graph uses the memory at each replay: memory that a captured stream
+// used, or that was allocated for a capture, is kept until the graph is destroyed. Second, streams of other devices use
+// the memory, and the C library cannot wait for them by name (other_streams.h).
 #pragma once
 
 #include "library.h"
 
-// Before 2.9 PyTorch's copies may go past an allocator that is put in place of its own.
+// Before 2.9, some copies of PyTorch bypass an allocator that replaces PyTorch's own.
 #if SEAMALLOC_TORCH >= 209
 
 #include "other_streams.h"
@@ -26,9 +27,9 @@ namespace seamalloc {
 
 class PinnedAllocator final : public at::HostAllocator {
  public:
-  // Becomes PyTorch's host allocator. `options` are the C library's, as in seam_create.
+  // Makes this allocator PyTorch's host allocator. `options` are the C library's, as in seam_create.
   void install(const char* options);
-  // The one before is it again. Nothing may have been allocated.
+  // Restores the previous allocator. No memory may have been allocated.
   void uninstall();
 
   DataPtr allocate(size_t size) override;
@@ -45,11 +46,11 @@ class PinnedAllocator final : public at::HostAllocator {
   void release_pool(MempoolId pool) override;
 #endif
 
-  // The C library's allocator; 0 while nothing was asked for.
+  // Returns the C library's allocator; 0 before the first request.
   seam_allocator opened() const {
     return handle_.load(std::memory_order_acquire);
   }
-  // It, opened on first use.
+  // Returns the C library's allocator, opened on first use.
   seam_allocator handle();
   void free(void* pointer);
 
@@ -57,13 +58,13 @@ class PinnedAllocator final : public at::HostAllocator {
   using Filter = std::function<bool(c10::Stream)>;
 
   void open();
-  // The capture whose requests or copies those of a stream are; none where it is not captured.
+  // Returns the pool of the capture that a stream belongs to; NULL if the stream is not captured.
   const MempoolId* captured_by(c10::Stream stream);
   c10::Stream current_stream() const;
   cudaStream_t handle_of(c10::Stream stream) const;
   void free_now(void* pointer);
   void free_late();
-  // Frees what the graphs of pools that nobody uses any more have used.
+  // Frees the memory of graphs whose pools have no users any more.
   void free_of_ended_pools();
 
   at::HostAllocator* before_ = nullptr;
@@ -75,13 +76,13 @@ class PinnedAllocator final : public at::HostAllocator {
   DeviceIndex owner_ = 0;
   OtherStreams other_streams_;
 
-  // Behind it: all below.
+  // The lock protects all members below.
   std::mutex lock_;
   std::atomic<bool> is_capturing_{false};
   std::vector<std::pair<MempoolId, Filter>> captures_;
-  // How many graphs use a pool.
+  // The number of graphs that use a pool.
   std::map<MempoolId, int> uses_;
-  // Of live and of freed allocations, the pool whose graphs may use them.
+  // For live and for freed allocations, the pool whose graphs may use them.
   std::unordered_map<void*, MempoolId> of_graphs_;
   std::vector<std::pair<void*, MempoolId>> freed_of_graphs_;
   // Frees that could not be made while a stream was captured.
@@ -89,7 +90,7 @@ class PinnedAllocator final : public at::HostAllocator {
   std::atomic<bool> any_of_graphs_{false}, any_late_{false};
 };
 
-// The only one there is.
+// Returns the only allocator of page-locked memory.
 PinnedAllocator& pinned_instance();
 
 }  // namespace seamalloc

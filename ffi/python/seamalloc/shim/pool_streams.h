@@ -1,4 +1,4 @@
-// Streams of PyTorch's pools that use memory without a word to its allocator: those of NCCL, and of copies.
+// Streams of PyTorch's pools that use memory without telling the allocator: streams of NCCL, and streams of copies.
 #pragma once
 
 #include "devices.h"
@@ -9,10 +9,12 @@
 
 namespace seamalloc {
 
-// Chunks are split under live addresses while all known streams stand still, so the allocator has to know them.
+// Chunks are split under live addresses while the gate holds all known streams, so the allocator has to know these
+// streams.
 class PoolStreams {
  public:
-  // Announces the streams of a device's pools, once PyTorch has made them. PyTorch makes all of a device at once.
+  // Announces the streams of a device's pools after PyTorch has made them. PyTorch makes all streams of a device at
+  // once.
   void announce(seam_allocator handle, DeviceIndex device) {
     if (C10_UNLIKELY(!announced_[device].load(std::memory_order_relaxed)) && are_made(device)) {
       announce_all(handle, device);
@@ -20,7 +22,8 @@ class PoolStreams {
   }
 
  private:
-  // The number of the first pool's first stream (c10/cuda/CUDAStream.cpp). Its handle is null before any was asked for.
+  // The id of the first stream of the first pool (c10/cuda/CUDAStream.cpp). The stream's handle is null until PyTorch
+  // makes the streams.
   static constexpr c10::StreamId FIRST = 0b11;
   static constexpr int STREAMS_IN_POOL = 32;
 
@@ -29,14 +32,15 @@ class PoolStreams {
       const c10::Stream first(c10::Stream::UNSAFE, c10::Device(c10::DeviceType::CUDA, device), FIRST);
       return c10::cuda::CUDAStream(c10::cuda::CUDAStream::UNCHECKED, first).stream() != nullptr;
     } catch (const c10::Error&) {
-      // A PyTorch that numbers them otherwise: asking for one makes them.
+      // This PyTorch numbers its streams differently. Requesting a stream makes all of them.
       return true;
     }
   }
 
   void announce_all(seam_allocator handle, DeviceIndex device) {
-    // Those that PyTorch itself asks for: of normal priority, of FSDP's, and of NCCL's high one. A device holds no more than
-    // about 110 streams; one of another priority is known from its first request on.
+    // Announces the streams of the priorities that PyTorch itself uses: normal, FSDP's, and NCCL's high priority. The
+    // gate of a device holds at most about 110 streams. A stream of another priority is known from its first request
+    // on.
     for (const int priority : {0, -1, -3}) {
       for (int number = 0; number < STREAMS_IN_POOL; ++number) {
         const cudaStream_t stream = c10::cuda::getStreamFromPool(priority, device).stream();

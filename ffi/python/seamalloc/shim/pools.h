@@ -1,4 +1,4 @@
-// What is known of private pools beside what the C library knows.
+// The shim's own records of private pools, beside those of the C library.
 #pragma once
 
 #include "library.h"
@@ -11,12 +11,12 @@
 
 namespace seamalloc {
 
-// Says which streams' requests go to a pool.
+// Returns whether requests of a stream go to the pool.
 using Filter = std::function<bool(cudaStream_t)>;
 
 class PoolTable {
  public:
-  // Keeps the filter of a route until the route's end.
+  // Keeps the filter of a route until the route ends.
   void keep_filter(PoolKey pool, std::unique_ptr<Filter> filter) {
     std::lock_guard<std::mutex> guard(lock_);
     filters_[pool] = std::move(filter);
@@ -46,23 +46,23 @@ class PoolTable {
     segmented_.insert(pool);
   }
 
-  // Whether it has segments of its own: of its own allocator, or unsplit.
+  // Returns whether a pool has segments of its own: from its own allocator, or unsplit.
   bool is_segmented(PoolKey pool) {
     std::lock_guard<std::mutex> guard(lock_);
     return segmented_.count(pool) != 0;
   }
 
-  // The last use of a pool ends, with so many bytes free.
+  // Notes the free bytes of a pool when its last use ends.
   void note_release(PoolKey pool, uint64_t free_bytes) {
     std::lock_guard<std::mutex> guard(lock_);
     used_on_oom_.erase(pool);
-    // Segments of its own go back where they came from.
+    // Segments of a pool's own go back to their source.
     if (segmented_.erase(pool) == 0) {
       free_at_release_[pool] = free_bytes;
     }
   }
 
-  // What was free when it was released, once; 0 if that is not known.
+  // Returns the bytes that were free at the pool's release, and forgets them. Returns 0 if they are unknown.
   uint64_t take_free_at_release(PoolKey pool) {
     std::lock_guard<std::mutex> guard(lock_);
     const auto found = free_at_release_.find(pool);

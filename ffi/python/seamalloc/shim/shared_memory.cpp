@@ -1,4 +1,4 @@
-// Tensors of one process in another: CUDA IPC.
+// Tensors that one process shares with another: CUDA IPC.
 
 #include "shared_memory.h"
 
@@ -43,10 +43,10 @@ std::shared_ptr<void> SharedMemory::open(DeviceIndex device, seam_allocator allo
   return opened;
 }
 
-// Called by destructors: it throws nothing.
+// Destructors call this method, so it throws nothing.
 void SharedMemory::close(const Key& key, seam_allocator allocator, void* pointer) {
   const seam_status status = seam_close_shared(allocator, pointer);
-  // In a forked child the lock may be held by a thread that is not there.
+  // In a forked child, a thread that does not exist there may hold the lock.
   if (status == SEAM_STATUS_FORKED) {
     return;
   }
@@ -55,7 +55,7 @@ void SharedMemory::close(const Key& key, seam_allocator allocator, void* pointer
   }
   std::lock_guard<std::mutex> guard(lock_);
   const auto found = open_.find(key);
-  // Another thread may have opened it anew meanwhile.
+  // Another thread may have opened the memory again in the meantime.
   if (found != open_.end() && found->second.expired()) {
     open_.erase(found);
   }

@@ -1,4 +1,4 @@
-// Memory of other processes that is open here.
+// Memory of other processes that this process has opened.
 #pragma once
 
 #include "library.h"
@@ -11,7 +11,7 @@ namespace seamalloc {
 
 class SharedMemory {
  public:
-  // Opens memory by its handle: tensors that share a storage share this.
+  // Opens memory by its handle. Tensors that share a storage share the opened memory.
   std::shared_ptr<void> open(DeviceIndex device, seam_allocator allocator, const std::string& handle);
 
  private:

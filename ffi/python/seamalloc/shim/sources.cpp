@@ -1,4 +1,4 @@
-// The memory of a MemPool with an allocator of its own: that allocator gives segments, and takes them back.
+// The memory of a MemPool with an allocator of its own. The pool's allocator gives segments and takes them back.
 
 #include "sources.h"
 
@@ -10,15 +10,17 @@ namespace seamalloc {
 
 namespace {
 
-// Any number that says nothing of memory.
+// The number has no meaning for the C library beyond a failure.
 constexpr int32_t FAILED = -1;
 
-// What the own allocator threw in the call that this thread is making. The C library may not be thrown through.
+// The exception that the pool's allocator threw in this thread's present call. No exception may pass through the C
+// library.
 thread_local std::exception_ptr thrown;
 
 using OwnAllocator = std::shared_ptr<CUDAAllocator>;
 
-// In which order the segments that there are were given. Processes that register theirs together go by it.
+// The order in which the present segments were given. Processes that register their segments together rely on this
+// order.
 struct Registrations {
   std::mutex lock;
   int32_t count = 0;
@@ -26,7 +28,7 @@ struct Registrations {
 };
 
 Registrations& registrations() {
-  // Segments are freed until the process ends: it is never destroyed.
+  // The table is never destroyed, since segments are freed until the process ends.
   static Registrations* of_all = new Registrations;
   return *of_all;
 }
@@ -92,10 +94,11 @@ void Allocator::empty_pool(DeviceIndex device, MempoolId pool) {
   uint64_t given = 0;
   seam_status status = seam_pool_empty(handle_for(device), pool_of(pool), &given);
   if (status == SEAM_STATUS_OK && owed > given) {
-    // What was the pool's is everyone's since its release. PyTorch would have less now, and so has this.
+    // Since the release, other requests may use the pool's free memory. PyTorch would hold fewer bytes now, so
+    // seamalloc gives back as many.
     status = seam_trim(handle_for(device), owed - given, nullptr);
   }
-  // Called by destructors: it throws nothing.
+  // Destructors call this method, so it throws nothing.
   if (status != SEAM_STATUS_OK) {
     TORCH_WARN("seamalloc, giving back the memory of a MemPool: ", seam_last_error_text());
   }

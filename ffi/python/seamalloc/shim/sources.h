@@ -1,11 +1,12 @@
-// The segments that MemPools' own allocators gave.
+// The segments from MemPools' own allocators.
 #pragma once
 
 #include <cstdint>
 
 namespace seamalloc {
 
-// Which of these segments it is that begins there, by the order in which they were given; 0 for any other.
+// Returns the number of the segment that begins at this address, in the order in which segments were given; 0 for any
+// other address.
 int32_t registration_number(uint64_t address);
 
 }  // namespace seamalloc

@@ -1,4 +1,4 @@
-// What a thread knows of itself, and that it is ending.
+// State of a thread, and the notice that the thread is ending.
 
 #include "thread_end.h"
 

@@ -1,6 +1,6 @@
-// What a thread knows of itself, and that it is ending.
+// State of a thread, and the notice that the thread is ending.
 //
-// Static and thread-local tensors are freed when the thread's variables are gone already: PyTorch's current streams, its
+// Static and thread-local tensors are freed after the thread's variables are gone: PyTorch's current streams, its
 // profiler's state, and the variables here.
 #pragma once
 
@@ -11,33 +11,33 @@
 
 namespace seamalloc {
 
-// As many as the C library has plugged allocators.
+// The number of plugged allocators that the C library allows.
 constexpr size_t MAX_DEVICES = 64;
 
-// What is noted with the events of a thread.
+// The data that is noted with the events of a thread.
 struct ThreadState {
-  // Where the program is, for the events of the call that the thread is making.
+  // The place of the program for the events of the thread's present call.
   Context here;
   std::vector<std::string> compile_contexts;
   std::string user_metadata;
 };
 
-// The state of this thread; NULL once the thread's variables are being destroyed.
+// Returns the state of this thread; NULL once the thread's variables are being destroyed.
 ThreadState* thread_state();
 
-// What can be read for as long as a thread runs: it has no destructor.
+// Data that is readable as long as the thread runs, since it has no destructor.
 struct ThreadMarks {
-  // Whether the thread's variables are being destroyed or gone, PyTorch's among them.
+  // Whether the thread's variables, including PyTorch's, are being destroyed or are gone.
   bool has_ended;
-  // Whether that will be noticed.
+  // Whether the end of the thread will be noticed.
   bool is_watched;
-  // PyTorch's current streams, as they were when they were last asked for.
+  // PyTorch's current streams at the last query.
   cudaStream_t streams[MAX_DEVICES];
 };
 
 ThreadMarks& thread_marks();
 
-// From now on the end of this thread is noticed, before the variables that the thread has by now are destroyed.
+// Makes the end of this thread noticed before the thread's present variables are destroyed.
 void watch_thread_end(ThreadMarks& marks);
 
 }  // namespace seamalloc

@@ -1,14 +1,14 @@
-//! Strategy `buddy`: the buddy system. Blocks are powers of two, halved until they fit, and merged with their other half
-//! once that is free.
+//! Strategy `buddy`: the buddy system. Blocks are powers of two. Blocks are halved until they fit, and merged with
+//! their other half once the half is free.
 //!
 //! The strategy follows the third allocator of the tutorial "Write a Memory Allocator for PyTorch" (2024-05-16, "Third
 //! Approach"), after Knuth, The Art of Computer Programming, volume 1, section 2.5: one tree of 4 GiB with leaves of 1
-//! KiB. A request takes the leftmost free block of its size; where there is none, the smallest larger one is split, and
-//! its left half again (`managed_alloc`, `split`). A freed block merges upwards as long as its buddy is free
+//! KiB. A request takes the leftmost free block of its size. If there is none, the smallest larger block is split, and
+//! then its left half again (`managed_alloc`, `split`). A freed block merges upwards as long as its buddy is free
 //! (`managed_free`, `merge`).
 //!
 //! The tutorial has one tree, and refuses a request that does not fit in it. This strategy takes more trees, larger or
-//! smaller ones where needed. A tree without live blocks is one free block, and can go back to the driver.
+//! smaller if necessary. A tree without live blocks is one free block, and can be given back to the driver.
 
 use super::halved;
 use crate::backing::{Served, StrategyContext, malloc_largest};

@@ -1,13 +1,13 @@
-//! Strategy `exact`: a list of free blocks for each size, cut one behind the other from large buffers.
+//! Strategy `exact`: a list of free blocks for each size. New blocks are cut one after the other from large buffers.
 //!
 //! The strategy follows the second allocator of the tutorial "Write a Memory Allocator for PyTorch" (2024-05-16,
-//! "Second Approach"): sizes are multiples of 1 KiB; a freed block goes into the list of its size, and serves that size
-//! only; a size whose list is empty gets the next bytes of a buffer of 5 GiB (`managed_alloc`, `managed_free`). Blocks
-//! are never split or merged.
+//! "Second Approach"). Sizes are multiples of 1 KiB. A freed block goes into the list of its size, and serves this size
+//! only. A request whose list is empty gets the next bytes of a buffer of 5 GiB (`managed_alloc`, `managed_free`).
+//! Blocks are never split or merged.
 //!
-//! It differs in three points: a request takes the free block of the lowest address, not the one freed last; the rests
-//! of all buffers serve, not that of the last buffer alone; and a buffer without live blocks can go back to the driver,
-//! or be cut anew.
+//! The strategy differs in three points. A request takes the free block with the lowest address, not the block freed
+//! last. The rests of all buffers serve, not only the rest of the last buffer. A buffer without live blocks can be
+//! given back to the driver, or be cut again.
 
 use super::halved;
 use crate::backing::{Served, StrategyContext, malloc_largest};
@@ -16,7 +16,7 @@ use crate::heap::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Request};
 use crate::strategy::malloc_like::{MallocLike, least_segment};
 
-/// Sizes are multiples of this, in bytes (`byteSize = ((byteSize - 1) | 1023) + 1`).
+/// The unit of sizes, in bytes (`byteSize = ((byteSize - 1) | 1023) + 1`).
 const UNIT: u64 = 1024;
 
 #[derive(Default)]

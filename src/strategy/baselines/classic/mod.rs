@@ -1,5 +1,5 @@
-//! The classic allocators: exact-size lists, the buddy system, slabs, and the core of PyTorch's. They serve
-//! comparisons, so each follows its own rules and no others.
+//! The classic allocators: lists of exact sizes, the buddy system, slabs, and the core of PyTorch's allocator. The
+//! classic allocators serve comparisons, so each follows its own rules alone.
 //!
 //! | file | the strategy |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | tiny | TinyTorch's: PyTorch's rules without its options |
 //!
 //! None of the originals has streams, and most end the program when memory is short. Here each stream has lists of its
-//! own, so memory is never reused before its stream has passed, and a shortage gives free memory back and tries again
-//! (`malloc_fallback.rs`). Where the device has no room for a whole buffer, tree or slab, a smaller one is taken.
+//! own, so memory is never reused before its stream has passed. A shortage gives free memory back and tries again
+//! (`malloc_fallback.rs`). If the device has no room for a whole buffer, tree or slab, a smaller one is taken.
 
 mod buddy;
 mod exact;
@@ -24,8 +24,8 @@ pub(crate) use tiny::Tiny;
 
 use crate::strategy::malloc_like::PAGE;
 
-/// Returns the sizes from `most` down to `least`, in whole pages, each half of the one before. If `least` is larger
-/// than `most`, it is the only size.
+/// Returns the sizes from `most` down to `least`, in whole pages, each half of the size before. If `least` is larger
+/// than `most`, returns `least` alone.
 fn halved(most: u64, least: u64) -> impl Iterator<Item = u64> {
     let half = |size: u64| (size / 2).next_multiple_of(PAGE);
     std::iter::successors(Some(most.next_multiple_of(PAGE).max(least)), move |size| {

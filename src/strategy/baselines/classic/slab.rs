@@ -2,16 +2,16 @@
 //!
 //! The rules are those of J. Bonwick, "The Slab Allocator: An Object-Caching Kernel Memory Allocator" (USENIX Summer 1994),
 //! which the tutorial of `exact.rs` names last:
-//! - each size of object has a cache of slabs of its own; a slab is one or more pages, cut into objects when it is made
-//!   (section 3.2), here some at a time;
-//! - a slab has the fewest pages of which at most an eighth is left over ("internal fragmentation", section 3.2.2);
-//! - a free takes no memory from the cache: slabs whose objects are all free are kept, and given back when memory is short
+//! - each size of object has a cache of slabs of its own; a slab is one or more pages, and is cut into objects when it
+//!   is made (section 3.2), here a few at a time;
+//! - a slab has the fewest pages of which at most an eighth is unused ("internal fragmentation", section 3.2.2);
+//! - a free takes no memory from the cache: slabs whose objects are all free are kept until memory is short
 //!   (`kmem_cache_reap`, section 3.4).
 //!
-//! Pages are 2 MiB, in which a device gives its memory. There are eight sizes of objects for each power of two
-//! ([`Rounding::Classes`]), as slabs over any sizes have them; an object of the size of several pages is a slab of its
-//! own. The rest at a slab's end serves requests of its size. Bonwick's colouring, which spreads objects over cache
-//! lines, has no use here.
+//! Pages are 2 MiB, in which a device gives its memory. Each power of two has eight sizes of objects
+//! ([`Rounding::Classes`]), as is usual for slabs over any sizes. An object of several pages is a slab of its own. The
+//! rest at a slab's end serves requests of its size. Bonwick's colouring spreads objects over cache lines, and is left
+//! out because it has no effect here.
 
 use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
@@ -19,9 +19,9 @@ use crate::heap::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Request};
 use crate::strategy::malloc_like::{MallocLike, PAGE, least_segment};
 
-/// The most objects of a slab that are cut at once: a slab of the smallest objects has 4,096.
+/// The most objects of a slab that are cut at once. A slab of the smallest objects has 4,096 objects.
 const AT_ONCE: u64 = 64;
-/// The most that may be left over of a slab, as a part (1/n) of it.
+/// The largest part (1/n) of a slab that may be unused.
 const LEFT_OVER: u64 = 8;
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl MallocLike for Slab {
         least_segment(request.size)
     }
 
-    /// Makes a slab, or one of fewer pages where the device has no room for it.
+    /// Makes a slab, or a slab of fewer pages if the device has no room for it.
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let Request { size, pool, .. } = *request;
         let pages = slab_for(size);
@@ -60,7 +60,7 @@ impl MallocLike for Slab {
 fn slab_for(object: u64) -> u64 {
     let first = least_segment(object);
     let mut slab = first;
-    // The rest is less than one object, so a slab of eight objects or more leaves over less than an eighth.
+    // The rest is less than one object, so a slab of eight objects or more has less than an eighth unused.
     while slab % object > slab / LEFT_OVER && slab < first.saturating_mul(LEFT_OVER + 1) {
         slab = slab.saturating_add(PAGE);
     }

@@ -1,13 +1,15 @@
-//! Strategy `tiny`: TinyTorch's allocator, the core of PyTorch's.
+//! Strategy `tiny`: TinyTorch's allocator, which is the core of PyTorch's.
 //!
-//! Its rules are those of `TinyTorch/Allocator.cpp` (keith2018/TinyTorch, 1572420): multiples of 512 bytes (`roundSize`);
-//! a pool of small blocks up to 1 MiB and one of large ones (`getPool`); segments of 2 MiB, of 20 MiB below 10 MiB, of
-//! multiples of 2 MiB from there on (`getAllocationSize`); best fit (`getFreeBlock`); a small rest of 512 bytes or a large
-//! one above 1 MiB becomes a block (`shouldSplit`); both neighbours merge (`tryMergeBlocks`); where no segment can be had,
-//! all that are wholly free are released, and it is tried once more (`mallocImpl`, `releaseCachedBlocks`).
+//! The rules are those of `TinyTorch/Allocator.cpp` (keith2018/TinyTorch, 1572420). Sizes are multiples of 512 bytes
+//! (`roundSize`). There is a pool of small blocks up to 1 MiB and a pool of large blocks (`getPool`). A segment has 2
+//! MiB for small requests, 20 MiB for large requests below 10 MiB, and a multiple of 2 MiB for others
+//! (`getAllocationSize`). A request takes the best fit (`getFreeBlock`). A rest of at least 512 bytes in the small
+//! pool, or of more than 1 MiB in the large pool, becomes a block (`shouldSplit`). Both neighbours merge
+//! (`tryMergeBlocks`). If no segment can be had, all wholly free segments are released, and the driver is asked once
+//! more (`mallocImpl`, `releaseCachedBlocks`).
 //!
-//! The strategy has none of PyTorch's options. Until memory is short, it makes the same choices as `caching` with its
-//! defaults.
+//! The strategy has none of PyTorch's options. Until memory is short, it makes the same choices as `caching` with
+//! default options.
 
 use crate::config::Config;
 use crate::config::rounding::{LARGE_SEGMENT, MIN_BLOCK, SMALL_LIMIT, segment_size};

@@ -1,29 +1,30 @@
 //! Strategy `gmlake`: GMLake's own algorithm (ASPLOS 2024), for comparison.
 //!
-//! Owns: the five states of its BestFit, and what happens when memory is short. Memory comes in primitive blocks of
-//! uniform 2 MiB chunks; a stitched block maps the chunks of several of them once more, into one range.
+//! Owns: the five states of GMLake's BestFit, and the steps when memory is short. Memory comes in primitive blocks of
+//! uniform 2 MiB chunks. A stitched block maps the chunks of several primitive blocks once more, into one range.
 //!
 //! ```text
 //! pBlocks  |1.1.1.|    |2X2X|    |3.3.3.3.3X|      chunks of three allocations; X in use, dots free
 //! sBlock   |1.1.1.3.3.3.|                          six chunks in one range: inactive while all six are free
 //! ```
-//! A request of whole chunks (larger ones are rounded up) is served by the first of these states that holds:
-//! 1. exact match: an inactive pBlock, else an inactive sBlock, of exactly this size;
-//! 2. single block: the smallest larger pBlock is split; else the head of an inactive sBlock of up to `reuseLimit`
-//!    times the size serves, as in the authors' release;
-//! 3. multiple blocks, from `fragLimit` bytes on: free pBlocks, the largest first, are stitched, the last one split;
-//! 4. insufficient blocks: the missing bytes are created as one more pBlock, and stitched to all that is free; below
-//!    `fragLimit` a whole pBlock is created, of the size that PyTorch would give a segment;
+//! A large request is rounded up to whole chunks. The request is served by the first of these states that holds:
+//! 1. exact match: an inactive pBlock of exactly this size, else an inactive sBlock of this size;
+//! 2. single block: the smallest larger pBlock is split. If there is none, the head of an inactive sBlock of up to
+//!    `reuseLimit` times the size serves, as in the authors' release;
+//! 3. multiple blocks, for requests of at least `fragLimit` bytes: free pBlocks, the largest first, are stitched, and
+//!    the last one is split;
+//! 4. insufficient blocks: the missing bytes are created as one more pBlock, which is stitched to all free pBlocks.
+//!    Below `fragLimit` a whole pBlock is created, with the size that PyTorch would give a segment;
 //! 5. out of memory, after all cached memory was given back.
 //!
-//! A free changes states alone: the chunks become free, in every pBlock and sBlock that maps them, and sBlocks stay.
-//! They are dropped by least recent use (StitchFree) after a stitch, while all together exceed `autoGC`; where the driver
-//! makes no more mappings; or with a pBlock that is given back. No bound refuses a stitch: `max_view_mappings` and the
-//! other bounds on views are those of `stitch`. Requests of up to 1 MiB are served from segments of 2 MiB by `malloc`, as
-//! in PyTorch's native allocator. Blocks serve their own stream only.
+//! A free only changes states: the chunks become free in every pBlock and sBlock that maps them, and sBlocks stay.
+//! sBlocks are dropped by least recent use (StitchFree) in three cases: after a stitch, while their total exceeds
+//! `autoGC`; if the driver makes no more mappings; and with a pBlock that is given back. No bound refuses a stitch:
+//! `max_view_mappings` and the other bounds on views apply to `stitch` only. Requests of up to 1 MiB are served from
+//! segments of 2 MiB by `malloc`, as in PyTorch's native allocator. Blocks serve their own stream only.
 //!
-//! Rules that are the release's, in GMLake/src/CUDACachingAllocator.cpp of github.com/intelligent-machine-learning/glake at
-//! commit 0274a9c:
+//! The release has these rules, in GMLake/src/CUDACachingAllocator.cpp of
+//! github.com/intelligent-machine-learning/glake at commit 0274a9c:
 //!
 //! | lines | rule |
 //! |---|---|
@@ -35,9 +36,9 @@
 //! | 2892 to 2918, 2611 | where the driver refuses a stitch: 4, then 16 times the request, then all inactive sBlocks go, and it is tried again |
 //! | 3152 to 3188 | the same for a new pBlock, if the device has the memory |
 //!
-//! Where the paper and its release differ, or the release has an error, the strategy follows what helps GMLake:
-//! docs/decisions/0023-gmlake-differences.md has the list. pBlocks lie at home and sBlocks are views, so tables,
-//! accounting and checks are those of the strategy `stitch`; its algorithm is not used.
+//! If the paper and its release differ, or the release has an error, the strategy follows the rule that helps GMLake.
+//! docs/decisions/0023-gmlake-differences.md lists these points. pBlocks lie at home and sBlocks are views, so tables,
+//! accounting and checks are those of the strategy `stitch`. The algorithm of `stitch` is not used.
 
 mod check;
 mod pblock;

@@ -1,7 +1,7 @@
-//! Primitive blocks are created, split, and given back.
+//! Creates, splits and gives back primitive blocks.
 //!
-//! Owns: where pBlocks lie, and which of them can be given back. Each allocation of chunks lies apart from the others,
-//! so that it merges with none of them, and only with parts split off it, as in the release.
+//! Owns: the places of pBlocks, and the choice of the pBlocks that can be given back. Each allocation of chunks lies
+//! apart from the others. An allocation merges with no other, only with parts split off it, as in the release.
 
 use crate::backing::{
     ChunkPlace, Miss, Served, StrategyContext, add_chunks, drop_view, grow_home, release_chunks, reserve_home,
@@ -16,19 +16,19 @@ use std::cmp::Reverse;
 /// The size of every chunk in bytes (the release's `granularitySize`).
 pub(super) const CHUNK: u64 = GRANULE;
 
-/// Addresses for pBlocks, as a multiple of the device's memory: at worst, each chunk is a pBlock with a gap of the same
-/// size beside it, and released chunks leave holes.
+/// The addresses for pBlocks, as a multiple of the device's memory. At worst, each chunk is a pBlock with a gap of the
+/// same size beside it, and released chunks leave holes.
 const HOME_MULTIPLE: u64 = 4;
 
-/// Creates a free pBlock of new chunks, which is in the free index, or changes nothing.
+/// Creates a free pBlock of new chunks and adds it to the free index. On an error, the heap is unchanged.
 pub(super) fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolIndex) -> Served {
     context.retry_rollback()?;
-    // If the device does not have that much, the driver would refuse only the last chunk.
+    // If the device has fewer bytes, the driver would refuse only the last chunk.
     let limit = context.limits.lowest().unwrap_or(u64::MAX).min(context.total_memory());
     if context.heap().reserved().saturating_add(size) > limit {
         return Err(Miss::OUT_OF_MEMORY);
     }
-    // A chunk's space stays free on either side.
+    // The space of one chunk stays free on either side.
     let space = size.saturating_add(2 * CHUNK);
     reserve_home(context, HOME_MULTIPLE, space)?;
     let found = match place(context.heap(), space) {
@@ -40,29 +40,29 @@ pub(super) fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolInd
     add_chunks(context, ChunkPlace { memory, chunk: CHUNK, mapped: true, slab: false }, &mut Vec::new())
 }
 
-/// Returns the lowest place with so much space, and the address behind a chunk's space there.
+/// Returns the lowest place with `space` bytes, and the address one chunk behind its start.
 fn place(heap: &Heap, space: u64) -> Option<(BlockId, u64)> {
     let fits = |(_, id): &&(u64, BlockId)| heap.block(*id).size >= space;
     heap.pool(heap.idle()).unmapped.iter().find(fits).map(|(address, id)| (*id, address + CHUNK))
 }
 
-/// Takes a pBlock of the first `size` bytes of a free one out of the index. The rest becomes a free pBlock.
+/// Takes a pBlock with the first `size` bytes of a free pBlock out of the index. The rest becomes a free pBlock.
 pub(super) fn split(context: &mut StrategyContext<'_>, id: BlockId, size: u64) -> Result<BlockId> {
     context.carve(id, Span::new(context.heap().block(id).address, size))
 }
 
-/// Gives back free pBlocks, and the unused sBlocks over them. Every stream has passed them.
+/// Gives back free pBlocks and the unused sBlocks over them. Every stream must have passed them.
 pub(super) fn release(context: &mut StrategyContext<'_>, ids: &[BlockId]) -> Result<()> {
     let going = marked(ids.iter().flat_map(|id| chunks(context.heap(), *id)).map(|(id, _)| id))?;
     views_over(context.heap(), &going)?.into_iter().try_for_each(|view| drop_view(context, view))?;
     ids.iter().try_for_each(|id| release_chunks(context, *id, context.heap().block(*id).span()))
 }
 
-/// Returns the pBlocks that can be given back, those freed longest ago first: they are free and whole, every stream has
-/// passed them, and the same holds for the sBlocks over them.
+/// Returns the pBlocks that can be given back, the ones freed longest ago first. These pBlocks are free and whole, and
+/// every stream has passed them and the sBlocks over them.
 pub(super) fn releasable(heap: &Heap) -> Result<Vec<BlockId>> {
-    // A request may use only the head of an sBlock. The chunks of its tail are then free, but still mapped in it, so
-    // they cannot be given back.
+    // A request may use only the head of an sBlock. The chunks of its tail are then free, but still mapped in the
+    // sBlock, so they cannot be given back.
     let in_use = heap.views().iter().filter(|(_, view)| !heap.is_done_with(view));
     let pinned = marked(in_use.flat_map(|(_, view)| view.chunks.iter().copied()))?;
     let is_pinned = |(id, _): &(ChunkId, Chunk)| pinned.get(id.0 as usize).copied().unwrap_or(false);
@@ -98,7 +98,7 @@ fn views_over(heap: &Heap, going: &[bool]) -> Grown<Vec<ViewId>> {
     heap.views().iter().filter(|(_, view)| view.chunks.iter().any(goes)).map(|(id, _)| id).try_to_vec()
 }
 
-/// Returns whether nothing was split off a pBlock, so that addresses without memory lie on either side.
+/// Returns whether a pBlock is whole, so that addresses without memory lie on either side.
 fn is_whole(heap: &Heap, id: BlockId) -> bool {
     let Block { prev, next, .. } = *heap.block(id);
     [prev, next].iter().all(|beside| heap.block(*beside).state == State::Unmapped)

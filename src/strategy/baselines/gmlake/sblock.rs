@@ -1,7 +1,7 @@
-//! Stitched blocks are found again, chosen, and dropped by least recent use.
+//! Finds stitched blocks again, chooses them, and drops them by least recent use.
 //!
-//! Owns: which pBlocks are stitched, whether an sBlock is inactive, and when sBlocks are dropped. An sBlock is a view of
-//! whole chunks. One block at a time uses it, from its head on.
+//! Owns: the choice of the pBlocks to stitch, the rule when an sBlock is inactive, and the dropping of sBlocks. An
+//! sBlock is a view of whole chunks. One block at a time uses it, from its head.
 
 use crate::backing::{Miss, Served, StrategyContext, drop_view};
 use crate::error::Result;
@@ -11,14 +11,14 @@ use crate::ids::{BlockId, PoolIndex, ViewId};
 use crate::span::Span;
 use std::ops::RangeInclusive;
 
-/// The bytes of sBlocks to drop at each refusal of the driver, as multiples of the request: the release's factors, the
-/// last of them everything (CUDACachingAllocator.cpp:2611).
+/// The bytes of sBlocks to drop at each refusal of the driver, as multiples of the request. The factors are those of
+/// the release; the last factor drops everything (CUDACachingAllocator.cpp:2611).
 const DROPPED: [u64; 3] = [4, 16, u64::MAX];
 
 /// The parts of free pBlocks that are to be stitched.
 pub(super) struct Pieces {
     pub(super) spans: Vec<Span>,
-    /// The bytes that all free pBlocks together lack.
+    /// The bytes that are missing after all free pBlocks are taken.
     pub(super) missing: u64,
 }
 
@@ -38,14 +38,15 @@ pub(super) fn pieces(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Pieces> 
     Ok(Pieces { spans, missing })
 }
 
-/// Returns the smallest inactive sBlock of these sizes: all of its chunks are free, and of this pool.
+/// Returns the smallest inactive sBlock with a size in this range. All chunks of an inactive sBlock are free and belong
+/// to this pool.
 pub(super) fn inactive(heap: &Heap, sizes: RangeInclusive<u64>, pool: PoolIndex) -> Option<ViewId> {
     heap.views().of_size(sizes).find(|id| heap.views().get(*id).is_some_and(|view| is_inactive(heap, view, pool)))
 }
 
 fn is_inactive(heap: &Heap, view: &View, pool: PoolIndex) -> bool {
     let Some(home) = heap.home().filter(|_| view.users == 0) else { return false };
-    // Most chunks lie in the same free pBlock as the one before them.
+    // Most chunks lie in the same free pBlock as the chunk before them.
     let mut free = Span::default();
     view.chunks.iter().all(|id| {
         let Some(chunk) = home.chunk(*id) else { return false };
@@ -65,8 +66,8 @@ pub(super) fn reuse(context: &mut StrategyContext<'_>, view: ViewId, request: &R
     context.reuse_view(Window { view, offset: 0 }, request, None)
 }
 
-/// StitchFree: drops the sBlocks unused longest, among those that no stream can still be using, until they had `bytes` of
-/// addresses. The CPU does not wait. Returns the bytes.
+/// StitchFree: drops the sBlocks that were unused longest and that no stream can be using, until `bytes` bytes of
+/// addresses are dropped. The CPU does not wait. Returns the bytes dropped.
 fn stitch_free(context: &mut StrategyContext<'_>, bytes: u64) -> Result<u64> {
     let mut freed = 0;
     let mut chosen = Vec::new();
@@ -80,12 +81,12 @@ fn stitch_free(context: &mut StrategyContext<'_>, bytes: u64) -> Result<u64> {
     chosen.into_iter().try_for_each(|id| drop_view(context, id)).map(|()| freed)
 }
 
-/// Drops sBlocks while all together exceed `autoGC`. Called after a stitch: the new sBlock is in use, and stays.
+/// Drops sBlocks while their total exceeds `autoGC`. Called after a stitch; the new sBlock is in use, and stays.
 /// sBlocks that the GPU has not passed stay too, even beyond `autoGC`.
 pub(super) fn keep_within_auto_gc(context: &mut StrategyContext<'_>) {
     let most = context.config.auto_gc.saturating_mul(1 << 30);
     let excess = context.heap().views().address_space().saturating_sub(most);
-    // The request has its memory: what could not be dropped now is dropped at a later stitch.
+    // The request has its memory, so sBlocks that could not be dropped now are dropped at a later stitch.
     if excess > 0
         && let Err(error) = stitch_free(context, excess)
     {
@@ -93,8 +94,8 @@ pub(super) fn keep_within_auto_gc(context: &mut StrategyContext<'_>) {
     }
 }
 
-/// Makes mappings for `size` bytes, with `new` bytes of new memory among them. If the driver refuses though it has that
-/// memory, it may lack room for mappings: sBlocks are dropped, and the driver is asked again.
+/// Makes mappings for `size` bytes, including `new` bytes of new memory. If the driver refuses although it has as much
+/// memory, it may lack room for mappings. sBlocks are then dropped, and the driver is asked again.
 pub(super) fn with_room_for_mappings(
     context: &mut StrategyContext<'_>,
     size: u64,

@@ -18,12 +18,12 @@ use crate::strategy::contract::{FreeUsedBy, Goal, Means, Rules, Strategy, Target
 use crate::strategy::estimates::{Assumption, Estimates, Present};
 use crate::strategy::malloc_like::MallocLike;
 
-/// The points at which the release tries to stitch. `defragLevel` skips the first ones.
+/// The points at which the release tries to stitch. `defragLevel` skips the first points.
 #[derive(Clone, Copy)]
 enum Attempt {
     /// Before any memory is created.
     AtOnce = 0,
-    /// Memory could not be created.
+    /// After memory could not be created.
     Short = 1,
     /// After all cached memory was given back.
     LastResort = 2,
@@ -37,11 +37,11 @@ const FIT: FitRules = FitRules {
     ..FitRules::BEST
 };
 
-/// The strategy `gmlake`. It has no state of its own: free memory is in the heap.
+/// The strategy `gmlake`. The strategy has no state of its own, since the heap has the free memory.
 #[derive(Default)]
 pub(crate) struct GmLake;
 
-/// The part of the strategy that serves small blocks, which lie in segments as PyTorch's do.
+/// The part of the strategy that serves small blocks, which lie in segments as in PyTorch.
 struct SmallBlocks;
 
 impl MallocLike for SmallBlocks {
@@ -59,7 +59,7 @@ impl MallocLike for SmallBlocks {
 }
 
 impl Strategy for GmLake {
-    /// Accepts exact matches only: a block that is larger by a chunk or more is left to the states.
+    /// The rules accept exact matches only. A block that is larger by a chunk or more is left to the states.
     fn rules(&self, _config: &Config) -> Rules {
         Rules::streams_apart(FIT, FreeUsedBy::Epoch)
     }
@@ -75,7 +75,7 @@ impl Strategy for GmLake {
         }
     }
 
-    /// Releases whole pBlocks, and segments for small blocks, whose `cudaFree` waits by itself.
+    /// Releases whole pBlocks, and the segments of small blocks, whose `cudaFree` waits by itself.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         context.retry_rollback()?;
         match goal.target() {
@@ -124,7 +124,7 @@ impl GmLake {
         self.grow(context, request).or_try(|| stitch(context, request, Attempt::Short)?.ok_or(Miss::OUT_OF_MEMORY))
     }
 
-    /// Waits for the GPU, gives back all cached memory, and tries the states again. If none holds, this is state 5.
+    /// Waits for the GPU, gives back all cached memory, and tries the states again. If no state holds, this is state 5.
     fn wait_and_release(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.wait_for_recorded_streams()?;
         if let Some(id) = find(context, request)? {
@@ -141,7 +141,7 @@ impl GmLake {
 
 fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
     context.wait_for_all()?;
-    // Whole segments hold small blocks only: addresses without memory lie beside every pBlock.
+    // Whole segments hold small blocks only, since addresses without memory lie beside every pBlock.
     release_whole_segments(context)?;
     finish_drops(context)?;
     let whole = pblock::releasable(context.heap())?;
@@ -183,7 +183,7 @@ fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<B
     if let Some(smallest) = smallest {
         return pblock::split(context, smallest, size).map(Some);
     }
-    // The product is a float, as in the release; beyond 64 bits it saturates.
+    // The product is a float, as in the release. Beyond 64 bits it saturates.
     let most = (size as f64 * context.config.reuse_limit) as u64;
     match sblock::inactive(context.heap(), size..=most, pool) {
         Some(view) => sblock::reuse(context, view, request).map(Some),
@@ -191,14 +191,15 @@ fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<B
     }
 }
 
-/// Tries states 3 and 4 for requests that may be stitched. Returns `None` if they may not, if there is no free memory to
-/// stitch, or if the driver makes no more mappings. As in the release, stitching comes first, and `autoGC` afterwards.
+/// Tries states 3 and 4 for requests that may be stitched. Returns `None` if the request may not be stitched, if there
+/// is no free memory to stitch, or if the driver makes no more mappings. As in the release, stitching comes first, and
+/// `autoGC` afterwards.
 fn stitch(context: &mut StrategyContext<'_>, request: &Request, attempt: Attempt) -> MissResult<Option<BlockId>> {
     if request.size < context.config.frag_limit || (attempt as u32) < context.config.defrag_level {
         return Ok(None);
     }
     let Pieces { mut spans, missing } = sblock::pieces(context.heap(), request.size, request.pool)?;
-    // The event of each epoch tells later when the GPU has passed the sBlocks that are unused at this moment.
+    // The event of each epoch will tell when the GPU has passed the sBlocks that are unused now.
     context.advance_epochs()?;
     if spans.is_empty() {
         return Ok(None);
@@ -225,7 +226,7 @@ fn stitch(context: &mut StrategyContext<'_>, request: &Request, attempt: Attempt
     {
         tracing::error!(%error, "the memory for a stitched block could not be given back");
     }
-    // One piece of new memory needs fewer mappings.
+    // If stitching fails, one piece of new memory needs fewer mappings.
     stitched.found()
 }
 
@@ -237,7 +238,7 @@ fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolIndex) -> Serv
 /// Returns the free bytes of a pool.
 fn free_bytes(heap: &Heap, pool: PoolIndex) -> u64 {
     let mut bytes = 0;
-    // Free memory counts as used if the host has no memory for the walk.
+    // If the host has no memory for the walk, free memory counts as used.
     let _ = heap.visit_free(pool, 0, |id| {
         bytes += heap.block(id).size;
         Ok(())

@@ -1,4 +1,4 @@
-//! Paddle's allocators (`paddle/phi/core/memory/allocation`), each by its own rules and under its own flags
+//! Paddle's allocators (`paddle/phi/core/memory/allocation`), each with its own rules and flags
 //! ([`PaddleFlags`](crate::PaddleFlags)).
 //!
 //! | file | the strategy |
@@ -7,13 +7,13 @@
 //! | naive_best_fit | `naive_best_fit`, and `thread_local`, which is the same for each thread |
 //! | vmm | the allocator over virtual memory, version 2 |
 //!
-//! The parts around Paddle's allocators are the allocator's here. An allocator for each stream
-//! (`AllocatorFacade::GetAllocator`): pools of a stream. Events at `record_stream` and a list of blocks that are not
-//! freed yet (`StreamSafeCUDAAllocator`): recorded streams, asked for before every request; to the letter with
-//! `FLAGS_use_stream_safe_cuda_allocator` (`streams/named_at_once.rs`). Release of everything and one more try
-//! (`StreamSafeCUDAAllocator::AllocateImpl`): the steps of `malloc_fallback.rs`. A wait for frees of other threads
-//! (`RetryAllocator`), an allocator for each thread (`ThreadLocalCUDAAllocator`): layers (`resource/`). Nothing is
-//! released in a capture.
+//! The layers around Paddle's allocators correspond to parts of seamalloc's allocator. An allocator for each stream
+//! (`AllocatorFacade::GetAllocator`) is a stream's pools. Events at `record_stream`, and a list of blocks that are not
+//! freed yet (`StreamSafeCUDAAllocator`), are the recorded streams, which every request queries first; with
+//! `FLAGS_use_stream_safe_cuda_allocator` they follow Paddle to the letter (`streams/named_at_once.rs`). The release of
+//! everything and one more try (`StreamSafeCUDAAllocator::AllocateImpl`) are the steps of `malloc_fallback.rs`. The
+//! wait for frees of other threads (`RetryAllocator`) and an allocator for each thread (`ThreadLocalCUDAAllocator`) are
+//! layers (`resource/`). No memory is released in a capture.
 //!
 //! Addresses are multiples of 512 here, of 256 in Paddle (`GpuMinChunkSize`).
 

@@ -1,23 +1,24 @@
 //! Strategies `paddle-naive-best-fit` and `paddle-thread-local`: Paddle's `BuddyAllocator`, which is no buddy system.
 //!
-//! Its rules are those of `buddy_allocator.cc` (02a5e4e), `memory_block.h` and `gpu_info.cc` of
+//! The rules are those of `buddy_allocator.cc` (02a5e4e), `memory_block.h` and `gpu_info.cc` of
 //! `paddle/phi/backends/gpu`:
-//! - a block has room for a descriptor of 64 bytes, though that lies on the host (`Alloc`, `MemoryBlock::Desc`);
-//! - the smallest free block that fits, the lowest of equals; the request gets its front (`FindExistChunk`, `SplitToAlloc`);
+//! - a block has room for a descriptor of 64 bytes, although the descriptor lies on the host (`Alloc`,
+//!   `MemoryBlock::Desc`);
+//! - the smallest free block that fits serves, the lowest of equals; the request gets its front (`FindExistChunk`,
+//!   `SplitToAlloc`);
 //! - a miss takes a chunk: 92% of 95% of the free memory, or the size that a flag names (`RefillPool`,
 //!   `DeviceAllocateSize`, `GpuAllocSize`, `GpuAvailableMemToAlloc`);
-//! - a request larger than any chunk can be goes to the driver at once, and back to it at its free (`SystemAlloc`,
+//! - a request larger than any chunk goes to the driver directly, and back to the driver at its free (`SystemAlloc`,
 //!   `Free`);
-//! - a freed block merges with the right neighbour and the left one; whole chunks are given back, when memory is short
+//! - a freed block merges with the right neighbour and the left one; whole chunks are given back when memory is short
 //!   (`Release`).
 //!
-//! Paddle's `naive_best_fit` is one such allocator for a device, for programs with one stream; its `thread_local` is
-//! one for each thread (`thread_local_allocator.cc`), so that threads need no lock. An `Allocator`'s requests name no
-//! thread, but a stream, and memory may not pass from stream to stream unasked. So both strategies have one allocator
-//! for each stream here: a program whose threads have a stream each gets Paddle's `thread_local`, and a program with a
-//! single thread sees no difference between the two, as in Paddle. A `Facade` of `seamalloc-layers` gives each
-//! thread an allocator. A chunk is whole pages of 2 MiB; where the device has no room for it, it is as large as the
-//! request.
+//! Paddle's `naive_best_fit` is one such allocator for a device, for programs with one stream. Paddle's `thread_local`
+//! has one such allocator for each thread (`thread_local_allocator.cc`), so that threads need no lock. Requests of an
+//! `Allocator` name a stream and no thread, and memory may not pass between streams unasked. So both strategies have
+//! one allocator for each stream here. A program with one stream for each thread gets Paddle's `thread_local`. For a
+//! program with a single thread the two are equal, as in Paddle. A `Facade` of `seamalloc-layers` gives each thread an
+//! allocator. A chunk has whole pages of 2 MiB; if the device has no room for it, the chunk is as large as the request.
 
 use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
@@ -29,7 +30,7 @@ use crate::strategy::malloc_like::{MallocLike, PAGE, least_segment};
 
 /// `sizeof(MemoryBlock::Desc)`, in bytes.
 const DESCRIPTOR: u64 = 64;
-/// How much of the free memory chunks leave to others (`fraction_reserve_gpu_memory`).
+/// The part of the free memory that chunks leave to other programs (`fraction_reserve_gpu_memory`).
 const RESERVED: f64 = 0.05;
 
 #[derive(Default)]
@@ -71,11 +72,12 @@ impl MallocLike for NaiveBestFit {
 fn refill(context: &StrategyContext<'_>, pool: PoolIndex) -> u64 {
     let flags = &context.config.paddle;
     let flag = if context.heap().has_segments(pool) { flags.reallocate_gpu_memory } else { flags.initial_gpu_memory };
-    // If the driver does not tell, `room` is 0, and a chunk whose size no flag names is as large as its request.
+    // If the driver does not report its free memory, `room` is 0. A chunk whose size no flag sets is then as large as
+    // its request.
     chunk_of(context.config, flag, context.room())
 }
 
-/// Returns the size in bytes of a chunk while `free` bytes are free: `flag` if that is not 0.
+/// Returns the size in bytes of a chunk while `free` bytes are free: `flag`, unless it is 0.
 fn chunk_of(config: &Config, flag: u64, free: u64) -> u64 {
     let available = free - (free as f64 * RESERVED) as u64;
     match flag {

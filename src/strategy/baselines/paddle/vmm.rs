@@ -1,19 +1,20 @@
 //! Strategy `paddle-vmm`: Paddle's allocator over virtual memory, version 2 (pull request 79605).
 //!
-//! Its rules are those of `vmm_auto_growth_best_fit_allocator_v2.cc` and `…_multi_pool_allocator_v2.cc` (19a2a2a), of
-//! `remap_transaction.cc` and `free_block_remap_compactor.cc` (30899ae):
-//! - a pool of requests below 2 MiB, and one of all others, in one range of addresses each (`RouteAllocation`);
-//! - the smallest free block that fits, the lowest of equals; the request gets its front (`AllocFromFreeBlocks`); free
-//!   neighbours merge (`TryMerge`);
-//! - a miss maps memory for the whole request behind all other, in handles of one size; a free block in front of it stays as
-//!   it is, and the rest of the last handle is free (`AllocateImpl`);
-//! - where no memory is to be had, handles that lie wholly in free blocks, and that the GPU has passed, are unmapped and
-//!   mapped again one behind the other, as many as the request needs, or none (`CompactFreeBlocks`, `CollectRemapSourcePlan`).
+//! The rules are those of `vmm_auto_growth_best_fit_allocator_v2.cc` and `…_multi_pool_allocator_v2.cc` (19a2a2a), and
+//! of `remap_transaction.cc` and `free_block_remap_compactor.cc` (30899ae):
+//! - a pool of requests below 2 MiB and a pool of all others, each in one range of addresses (`RouteAllocation`);
+//! - the smallest free block that fits serves, the lowest of equals; the request gets its front
+//!   (`AllocFromFreeBlocks`); free neighbours merge (`TryMerge`);
+//! - a miss maps memory for the whole request behind all other memory, in handles of one size; a free block in front of
+//!   it stays unchanged, and the rest of the last handle is free (`AllocateImpl`);
+//! - if no memory can be had, handles that lie wholly in free blocks and that the GPU has passed are unmapped, and
+//!   mapped again one behind the other: as many as the request needs, or none (`CompactFreeBlocks`,
+//!   `CollectRemapSourcePlan`).
 //!
-//! The strategy differs in these points. Handles are mapped at their new place before the old one is unmapped, so that
-//! a call that fails leaves all as it was. The CPU waits for the request's stream, where Paddle asks the events of each
-//! block. If moving is not enough, free memory goes back to the driver. Programs give no hints of how long a tensor
-//! lives (`PoolHint`), so there is no pool for stable ones; a pool of oversized requests alone is not here either.
+//! The strategy differs in these points. Handles are mapped at their new place before the old place is unmapped, so
+//! that a failed call leaves the memory unchanged. The CPU waits for the request's stream, where Paddle queries the
+//! events of each block. If moving is not enough, free memory is given back to the driver. Programs give no hints about
+//! the lifetime of a tensor (`PoolHint`), so there is no pool for stable tensors, and no pool for oversized requests.
 
 use crate::backing::whole_units;
 use crate::backing::{MissResult, Served, StrategyContext, Units, UnmappedPart, move_units};
@@ -29,10 +30,10 @@ use crate::strategy::contract::{FreeUsedBy, Goal};
 use crate::strategy::expandable::{addresses, grow_units, release_units};
 use crate::strategy::malloc_like::MallocLike;
 
-/// Requests of fewer bytes go to the small pool (`transient_small_threshold`).
+/// The size below which requests go to the small pool (`transient_small_threshold`).
 const SMALL_BELOW: u64 = 2 << 20;
 
-/// The addresses that a pool reserves, as a multiple of PyTorch's, so that there is a place to move handles to.
+/// The addresses that a pool reserves, as a multiple of PyTorch's, so that handles have a place to move to.
 const ROOM_TO_MOVE: u64 = 4;
 
 #[derive(Default)]
@@ -79,30 +80,31 @@ impl MallocLike for Vmm {
     }
 }
 
-/// Moves free handles of the request's pool together, if there are enough of them. Returns the block of the request.
+/// Moves free handles of the request's pool together, if there are enough of them. Returns the block of the request, or
+/// `None`.
 fn compact(context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Option<BlockId>> {
     context.retry_rollback()?;
     context.reclaim_recorded_streams()?;
-    // Memory that became free in the wait may serve as it is.
+    // Memory that became free during the wait may serve without a move.
     if let Some(id) = context.fit(request, &FitRules::BEST) {
         return Ok(Some(id));
     }
-    // A graph may use free memory of its private pool where it lies.
+    // A graph may use free memory of its private pool where it lies, so handles of private pools are not moved.
     if context.heap().is_private(request.pool) || context.is_captured(request.pool)? {
         return Ok(None);
     }
     let size = in_handles(context.config, request);
     let Some(room) = tail(context.heap(), request.pool, size) else { return Ok(None) };
     let Some(sources) = sources(context.heap(), request.pool, room, size)? else { return Ok(None) };
-    // Neither unmap nor map waits for the GPU, and work of the stream may still use the memory.
+    // Neither unmap nor map waits for the GPU, so the CPU waits for the stream, whose work may still use the memory.
     context.wait_for_stream(request.pool)?;
     let span = Span::new(context.heap().block(room).address, size);
     let moved = move_units(context, &sources, UnmappedPart { room, span })?;
     Ok(Some(context.carve(moved, Span::new(span.start, request.size))?))
 }
 
-/// Returns whole handles in free blocks of a pool, those at the lowest addresses first, `size` bytes of them in all; `None` if
-/// there are fewer. They lie in the segment of `room`.
+/// Returns whole handles in free blocks of a pool, in the segment of `room`. The handles at the lowest addresses come
+/// first, and their total is `size` bytes. Returns `None` if there are fewer.
 fn sources(heap: &Heap, pool: PoolIndex, room: BlockId, size: u64) -> Result<Option<Vec<Units>>> {
     let mut free = heap.free_blocks(pool)?;
     free.retain(|id| heap.block(*id).segment == heap.block(room).segment);
@@ -111,7 +113,7 @@ fn sources(heap: &Heap, pool: PoolIndex, room: BlockId, size: u64) -> Result<Opt
     let mut missing = size;
     for units in free.into_iter().filter_map(|id| whole_units(heap, id)) {
         let wanted = (missing / units.unit).min(units.end - units.first);
-        // A handle that is released already, and could not be unmapped, cannot be mapped again.
+        // A handle that is released and could not be unmapped cannot be mapped again.
         let segment = heap.block(units.block).segment;
         let is_whole = |slot: u64| heap.unit_handle(segment, slot).is_some();
         if wanted > 0 && (units.first..units.first + wanted).all(is_whole) {

@@ -1,7 +1,7 @@
 //! Allocations of `malloc`, and allocations of other devices that are open here.
 //!
-//! Owns: which allocation begins at an address, how often an allocation of another device was opened, and the driver's
-//! rules about both.
+//! Owns: the allocation that begins at an address, the number of openings of another device's allocation, and the
+//! driver's rules about both.
 
 use super::{GRANULARITY, Malloc, Memory, Opening};
 use crate::bookkeeping::refusal::{Answer, refuse};
@@ -9,7 +9,7 @@ use crate::bookkeeping::shared_memory::SharedMemory;
 use seamalloc_driver::Status;
 
 impl<P> Memory<P> {
-    /// Allocates `size` bytes. `place` finds an address for them, rounded up to whole granules.
+    /// Allocates `size` bytes. `place` finds an address for the size in whole granules.
     pub(crate) fn malloc(&mut self, size: u64, place: impl FnOnce(u64) -> Answer<(u64, P)>) -> Answer<u64> {
         if size == 0 {
             return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));
@@ -49,7 +49,7 @@ impl<P> Memory<P> {
         Ok(address)
     }
 
-    /// Ends one opening of `open`. The last one calls `give_back` with the size in bytes.
+    /// Ends one opening by `open`. The last end calls `give_back` with the size in bytes.
     pub(crate) fn close(&mut self, address: u64, give_back: impl FnOnce(u64) -> Answer<()>) -> Answer<()> {
         let opened =
             self.mallocs.get_mut(&address).and_then(|malloc| Some((malloc.foreign.as_mut()?, malloc.physical)));
@@ -65,8 +65,7 @@ impl<P> Memory<P> {
         Ok(())
     }
 
-    /// Returns the requested size of the allocation of `malloc` at `address`. Returns 0 for address 0, which may be
-    /// freed.
+    /// Returns the requested size of the allocation of `malloc` at `address`; 0 for address 0, which may be freed.
     pub(crate) fn malloc_size(&self, address: u64) -> Answer<u64> {
         if address == 0 {
             return Ok(0);
@@ -75,7 +74,7 @@ impl<P> Memory<P> {
         self.mallocs.get(&address).map(|malloc| malloc.size).ok_or_else(unknown)
     }
 
-    /// Frees an allocation of `malloc`. `give_back` receives its size in bytes.
+    /// Frees an allocation of `malloc`. `give_back` gets the allocation's size in bytes.
     pub(crate) fn free(&mut self, address: u64, give_back: impl FnOnce(u64) -> Answer<()>) -> Answer<()> {
         if address == 0 {
             return Ok(());

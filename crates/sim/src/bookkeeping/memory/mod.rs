@@ -1,10 +1,10 @@
 //! The memory of a device: address space, handles, mappings and allocations of `malloc`.
 //!
-//! Owns: which memory lies where, how many physical bytes are held, and the driver's rules about addresses, handles and
-//! mappings. `malloc.rs` has those about allocations, `ranges.rs` those about the use of memory. Time, streams and
-//! costs are kept elsewhere. Addresses and bytes come from the machine's side of a call, a function that each call
-//! receives. This function runs after the rules have been checked and before anything is noted. So a call that is
-//! refused, by a rule or by the machine, has changed nothing.
+//! Owns: the memory at each address, the physical bytes held, and the driver's rules about addresses, handles and
+//! mappings. `malloc.rs` has the rules about allocations, and `ranges.rs` the rules about the use of memory. Other
+//! files have time, streams and costs. Addresses and bytes come from the machine's side of a call, a function that each
+//! call receives. The machine's side runs after the rules are checked and before any change is noted. So a call that is
+//! refused, by a rule or by the machine, has changed no state.
 
 mod malloc;
 mod pooled;
@@ -19,11 +19,11 @@ use super::refusal::{Answer, refuse};
 use super::shared_memory::SharedMemory;
 use seamalloc_driver::{Handle, MemoryInfo, Status};
 
-/// Every size and address of a virtual-memory call is a multiple of this, in bytes: measured on an H200.
+/// The unit of every size and address of virtual-memory calls, in bytes, as measured on an H200.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
-/// A piece of physical memory, at whatever addresses it is mapped. Each handle and each allocation has a number that is
-/// never used again.
+/// A piece of physical memory, at any addresses at which it is mapped. Each handle and each allocation has a number
+/// that is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Piece {
     /// The number of the handle or allocation.
@@ -34,22 +34,22 @@ pub struct Piece {
     pub size: u64,
 }
 
-/// An address at which memory is mapped, the bytes there, and whether there is access.
+/// An address at which memory is mapped, the bytes mapped there, and whether they have access.
 pub(crate) type Mapped = (u64, u64, bool);
 
 #[derive(Debug)]
 struct Physical<P> {
     size: u64,
     mappings: usize,
-    /// How many handles of the memory were not released: one from its creation, and one for each import.
+    /// The number of handles of the memory that were not released: one from its creation, and one from each import.
     handles: usize,
-    /// Whether the memory was ever mapped: the first mapping costs more.
+    /// Whether the memory was ever mapped. The first mapping costs more.
     was_mapped: bool,
     /// Whether the memory belongs to another device, which counts its bytes.
     foreign: bool,
-    /// Whether the memory is the machine's, used by the device.
+    /// Whether the memory belongs to the machine and the device uses it.
     on_host: bool,
-    /// The machine's side of the memory, dropped with the last handle and mapping.
+    /// The machine's side of the memory, which is dropped with the last handle and mapping.
     backing: P,
 }
 
@@ -72,13 +72,13 @@ struct Malloc<P> {
     size: u64,
     physical: u64,
     number: u64,
-    /// Set if the memory belongs to another device, which counts its bytes.
+    /// The opening, if the memory belongs to another device, which counts its bytes.
     foreign: Option<Opening>,
     /// The machine's side of the memory.
     backing: P,
 }
 
-/// Opened memory of another device, and how many more times it was opened than closed.
+/// Opened memory of another device, and the number of openings that were not closed.
 #[derive(Debug)]
 struct Opening {
     of: SharedMemory,
@@ -89,9 +89,9 @@ struct Opening {
 #[derive(Debug)]
 struct Pooled {
     size: u64,
-    /// The number of its pool's memory.
+    /// The number of the pool's memory.
     number: u64,
-    /// The offset of the allocation's first byte in that memory.
+    /// The offset of the allocation's first byte in the pool's memory.
     offset: u64,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Memory<P> {
     /// The most bytes of host memory that may be created, and the bytes created so far.
     host_capacity: u64,
     host_held: u64,
-    /// Maps the start of each reservation to its size. The two maps below do likewise.
+    /// The reservations, from start to size. The two maps below are keyed by the start too.
     reservations: BTreeMap<u64, u64>,
     mappings: BTreeMap<u64, Mapping>,
     mallocs: BTreeMap<u64, Malloc<P>>,
@@ -116,7 +116,8 @@ pub(crate) struct Memory<P> {
 }
 
 impl<P> Memory<P> {
-    /// Makes the memory of a device with `capacity` bytes, which may use `host_capacity` bytes of the machine's.
+    /// Makes the memory of a device with `capacity` bytes. The device may use `host_capacity` bytes of the machine's
+    /// memory.
     pub(crate) fn new(capacity: u64, host_capacity: u64) -> Self {
         Self {
             capacity,
@@ -137,7 +138,7 @@ impl<P> Memory<P> {
         MemoryInfo { free: self.capacity.saturating_sub(self.held), total: self.capacity }
     }
 
-    /// Reserves `size` addresses at a multiple of `alignment`, which `place` finds.
+    /// Reserves `size` addresses at a multiple of `alignment`. `place` finds the addresses.
     pub(crate) fn reserve(
         &mut self,
         size: u64,
@@ -203,7 +204,7 @@ impl<P> Memory<P> {
         Ok(self.add(number, Physical { on_host: true, ..Physical::new(size, backing) }))
     }
 
-    /// Returns whether the memory that is mapped at an address is the machine's.
+    /// Returns whether the memory mapped at an address belongs to the machine.
     pub(crate) fn is_on_host(&self, address: u64) -> bool {
         let mapping = self.mappings.range(..=address).next_back().filter(|(at, mapping)| *at + mapping.size > address);
         mapping.and_then(|(_, mapping)| self.physical.get(&mapping.physical)).is_some_and(|physical| physical.on_host)
@@ -222,12 +223,12 @@ impl<P> Memory<P> {
         found.ok_or_else(|| refuse(Status::INVALID_VALUE, unknown()))
     }
 
-    /// Returns whether created or imported memory of this number exists: a handle or a mapping of it is left.
+    /// Returns whether created or imported memory with this number exists, because a handle or a mapping is left.
     pub(crate) fn is_there(&self, number: u64) -> bool {
         self.physical.contains_key(&number)
     }
 
-    /// Makes one more handle for memory that has one.
+    /// Makes a further handle for memory that has one.
     pub(crate) fn import(&mut self, number: u64) -> Answer<Handle> {
         let Some(physical) = self.physical.get_mut(&number) else {
             return Err(refuse(Status::INVALID_VALUE, format!("memory {number} is gone")));
@@ -238,7 +239,7 @@ impl<P> Memory<P> {
         Ok(handle)
     }
 
-    /// Makes a handle for memory of another device, whose bytes do not count here.
+    /// Makes a handle for memory of another device, which counts its bytes.
     pub(crate) fn import_foreign(&mut self, size: u64, backing: P) -> Answer<Handle> {
         check_size(size)?;
         let number = self.next_number();
@@ -256,7 +257,7 @@ impl<P> Memory<P> {
         Ok(size)
     }
 
-    /// Maps a handle. Returns whether it was the first mapping of the handle.
+    /// Maps a handle. Returns whether this was the first mapping of the handle.
     pub(crate) fn map(
         &mut self,
         address: u64,
@@ -292,15 +293,15 @@ impl<P> Memory<P> {
         Ok(!std::mem::replace(&mut physical.was_mapped, true))
     }
 
-    /// Returns the sizes of the mappings of a range, in order. Refuses a range that is not whole mappings without a
-    /// gap, within one reservation.
+    /// Returns the sizes of the mappings of a range, in order. Refuses a range that does not consist of whole mappings
+    /// without a gap, within one reservation.
     pub(crate) fn whole_mappings(&self, address: u64, size: u64) -> Answer<impl Iterator<Item = u64> + '_> {
         let end = self.check_whole(address, size)?;
         Ok(self.mappings.range(address..end).map(|(_, mapping)| mapping.size))
     }
 
     /// Refuses a range as [`Self::whole_mappings`] does. Returns the end of the range. An H200's driver was seen to
-    /// accept gaps, and ranges across two reservations; CUDA's documentation allows neither.
+    /// accept gaps, and ranges across two reservations. CUDA's documentation does not allow them.
     fn check_whole(&self, address: u64, size: u64) -> Answer<u64> {
         check_address(address)?;
         check_size(size)?;
@@ -350,8 +351,8 @@ impl<P> Memory<P> {
         self.mappings.values().filter(|mapping| mapping.access).map(|mapping| mapping.size)
     }
 
-    /// Returns the machine's side of the memory of this number, of a handle or of `malloc`, and every address at which
-    /// it is mapped, with whether there is access.
+    /// Returns the machine's side of the memory with this number, of a handle or of `malloc`. Also returns every
+    /// address at which the memory is mapped, with its access.
     pub(crate) fn backing_mut(&mut self, number: u64) -> Option<(&mut P, Vec<Mapped>)> {
         if let Some(physical) = self.physical.get_mut(&number) {
             let of_it = self.mappings.iter().filter(|(_, mapping)| mapping.physical == number);
@@ -362,7 +363,8 @@ impl<P> Memory<P> {
         Some((&mut malloc.backing, vec![(*address, malloc.physical, true)]))
     }
 
-    /// Returns the number of the memory, of a handle or of `malloc`, whose machine's side satisfies `is_it`.
+    /// Returns the number of the memory, of a handle or of `malloc`, whose machine's side satisfies `is_it`; `None` if
+    /// there is none.
     pub(crate) fn find(&self, is_it: impl Fn(&P) -> bool) -> Option<u64> {
         let created = self.physical.iter().find(|(_, physical)| is_it(&physical.backing));
         created.map(|(number, _)| *number)

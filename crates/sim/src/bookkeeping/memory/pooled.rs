@@ -1,7 +1,7 @@
 //! Allocations of the driver's pools, and the bytes that the pools hold.
 //!
-//! Owns: which allocation begins at an address, and the driver's rules about it. The machine's side chooses the bytes
-//! of the pool.
+//! Owns: the allocation that begins at an address, and the driver's rules about it. The machine's side chooses the
+//! bytes of the pool.
 
 use super::{Memory, Piece, Pooled};
 use crate::bookkeeping::refusal::{Answer, refuse};
@@ -25,12 +25,12 @@ impl<P> Memory<P> {
         self.next_number()
     }
 
-    /// Notes an allocation of a pool, which holds its bytes.
+    /// Notes an allocation of a pool. The pool holds the allocation's bytes.
     pub(crate) fn add_pooled(&mut self, address: u64, piece: Piece) {
         self.pooled.insert(address, Pooled { size: piece.size, number: piece.memory, offset: piece.offset });
     }
 
-    /// Returns which memory of its pool the allocation at `address` has.
+    /// Returns the memory of the allocation at `address` in its pool.
     pub(crate) fn of_pooled(&self, address: u64) -> Answer<Piece> {
         let unknown = || refuse(Status::INVALID_VALUE, format!("no pool has allocated anything at {address:#x}"));
         let found = self.pooled.get(&address).ok_or_else(unknown)?;

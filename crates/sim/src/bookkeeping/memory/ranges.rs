@@ -1,6 +1,6 @@
 //! Checks of address ranges: whether work of the device may use a range, and which physical memory is mapped there.
 //!
-//! Owns: the rules of a use. The checks change nothing.
+//! Owns: the rules of a use. The checks change no state.
 
 use super::{Memory, Piece};
 use crate::bookkeeping::faults::{Fault, Range};
@@ -11,7 +11,7 @@ use seamalloc_driver::{Status, StreamId};
 const WORD: u64 = 8;
 
 impl<P> Memory<P> {
-    /// Returns whether a part of `range` is mapped, and whether a part of it belongs to `malloc`.
+    /// Returns two answers: whether a part of `range` is mapped, and whether a part belongs to `malloc`.
     pub(crate) fn kinds_in(&self, range: Range) -> (bool, bool) {
         let end = range.address.saturating_add(range.size);
         let mapped = self.mappings.range(..end).next_back().is_some_and(|(at, found)| at + found.size > range.address);
@@ -43,7 +43,7 @@ impl<P> Memory<P> {
         Ok(())
     }
 
-    /// Refuses a range that is empty, or that the device may not use.
+    /// Refuses a range that is empty or that the device may not use.
     pub(crate) fn check_usable(&self, range: Range, stream: StreamId) -> Answer<()> {
         if range.size == 0 {
             return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));
@@ -51,7 +51,7 @@ impl<P> Memory<P> {
         self.check_use(range, stream).map_err(|fault| refuse(Status::INVALID_VALUE, fault.to_string()))
     }
 
-    /// Refuses a copy of ranges that are not whole words of 8 bytes, that the device may not use, or that share memory.
+    /// Refuses a copy whose ranges are not whole words of 8 bytes, may not be used by the device, or share memory.
     pub(crate) fn check_copy(&self, from: Range, to: Range) -> Answer<()> {
         for range in [from, to] {
             if !range.address.is_multiple_of(WORD) || !range.size.is_multiple_of(WORD) {

@@ -1,4 +1,4 @@
-//! Host memory: real bytes behind addresses, and the behaviour it shares with the simulated GPU.
+//! Host memory: real bytes behind addresses, and the behaviour that it shares with the simulated GPU.
 
 mod page_locked;
 mod rules;
@@ -27,7 +27,7 @@ fn range(address: u64, size: u64) -> Range {
     Range { address, size }
 }
 
-/// A mapped, accessible chunk.
+/// Returns a chunk that is mapped with access.
 fn chunk(device: &HostDriver) -> (Handle, u64) {
     let (handle, address) = (device.create(CHUNK).unwrap(), device.reserve(CHUNK, 0).unwrap());
     device.map(address, CHUNK, 0, handle).unwrap();
@@ -49,7 +49,7 @@ fn fill(to: Range, first: u64) -> HostWork {
     HostWork::Fill { to, words: Arc::new(words) }
 }
 
-/// Returns work that counts the words that are not `first + i`.
+/// Returns work that counts the words that differ from `first + i`.
 fn check(at: Range, first: u64, wrong: &Arc<AtomicU64>) -> HostWork {
     let wrong = Arc::clone(wrong);
     let see = move |at, words: &[u64]| {
@@ -59,7 +59,7 @@ fn check(at: Range, first: u64, wrong: &Arc<AtomicU64>) -> HostWork {
     HostWork::Look { at, see: Arc::new(see) }
 }
 
-/// Returns how many words are not `first + i`, once all work given to the stream is done.
+/// Returns the number of words that differ from `first + i`, after all work given to the stream is done.
 fn wrong_words(device: &HostDriver, stream: StreamId, at: Range, first: u64) -> u64 {
     let wrong = Arc::new(AtomicU64::new(0));
     device.launch(stream, check(at, first, &wrong)).unwrap();
@@ -76,11 +76,11 @@ fn every_mapping_shows_the_same_bytes_and_they_stay_while_one_is_left() {
     device.set_access(other + CHUNK, CHUNK).unwrap();
     device.launch(S, fill(range(address, CHUNK), 5)).unwrap();
     assert_eq!(wrong_words(&device, S, range(other + CHUNK, CHUNK), 5), 0);
-    // The handle and one mapping go; the memory stays at its other address, and can be mapped again.
+    // The handle and one mapping are gone. The memory stays at its other address, and can be mapped again.
     device.release(handle).unwrap();
     device.unmap(address, CHUNK).unwrap();
     assert_eq!(wrong_words(&device, S, range(other + CHUNK, CHUNK), 5), 0);
-    // A program's own pointer reads the same.
+    // A program's own pointer reads the same value.
     let pointer: *const u64 = std::ptr::with_exposed_provenance((other + CHUNK) as usize);
     // SAFETY: the chunk is mapped with access, and no stream has work.
     assert_eq!(unsafe { pointer.add(3).read_volatile() }, 8);
@@ -114,7 +114,8 @@ fn fills_set_their_bytes_and_no_others_in_their_stream() {
         device.read(start + 64, &mut behind).unwrap();
         assert_eq!(behind, [0; 3]);
     }
-    // The fill is larger than a step, and behind held work: nothing is written before the hold ends.
+    // The fill spans several work steps (`STEP`, 256 KiB) and waits behind a hold: no byte is written before the hold
+    // ends.
     let hold = device.hold(S).unwrap();
     device.fill(own.1 + 1, CHUNK - 2, 7, S).unwrap();
     let mut word = [0; 2];
@@ -199,7 +200,7 @@ fn released_memory_goes_back_to_the_machine_and_comes_again_as_zeros() {
     device.synchronize().unwrap();
     assert_eq!(zeros.load(Ordering::Relaxed), CHUNK / 8);
     give_back(&device, again);
-    // Plain memory goes back as well.
+    // Plain memory is released too.
     let plain = device.malloc(3 * MIB).unwrap();
     device.launch(S, fill(range(plain, 3 * MIB), 9)).unwrap();
     device.free(plain).unwrap();
@@ -211,7 +212,7 @@ fn what_is_unmapped_stays_reserved() {
     let device = device();
     let (handle, address) = chunk(&device);
     device.unmap(address, CHUNK).unwrap();
-    // The kernel never places other memory of the process there: the range is in its list, without access.
+    // The kernel places no other memory of the process there, since the range is in its list, without access.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let found = maps.lines().any(|line| {
         let mut words = line.split_whitespace();
@@ -231,7 +232,7 @@ fn many_chunks_take_one_descriptor() {
     let device = HostDriver::new(HostConfig { capacity: 16 << 30 }).unwrap();
     let before = descriptors();
     let handles: Vec<Handle> = (0..4_000).map(|_| device.create(CHUNK).unwrap()).collect();
-    // Other tests of the process open some at the same time.
+    // Other tests of the process open descriptors at the same time.
     assert!(descriptors() < before + 500);
     handles.into_iter().for_each(|handle| device.release(handle).unwrap());
 }
@@ -241,11 +242,12 @@ fn a_device_that_goes_takes_its_memory_with_it() {
     let device = device();
     let (_, address) = chunk(&device);
     let plain = device.malloc(MIB).unwrap();
-    // Work that never began ends with the device too.
+    // Work that never began also ends with the device.
     device.hold(S).unwrap();
     device.launch(S, fill(range(address, CHUNK), 1)).unwrap();
     device.launch(T, HostWork::Pause { ns: u64::MAX }).unwrap();
-    // Lines are matched by the number of the file: the device of another test may get the same addresses at once.
+    // Lines are matched by the number of the file, since the device of another test may get the same addresses at the
+    // same time.
     let lies_there = |at: u64| {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().find(|line| line.starts_with(&format!("{at:x}-")) && line.contains("seamalloc")).map(str::to_owned)

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Profile, SimConfig, SimGpu};
 use seamalloc_driver::{Call, Driver, HostBuffer};
 
-/// Runs a test on both, over mapped memory of two chunks.
+/// Runs a test on both devices, over mapped memory of two chunks.
 fn on_both(test: impl Fn(&dyn Driver, u64)) {
     let (host, sim) = (device(), SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap());
     let both: [&dyn Driver; 2] = [&host, &sim];
@@ -68,7 +68,7 @@ fn what_is_wrong_is_refused_alike() {
             assert_eq!(status(driver.copy_out(at, buffer, offset, size)), Status::INVALID_VALUE);
             assert_eq!(status(driver.copy_in(buffer, offset, at, size)), Status::INVALID_VALUE);
         }
-        // A refused copy is no copy, so that there is none to wait for.
+        // A refused copy needs no wait.
         driver.host_bytes(buffer, 0, 4096, &mut |bytes| assert_eq!(bytes.len(), 4096)).unwrap();
         assert_eq!(status(driver.host_bytes(buffer, 1, 4096, &mut |_| panic!())), Status::INVALID_VALUE);
         driver.copy_out(address, buffer, 0, 8).unwrap();

@@ -26,8 +26,8 @@ impl Random {
     }
 }
 
-/// The two devices, and the objects that they returned: an address or a handle of one has its counterpart at the same
-/// index.
+/// The two devices and the objects that they returned. An address or a handle of one device has its counterpart at the
+/// same index.
 struct Both {
     host: HostDriver,
     sim: SimGpu,
@@ -38,7 +38,7 @@ struct Both {
     events: Vec<[EventId; 2]>,
     plain: Vec<[u64; 2]>,
     refused: u64,
-    /// How often bytes were read of which some had been filled.
+    /// The number of reads in which some bytes had been filled.
     marked: u64,
     copied: u64,
 }
@@ -64,7 +64,7 @@ impl Both {
     fn place(&mut self) -> Option<([u64; 2], u64)> {
         let at = self.random.below(self.reserved.len().max(1) as u64) as usize;
         let (addresses, size) = (*self.reserved.get(at)?, *self.sizes.get(at)?);
-        // Beyond its end, one device may have another reservation, and the other one none.
+        // Beyond its end, one device may have another reservation and the other none.
         let offset = self.random.below(size / CHUNK) * CHUNK + MIB * u64::from(self.random.below(40) == 0);
         Some((addresses.map(|address| address + offset), size))
     }
@@ -94,7 +94,7 @@ impl Both {
                 }
             }
             6 | 7 => {
-                // Handles that were released are named again now and then.
+                // Released handles are sometimes named again.
                 if let Some(handles) = self.random.of(&self.handles)
                     && self.call("release", |driver, of| driver.release(handles[of])).is_some()
                     && self.random.below(8) > 0
@@ -128,7 +128,7 @@ impl Both {
                 let addresses = self.random.of(&self.plain).unwrap_or([0, 0]);
                 if self.call("free", |driver, of| driver.free(addresses[of])).is_some() {
                     self.plain.retain(|known| *known != addresses);
-                    // The address is closed at once: later it may belong to another allocation.
+                    // The address is freed again at once, since later it may belong to another allocation.
                     if self.random.below(4) == 0 {
                         self.call("free again", |driver, of| driver.free(addresses[of]));
                     }
@@ -164,7 +164,7 @@ impl Both {
     fn bytes(&mut self) -> ([u64; 2], u64) {
         let plain = self.random.of(&self.plain).filter(|_| self.random.below(2) == 0);
         let start = plain.or_else(|| self.place().map(|(addresses, _)| addresses)).unwrap_or([0, 0]);
-        // Few places, so that many of them were filled.
+        // The number of places is small, so that many of them were filled.
         let (offset, size) = (self.random.below(8) * 4_096 + self.random.below(16), self.random.below(5_000));
         (start.map(|address| address + offset), size)
     }
@@ -172,14 +172,14 @@ impl Both {
     fn fill(&mut self, stream: StreamId) {
         let ((addresses, size), value) = (self.bytes(), self.random.below(256) as u8);
         self.call("fill", |driver, of| driver.fill(addresses[of], size, value, stream));
-        // The simulated GPU's bytes change at once.
+        // The simulated GPU's bytes change at once, so the test waits for the host.
         while !self.host.is_idle(stream) {
             std::thread::yield_now();
         }
     }
 
     fn copy(&mut self) {
-        // One in ten is not of whole words.
+        // One copy in ten has sizes that are not whole words.
         let words = if self.random.below(10) > 0 { 8 } else { 1 };
         let [(from, size), (to, _)] = [(); 2].map(|()| self.bytes());
         let (from, to) = (from.map(|at| at / words * words), to.map(|at| at / words * words));

@@ -27,7 +27,7 @@ fn exported_memory_keeps_its_bytes_under_all_addresses() {
     receiver.set_access(there, CHUNK).unwrap();
     assert_eq!(wrong_words(&receiver, S, range(there, CHUNK), 3), 0);
     assert_eq!(receiver.leaks().bytes, 0, "memory of others is not held");
-    // The one device reads what the other writes.
+    // One device reads the words that the other writes.
     receiver.launch(S, fill(range(there, CHUNK), 4)).unwrap();
     receiver.synchronize().unwrap();
     assert_eq!(wrong_words(&device, S, range(address, CHUNK), 4), 0);

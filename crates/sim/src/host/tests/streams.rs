@@ -77,7 +77,7 @@ fn the_cpu_waits_for_what_it_names_and_ends_held_work_on_the_way() {
     device.event_record(event, S).unwrap();
     device.event_synchronize(event).unwrap();
     assert!(!device.finish_hold(a) && device.finish_hold(b), "the other stream was left alone");
-    // The wait goes through a wait of another stream, and of a stream that was destroyed meanwhile.
+    // The wait leads through a wait of another stream, and of a stream that was destroyed in the meantime.
     let a = device.hold(S).unwrap();
     device.event_record(event, S).unwrap();
     device.stream_wait(T, event).unwrap();
@@ -170,7 +170,7 @@ fn free_waits_for_all_streams() {
     assert_eq!(device.faults(), []);
 }
 
-/// Several threads give work to streams of their own, while memory comes and goes.
+/// Several threads give work to streams of their own while memory is mapped and unmapped.
 #[test]
 fn threads_use_a_device_side_by_side() {
     let device = device();

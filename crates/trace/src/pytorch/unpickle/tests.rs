@@ -47,7 +47,7 @@ fn integers_of_every_width() {
 
 #[test]
 fn dicts_lists_and_shared_values() {
-    // pickle.dumps({"a": [1, (2, None)], "b": "a"}, 4), with "a" taken from the memo the second time.
+    // The bytes are pickle.dumps({"a": [1, (2, None)], "b": "a"}, 4), with the second "a" taken from the memo.
     let bytes = b"\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01a\x94]\x94(K\x01K\x02N\x86\x94e\x8c\x01b\x94h\x01u.";
     let pickle = read(bytes).unwrap();
     let list = pickle.list(pickle.get(pickle.root(), "a").unwrap()).unwrap();
@@ -59,7 +59,8 @@ fn dicts_lists_and_shared_values() {
 
 #[test]
 fn nothing_is_executed() {
-    // pickle.dumps of an object whose __reduce__ gives (os.system, ("echo pwned",)), protocols 2 and 4.
+    // The bytes are pickle.dumps of an object whose __reduce__ gives (os.system, ("echo pwned",)), in protocols 2 and
+    // 4.
     let old = b"\x80\x02cposix\nsystem\nq\x00X\x0a\x00\x00\x00echo pwnedq\x01\x85q\x02Rq\x03.";
     let new = b"\x80\x04\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x0aecho pwned\x94\x85\x94R\x94.";
     for (bytes, at, name) in [(old.as_slice(), 2, "GLOBAL"), (new.as_slice(), 19, "STACK_GLOBAL")] {
@@ -77,14 +78,14 @@ fn nothing_is_executed() {
 
 #[test]
 fn bombs_do_no_harm() {
-    // A million nested lists, a million marks.
+    // The pickles have a million nested lists, and a million marks.
     let mut nested = vec![0x80, 4];
     nested.extend(vec![b']'; 1_000_000]);
     nested.extend(vec![b'a'; 999_999]);
     nested.push(b'.');
     assert!(matches!(root(&nested), Item::List(0)));
     assert!(read(&vec![b'('; 1_000_000]).is_err());
-    // Forty lists, each holding the one before ten times: 10^40 values if they were copied.
+    // Each of forty lists contains the previous list ten times. Copies would be 10^40 values.
     let mut laughs = b"\x80\x04]\x94".to_vec();
     for id in 0..40 {
         laughs.push(b'(');
@@ -93,7 +94,7 @@ fn bombs_do_no_harm() {
     }
     laughs.push(b'.');
     assert!(matches!(root(&laughs), Item::List(40)));
-    // A list that holds itself.
+    // The list contains itself.
     assert!(matches!(root(b"\x80\x04]\x94h\x00a."), Item::List(0)));
 }
 
