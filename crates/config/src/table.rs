@@ -94,11 +94,10 @@ options! {
         "memory_limit": Optional(Bytes("80GiB")),
             typed "a size with a unit, `80GiB`", default "None", example "200MiB",
             when "several programs share the GPU, or room has to be left for NCCL, cuBLAS or a second allocator";
-        /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. With `soft=` no request is refused for them: while less
-        /// is free, memory that no request has needed for ten seconds goes back at a miss, with the strategy `stitch` and others that release without a
-        /// wait. Without `soft=` memory does not grow into them: free memory is used first, then given back, and then the request is refused. Where
-        /// others take of them nevertheless, free memory goes back at a miss until they are free again (`DeviceLending::enforce_headroom`). The limits
-        /// hold beside it. 0: none.
+        /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. Memory does not grow into them: free memory is used
+        /// first, then given back, and then the request is refused. Where others take of them, free memory goes back at a miss
+        /// (`DeviceLending::enforce_headroom`). With `soft=` no request is refused: while less is free, memory that no request needed for ten seconds
+        /// goes back at a miss, unless the strategy's releases wait. 0: none.
         headroom: Headroom = Headroom::soft(1 << 30);
         "headroom": HeadroomSize,
             typed "a size with a unit, `4GiB`, or `soft=` before it", default "soft=1GiB", example "350MiB",
