@@ -64,7 +64,7 @@ impl PassReport {
         Pass::result(Spilled::PEAK, |pass| Spilled::of(pass).peak.into())
             .figure("spilled\nGiB", |pass| Spilled::of(pass).cell())
             .rare()
-            .legend("spilled", "the most live memory that lay in the machine's (spill:host=SIZE), where any did"),
+            .legend("spilled", "the most live memory that lay in host memory (spill:host=SIZE), where any did"),
         Pass::result(Spilled::MOVED, |pass| Spilled::of(pass).moved_bytes.into()),
         Pass::result(Spilled::PIECES, |pass| Spilled::of(pass).pieces.into()),
         Pass::time(Spilled::TIME, |pass| Spilled::of(pass).us()),

@@ -115,7 +115,7 @@ impl WhatIf {
         Figure::result(Spilled::PEAK, |job| job.spilled.peak.into())
             .figure("spilled\nGiB", |job| job.spilled.cell())
             .rare()
-            .legend("spilled", "the most live memory that lay in the machine's (spill:host=SIZE), where any did"),
+            .legend("spilled", "the most live memory that lay in host memory (spill:host=SIZE), where any did"),
         Figure::result(Spilled::MOVED, |job| job.spilled.moved_bytes.into()),
         Figure::result(Spilled::PIECES, |job| job.spilled.pieces.into()),
         Figure::time(Spilled::TIME, |job| job.spilled.us()),
