@@ -29,7 +29,8 @@ pub(crate) const BEGIN: &[u8] = b"Thread,";
 ///
 /// # Errors
 /// An error that names the line: for other columns, a wrong field, too few or too many fields, and the free of a block
-/// that is not live. [`TraceError::Empty`] for a log without an allocation, [`TraceError::Io`] if `text` cannot be read.
+/// that is not live. [`TraceError::Empty`] for a log without an allocation. An error of reading if `text` cannot be read or is
+/// too long.
 pub fn read_rmm(name: &str, file: &str, text: impl BufRead) -> Result<Trace, TraceError> {
     read_events(name, file, text, |line, builder| match line.number {
         1 => read_header(line),
