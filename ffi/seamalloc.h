@@ -853,8 +853,8 @@ seam_status seam_pool_open(seam_allocator allocator, seam_pool pool);
 // Uses a private pool once more.
 seam_status seam_pool_retain(seam_allocator allocator, seam_pool pool);
 
-// Ends one use of a private pool. With the last one its memory goes back to all; what a graph may use, once the device
-// has passed everything. Live allocations stay valid. No graph that was captured with the pool may be launched
+// Ends one use of a private pool. With the last use the pool's memory goes back to all; memory that a graph may use
+// goes back once the device has passed everything. Live allocations stay valid. No graph that was captured with the pool may be launched
 // afterwards.
 seam_status seam_pool_release(seam_allocator allocator, seam_pool pool);
 
@@ -872,8 +872,8 @@ seam_status seam_pool_begin_streams(seam_allocator allocator,
 // As `seam_pool_begin_streams`, for all requests of the calling thread, whatever their stream.
 seam_status seam_pool_begin_thread(seam_allocator allocator, seam_pool pool, uint32_t flags);
 
-// As `seam_pool_begin_streams`, for all requests of all threads that no other route covers, whenever it was begun: also those of
-// PyTorch's backward passes, which run in threads of their own.
+// As `seam_pool_begin_streams`, for all requests of all threads that no other route covers. Other routes go first, whether they
+// were begun before or after this one. PyTorch's backward passes run in threads of their own, which this route covers.
 seam_status seam_pool_begin_other_threads(seam_allocator allocator,
                                           seam_pool pool);
 
@@ -884,8 +884,8 @@ seam_status seam_pool_begin_filter(seam_allocator allocator,
                                    void *user,
                                    uint32_t flags);
 
-// Ends what `seam_pool_begin_*` began. A pool may have routes of several threads at once: then it is the last one of the calling
-// thread, or else the last one of `seam_pool_begin_other_threads`.
+// Ends one route to a private pool: the last one of `seam_pool_begin_thread` in the calling thread, or else the last one of
+// `seam_pool_begin_other_threads`, or else the pool's only route.
 seam_status seam_pool_end(seam_allocator allocator,
                           seam_pool pool);
 

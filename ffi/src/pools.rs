@@ -42,8 +42,8 @@ pub extern "C" fn seam_pool_retain(allocator: AllocatorId, pool: Pool) -> Status
     call(|| Ok(borrow(allocator)?.allocator.pools().retain(pool.id())?))
 }
 
-/// Ends one use of a private pool. With the last one its memory goes back to all; what a graph may use, once the device
-/// has passed everything. Live allocations stay valid. No graph that was captured with the pool may be launched
+/// Ends one use of a private pool. With the last use the pool's memory goes back to all; memory that a graph may use
+/// goes back once the device has passed everything. Live allocations stay valid. No graph that was captured with the pool may be launched
 /// afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_release(allocator: AllocatorId, pool: Pool) -> Status {
@@ -95,8 +95,8 @@ pub extern "C" fn seam_pool_begin_thread(allocator: AllocatorId, pool: Pool, fla
     call(|| begin(allocator, pool, Route::this_thread(), flags))
 }
 
-/// As `seam_pool_begin_streams`, for all requests of all threads that no other route covers, whenever it was begun: also those of
-/// PyTorch's backward passes, which run in threads of their own.
+/// As `seam_pool_begin_streams`, for all requests of all threads that no other route covers. Other routes go first, whether they
+/// were begun before or after this one. PyTorch's backward passes run in threads of their own, which this route covers.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_begin_other_threads(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| begin(allocator, pool, Route::other_threads(), 0))
@@ -127,8 +127,8 @@ fn begin(allocator: AllocatorId, pool: Pool, route: Route, flags: u32) -> Outcom
     Ok(borrow(allocator)?.allocator.pools().begin(pool.id(), route)?)
 }
 
-/// Ends what `seam_pool_begin_*` began. A pool may have routes of several threads at once: then it is the last one of the calling
-/// thread, or else the last one of `seam_pool_begin_other_threads`.
+/// Ends one route to a private pool: the last one of `seam_pool_begin_thread` in the calling thread, or else the last one of
+/// `seam_pool_begin_other_threads`, or else the pool's only route.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.pools().end(pool.id())?))

@@ -23,15 +23,16 @@ impl Sharing<'_> {
     /// A shared allocation costs an open file descriptor (`ulimit -n`) for each chunk of memory that it touches, and
     /// the first one another for the socket: 3 GiB in chunks of 2 MiB cost 1,536. Allocations in one chunk share one
     /// descriptor, and sharing again costs none. A descriptor is closed when the last of its allocations is freed; then
-    /// the handle opens nothing any more. Plain memory (of `cudaMalloc`) costs none.
+    /// the handle opens nothing any more. Memory of `cudaMalloc` costs none.
     ///
     /// # Errors
     /// A call that fails leaves every descriptor as it was.
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
     /// [`Error::Ipc`](crate::Error::Ipc) if the socket or thread cannot be made;
     /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be exported;
-    /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`, as for the two calls below;
-    /// [`Error::NotGrowable`](crate::Error::NotGrowable) for an allocation that grows in place, as for them.
+    /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`, as for [`Self::pin_physical`] and
+    /// [`Self::handle_len`];
+    /// [`Error::NotGrowable`](crate::Error::NotGrowable) for an allocation that grows in place, as for both.
     pub fn export(self, address: u64) -> Result<IpcHandle> {
         let core = &mut *self.0.core.lock();
         core.must_not_grow(address)?;
@@ -100,7 +101,7 @@ impl Sharing<'_> {
     /// Opens memory that a process shares, by [`IpcHandle::handle`]. Returns the address of the whole memory that the
     /// handle names; the allocation itself begins [`IpcHandle::offset`] bytes later. The device may read and write it,
     /// on any stream; the program must order this with the other process. Memory that is opened twice gets two
-    /// addresses, plain memory the same one twice; either way it must be closed twice.
+    /// addresses; memory of `cudaMalloc` gets the same address twice. Either way it must be closed twice.
     ///
     /// # Errors
     /// [`Error::Ipc`](crate::Error::Ipc) for a bad handle, for memory that its process has freed, and for a process

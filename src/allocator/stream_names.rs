@@ -36,8 +36,8 @@ impl Core {
         found.ok_or(Error::Internal("a registered stream has no pool"))
     }
 
-    /// Returns the number of a stream, if the driver numbers streams. A captured stream has none to tell, and whether
-    /// another capture would allow the query is unknown.
+    /// Returns the number of a stream, if the driver numbers streams. Returns `None` during any capture: the driver
+    /// cannot be asked for the number of a captured stream, and a capture of another stream may forbid the query.
     pub(super) fn number_of(&mut self, stream: StreamId) -> Result<Option<u64>> {
         if self.capturing() {
             return Ok(None);

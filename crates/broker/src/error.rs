@@ -25,15 +25,15 @@ pub enum BrokerError {
     #[cfg(unix)]
     #[error(transparent)]
     Folder(#[from] seamalloc_socket::FolderError),
-    /// No broker answers at the socket.
+    /// No broker answers at the socket, or the answer cannot be read.
     #[error("cannot ask at {path}: {error}", path = .path.display())]
     Ask {
         /// The socket.
         path: PathBuf,
-        /// The system's error.
+        /// The system's error, or the error of reading the answer.
         error: io::Error,
     },
-    /// The other end of the socket is no broker, or the broker refuses.
+    /// The broker refuses, or answers another question.
     #[error("{path} answers: {said}", path = .path.display())]
     Answer {
         /// The socket.

@@ -12,7 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Asks a broker for its members.
 ///
 /// # Errors
-/// [`BrokerError::Ask`] if there is no answer in 5 s, [`BrokerError::Answer`] if the other end is no broker.
+/// [`BrokerError::Ask`] if no broker answers within 5 s, or if the answer cannot be read. [`BrokerError::Answer`] if the
+/// broker refuses, or answers another question.
 pub fn members(socket: &Path) -> Result<Vec<MemberStatus>, BrokerError> {
     let path = socket.to_owned();
     match exchange(socket, &First::Status { version: VERSION }, PATIENCE, MAX_LIST) {

@@ -20,16 +20,17 @@ use crate::event_lines::{EventLine, read_events};
 use crate::trace::Trace;
 use seamalloc::driver::StreamId;
 
-/// The first line of such a log.
+/// The first line of a log.
 const LOG_HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
-/// The first bytes of such a log.
+/// The first bytes of a log.
 pub(crate) const BEGIN: &[u8] = b"Thread,";
 
-/// Reads a trace from such a log. `name` is the trace's name. Errors name `file`.
+/// Reads a trace from a log of RMM's `logging_resource_adaptor`. `name` is the trace's name. Errors name `file`.
 ///
 /// # Errors
-/// Every error names the line. Errors are other columns, a wrong field, too few or too many fields, the free of a block
-/// that is not live, and a log without an allocation.
+/// An error that names the line: for other columns, a wrong field, too few or too many fields, and the free of a block
+/// that is not live. [`TraceError::Empty`] for a log without an allocation. An error of reading if `text` cannot be read or is
+/// too long.
 pub fn read_rmm(name: &str, file: &str, text: impl BufRead) -> Result<Trace, TraceError> {
     read_events(name, file, text, |line, builder| match line.number {
         1 => read_header(line),

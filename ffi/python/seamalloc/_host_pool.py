@@ -27,13 +27,14 @@ class HostPool:
             array = numpy.frombuffer(block.view(), dtype=numpy.float32)
             ...                          # the CPU writes, and a copy is given to a stream
             block.record_stream(stream)  # each stream that uses it
-            block.free()                 # or its last reference, and that of its views, goes
+            block.free()                 # or drop the last reference to the block and its views
 
     `device` is page-locked memory ("pinned:0", "pinned:0,node=1") or, on machines without a GPU, host memory
-    ("host:4GiB"). The options are those of the library except `guard`, `spill` and `split:ungated`, which use contents
-    in the order of streams. Sizes are in bytes. Addresses are multiples of 512.
+    ("host:4GiB"). The options are those of the library except `guard`, `spill` and `split:ungated`: with these, the
+    device reads or writes contents on streams. Sizes are in bytes. Addresses are multiples of 512.
 
-    Page-locked memory is for copies of the device that its name contains. `enable_peer_access` adds further devices.
+    Page-locked memory serves copies from and to the GPU that `device` names ("pinned:0": GPU 0). `enable_peer_access`
+    adds further GPUs.
 
     A freed block can be reused after every stream that was named for it has passed the work that it was given before
     the free."""

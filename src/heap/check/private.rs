@@ -48,7 +48,7 @@ impl Heap {
         Ok(())
     }
 
-    /// The sleeping chunks are those of sleeping private pools, each of one pool alone, and their bytes are not held.
+    /// Each block over a sleeping chunk belongs to a sleeping private pool, and the bytes of these chunks are not held.
     pub(super) fn what_sleeps_is_not_held(&self, found: &mut Found) -> Checked {
         let mut bytes = [0; 2];
         for (id, chunk) in self.home.map().into_iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.asleep)

@@ -48,8 +48,8 @@ pub(crate) struct View {
     pub(crate) pins: Vec<PoolId>,
     /// When the view was used last.
     pub(crate) tick: u64,
-    /// A number that no other view has, so that a plan remembered for this view does not find the next one in its slot.
-    /// 0 once the view serves no more requests.
+    /// A number that no other view ever has. A remembered choice of ranges names its view by id and this number, so it
+    /// never matches a later view with the same id. 0 once the view serves no more requests.
     pub(super) serial: u64,
     /// The view before it in the list of unused views.
     pub(in crate::heap) before: ViewId,

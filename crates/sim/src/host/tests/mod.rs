@@ -246,8 +246,8 @@ fn a_device_that_goes_takes_its_memory_with_it() {
     device.hold(S).unwrap();
     device.launch(S, fill(range(address, CHUNK), 1)).unwrap();
     device.launch(T, HostWork::Pause { ns: u64::MAX }).unwrap();
-    // Lines are matched by the number of the file, since the device of another test may get the same addresses at the
-    // same time.
+    // Whole lines are compared, since they show the inode of the mapped file: the device of another test may get the
+    // same addresses meanwhile.
     let lies_there = |at: u64| {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().find(|line| line.starts_with(&format!("{at:x}-")) && line.contains("seamalloc")).map(str::to_owned)
