@@ -9,7 +9,7 @@
 //! An operator without inputs and cost makes a constant. The operators run in their order as far as the inputs allow. A
 //! tensor is released after the last operator that reads it; results stay to the end.
 
-use super::ReadError;
+use super::error::ReadError;
 use crate::graph::{Graph, GraphBuilder, GraphError, Output, TensorId};
 use rustc_hash::FxHashMap;
 use serde_json::Value;

@@ -5,7 +5,7 @@
 //! makes new tensors with the sizes of the old ones, and releases the old ones. Tensors held at the end must be in
 //! memory then. If there is a line `START`, the lines before it are skipped. A release of an unknown name is ignored.
 
-use super::ReadError;
+use super::error::ReadError;
 use crate::graph::{Graph, GraphBuilder, GraphError, Output, TensorId};
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};

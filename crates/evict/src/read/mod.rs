@@ -1,67 +1,29 @@
 //! Graphs in files: DTR's logs, and lists of operators as JSON; either may be compressed with gzip.
 //!
 //! ```text
+//! error.rs   what a file that is no graph is refused with
 //! log.rs     DTR's logs: one JSON object a line
 //! list.rs    one JSON object with all operators, in any order
 //! ```
 
+mod error;
 mod list;
 mod log;
 
+pub use error::ReadError;
 pub use list::read_list;
 pub use log::read_log;
 
-use crate::graph::{Graph, GraphError};
+use crate::graph::Graph;
 use flate2::read::GzDecoder;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The first bytes of a gzip file (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The most bytes of text that are read, after decompression.
 const MAX_BYTES: u64 = 1 << 30;
-
-/// The error of a file that contains no valid graph.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The file cannot be read.
-    #[error("cannot read {path}: {source}; expected a graph: a log of DTR's or a list of operators as JSON", path = .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// A line is not a valid step of a program.
-    #[error("{input}, line {line}: {found}")]
-    Line {
-        /// The input's name.
-        input: String,
-        /// The line, from 1 on.
-        line: usize,
-        /// The error in the line.
-        found: String,
-    },
-    /// The graph in the file is invalid as a whole.
-    #[error("{input}: {found}")]
-    Whole {
-        /// The input's name.
-        input: String,
-        /// The error.
-        found: String,
-    },
-}
-
-impl ReadError {
-    fn whole(input: &str, found: impl ToString) -> Self {
-        Self::Whole { input: input.to_owned(), found: found.to_string() }
-    }
-
-    fn graph(input: &str, error: &GraphError) -> Self {
-        Self::whole(input, error)
-    }
-}
 
 /// Reads a graph of either format. The graph is named after the file.
 ///

@@ -7,8 +7,8 @@
 //! arena. Operators that overwrite an input take its memory (recomputable in place). If the allocator's segments hold
 //! no such run, or the memory only counts bytes, the tensor with the least cost per byte is evicted.
 
+use super::ask::{Ask, Scheme};
 use super::classes::{Classes, Touching};
-use super::{Ask, Scheme};
 use crate::graph::StorageId;
 use crate::memory::Piece;
 use crate::state::State;

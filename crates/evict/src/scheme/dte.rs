@@ -8,8 +8,8 @@
 //! (`EvictAndFindPieceLoop` in `oneflow/core/vm/remat/allocator.cpp`), with which Coop is compared, adds the tensor's
 //! own cost. This scheme adds it too.
 
+use super::ask::{Ask, Scheme};
 use super::classes::{Classes, Touching};
-use super::{Ask, Scheme};
 use crate::graph::StorageId;
 use crate::state::State;
 use rustc_hash::FxHashMap;

@@ -5,8 +5,8 @@
 //! uwsampl/dtr-prototype (Kirisame and others, Dynamic Tensor Rematerialization, ICLR 2021; MSPS: Peng and others,
 //! Capuchin, ASPLOS 2020).
 
+use super::ask::{Ask, Scheme};
 use super::regions::Regions;
-use super::{Ask, Scheme};
 use crate::graph::StorageId;
 use crate::state::State;
 

@@ -4,8 +4,8 @@
 //! The rules are those of `DTREqClass` in `simrd/simrd/heuristic/dtr.py` of uwsampl/dtr-prototype, the scheme of the
 //! prototype in PyTorch.
 
+use super::ask::{Ask, Scheme};
 use super::classes::Classes;
-use super::{Ask, Scheme};
 use crate::graph::StorageId;
 use crate::state::State;
 

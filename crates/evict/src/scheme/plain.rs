@@ -3,7 +3,7 @@
 //! The rules are those of `DTRLocal` in `simrd/simrd/heuristic/dtr.py`, and of `LRU` and `LargestStorage` in
 //! `simrd/simrd/heuristic/etc.py` of uwsampl/dtr-prototype.
 
-use super::{Ask, Scheme};
+use super::ask::{Ask, Scheme};
 use crate::graph::StorageId;
 
 /// `h_DTR^local`: evicts the tensor with the least cost for its size and staleness.

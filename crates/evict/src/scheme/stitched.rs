@@ -15,8 +15,8 @@
 //!
 //! Each of these rules was measured against its alternatives (docs/eviction.md).
 
+use super::ask::{Ask, Scheme};
 use super::regions::Regions;
-use super::{Ask, Scheme};
 use crate::graph::StorageId;
 use crate::memory::Piece;
 use crate::state::State;
