@@ -5,9 +5,9 @@
 //! run each piece as a whole without loss. The merge is then a smaller instance of the same problem, and is solved in
 //! the same way.
 
+use crate::exact::Solve;
 use crate::instance::{Instance, State, id, peak};
 use crate::listing;
-use crate::roam::Solve;
 use std::time::Instant;
 
 /// The most tasks that are solved at once.

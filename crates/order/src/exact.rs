@@ -30,6 +30,9 @@ pub(crate) struct Found {
     pub(crate) bound: u64,
 }
 
+/// Finds an order of a small instance, until the given moment.
+pub(crate) type Solve<'a> = dyn FnMut(&Instance, Instant) -> Found + 'a;
+
 /// Searches until the best order is proven to be the best, or until `end`. `bound` is a lower bound of the peak,
 /// `order` the first guess.
 pub(crate) fn exact(instance: &Instance, bound: u64, order: Vec<u32>, end: Instant) -> Found {

@@ -8,13 +8,10 @@
 //! their orders are then merged ([`branches`]).
 
 use crate::branches;
-use crate::exact::Found;
+use crate::exact::Solve;
 use crate::instance::{Instance, id, peak};
 use crate::reach::Reach;
 use std::time::Instant;
-
-/// Finds an order of a small instance, until the given moment.
-pub(crate) type Solve<'a> = dyn FnMut(&Instance, Instant) -> Found + 'a;
 
 /// The result of an order by subgraphs.
 #[derive(Clone, Debug)]

@@ -12,24 +12,12 @@
 mod search;
 mod state;
 
+pub(crate) use search::Order;
+
 use crate::check::Plan;
 use crate::neighbours::Instance;
 use crate::search::Search;
 use search::{Answer, Solver};
-
-/// The orders in which buffers are tried. Each order has three keys, the largest value first: W, the length of the
-/// life; A, size times life; T, the bytes that remain to be placed in the fullest section (`preordering_heuristics` in
-/// google/minimalloc's `src/solver.h`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    Wat,
-    Taw,
-    Twa,
-}
-
-impl Order {
-    pub(crate) const ALL: [Self; 3] = [Self::Wat, Self::Taw, Self::Twa];
-}
 
 /// The most buffers in a search, since each buffer may take a level of the recursion.
 const MOST: usize = 20_000;

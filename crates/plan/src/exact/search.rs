@@ -3,7 +3,6 @@
 //! Owns: the choice of the buffer that is placed next, and of the buffers that can be skipped. The search is the
 //! depth-first search of `SolverImpl` in google/minimalloc's `src/solver.cc` (Apache-2.0).
 
-use super::Order;
 use super::state::State;
 use crate::fit::NOWHERE;
 use crate::neighbours::Instance;
@@ -12,6 +11,20 @@ use std::cmp::Reverse;
 
 /// The number of partial plans between two checks of the clock.
 const CLOCK: u64 = 64;
+
+/// The orders in which buffers are tried. Each order has three keys, the largest value first: W, the length of the
+/// life; A, size times life; T, the bytes that remain to be placed in the fullest section (`preordering_heuristics` in
+/// google/minimalloc's `src/solver.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Wat,
+    Taw,
+    Twa,
+}
+
+impl Order {
+    pub(crate) const ALL: [Self; 3] = [Self::Wat, Self::Taw, Self::Twa];
+}
 
 /// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
