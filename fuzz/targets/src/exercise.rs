@@ -3,7 +3,8 @@
 //!
 //! Owns: what must be equal, and the bounds of a replay.
 
-use crate::traces::gzip;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config, StrategyKind};
@@ -13,6 +14,7 @@ use seamalloc_trace::{
     Recorder, Trace, TraceEvent, read_bytes, read_snapshot, write_compact, write_csv, write_snapshot_json,
     write_snapshot_pickle,
 };
+use std::io::Write;
 use std::sync::Arc;
 
 /// Longer traces are not replayed, so that an input takes milliseconds.
@@ -114,4 +116,11 @@ fn replay(trace: &Trace, kind: StrategyKind) {
         let [back] = back.traces.as_slice() else { panic!("{kind}: one history was written") };
         assert_eq!(said(back), said(&told), "{kind}: the history that was recorded");
     }
+}
+
+/// The bytes as a gzip file.
+pub(crate) fn gzip(content: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(content).expect("a Vec takes all bytes");
+    encoder.finish().expect("a Vec takes all bytes")
 }

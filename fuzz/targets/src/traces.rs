@@ -2,13 +2,10 @@
 //!
 //! Owns: the ways in. The first byte says how the rest is packed, so that mutations reach the formats and not only gzip.
 
-use crate::exercise::{exercise, exercise_timeline};
-use flate2::Compression;
-use flate2::write::GzEncoder;
+use crate::exercise::{exercise, exercise_timeline, gzip};
 use seamalloc::snapshot::Snapshot;
 use seamalloc_trace::timeline::read_timeline;
 use seamalloc_trace::{PyTorchSnapshot, read_bytes, read_snapshot, write_snapshot_json, write_snapshot_pickle};
-use std::io::Write;
 
 /// First bytes that stand for no format: the rest is packed by gzip before it is read.
 const PACK: u8 = b'g';
@@ -64,11 +61,4 @@ fn read_back(snapshot: &Snapshot) {
 
 fn again(bytes: &[u8]) -> PyTorchSnapshot {
     read_snapshot(bytes).unwrap_or_else(|error| panic!("a snapshot of our own is refused: {error}"))
-}
-
-/// The bytes as a gzip file.
-pub(crate) fn gzip(content: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(content).expect("a Vec takes all bytes");
-    encoder.finish().expect("a Vec takes all bytes")
 }

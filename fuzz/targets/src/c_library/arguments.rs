@@ -2,9 +2,11 @@
 //!
 //! Owns: the allocators, blocks and pools of an input, and the memory that pointers lead to.
 
-use super::create;
+use super::check::check;
 use arbitrary::{Arbitrary, Unstructured};
+use seamalloc_c_library::allocator::seam_create;
 use seamalloc_c_library::ids::Pool;
+use seamalloc_c_library::status::Status;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 
@@ -380,4 +382,13 @@ fn one_of<T: Copy>(list: &[(u64, T)], at: usize, of: Option<u64>) -> Option<T> {
         true => list.get(at % list.len().max(1)).map(|(_, one)| *one),
         false => own.get(at % own.len()).copied(),
     }
+}
+
+/// An allocator on a small simulated device.
+fn create(device: &CStr, options: &CStr) -> Option<u64> {
+    let mut allocator = 0;
+    // SAFETY: texts that end, and a place to write to.
+    let status = unsafe { seam_create(device.as_ptr(), options.as_ptr(), &mut allocator) };
+    check("seam_create", status);
+    (status == Status::Ok).then_some(allocator)
 }

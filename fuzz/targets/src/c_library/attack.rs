@@ -5,7 +5,10 @@
 //! does not.
 
 use super::arguments::Arguments;
-use super::{begin, calls, check, end};
+use super::callbacks::{ATTACK, Attack};
+use super::calls;
+use super::check::check;
+use super::process::{begin, end};
 use arbitrary::Unstructured;
 use parking_lot::{Mutex, MutexGuard};
 use seamalloc_c_library::allocator::seam_check;
@@ -15,7 +18,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 /// The depth of calls within calls at most.
@@ -82,8 +84,6 @@ struct Table {
 }
 
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
-/// Whether an attack is under way: callbacks call back then.
-static ATTACKED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static DEEP: Cell<u32> = const { Cell::new(0) };
@@ -97,7 +97,7 @@ thread_local! {
 pub fn attack(seed: u64, calls: u64, threads: u64) -> Reached {
     let _alone = begin();
     *table() = Some(Table::default());
-    ATTACKED.store(true, Relaxed);
+    *ATTACK.lock() = Some(Attack { call_back, is_refused });
     let started = (0..threads).map(|thread| {
         std::thread::spawn(move || {
             SEED.set(seed.wrapping_mul(1_000_003).wrapping_add(thread));
@@ -112,7 +112,7 @@ pub fn attack(seed: u64, calls: u64, threads: u64) -> Reached {
     if let Some(Err(found)) = ended.into_iter().find(Result::is_err) {
         std::panic::resume_unwind(found);
     }
-    ATTACKED.store(false, Relaxed);
+    *ATTACK.lock() = None;
     let table = table().take().unwrap_or_default();
     let mut rest = Arguments::new(Unstructured::new(&[]));
     rest.allocators = table.allocators;
@@ -217,8 +217,8 @@ fn publish(a: &mut Arguments<'_>, name: &'static str, answer: Option<Status>) {
 }
 
 /// Calls some functions from a callback that may call every one.
-pub(super) fn within_callback(user: u64) {
-    if !ATTACKED.load(Relaxed) || DEEP.get() >= DEPTH {
+fn call_back(user: u64) {
+    if DEEP.get() >= DEPTH {
         return;
     }
     // One call in four calls back, so that callbacks of callbacks are few.
@@ -233,10 +233,7 @@ pub(super) fn within_callback(user: u64) {
 }
 
 /// Checks that functions called under the allocator's lock are refused, whatever allocator they name.
-pub(super) fn is_refused() {
-    if !ATTACKED.load(Relaxed) {
-        return;
-    }
+fn is_refused() {
     let allocators = table().as_ref().map(|table| table.allocators.clone()).unwrap_or_default();
     for allocator in allocators.into_iter().take(2) {
         let answer = seam_check(allocator);

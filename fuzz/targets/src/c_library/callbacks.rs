@@ -2,7 +2,7 @@
 //!
 //! Owns: what they do: little, and now and then a call of the library, which is refused where the library says so.
 
-use super::attack;
+use parking_lot::Mutex;
 use seamalloc_c_library::allocator::{MemoryPressure, PressureCallback, seam_check};
 use seamalloc_c_library::observers::{Event, ObserverCallback};
 use seamalloc_c_library::pluggable::{MessageHandler, seam_set_message_handler};
@@ -29,8 +29,33 @@ pub(super) const ALLOC: SegmentAlloc = Some(alloc);
 pub(super) const FREE: SegmentFree = Some(free);
 pub(super) const END: SourceEnd = Some(end);
 
+/// What callbacks do during an attack.
+#[derive(Clone, Copy)]
+pub(super) struct Attack {
+    /// Calls the library.
+    pub(super) call_back: fn(u64),
+    /// Calls the library where it has to refuse.
+    pub(super) is_refused: fn(),
+}
+
+pub(super) static ATTACK: Mutex<Option<Attack>> = Mutex::new(None);
+
+fn call_back(user: *mut c_void) {
+    let attack = *ATTACK.lock();
+    if let Some(Attack { call_back, .. }) = attack {
+        call_back(user.addr() as u64);
+    }
+}
+
+fn is_refused() {
+    let attack = *ATTACK.lock();
+    if let Some(Attack { is_refused, .. }) = attack {
+        is_refused();
+    }
+}
+
 unsafe extern "C" fn pressure(_: *const MemoryPressure, user: *mut c_void) -> bool {
-    attack::within_callback(user.addr() as u64);
+    call_back(user);
     user.addr() % 2 == 1
 }
 
@@ -38,7 +63,7 @@ unsafe extern "C" fn sleep(notice: *const SleepNotice, user: *mut c_void) -> boo
     // SAFETY: the library passes a live notice.
     let notice = unsafe { &*notice };
     assert!(notice.size == size_of::<SleepNotice>() && notice.stage <= SLEEP_AWAKE);
-    attack::within_callback(user.addr() as u64);
+    call_back(user);
     user.addr() % 2 == 1
 }
 
@@ -48,13 +73,13 @@ unsafe extern "C" fn observer(_: *const Event, user: *mut c_void) {
 }
 
 unsafe extern "C" fn filter(stream: *mut c_void, user: *mut c_void) -> bool {
-    attack::is_refused();
+    is_refused();
     (stream.addr() ^ user.addr()).is_multiple_of(128)
 }
 
 unsafe extern "C" fn visitor(_: *const Segment, blocks: *const Block, count: usize, user: *mut c_void) {
     assert!(count == 0 || !blocks.is_null());
-    attack::within_callback(user.addr() as u64);
+    call_back(user);
 }
 
 unsafe extern "C" fn handler(_: Status, text: *const c_char, _: *mut c_void) {
@@ -63,7 +88,7 @@ unsafe extern "C" fn handler(_: Status, text: *const c_char, _: *mut c_void) {
 
 /// Gives addresses that nothing lies behind: the library only counts them. Some requests fail, and some answers are wrong.
 unsafe extern "C" fn alloc(bytes: usize, address: *mut *mut c_void, user: *mut c_void) -> i32 {
-    attack::is_refused();
+    is_refused();
     let given = match user.addr() % 8 {
         0 => return 2,
         1 => return 1,

@@ -7,13 +7,14 @@
 //! bytes      an input, byte by byte
 //! setup      the device and the options, made of bytes
 //! program    the operations there are, made of bytes
+//! weights    how likely each of them is
 //! scenarios  short sequences of them that lead to places where memory is handed over
 //! book       a book of physical memory: who has it, which kernels use it
 //! trail      the last operations, which a finding is told with
 //! world      the device, the allocator and the book; what must hold
 //! blocks     operations on blocks
 //! pools      operations on private pools, captures, graphs
-//! rest       all others
+//! rest       all others, and the end
 //! ```
 
 mod blocks;
@@ -25,10 +26,10 @@ mod rest;
 mod scenarios;
 mod setup;
 mod trail;
+mod weights;
 mod world;
 
 use bytes::Bytes;
-use program::Op;
 use setup::Setup;
 use world::World;
 
@@ -41,10 +42,14 @@ const MAX_OPS: usize = 400;
 /// Something does not hold.
 pub fn run(data: &[u8]) {
     let mut bytes = Bytes::new(data);
-    let Some(mut world) = World::new(&Setup::read(&mut bytes)) else { return };
+    let setup = Setup::read(&mut bytes);
+    let Some(mut world) = World::new(&setup) else { return };
+    if setup.callback {
+        world.add_callback();
+    }
     let (mut next, mut steps) = (Vec::new(), 0);
     while !bytes.is_empty() && steps < MAX_OPS {
-        Op::read(&mut bytes, &mut next);
+        weights::read(&mut bytes, &mut next);
         for op in next.drain(..) {
             world.step(op);
             steps += 1;

@@ -3,8 +3,8 @@
 use super::book::{Live, Use};
 use super::program::{Kernel, capture_mode};
 use super::world::{Capture, Captured, Graph, Pool, World};
+use seamalloc::driver::PlainMemory;
 use seamalloc::driver::sim::{Range, SimGpu};
-use seamalloc::driver::{PlainMemory, StreamId};
 use seamalloc::{Error, PoolId, Route, SegmentSource, Segments, SourceError};
 use std::sync::Arc;
 
@@ -104,11 +104,6 @@ impl World {
             Ok(given) => assert_eq!(before - given, self.allocator.reports().reserved(), "what was given back"),
             Err(error) => self.refused(&error),
         }
-    }
-
-    /// The private pool that requests of a stream go to.
-    pub(super) fn routed_to(&self, stream: StreamId) -> Option<PoolId> {
-        self.routed.iter().rev().find(|(_, of)| *of == stream).map(|(pool, _)| *pool)
     }
 
     pub(super) fn begin_route(&mut self, pool: u8, stream: u8) {

@@ -1,10 +1,12 @@
-//! All other operations, and which function carries out which.
+//! All other operations, which function carries out which, and the end of a program.
 
 use super::program::{Op, Until, Which, call, status};
-use super::world::World;
+use super::trail::Line;
+use super::world::{Pool, THOROUGH, World};
 use seamalloc::driver::sim::Range;
 use seamalloc::driver::{Driver, Status};
 use seamalloc::{Error, IpcError};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 const NS: u64 = 1_000;
@@ -14,7 +16,15 @@ const MAX_SHARED: u32 = 100;
 static SHARED: AtomicU32 = AtomicU32::new(0);
 
 impl World {
-    pub(super) fn carry_out(&mut self, op: Op) {
+    pub(super) fn step(&mut self, op: Op) {
+        self.ops += 1;
+        self.note(Line::Op(self.ops, op));
+        self.carry_out(op);
+        self.callback_freed();
+        self.check(self.ops.is_multiple_of(THOROUGH));
+    }
+
+    fn carry_out(&mut self, op: Op) {
         match op {
             Op::Allocate { size, stream, kernel } => self.allocate(size, stream, kernel),
             Op::AllocateIn { pool, size, stream, kernel, only_held } => {
@@ -215,5 +225,45 @@ impl World {
                 self.refused(&error);
             }
         }
+    }
+
+    /// Ends everything that is under way, frees all, and gives all back.
+    pub(super) fn finish(mut self) {
+        self.note(Line::End);
+        self.gpu.fail_no_more();
+        self.faulty = false;
+        if self.lost {
+            return self.finish_lost();
+        }
+        self.end_capture();
+        for (pool, _) in std::mem::take(&mut self.routed) {
+            self.allocator.pools().end(pool).expect("it is routed");
+        }
+        for Pool { id, uses } in std::mem::take(&mut self.pools) {
+            (0..uses).for_each(|_| self.allocator.pools().release(id).expect("it has a use"));
+        }
+        self.graphs.clear();
+        for address in self.live.keys() {
+            self.allocator.free(*address).expect("it is live");
+        }
+        self.live.clear();
+        self.taken.clear();
+        self.allocator.empty_cache().expect("no call fails");
+        self.check(true);
+        assert_eq!(self.allocator.reports().reserved(), 0, "all was freed; {:?}", self.allocator.pools().ids());
+        let Self { gpu, allocator, .. } = self;
+        drop(Arc::into_inner(allocator).expect("nobody else has it"));
+        assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
+    }
+
+    /// Without a context nothing can be given back.
+    fn finish_lost(mut self) {
+        for address in std::mem::take(&mut self.live).into_keys() {
+            match self.allocator.free(address) {
+                Ok(()) => {}
+                Err(error) => assert!(error.is_context_lost(), "{error}"),
+            }
+        }
+        self.allocator.reports().check().unwrap_or_else(|broken| panic!("{broken}"));
     }
 }

@@ -1,9 +1,9 @@
 //! The device, the allocator and the program's book, and what must hold of them.
 //!
-//! Owns: the state of a program, the checks after each operation, which errors may come, and the end.
+//! Owns: the state of a program, the checks after each operation, and which errors may come.
 
 use super::book::{Live, Taken, Use, Uses};
-use super::program::{MIB, Op, Which};
+use super::program::{MIB, Which};
 use super::setup::Setup;
 use super::trail::{Line, Trail};
 use seamalloc::driver::StreamId;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 /// Operations after which the whole book is compared.
-const THOROUGH: u64 = 16;
+pub(super) const THOROUGH: u64 = 16;
 /// Sizes of freed blocks that are remembered, for requests of the same size.
 pub(super) const FREED: usize = 8;
 /// Handles of the program's streams begin here. The default stream is 0, and 1 and 2 are names for it or for a thread's.
@@ -86,7 +86,7 @@ pub(super) struct World {
     /// The program's limits may refuse what the device has.
     pub(super) limited: bool,
     streams: u64,
-    ops: u64,
+    pub(super) ops: u64,
     trail: Trail,
 }
 
@@ -99,7 +99,7 @@ impl World {
         let allocator = Arc::new(Allocator::new(Arc::<SimGpu>::clone(&gpu), config.clone()).expect("no call fails"));
         let limited = config.memory_fraction.is_some();
         let trail = Trail::new(format!("{setup:?}"));
-        let mut world = Self {
+        Some(Self {
             gpu,
             allocator,
             capacity,
@@ -127,19 +127,7 @@ impl World {
             streams: setup.streams,
             ops: 0,
             trail,
-        };
-        if setup.callback {
-            world.add_callback();
-        }
-        Some(world)
-    }
-
-    pub(super) fn step(&mut self, op: Op) {
-        self.ops += 1;
-        self.trail.note(Line::Op(self.ops, op));
-        self.carry_out(op);
-        self.callback_freed();
-        self.check(self.ops.is_multiple_of(THOROUGH));
+        })
     }
 
     pub(super) fn note(&mut self, line: Line) {
@@ -189,6 +177,11 @@ impl World {
 
     pub(super) fn pool(&self, at: u8) -> Option<usize> {
         (!self.pools.is_empty()).then(|| usize::from(at) % self.pools.len())
+    }
+
+    /// The private pool that requests of a stream go to.
+    pub(super) fn routed_to(&self, stream: StreamId) -> Option<PoolId> {
+        self.routed.iter().rev().find(|(_, of)| *of == stream).map(|(pool, _)| *pool)
     }
 
     pub(super) fn strategy(&self) -> StrategyKind {
@@ -254,46 +247,6 @@ impl World {
             let usable = |peer: &u32| self.gpu.can_peer_use(*peer, Range { address, size: live.size });
             assert!(self.peers.iter().all(usable), "{address:#x} can be used by {:?}", self.peers);
         }
-    }
-
-    /// Ends everything that is under way, frees all, and gives all back.
-    pub(super) fn finish(mut self) {
-        self.trail.note(Line::End);
-        self.gpu.fail_no_more();
-        self.faulty = false;
-        if self.lost {
-            return self.finish_lost();
-        }
-        self.end_capture();
-        for (pool, _) in std::mem::take(&mut self.routed) {
-            self.allocator.pools().end(pool).expect("it is routed");
-        }
-        for Pool { id, uses } in std::mem::take(&mut self.pools) {
-            (0..uses).for_each(|_| self.allocator.pools().release(id).expect("it has a use"));
-        }
-        self.graphs.clear();
-        for address in self.live.keys() {
-            self.allocator.free(*address).expect("it is live");
-        }
-        self.live.clear();
-        self.taken.clear();
-        self.allocator.empty_cache().expect("no call fails");
-        self.check(true);
-        assert_eq!(self.allocator.reports().reserved(), 0, "all was freed; {:?}", self.allocator.pools().ids());
-        let Self { gpu, allocator, .. } = self;
-        drop(Arc::into_inner(allocator).expect("nobody else has it"));
-        assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
-    }
-
-    /// Without a context nothing can be given back.
-    fn finish_lost(mut self) {
-        for address in std::mem::take(&mut self.live).into_keys() {
-            match self.allocator.free(address) {
-                Ok(()) => {}
-                Err(error) => assert!(error.is_context_lost(), "{error}"),
-            }
-        }
-        self.allocator.reports().check().unwrap_or_else(|broken| panic!("{broken}"));
     }
 
     /// Whether the device has so much more than was asked for that a refusal is wrong, whatever lies where.
