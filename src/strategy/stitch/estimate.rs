@@ -2,9 +2,9 @@
 //! driver call and changes no state. If the host has no memory for the needed lists, joined memory counts as 0, so that
 //! every bound stays valid.
 
+use super::Stitch;
 use super::choose;
 use super::grow::most_chunks;
-use super::miss::Stitch;
 use super::release::ReleasableChunks;
 use super::split::{Splits, all_splits, splittable};
 use crate::backing::{ViewPlan, usage_of_kept_views};

@@ -3,8 +3,8 @@
 //! Owns: the choice of the part's memory: chunks that are still mapped behind the last part, then free chunks from
 //! anywhere, and new memory for the missing bytes.
 
-use super::miss::{Joined, Stitch};
 use super::whole::whole_chunks;
+use super::{Joined, Stitch};
 use crate::backing::{Miss, MissResult, StrategyContext, map_part, settled_tail};
 use crate::heap::Request;
 

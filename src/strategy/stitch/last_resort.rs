@@ -4,9 +4,9 @@
 //! home grows by as much. Such memory is free chunks of streams that share no memory, or free chunks that no view may
 //! join because views are at a bound. In between, chunks that are partly in use are split, if the program allows it.
 
-use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
 use super::split::{candidates, split};
+use super::{Joined, Stitch};
 use crate::backing::{InTurn, Miss, MissResult, Served, StrategyContext, drop_spilled, spill};
 use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};

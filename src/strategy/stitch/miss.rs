@@ -1,24 +1,21 @@
 //! The steps on a miss.
 //!
-//! Owns: [`Stitch`], the order of its steps, and the undoing of a step that fails.
+//! Owns: the order of the steps of cheap means, and the undoing of a step that fails. `serve.rs` runs them.
 
-use super::at_home::{FIT, at_home, fit_rules_of, run_at_home};
+use super::at_home::{fit_rules_of, run_at_home};
 use super::choose;
 use super::grow::{Growth, HOME_MULTIPLE, grow_slab, release_added};
 use super::others;
-use super::release::ReleasableChunks;
-use super::remembered::{Choice, Key, Remembered};
+use super::remembered::{Choice, Key};
 use super::split::splittable;
+use super::{Joined, Stitch};
 use crate::backing::{
-    InTurn, Miss, MissResult, Served, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room,
-    map_home, release_home, reserve_home,
+    InTurn, Miss, MissResult, Served, StrategyContext, ViewPlan, build_view, make_room, map_home, reserve_home,
 };
-use crate::config::{Config, StreamSharing};
 use crate::error::Result;
-use crate::heap::{GRANULE, PlanHash, Request, ViewUsage};
-use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
+use crate::heap::{GRANULE, PlanHash, Request};
+use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
-use crate::strategy::contract::{Abilities, FreeUsedBy, Goal, Means, Rules, Strategy};
 use crate::streams::Until;
 
 /// The most growths of home for one request. Two are enough unless addresses or mappings are at their bounds.
@@ -33,141 +30,13 @@ const EXACT_WAITS: u32 = 4;
 /// copies. Without room, free memory inside chunks could not be used.
 const SPLIT_RESERVE: u64 = 20 << 20;
 
-/// The state of the present request, and choices of earlier requests. The heap has the free memory.
-#[derive(Default)]
-pub(crate) struct Stitch {
-    /// The chunks that were added for the request, which are released if the request fails.
-    pub(super) added: Vec<ChunkId>,
-    /// The usage of all views including the new view, if the bounds forbade a view when memory was last joined; `None`
-    /// otherwise.
-    pub(super) refused: Option<ViewUsage>,
-    /// Choices of earlier requests.
-    remembered: Remembered,
-    /// Whether a growth may take the room that is reserved for splitting chunks ([`SPLIT_RESERVE`]).
-    pub(super) spends_reserve: bool,
-    /// The work for which the request may wait on the GPU.
-    until: Until,
-    /// Whether views leave wholly free slabs to small requests.
-    spares_slabs: bool,
-}
-
-/// The result of joining free memory.
-pub(super) enum Joined {
-    Block(BlockId),
-    /// The number of missing bytes.
-    Missing(u64),
-}
-
-impl Strategy for Stitch {
-    fn rules(&self, config: &Config) -> Rules {
-        Rules {
-            polls_first: false,
-            sharing: config.sharing,
-            passes_memory_on: true,
-            waits_for_oldest: true,
-            abilities: Abilities::MAPPED,
-            ..Rules::streams_apart(FIT, FreeUsedBy::Epoch)
-        }
-    }
-
-    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
-        self.until = Until::ANY;
-        let served = match means {
-            Means::Cheap => {
-                self.refused = None;
-                self.miss_in_round(context, request)
-            }
-            Means::AsMapped => self.serve_as_mapped(context, request),
-            Means::Passed => self.replace_passed(context, request),
-            Means::All if context.capturing() => self.poll_and_miss(context, request),
-            Means::All => self.wait_and_replace(context, request),
-        };
-        self.spends_reserve = false;
-        context.note_new_wait(request);
-        served.or_try(|| Err(Miss::OutOfMemory { refused: self.refused }))
-    }
-
-    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        context.retry_rollback()?;
-        let target = match goal {
-            Goal::Unkept => return Ok(true),
-            Goal::Passed { enough } => {
-                finish_drops(context)?;
-                context.advance_epochs()?;
-                ReleasableChunks::of(context.heap())?.release(context, enough)?;
-                return Ok(true);
-            }
-            Goal::Everything => {
-                context.wait_for_all()?;
-                context.make_all_idle()?;
-                drop_spilled(context)?;
-                finish_drops(context)?;
-                ReleasableChunks::of(context.heap())?.release(context, u64::MAX)?;
-                release_home(context)?;
-                return Ok(true);
-            }
-            Goal::DownTo { .. } | Goal::Towards { .. } => goal.target(),
-        };
-        let Some(target) = target else { return Ok(true) };
-        finish_drops(context)?;
-        if target.may_wait {
-            context.wait_for_all()?
-        } else {
-            context.advance_epochs()?
-        }
-        let excess = target.excess(context.heap());
-        let releasable = ReleasableChunks::of(context.heap())?;
-        let Some(suffices) = target.suffices(context.heap(), releasable.bytes()) else { return Ok(false) };
-        releasable.release(context, excess)?;
-        Ok(suffices)
-    }
-}
-
 impl Stitch {
-    /// Returns the approximate bytes of host memory that the strategy's own tables take, besides the tables of the
-    /// heap.
-    pub(in crate::strategy) fn host_bytes(&self) -> usize {
-        self.remembered.host_bytes() + self.added.capacity() * size_of::<ChunkId>()
-    }
-
-    /// Runs the steps of cheap means: first without a wait for work of the present round, then with any wait.
-    fn miss_in_round(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        if context.config.sharing != StreamSharing::Wait {
-            return self.miss(context, request);
-        }
-        self.until = context.begin_round(request)?;
-        let served = self.miss(context, request);
-        match (served, std::mem::replace(&mut self.until, Until::ANY)) {
-            (Err(Miss::OutOfMemory { .. }), until) if until != Until::ANY => self.miss(context, request),
-            (served, _) => served,
-        }
-    }
-
     /// Runs the steps of cheap means.
     pub(super) fn miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         reserve_home(context, HOME_MULTIPLE, request.size)?;
         self.attempt(context, request, |stitch, context| match request.class {
             Class::Small => stitch.slab(context, request),
             Class::Large => stitch.stitch(context, request),
-        })
-    }
-
-    /// Serves the request from free memory without a new view, so that later requests find more memory in one piece.
-    fn serve_as_mapped(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        if request.class == Class::Small || request.extends.is_some() {
-            return self.miss(context, request);
-        }
-        let Request { size, pool, .. } = *request;
-        self.attempt(context, request, |_, context| {
-            if let Some(id) = at_home(context, request)? {
-                return Ok(id);
-            }
-            if let Some(plan) = choose::spans(context.heap(), size, pool, false)?.ok().map(|spans| PlanHash::of(&spans))
-                && let Some(id) = reuse_view(context, plan, request)?
-            {
-                return Ok(id);
-            }
-            others::take(context, request, Until::ANY.freed)?.ok_or(Miss::OUT_OF_MEMORY)
         })
     }
 
@@ -301,12 +170,6 @@ impl Stitch {
         if context.may_exchange() && !self.spends_reserve { SPLIT_RESERVE } else { 0 }
     }
 
-    /// In a capture, queries the events that were recorded before it began, then tries the miss again.
-    fn poll_and_miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
-        context.poll_in_capture()?;
-        self.miss(context, request)
-    }
-
     /// Serves the request from free memory: in one range, in an existing view, or in a new view. Returns the missing
     /// bytes if free memory does not suffice.
     pub(super) fn join(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> MissResult<Joined> {
@@ -374,7 +237,11 @@ impl Stitch {
 
 /// Takes a block of a view that served the same plan before, or of another view that fits, if the view is free for the
 /// request; `None` otherwise.
-fn reuse_view(context: &mut StrategyContext<'_>, plan: PlanHash, request: &Request) -> Result<Option<BlockId>> {
+pub(super) fn reuse_view(
+    context: &mut StrategyContext<'_>,
+    plan: PlanHash,
+    request: &Request,
+) -> Result<Option<BlockId>> {
     let (heap, Request { size, pool, .. }) = (context.heap(), *request);
     let window =
         heap.views().candidates(plan, size).find_map(|view| heap.window(view, size, |id| heap.is_open(id, pool)));

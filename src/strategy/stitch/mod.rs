@@ -49,7 +49,36 @@ mod miss;
 mod others;
 mod release;
 mod remembered;
+mod serve;
 mod split;
 mod whole;
 
-pub(super) use miss::Stitch;
+use crate::heap::ViewUsage;
+use crate::ids::{BlockId, ChunkId};
+use crate::streams::Until;
+use remembered::Remembered;
+
+/// The state of the present request, and choices of earlier requests. The heap has the free memory.
+#[derive(Default)]
+pub(crate) struct Stitch {
+    /// The chunks that were added for the request, which are released if the request fails.
+    added: Vec<ChunkId>,
+    /// The usage of all views including the new view, if the bounds forbade a view when memory was last joined; `None`
+    /// otherwise.
+    refused: Option<ViewUsage>,
+    /// Choices of earlier requests.
+    remembered: Remembered,
+    /// Whether a growth may take the room that is reserved for splitting chunks (`SPLIT_RESERVE`).
+    spends_reserve: bool,
+    /// The work for which the request may wait on the GPU.
+    until: Until,
+    /// Whether views leave wholly free slabs to small requests.
+    spares_slabs: bool,
+}
+
+/// The result of joining free memory.
+enum Joined {
+    Block(BlockId),
+    /// The number of missing bytes.
+    Missing(u64),
+}

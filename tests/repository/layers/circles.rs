@@ -45,36 +45,6 @@ fn shortest<'a>(leaving: &BTreeMap<&'a str, Vec<&'a Arrow>>, start: &'a str) -> 
     None
 }
 
-/// The largest sets of files in which each file needs each other one, directly or through others of the set.
-pub(crate) fn knots(arrows: &[Arrow]) -> Vec<BTreeSet<String>> {
-    let mut leaving: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for arrow in arrows.iter().filter(|arrow| arrow.what != What::Module) {
-        leaving.entry(&arrow.from).or_default().insert(&arrow.to);
-    }
-    let reached: BTreeMap<&str, BTreeSet<&str>> =
-        leaving.keys().map(|file| (*file, reachable(&leaving, file))).collect();
-    let reaches = |from: &str, to: &str| reached.get(from).is_some_and(|files| files.contains(to));
-    let mut knots = BTreeSet::new();
-    for (file, files) in reached.iter().filter(|(file, files)| files.contains(*file)) {
-        let knot: BTreeSet<String> = files.iter().filter(|of| reaches(of, file)).map(|of| (*of).to_owned()).collect();
-        knots.insert(knot);
-    }
-    knots.into_iter().collect()
-}
-
-/// The files that a file leads to.
-fn reachable<'a>(leaving: &BTreeMap<&'a str, BTreeSet<&'a str>>, start: &'a str) -> BTreeSet<&'a str> {
-    let (mut reached, mut next) = (BTreeSet::new(), vec![start]);
-    while let Some(at) = next.pop() {
-        for to in leaving.get(at).into_iter().flatten().copied() {
-            if reached.insert(to) {
-                next.push(to);
-            }
-        }
-    }
-    reached
-}
-
 /// Lines that say how a circle goes round.
 pub(crate) fn say(circle: &[Arrow]) -> String {
     let arrows: String = circle.iter().map(|arrow| format!("\n  {arrow}")).collect();

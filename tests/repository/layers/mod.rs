@@ -5,17 +5,14 @@ mod calls;
 mod checker;
 mod circles;
 mod imports;
-mod known;
 mod modules;
 mod order;
 mod types;
 
 use calls::calls;
-use circles::{circles, knots, say};
+use circles::{circles, say};
 use imports::{Arrow, arrows};
-use known::{CIRCLES_OF_IMPORTS, KNOWN};
 use modules::{Crate, Files};
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -107,41 +104,16 @@ fn no_import_goes_up() {
     none(&arrows.filter_map(|arrow| order::objection(&arrow)).collect::<Vec<_>>());
 }
 
-/// Circles of imports are in the crates of a list alone, and circles of imports and calls together are those of another list. Both
-/// lists become shorter, and never longer.
 #[test]
-fn no_more_files_need_each_other_than_are_known() {
+fn no_files_need_each_other() {
     let mut wrong = Vec::new();
-    let mut left: BTreeSet<&str> = KNOWN.iter().flat_map(|files| files.iter().copied()).collect();
     for folder in crates() {
         let of = crate_in(&folder);
         let mut all = arrows_of(&folder, &of);
-        let by_imports = circles(&all);
-        if !CIRCLES_OF_IMPORTS.contains(&folder.as_str()) {
-            wrong.extend(by_imports.iter().map(|circle| say(circle)));
-        } else if by_imports.is_empty() {
-            wrong.push(format!("{folder} has no circle of imports: take it out of the list in known.rs"));
-        }
         all.extend(calls(&of));
-        for knot in knots(&all) {
-            knot.iter().for_each(|file| _ = left.remove(file.as_str()));
-            wrong.extend(new_in(&knot).into_iter().map(|file| {
-                let ways = circles(&all);
-                let way = ways.iter().find(|circle| circle.iter().any(|arrow| arrow.from == file));
-                format!("{file} enters {}", way.map_or("a circle".to_owned(), |circle| say(circle)))
-            }));
-        }
+        wrong.extend(circles(&all).iter().map(|circle| say(circle)));
     }
-    wrong.extend(left.into_iter().map(|file| format!("{file} is in no circle: take it out of the list in known.rs")));
     none(&wrong);
-}
-
-/// The files of a circle that are not known to be in it.
-fn new_in(knot: &BTreeSet<String>) -> Vec<String> {
-    let names: BTreeSet<&str> = knot.iter().map(String::as_str).collect();
-    let known = KNOWN.iter().max_by_key(|files| files.iter().filter(|file| names.contains(**file)).count());
-    let is_known = |file: &String| known.is_some_and(|files| files.contains(&file.as_str()));
-    knot.iter().filter(|file| !is_known(file)).cloned().collect()
 }
 
 /// The crates of this repository that each crate may depend on, lowest first; tests may have others.

@@ -1,4 +1,4 @@
-//! What a scheme is asked, and what every scheme answers.
+//! The question to a scheme, and the trait of all that answer it.
 
 use crate::graph::StorageId;
 use crate::memory::Memory;

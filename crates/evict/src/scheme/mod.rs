@@ -1,7 +1,7 @@
 //! Schemes, which choose the tensors to evict.
 //!
 //! ```text
-//! ask.rs        what a scheme is asked, and what every scheme answers
+//! ask.rs        the question to a scheme, and the trait of all that answer it
 //! dtr.rs        h_DTR, with the exact evicted neighbourhood; MSPS, with its ancestors alone
 //! dtr_eq.rs     h_DTR^eq, with classes by union and find
 //! plain.rs      h_DTR^local, LRU, the largest first

@@ -29,7 +29,7 @@ pub(super) const ALLOC: SegmentAlloc = Some(alloc);
 pub(super) const FREE: SegmentFree = Some(free);
 pub(super) const END: SourceEnd = Some(end);
 
-/// What callbacks do during an attack.
+/// The calls that callbacks make during an attack.
 #[derive(Clone, Copy)]
 pub(super) struct Attack {
     /// Calls the library.

@@ -1,4 +1,4 @@
-//! What every answer of the C library keeps.
+//! The check of every answer of the C library.
 
 use seamalloc_c_library::status::{Status, seam_last_error, seam_last_error_text};
 use std::ffi::CStr;

@@ -9,7 +9,7 @@
 //! arguments    what a call is given, made of an input's bytes
 //! callbacks    the program's functions that the library calls
 //! calls        the functions there are
-//! check        what every answer keeps
+//! check        the check of every answer
 //! process      the library before the first call and after the last
 //! ```
 
