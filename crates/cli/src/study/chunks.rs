@@ -7,8 +7,6 @@ use super::outcome::{Outcome, finish, outcomes};
 use crate::args::Color;
 use crate::explain::{KEYS, legend};
 use crate::failure::Failure;
-use crate::output;
-use crate::table::Table;
 use crate::values::whole;
 use clap::{Args, ValueHint};
 use seamalloc::{Config, ConfigError};
@@ -89,21 +87,9 @@ pub(super) fn run(args: &ChunksArgs, color: Color) -> Result<(), Failure> {
         let config = Config { chunk_size: size, ..base.config.clone() };
         (name(size), ReplayOptions { config, lag: args.lag, ..base.clone() })
     };
-    let mut table = Table::new(COLUMNS);
-    let all = outcomes(&traces, &settings, options, |outcome, first| {
-        if study.json {
-            return output::print(&outcome.line(COLUMNS));
-        }
-        let repeated = usize::from(!first);
-        match outcome.first_and_third() {
-            Some(_) => table.add(outcome, repeated),
-            None => table.add_failed(outcome, repeated, "OOM"),
-        }
-        Ok(())
-    })?;
-    if !study.json {
-        output.table(&table)?;
-    }
+    let repeated = |_: &Chunks, first: bool| usize::from(!first);
+    let shown = (!study.json).then_some(&mut output);
+    let all = outcomes(&traces, &settings, options, COLUMNS, repeated, shown)?;
     let plot = || draw(&all, settings.len(), &format!("{}, {}", base.device, ahead(args.lag)));
     inputs.finish(finish(&all, study.svg.as_deref().map(|path| (path, plot()))))
 }

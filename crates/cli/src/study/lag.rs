@@ -7,8 +7,6 @@ use super::outcome::{Outcome, finish, outcomes};
 use crate::args::Color;
 use crate::explain::{KEYS, legend};
 use crate::failure::Failure;
-use crate::output;
-use crate::table::Table;
 use crate::values::whole;
 use clap::{Args, ValueHint};
 use plotters::style::{Color as _, RGBColor};
@@ -119,27 +117,13 @@ pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
         let config = Config { sharing, ..base.config.clone() };
         (format!("{}, {lag}", sharing.name()), ReplayOptions { config, lag, ..base.clone() })
     };
-    let mut table = Table::new(COLUMNS);
-    let all = outcomes(&traces, &settings, options, |outcome, first| {
-        if study.json {
-            return output::print(&outcome.line(COLUMNS));
-        }
-        let repeated = if first {
-            0
-        } else if Some(&outcome.lag) == lags.first() {
-            1
-        } else {
-            2
-        };
-        match outcome.first_and_third() {
-            Some(_) => table.add(outcome, repeated),
-            None => table.add_failed(outcome, repeated, "OOM"),
-        }
-        Ok(())
-    })?;
-    if !study.json {
-        output.table(&table)?;
-    }
+    let repeated = |outcome: &Lagging, first: bool| match first {
+        true => 0,
+        false if Some(&outcome.lag) == lags.first() => 1,
+        false => 2,
+    };
+    let shown = (!study.json).then_some(&mut output);
+    let all = outcomes(&traces, &settings, options, COLUMNS, repeated, shown)?;
     let plot = || draw(&all, &lags, &base.device.to_string());
     inputs.finish(finish(&all, study.svg.as_deref().map(|path| (path, plot()))))
 }

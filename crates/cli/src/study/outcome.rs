@@ -2,7 +2,9 @@
 
 use super::chart::DrawError;
 use crate::failure::Failure;
+use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::table::Table;
 use seamalloc_trace::Trace;
 use seamalloc_trace::columns::{Cell, Column, Kind, gib, ms, round_to, us};
 use seamalloc_trace::replay::{PassReport, ReplayOptions, replay};
@@ -103,13 +105,18 @@ impl<S> Outcome<S> {
     }
 }
 
-/// Replays every trace with every setting, one after the other. Calls `each` after each replay.
+/// Replays every trace with every setting, one after the other, and prints the results: as lines of JSON without an
+/// `output`, as a table otherwise. `repeated` returns the number of cells that a row repeats from the row above; it is
+/// told whether the row is the first of its trace.
 pub(super) fn outcomes<S: Copy>(
     traces: &[Trace],
     settings: &[S],
     options: impl Fn(S) -> (String, ReplayOptions),
-    mut each: impl FnMut(&Outcome<S>, bool) -> Result<(), Failure>,
+    columns: &'static [Column<Outcome<S>>],
+    repeated: impl Fn(&Outcome<S>, bool) -> usize,
+    output: Option<&mut Output>,
 ) -> Result<Vec<Outcome<S>>, Failure> {
+    let mut table = Table::new(columns);
     let mut all = Vec::new();
     for trace in traces {
         for (index, &setting) in settings.iter().enumerate() {
@@ -118,9 +125,17 @@ pub(super) fn outcomes<S: Copy>(
             let passes = replay(trace, &options, &mut |done, total| progress.set(done, total))?;
             drop(progress);
             let outcome = Outcome { trace: trace.name.clone(), setting, lag: options.lag, passes };
-            each(&outcome, index == 0)?;
+            let repeated = repeated(&outcome, index == 0);
+            match outcome.first_and_third() {
+                _ if output.is_none() => output::print(&outcome.line(columns))?,
+                Some(_) => table.add(&outcome, repeated),
+                None => table.add_failed(&outcome, repeated, "OOM"),
+            }
             all.push(outcome);
         }
+    }
+    if let Some(output) = output {
+        output.table(&table)?;
     }
     Ok(all)
 }
