@@ -191,7 +191,7 @@ pub fn whatif(
     device_from: DeviceFrom,
     progress: &mut dyn FnMut(StrategyKind, u32, u32),
 ) -> Result<Vec<WhatIf>, ReplayError> {
-    report(trace, strategies, options, device_from, true, progress)
+    Replays::new(trace, options, device_from).whatif(strategies, true, progress)
 }
 
 /// Replays a job once with each of these strategies and with PyTorch's two. The rules are those of [`whatif`], but no
@@ -206,18 +206,7 @@ pub fn held(
     device_from: DeviceFrom,
     progress: &mut dyn FnMut(StrategyKind, u32, u32),
 ) -> Result<Vec<WhatIf>, ReplayError> {
-    report(trace, strategies, options, device_from, false, progress)
-}
-
-fn report(
-    trace: &Trace,
-    strategies: &[StrategyKind],
-    options: &ReplayOptions,
-    device_from: DeviceFrom,
-    sought: bool,
-    progress: &mut dyn FnMut(StrategyKind, u32, u32),
-) -> Result<Vec<WhatIf>, ReplayError> {
-    Replays::new(trace, options, device_from).whatif(strategies, sought, progress)
+    Replays::new(trace, options, device_from).whatif(strategies, false, progress)
 }
 
 impl Replays<'_> {
