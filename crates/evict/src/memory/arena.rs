@@ -101,10 +101,6 @@ impl Memory for Arena {
         self.used
     }
 
-    fn rounded(&self, bytes: u64) -> u64 {
-        bytes.next_multiple_of(ALIGNMENT)
-    }
-
     /// An arena holds all of its memory from the beginning.
     fn peak_reserved(&self) -> u64 {
         self.budget

@@ -1,6 +1,6 @@
 //! An allocator of seamalloc on a simulated GPU whose memory is the budget.
 
-use super::{ALIGNMENT, End, Memory, Piece};
+use super::{End, Memory, Piece};
 use rustc_hash::FxHashMap;
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimConfigError, SimGpu};
@@ -74,10 +74,6 @@ impl Memory for Live {
 
     fn used(&self) -> u64 {
         self.used
-    }
-
-    fn rounded(&self, bytes: u64) -> u64 {
-        bytes.next_multiple_of(ALIGNMENT)
     }
 
     fn peak_reserved(&self) -> u64 {

@@ -60,7 +60,9 @@ pub trait Memory {
     fn used(&self) -> u64;
 
     /// Returns the bytes that a block of `bytes` bytes takes.
-    fn rounded(&self, bytes: u64) -> u64;
+    fn rounded(&self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(ALIGNMENT)
+    }
 
     /// Returns the most bytes held at any moment.
     fn peak_reserved(&self) -> u64;
