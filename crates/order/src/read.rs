@@ -15,16 +15,10 @@
 //! Operators are in the program's order. Unknown keys are errors, so that a misspelled key is noticed.
 
 use crate::graph::{Graph, GraphError, GraphSpec, OperatorSpec, Source, TensorSpec};
-use flate2::read::GzDecoder;
+use seamalloc_trace::unpacked_text;
 use serde_json::{Map, Value};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-
-/// The first bytes of a gzip file (RFC 1952).
-const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The most bytes of text that are read, after decompression.
-const MAX_TEXT: u64 = 1 << 30;
 
 /// The error of a file that contains no valid graph.
 #[derive(Debug, thiserror::Error)]
@@ -76,15 +70,7 @@ type Wrong = (String, String);
 /// [`ReadError`].
 pub fn read_path(path: &Path) -> Result<Graph, ReadError> {
     let io = |source| ReadError::Io { path: path.to_owned(), source };
-    let mut file = BufReader::new(File::open(path).map_err(io)?);
-    let is_compressed = file.fill_buf().map_err(io)?.starts_with(&GZIP);
-    let mut text = String::new();
-    let read = if is_compressed {
-        GzDecoder::new(file).take(MAX_TEXT).read_to_string(&mut text)
-    } else {
-        file.take(MAX_TEXT).read_to_string(&mut text)
-    };
-    read.map_err(io)?;
+    let text = File::open(path).and_then(unpacked_text).map_err(io)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     read_text(name.trim_end_matches(".gz").trim_end_matches(".json"), &path.display().to_string(), &text)
 }

@@ -87,6 +87,7 @@ pub use rmm::read_rmm;
 pub use seamalloc::flight::TimedEvent;
 pub use summary::Summary;
 pub use trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
+pub use unpack::unpacked_text;
 pub use write::{ENDINGS, SNAPSHOT_ENDING, can_write, write_path, write_snapshot_path, write_trace_as_snapshot};
 
 /// Runs the examples on the page about traces as tests.

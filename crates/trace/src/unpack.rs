@@ -53,6 +53,21 @@ pub(crate) fn read_to_limit(file: &str, mut reader: impl BufRead, limit: u64) ->
     }
 }
 
+/// Reads a text that may be compressed by gzip, up to 1 GiB of it.
+///
+/// # Errors
+/// The system's, or of what is no text.
+pub fn unpacked_text(file: impl Read) -> std::io::Result<String> {
+    let mut file = BufReader::new(file);
+    let mut text = String::new();
+    if file.fill_buf()?.starts_with(&GZIP_MAGIC) {
+        MultiGzDecoder::new(file).take(MAX_WHOLE).read_to_string(&mut text)?;
+    } else {
+        file.take(MAX_WHOLE).read_to_string(&mut text)?;
+    }
+    Ok(text)
+}
+
 fn limited(file: &str, found: u64, limit: u64) -> Result<(), TraceError> {
     if found > limit {
         return Err(TraceError::TooLarge { file: file.to_owned(), limit, unit: "unpacked bytes" });

@@ -15,15 +15,9 @@ pub use list::read_list;
 pub use log::read_log;
 
 use crate::graph::Graph;
-use flate2::read::GzDecoder;
+use seamalloc_trace::unpacked_text;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-
-/// The first bytes of a gzip file (RFC 1952).
-const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The most bytes of text that are read, after decompression.
-const MAX_BYTES: u64 = 1 << 30;
 
 /// Reads a graph of either format. The graph is named after the file.
 ///
@@ -31,15 +25,7 @@ const MAX_BYTES: u64 = 1 << 30;
 /// [`ReadError`].
 pub fn read_path(path: &Path) -> Result<Graph, ReadError> {
     let io = |source| ReadError::Io { path: path.to_owned(), source };
-    let mut file = BufReader::new(File::open(path).map_err(io)?);
-    let is_compressed = file.fill_buf().map_err(io)?.starts_with(&GZIP);
-    let mut text = String::new();
-    let read = if is_compressed {
-        GzDecoder::new(file).take(MAX_BYTES).read_to_string(&mut text)
-    } else {
-        file.take(MAX_BYTES).read_to_string(&mut text)
-    };
-    read.map_err(io)?;
+    let text = File::open(path).and_then(unpacked_text).map_err(io)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.trim_end_matches(".gz").trim_end_matches(".json").trim_end_matches(".log");
     read_text(name, &path.display().to_string(), &text)
