@@ -1,6 +1,6 @@
 //! A test's own book of physical memory, not of addresses, so that it holds for views too: no two live blocks share a byte.
 
-use seamalloc::driver::sim::Piece;
+use seamalloc::driver::sim::{Piece, Range, SimGpu};
 use std::collections::BTreeMap;
 
 /// Where live blocks lie: memory and offset to the end there.
@@ -31,4 +31,12 @@ impl Taken {
     pub(crate) fn last_below(&self, memory: u64, offset: u64) -> Option<(u64, u64)> {
         self.0.range((memory, 0)..(memory, offset)).next_back().map(|(&(_, from), &to)| (from, to))
     }
+}
+
+/// The memory of a live block, which lies behind every byte.
+#[allow(dead_code, reason = "some tests look at other devices")]
+pub(crate) fn lies(gpu: &SimGpu, range: Range) -> Vec<Piece> {
+    let pieces = gpu.physical(range);
+    assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size, "memory behind every byte of {range}");
+    pieces
 }

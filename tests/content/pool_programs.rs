@@ -7,7 +7,7 @@
 //! with replays still running; beside them ordinary traffic, short of memory. The test keeps its own book of physical
 //! memory. In half of the programs chunks may be split: then the book follows, and no kernel may run. In a storm driver calls fail at random besides. A capture that does not end valid fails the test.
 
-use crate::physical::Taken;
+use crate::physical::{Taken, lies};
 use crate::random::Random;
 use crate::simulated;
 use seamalloc::driver::sim::{CaptureMode, Piece, Range, SimGpu};
@@ -186,8 +186,7 @@ impl Program {
         let Some(address) = self.done(allocated) else { return self.free() };
         let range = Range { address, size: self.allocator.reports().size_of(address).unwrap() };
         assert!(range.size >= size && address.is_multiple_of(512));
-        let pieces = self.gpu.physical(range);
-        assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size, "memory behind every byte");
+        let pieces = lies(&self.gpu, range);
         self.taken.take(&pieces);
         for piece in &pieces {
             for other in self.pools.iter().filter(|other| Some(other.id) != pool) {
@@ -232,19 +231,14 @@ impl Program {
         let now = self.gpu.now_ns();
         assert!(self.uses.iter().all(|used| used.ends <= now), "a kernel ran while memory came under live addresses");
         self.taken = Taken::default();
-        let lies = |range: Range| {
-            let pieces = self.gpu.physical(range);
-            assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size, "memory behind every byte");
-            pieces
-        };
         for block in &mut self.live {
-            block.pieces = lies(block.range);
+            block.pieces = lies(&self.gpu, block.range);
             self.taken.take(&block.pieces);
         }
         let recorded = self.routes.iter_mut().filter_map(|route| route.capture.as_mut());
         for graph in self.pools.iter_mut().flat_map(|pool| &mut pool.graphs).chain(recorded) {
             for (range, pieces) in &mut graph.0 {
-                *pieces = lies(*range);
+                *pieces = lies(&self.gpu, *range);
             }
         }
     }

@@ -149,20 +149,25 @@ fn an_allocation_whose_stream_is_forgotten_keeps_what_it_has() {
     world.end(&[]);
 }
 
-/// The memory that is given back waits for the stream of the last use.
+/// The memory that is given back waits for the stream of the last use, and for a stream that is named.
 #[test]
-fn one_that_owns_itself_shrinks_behind_its_last_use() {
-    let world = World::new(CAPACITY, OPTIONS);
-    let mut cache = Growing::new(&world.allocator, 64 * MIB, MAIN).unwrap();
-    cache.grow(20 * MIB).unwrap();
-    cache.set_last_use(SIDE);
-    use_later(&world, SIDE, cache.address(), 20 * MIB);
-    cache.shrink(4 * MIB).unwrap();
-    assert_eq!(world.allocator.reports().fragmentation().pending, 16 * MIB);
-    world.device.host.finish(SIDE);
-    drop(cache);
-    world.device.settle();
-    world.end(&[]);
+fn one_that_owns_itself_shrinks_behind_its_uses() {
+    for is_last in [true, false] {
+        let world = World::new(CAPACITY, OPTIONS);
+        let mut cache = Growing::new(&world.allocator, 64 * MIB, MAIN).unwrap();
+        cache.grow(20 * MIB).unwrap();
+        match is_last {
+            true => cache.set_last_use(SIDE),
+            false => cache.record_stream(SIDE).unwrap(),
+        }
+        use_later(&world, SIDE, cache.address(), 20 * MIB);
+        cache.shrink(4 * MIB).unwrap();
+        assert_eq!(world.allocator.reports().fragmentation().pending, 16 * MIB, "last use {is_last}");
+        world.device.host.finish(SIDE);
+        drop(cache);
+        world.device.settle();
+        world.end(&[]);
+    }
 }
 
 /// Frees that wait for streams are not looked at where there is memory.
@@ -232,21 +237,5 @@ fn the_other_streams_that_were_named_are_waited_for() {
     world.device.host.finish(SIDE);
     world.device.settle();
     world.check_all();
-    world.end(&[]);
-}
-
-/// Of an owner that names a stream, what is given back waits for that stream.
-#[test]
-fn one_that_owns_itself_names_streams() {
-    let world = World::new(CAPACITY, OPTIONS);
-    let mut cache = Growing::new(&world.allocator, 64 * MIB, MAIN).unwrap();
-    cache.grow(20 * MIB).unwrap();
-    cache.record_stream(SIDE).unwrap();
-    use_later(&world, SIDE, cache.address(), 20 * MIB);
-    cache.shrink(4 * MIB).unwrap();
-    assert_eq!(world.allocator.reports().fragmentation().pending, 16 * MIB);
-    world.device.host.finish(SIDE);
-    drop(cache);
-    world.device.settle();
     world.end(&[]);
 }
