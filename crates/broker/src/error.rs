@@ -1,9 +1,10 @@
-//! The errors of a broker, and of requests to one.
+//! The errors of a broker.
 
+use seamalloc_socket::SocketError;
 use std::io;
 use std::path::PathBuf;
 
-/// The reason why a broker cannot run, or gives no valid answer.
+/// The reason why a broker, or a process that takes part, cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokerError {
@@ -13,34 +14,9 @@ pub enum BrokerError {
         /// The socket.
         path: PathBuf,
     },
-    /// The socket cannot be made.
-    #[error("cannot listen at {path}: {error}", path = .path.display())]
-    Listen {
-        /// The socket's name.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// The folder of sockets is accessible to other users.
-    #[cfg(unix)]
+    /// The socket cannot be made, or its folder is accessible to other users.
     #[error(transparent)]
-    Folder(#[from] seamalloc_socket::FolderError),
-    /// No broker answers at the socket, or the answer cannot be read.
-    #[error("cannot ask at {path}: {error}", path = .path.display())]
-    Ask {
-        /// The socket.
-        path: PathBuf,
-        /// The system's error, or the error of reading the answer.
-        error: io::Error,
-    },
-    /// The broker refuses, or answers another question.
-    #[error("{path} answers: {said}", path = .path.display())]
-    Answer {
-        /// The socket.
-        path: PathBuf,
-        /// The answer, or the error in it.
-        said: String,
-    },
+    Socket(#[from] SocketError),
     /// The system refuses to make a thread or a pair of sockets.
     #[error("no thread can be started: {0}")]
     Thread(io::Error),

@@ -64,6 +64,7 @@ pub use membership::{Lent, Member, Membership, Terms};
 #[cfg(unix)]
 pub use place::default_socket;
 pub use protocol::{MAX_LINE, MemberStatus, VERSION};
+pub use seamalloc_socket::SocketError;
 #[cfg(unix)]
 pub use server::{Broker, Running};
 #[cfg(unix)]

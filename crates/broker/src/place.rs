@@ -1,7 +1,6 @@
 //! The place of the broker's socket.
 
-use crate::error::BrokerError;
-use seamalloc_socket::{folder, prepare};
+use seamalloc_socket::{SocketError, folder, prepare};
 use std::path::{Path, PathBuf};
 
 /// The socket's name. Each user has one broker.
@@ -15,7 +14,7 @@ pub fn default_socket() -> PathBuf {
 }
 
 /// Makes the folder of the default socket. The user makes the folders of other sockets.
-pub(crate) fn prepare_for(socket: &Path) -> Result<(), BrokerError> {
+pub(crate) fn prepare_for(socket: &Path) -> Result<(), SocketError> {
     if socket == default_socket() {
         prepare(&folder())?;
     }

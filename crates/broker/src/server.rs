@@ -7,7 +7,7 @@ use crate::place::prepare_for;
 use crate::state::{Event, Room};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
-use seamalloc_socket::{Listener, Lock, SocketFile, Stop, admit, receive_now, send_now};
+use seamalloc_socket::{Listener, Lock, SocketError, SocketFile, Stop, admit, receive_now, send_now};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::Shutdown;
@@ -85,11 +85,11 @@ impl Broker {
     /// Listens at a socket. The socket of a killed broker is taken over.
     ///
     /// # Errors
-    /// [`BrokerError::InUse`], [`BrokerError::Listen`]; [`BrokerError::Folder`] for the default socket, if other users
-    /// may access its folder.
+    /// [`BrokerError::InUse`]; [`BrokerError::Socket`], for the default socket also if other users may access its
+    /// folder.
     pub fn bind(path: &Path) -> Result<Self, BrokerError> {
         prepare_for(path)?;
-        let listen = |error| BrokerError::Listen { path: path.to_owned(), error };
+        let listen = |error| SocketError::Listen { path: path.to_owned(), error };
         let lock = Lock::take(path).map_err(listen)?.ok_or_else(|| BrokerError::InUse { path: path.to_owned() })?;
         let (listener, file) = Listener::bind_over(path).map_err(listen)?;
         Ok(Self { listener, file, _lock: lock })

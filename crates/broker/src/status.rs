@@ -1,8 +1,7 @@
 //! The list of a broker's members.
 
-use crate::error::BrokerError;
 use crate::protocol::{First, MAX_LIST, MemberStatus, Said, VERSION, line};
-use seamalloc_socket::{Bounded, connect};
+use seamalloc_socket::{Bounded, SocketError, connect};
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -12,15 +11,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Asks a broker for its members.
 ///
 /// # Errors
-/// [`BrokerError::Ask`] if no broker answers within 5 s, or if the answer cannot be read. [`BrokerError::Answer`] if the
+/// [`SocketError::Ask`] if no broker answers within 5 s, or if the answer cannot be read. [`SocketError::Answer`] if the
 /// broker refuses, or answers another question.
-pub fn members(socket: &Path) -> Result<Vec<MemberStatus>, BrokerError> {
+pub fn members(socket: &Path) -> Result<Vec<MemberStatus>, SocketError> {
     let path = socket.to_owned();
     match exchange(socket, &First::Status { version: VERSION }, PATIENCE, MAX_LIST) {
         Ok(Said::Members(members)) => Ok(members),
-        Ok(Said::Refused(said)) => Err(BrokerError::Answer { path, said }),
-        Ok(_) => Err(BrokerError::Answer { path, said: "what was not asked for".to_owned() }),
-        Err(error) => Err(BrokerError::Ask { path, error }),
+        Ok(Said::Refused(said)) => Err(SocketError::Answer { path, said }),
+        Ok(_) => Err(SocketError::Answer { path, said: "what was not asked for".to_owned() }),
+        Err(error) => Err(SocketError::Ask { path, error }),
     }
 }
 

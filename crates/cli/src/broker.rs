@@ -7,7 +7,7 @@ use crate::table::Table;
 use clap::{Args, Subcommand, ValueHint};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seamalloc::units::format_bytes;
-use seamalloc_broker::{Broker, BrokerError, MemberStatus, default_socket, status};
+use seamalloc_broker::{Broker, BrokerError, MemberStatus, SocketError, default_socket, status};
 use seamalloc_trace::columns::Column;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
     let socket = args.socket.clone().unwrap_or_else(default_socket);
     if let Some(Action::Status) = args.action {
         let members = status::members(&socket).map_err(|error| match error {
-            BrokerError::Ask { path, error } if matches!(error.kind(), NotFound | ConnectionRefused) => {
+            SocketError::Ask { path, error } if matches!(error.kind(), NotFound | ConnectionRefused) => {
                 Failure::NoBroker { path }
             }
             error => error.into(),
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
             printed = output::print(&if args.json { json!(event).to_string() } else { event.to_string() });
         }
     });
-    Ok(ended.map_err(|error| BrokerError::Listen { path: socket, error })?)
+    Ok(ended.map_err(|error| SocketError::Listen { path: socket, error })?)
 }
 
 /// Raises the soft limit of open descriptors towards the hard limit, since the soft limit bounds the number of members.

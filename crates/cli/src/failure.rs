@@ -69,7 +69,7 @@ pub(crate) enum Failure {
     #[error("{place}: {found}; expected lines of `seamalloc stress --json`")]
     NoRow { place: String, found: String },
     #[error(transparent)]
-    Live(#[from] seamalloc_live::LiveError),
+    Socket(#[from] seamalloc_broker::SocketError),
     #[error(transparent)]
     Broker(#[from] seamalloc_broker::BrokerError),
     #[error(
@@ -137,7 +137,7 @@ impl Failure {
             | Self::ReadRows { .. }
             | Self::NoRow { .. }
             | Self::NoFleet { .. }
-            | Self::Live(_)
+            | Self::Socket(_)
             | Self::Broker(_)
             | Self::NobodyServes
             | Self::Differ(..)

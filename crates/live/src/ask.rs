@@ -1,10 +1,9 @@
 //! Requests to a process that serves its statistics.
 
-use crate::error::LiveError;
 use crate::place::socket_of;
 use crate::protocol::{Answer, Asked, MAX_ANSWER, MAX_DUMP, Question};
 use crate::sample::Process;
-use seamalloc_socket::{Bounded, connect};
+use seamalloc_socket::{Bounded, SocketError, connect};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,8 +21,8 @@ pub fn socket(pid: u32) -> PathBuf {
 /// Requests the figures of all allocators of a process.
 ///
 /// # Errors
-/// [`LiveError::Ask`] if there is no answer in 10 s, [`LiveError::Answer`] if the answer is not of this protocol.
-pub fn samples(socket: &Path) -> Result<Process, LiveError> {
+/// [`SocketError::Ask`] if there is no answer in 10 s, [`SocketError::Answer`] if the answer is not of this protocol.
+pub fn samples(socket: &Path) -> Result<Process, SocketError> {
     match ask(socket, Question::Samples)? {
         (Answer::Process(process), _) => Ok(process),
         (other, _) => Err(unexpected(socket, other)),
@@ -34,27 +33,27 @@ pub fn samples(socket: &Path) -> Result<Process, LiveError> {
 /// readers load.
 ///
 /// # Errors
-/// The errors of [`samples`]; [`LiveError::Answer`] if the process has no allocator with this number.
-pub fn flight(socket: &Path, allocator: u32) -> Result<Vec<u8>, LiveError> {
+/// The errors of [`samples`]; [`SocketError::Answer`] if the process has no allocator with this number.
+pub fn flight(socket: &Path, allocator: u32) -> Result<Vec<u8>, SocketError> {
     match ask(socket, Question::Flight { allocator })? {
         (Answer::Flight { .. }, bytes) => Ok(bytes),
         (other, _) => Err(unexpected(socket, other)),
     }
 }
 
-fn unexpected(socket: &Path, answer: Answer) -> LiveError {
+fn unexpected(socket: &Path, answer: Answer) -> SocketError {
     let said = match answer {
         Answer::Refused(why) => why,
         _ => "what was not asked for".to_owned(),
     };
-    LiveError::Answer { path: socket.to_owned(), said }
+    SocketError::Answer { path: socket.to_owned(), said }
 }
 
-fn ask(socket: &Path, question: Question) -> Result<(Answer, Vec<u8>), LiveError> {
-    let failed = |error| LiveError::Ask { path: socket.to_owned(), error };
+fn ask(socket: &Path, question: Question) -> Result<(Answer, Vec<u8>), SocketError> {
+    let failed = |error| SocketError::Ask { path: socket.to_owned(), error };
     let (line, rest) = exchange(socket, question).map_err(failed)?;
     let read = serde_json::from_slice(&line);
-    let answer = read.map_err(|error| LiveError::Answer { path: socket.to_owned(), said: error.to_string() })?;
+    let answer = read.map_err(|error| SocketError::Answer { path: socket.to_owned(), said: error.to_string() })?;
     Ok((answer, rest))
 }
 

@@ -25,7 +25,6 @@
 
 #[cfg(unix)]
 pub mod ask;
-mod error;
 mod metrics;
 mod namespace;
 #[cfg(unix)]
@@ -37,11 +36,11 @@ mod sample;
 mod server;
 mod source;
 
-pub use error::LiveError;
 pub use metrics::prometheus;
 #[cfg(unix)]
 pub use place::listed;
 pub use sample::{METRICS, Metric, Process, Sample};
+pub use seamalloc_socket::SocketError;
 #[cfg(unix)]
 pub use seamalloc_socket::folder;
 #[cfg(unix)]

@@ -4,11 +4,10 @@
 //! processes in containers have numbers of their own. So a name contains the process's namespace and its number. A
 //! socket of another namespace counts as left behind only if it refuses a connection.
 
-use crate::error::LiveError;
 use crate::namespace::namespace;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
-use seamalloc_socket::{Listener, Lock, SocketFile, check_private, connect, folder};
+use seamalloc_socket::{Listener, Lock, SocketError, SocketFile, check_private, connect, folder};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -70,8 +69,8 @@ pub(crate) fn listen(path: &Path) -> io::Result<(Listener, SocketFile)> {
 /// same number. Removes the sockets of ended processes.
 ///
 /// # Errors
-/// [`LiveError::Folder`] if other users may access the folder. A missing folder has no sockets.
-pub fn listed() -> Result<Vec<(u32, PathBuf)>, LiveError> {
+/// [`SocketError::Folder`] if other users may access the folder. A missing folder has no sockets.
+pub fn listed() -> Result<Vec<(u32, PathBuf)>, SocketError> {
     let folder = folder();
     let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
     check_private(&folder)?;

@@ -3,14 +3,13 @@
 //! Owns: the socket, which is removed with the server, and the time that a client may take. One client is served at a
 //! time, for at most one second, or ten seconds for a dump. Bytes behind a question are not read.
 
-use crate::error::LiveError;
 use crate::place::{listen, socket_of};
 use crate::protocol::{Answer, Asked, MAX_QUESTION, Question};
 use crate::source::{Source, flight_of, samples_of};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
-use seamalloc_socket::{Bounded, Listener, Owner, SocketFile, Stop, Stopped, folder, prepare};
+use seamalloc_socket::{Bounded, Listener, Owner, SocketError, SocketFile, Stop, Stopped, folder, prepare};
 use seamalloc_trace::write_flight_pickle;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -37,9 +36,9 @@ impl Server {
     /// NAMESPACE is the inode of the process's namespace of processes, which may be a container's.
     ///
     /// # Errors
-    /// [`LiveError::Folder`] if other users may access the folder, [`LiveError::Listen`], also if the process serves
+    /// [`SocketError::Folder`] if other users may access the folder, [`SocketError::Listen`], also if the process serves
     /// there already.
-    pub fn start(source: impl Source) -> Result<Self, LiveError> {
+    pub fn start(source: impl Source) -> Result<Self, SocketError> {
         let folder = folder();
         prepare(&folder)?;
         let path = socket_of(std::process::id());
@@ -50,8 +49,8 @@ impl Server {
     /// this user alone. Processes of other users get no answer in any case.
     ///
     /// # Errors
-    /// [`LiveError::Listen`].
-    pub fn start_at(path: PathBuf, source: impl Source) -> Result<Self, LiveError> {
+    /// [`SocketError::Listen`].
+    pub fn start_at(path: PathBuf, source: impl Source) -> Result<Self, SocketError> {
         Self::listening(&path, Listener::bind(&path), source)
     }
 
@@ -59,7 +58,7 @@ impl Server {
         path: &Path,
         bound: io::Result<(Listener, SocketFile)>,
         source: impl Source,
-    ) -> Result<Self, LiveError> {
+    ) -> Result<Self, SocketError> {
         let running = bound.and_then(|(listener, file)| {
             let (stop, stopped) = Stop::new()?;
             let run = move || serve(&listener, &stopped, &source);
@@ -68,7 +67,7 @@ impl Server {
         });
         match running {
             Ok(running) => Ok(Self { path: path.to_owned(), owner: Owner::here(), running: Mutex::new(Some(running)) }),
-            Err(error) => Err(LiveError::Listen { path: path.to_owned(), error }),
+            Err(error) => Err(SocketError::Listen { path: path.to_owned(), error }),
         }
     }
 

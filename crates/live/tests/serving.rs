@@ -9,7 +9,7 @@ mod harness;
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config};
-use seamalloc_live::{LiveError, Served, Server, Source, ask, listed, prometheus, samples_of};
+use seamalloc_live::{Served, Server, SocketError, Source, ask, listed, prometheus, samples_of};
 use seamalloc_trace::{TraceEvent, read_bytes};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -122,10 +122,10 @@ fn it_ends_with_its_socket_and_leaves_alone_what_took_its_place() {
     let path: PathBuf = server.path().to_owned();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let again = Server::start_at(path.clone(), Served::default());
-    assert!(matches!(again, Err(LiveError::Listen { .. })));
+    assert!(matches!(again, Err(SocketError::Listen { .. })));
     drop(server);
     assert!(!path.exists());
-    assert!(matches!(ask::samples(&path), Err(LiveError::Ask { .. })));
+    assert!(matches!(ask::samples(&path), Err(SocketError::Ask { .. })));
 
     let server = Server::start_at(path.clone(), Served::new([("sim:h200", &allocator)])).unwrap();
     drop(allocator);
@@ -147,7 +147,7 @@ fn a_source_that_panics_costs_one_answer() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start_at(folder.path().join("bomb.sock"), Bomb).unwrap();
     for _ in 0..2 {
-        assert!(matches!(ask::samples(server.path()), Err(LiveError::Ask { .. })));
+        assert!(matches!(ask::samples(server.path()), Err(SocketError::Ask { .. })));
     }
 }
 
@@ -217,7 +217,7 @@ fn one_that_is_stopped_answers_nobody() {
     assert_eq!(ask::samples(server.path()).unwrap().allocators.len(), 1);
     server.stop();
     assert!(!server.path().exists());
-    assert!(matches!(ask::samples(server.path()), Err(LiveError::Ask { .. })));
+    assert!(matches!(ask::samples(server.path()), Err(SocketError::Ask { .. })));
     server.stop();
     let again = Server::start_at(server.path().to_owned(), Served::default()).unwrap();
     drop(server);

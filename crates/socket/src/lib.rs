@@ -11,6 +11,7 @@
 //! lines      bytes that become lines, with a bound
 //! stop       how a thread is ended, and whose thread it is
 //! command    how a process tells which one it is
+//! error      the reasons why a process cannot serve or ask
 //! ```
 //!
 //! # Note: forked children
@@ -45,6 +46,7 @@
 #![forbid(unsafe_code)]
 
 mod command;
+mod error;
 #[cfg(unix)]
 mod folder;
 mod lines;
@@ -56,6 +58,7 @@ mod stop;
 mod talk;
 
 pub use command::command_line;
+pub use error::SocketError;
 #[cfg(unix)]
 pub use folder::{FolderError, check_private, folder, prepare};
 pub use lines::{Lines, TooLong};

@@ -4,7 +4,7 @@ use crate::harness::{self, LONG, Raw};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Call, Status, StreamId};
 use seamalloc::{Allocator, Config, Shortage};
-use seamalloc_broker::{Broker, BrokerError, Membership, Running, Terms, default_socket, status};
+use seamalloc_broker::{Broker, BrokerError, Membership, Running, SocketError, Terms, default_socket, status};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -317,7 +317,7 @@ fn a_socket_is_one_brokers_and_one_that_was_left_behind_is_taken_over() {
     // What is no socket is left alone.
     let file = world.folder.path().join("file");
     std::fs::write(&file, "another's").unwrap();
-    assert!(matches!(Broker::start(&file), Err(BrokerError::Listen { .. })));
+    assert!(matches!(Broker::start(&file), Err(BrokerError::Socket(SocketError::Listen { .. }))));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "another's");
 }
 
@@ -372,7 +372,10 @@ fn the_usual_socket_lies_in_a_folder_of_its_own() {
     let refused = start();
     assert!(refused.starts_with("failed") && refused.contains("no folder of this user alone"), "{refused}");
     let missing = folder.path().join("missing");
-    assert!(matches!(Broker::start(&missing.join("broker.sock")), Err(BrokerError::Listen { .. })));
+    assert!(matches!(
+        Broker::start(&missing.join("broker.sock")),
+        Err(BrokerError::Socket(SocketError::Listen { .. }))
+    ));
     assert!(!missing.exists());
 }
 
