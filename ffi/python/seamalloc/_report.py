@@ -63,7 +63,7 @@ def text_of(device: str, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         ("waits between streams", f"{stats['stream_waits']} on the GPU, {stats['num_sync_all_streams']} on the CPU"),
         *([("waits for freed memory", pending_waits_of(pending))] if pending["requests"] else []),
         *([("chunks split", splits_of(stats["splits"]))] if stats["splits"]["chunks"] else []),
-        *([("headroom", headroom_of(stats["headroom"]))] if stats["headroom"]["looks"] else []),
+        *([("headroom", headroom_of(stats["headroom"]))] if stats["headroom"]["short"] else []),
         *([("spilled", spills_of(stats))] if stats["spills"]["chunks"] else []),
         ("requests that failed", str(stats["num_ooms"])),
         (
