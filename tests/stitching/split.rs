@@ -352,7 +352,7 @@ fn every_call_of_a_split_may_fail_where_streams_share_nothing() {
     every_call_may_fail(8 * MIB, "sharing:never");
 }
 
-/// With less room, what is free loses its memory.
+/// With room for the copies of one chunk at a time. With 8 MiB two chunks share a gate.
 #[test]
 fn every_call_of_a_split_may_fail_with_little_room() {
     every_call_may_fail(4 * MIB, "");
