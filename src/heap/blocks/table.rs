@@ -1,5 +1,5 @@
-//! All blocks, with the indexes by which they are found: free ones by size, live ones by address, those at home by the
-//! addresses that they cover.
+//! All blocks, with the indexes in which they are found: free blocks by size, live blocks by address, blocks at home by
+//! the addresses that they cover.
 //!
 //! Owns: [`Blocks`]. The other files of this folder write its fields.
 
@@ -33,7 +33,7 @@ impl Blocks {
         self.table.host_bytes() + self.live.host_bytes() + free + self.starts.host_bytes()
     }
 
-    /// Makes the indexes of one more pair of pools, and room for them.
+    /// Makes the indexes of one more pair of pools, and room for these indexes.
     pub(in crate::heap) fn reserve_pair(&mut self) -> Grown<[FreeIndex; 2]> {
         self.free.try_reserve(2)?;
         // Of small memory, only whole slabs serve views.
@@ -104,7 +104,7 @@ impl Blocks {
     /// Returns the live block that begins at an address.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress): there is none.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live block begins there.
     pub(in crate::heap) fn live(&self, address: u64) -> Result<BlockId> {
         self.live.get(&self.table, address)
     }
@@ -112,13 +112,13 @@ impl Blocks {
     /// Takes the live block that begins at an address out of the table of live allocations.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress): there is none.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live block begins there.
     #[inline]
     pub(in crate::heap) fn take_live(&mut self, address: u64) -> Result<BlockId> {
         self.live.take(&mut self.table, address)
     }
 
-    /// Puts back a live block that was taken out.
+    /// Puts back a live block that was taken out of the table of live allocations.
     pub(in crate::heap) fn keep_live(&mut self, id: BlockId) {
         self.live.keep(&mut self.table, id);
     }
