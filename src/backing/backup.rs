@@ -1,4 +1,4 @@
-//! Copies of a private pool's live memory: to the host before the pool sleeps, and back when it wakes.
+//! Copies of a private pool's live memory: to the host before the pool sleeps, and back when the pool wakes.
 //!
 //! Owns: the copies, and the page-locked memory that they go through. `heap/home/saved.rs` keeps the saved bytes.
 //! Owns: the copies, and the page-locked memory through which they go. `heap/home/saved.rs` keeps the saved bytes.
@@ -102,7 +102,7 @@ pub(super) fn save(context: &mut StrategyContext<'_>, sleeper: &Sleeper, backup:
     result.map(|()| saved)
 }
 
-/// Copies the runs to page-locked memory: first to buffers from the stock, then to new ones.
+/// Copies the runs to page-locked memory: first to buffers from the stock, then to new buffers.
 fn save_locked(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut Runs) -> Result<()> {
     let (mut left, mut known) = (runs.bytes(), 0);
     let mut copy_all = |context: &mut StrategyContext<'_>, to: &mut Vec<Locked>| -> Result<()> {
@@ -126,7 +126,7 @@ fn save_locked(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut 
     let result = copy_all(context, to);
     if result.is_err() {
         settle(context, to);
-        // Newly locked buffers go back to the host.
+        // A failed backup gives newly locked buffers back to the host.
         for (at, locked) in to.drain(..).enumerate() {
             if at < known { context.heap.private_mut().stock_mut().put(locked) } else { free(context, locked) }
         }
@@ -252,7 +252,7 @@ fn settle(context: &StrategyContext<'_>, locked: &[Locked]) {
     }
 }
 
-/// Page-locks host memory. If the host refuses, all kept page-locked memory is given back first.
+/// Page-locks host memory. If the host refuses, the function gives all kept page-locked memory back and tries again.
 fn make(context: &mut StrategyContext<'_>, size: u64) -> Result<Locked> {
     context.heap.private_mut().stock_mut().reserve()?;
     // The host lacks memory here, not the device.

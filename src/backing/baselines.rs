@@ -67,8 +67,8 @@ pub(crate) fn malloc_largest(
 /// cannot be unmapped at its old place, this unit and all units behind it stay there, the earlier units have moved, and
 /// the error is returned.
 ///
-/// A unit is mapped at its new place before it is unmapped at the old one, so that its memory is always mapped
-/// somewhere.
+/// A unit is mapped at its new place before the unit is unmapped at its old place, so that the unit's memory is always
+/// mapped somewhere.
 pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], to: UnmappedPart) -> Served {
     let pool = sources.first().map_or(PoolIndex::DEFAULT, |units| context.heap.block(units.block).pool);
     let count = sources.iter().map(|units| (units.end - units.first) as usize).sum();
@@ -121,8 +121,8 @@ pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], t
 }
 
 impl Mapping {
-    /// Splits off the pieces behind the first `pieces` ones, which stay mapped. Returns the mapping of the split
-    /// pieces, which is still to be undone. `rest` has room for these pieces.
+    /// Splits off all pieces but the first `pieces`, which stay mapped. Returns the mapping of the split pieces, which
+    /// is still to be undone. `rest` has room for the split pieces.
     fn split_off(&mut self, pieces: usize, mut rest: Vec<Piece>) -> Self {
         let kept: u64 = self.pieces[..pieces].iter().map(|piece| piece.size).sum();
         rest.extend(self.pieces.drain(pieces..));

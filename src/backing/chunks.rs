@@ -17,7 +17,7 @@ pub(crate) struct ChunkPlace {
     pub(crate) memory: NewMemory,
     /// The largest size of a chunk, in bytes.
     pub(crate) chunk: u64,
-    /// Whether the chunks are mapped at home at once. Otherwise they are bare until home needs them.
+    /// Whether the chunks are mapped at home at once. Otherwise the chunks are bare until a block at home needs them.
     pub(crate) mapped: bool,
     /// Whether the chunks are slabs for small blocks.
     pub(crate) slab: bool,

@@ -26,7 +26,7 @@ pub(crate) struct StrategyContext<'a> {
     pub(super) driver: &'a dyn Driver,
     pub(crate) config: &'a Config,
     pub(crate) limits: Limits,
-    /// How physical memory may be exchanged under live addresses.
+    /// The rule for exchanges of physical memory under live addresses.
     pub(super) exchanges: Exchanges,
     /// The budget and the policy of spilling; `None` if live memory may not be spilled.
     pub(super) spill: Option<Spill<'a>>,
@@ -114,7 +114,7 @@ impl<'a> AllocatorContext<'a> {
     }
 }
 
-/// How physical memory may be exchanged under live addresses ([`Split`](crate::config::Split)).
+/// The rule for exchanges of physical memory under live addresses ([`Split`](crate::config::Split)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exchanges {
     Never,
@@ -230,7 +230,7 @@ impl StrategyContext<'_> {
         self.spill.is_some() && !self.capturing()
     }
 
-    /// Returns whether memory of one stream serves no other at present.
+    /// Returns whether memory freed on one stream serves no other stream.
     pub(crate) fn shares_nothing(&self) -> bool {
         self.config.sharing == StreamSharing::Never
     }
@@ -345,7 +345,7 @@ impl StrategyContext<'_> {
         streams.epochs.advance(&mut on)
     }
 
-    /// Notes that the request has missed. Returns the work for which it may wait (`streams/rounds.rs`).
+    /// Notes that the request has missed. Returns the work for which the request may wait (`streams/rounds.rs`).
     pub(crate) fn begin_round(&mut self, request: &Request) -> Result<Until, Error> {
         Ok(self.streams.rounds.begin(self.heap, request)?)
     }

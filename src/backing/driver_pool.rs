@@ -11,7 +11,7 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 use crate::streams::StreamState;
 
-/// The pool keeps all memory until it is trimmed (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`).
+/// The release threshold with which the pool keeps all memory until a trim (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`).
 const KEEPS_ALL: u64 = u64::MAX;
 
 /// The driver's pool, which is created at the first request.
@@ -20,7 +20,7 @@ pub(crate) struct DriverPool {
     pool: Option<MemoryPool>,
     /// The stream on which frees of several streams are joined, created when first needed.
     free_stream: Option<StreamId>,
-    /// Bytes freed on `free_stream` since a request's stream last waited for it.
+    /// The bytes freed on `free_stream` since a request's stream last waited for `free_stream`.
     pending: u64,
     /// Whether the pool has changed since its size was last read.
     is_stale: bool,
@@ -201,7 +201,7 @@ impl DriverPool {
     /// Gives memory of the pool back to the device, until the pool holds about `keep` bytes or a little more.
     ///
     /// # Errors
-    /// The driver call failed.
+    /// The driver refused to trim the pool.
     pub(crate) fn trim(&mut self, context: &mut StrategyContext<'_>, keep: u64) -> Result<()> {
         let Some(pool) = self.pool else { return Ok(()) };
         let trimmed = context.driver.pool_trim(pool, keep);
@@ -212,7 +212,7 @@ impl DriverPool {
     /// Destroys the pool and the stream for frees when the allocator ends. Live allocations of the pool stay valid.
     ///
     /// # Errors
-    /// A driver call failed.
+    /// The driver refused to destroy the pool or the stream. A later call tries again.
     pub(crate) fn close(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
         if let Some(pool) = self.pool.take() {
             context.driver.pool_destroy(pool).inspect_err(|_| self.pool = Some(pool))?;

@@ -1,4 +1,4 @@
-//! Exchange of physical memory under unchanged addresses, those of live blocks included.
+//! Exchange of physical memory under unchanged addresses. The addresses of live blocks stay unchanged too.
 //!
 //! Owns: the order of the calls, and how they are undone when a call fails.
 //!
@@ -52,7 +52,7 @@ impl Fate {
 /// A part of a chunk. The exchange makes a chunk of the part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Bytes: a multiple of the granule.
+    /// The bytes of the part, a multiple of the granule.
     pub(crate) size: u64,
     pub(crate) fate: Fate,
 }

@@ -20,10 +20,10 @@ pub(crate) struct Piece {
 pub(crate) struct Mapping {
     pub(crate) address: u64,
     pub(crate) pieces: Vec<Piece>,
-    /// How many bytes from the address on are mapped.
+    /// The number of bytes that are mapped, from the address on.
     pub(super) mapped: u64,
     /// The account that counts the memory, if the memory was created for this mapping. `None` if another owner counts
-    /// it.
+    /// the memory.
     pub(super) owned: Option<Account>,
     /// The addresses that are given back with the mapping; empty if the addresses stay reserved.
     pub(super) reservation: Span,

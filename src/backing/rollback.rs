@@ -1,4 +1,4 @@
-//! Mappings that failed calls left behind, and how they are undone.
+//! Mappings, handles and places that failed calls left behind, and how they are undone.
 //!
 //! Owns: the mappings, handles and places that could not be undone at once. Their memory counts as reserved. Undoing is
 //! tried again before the next change.
@@ -21,7 +21,7 @@ pub(crate) struct PendingRollback {
 }
 
 impl PendingRollback {
-    /// Returns whether nothing is left to undo.
+    /// Returns whether all failed calls are undone.
     pub(crate) fn is_empty(&self) -> bool {
         self.mappings.is_empty() && self.unreleased.is_empty() && self.unrestored.is_empty()
     }
@@ -83,7 +83,7 @@ impl PendingRollback {
         driver.release(handle).inspect_err(|_| self.unreleased.push((handle, size, account.into())))
     }
 
-    /// Tries again to undo everything that is noted here.
+    /// Tries again to undo all failed calls that are noted here.
     pub(crate) fn retry(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         while let Some(place) = self.unrestored.last_mut() {
             place.restore(driver)?;

@@ -123,7 +123,7 @@ fn runs_of(sleeper: &Sleeper) -> Grown<Vec<Run>> {
     Ok(runs)
 }
 
-/// Creates the pool's new memory, and maps it at all places.
+/// Creates the pool's new memory, and maps this memory at all places.
 fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, runs: &mut [Run]) -> Result<()> {
     for (_, chunk) in &sleeper.chunks {
         memory.create(context.driver, chunk.size, chunk.size)?;

@@ -19,7 +19,7 @@ use crate::span::Span;
 #[derive(Clone, Copy)]
 pub(crate) struct Units {
     pub(crate) block: BlockId,
-    /// Bytes of one unit.
+    /// The bytes of one unit.
     pub(crate) unit: u64,
     pub(crate) first: u64,
     pub(crate) end: u64,
@@ -57,7 +57,7 @@ pub(crate) fn reserve_segment(
     }
 }
 
-/// Gives back the addresses of a segment in which nothing is mapped.
+/// Gives back the addresses of a segment without any mapping.
 fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
     let Span { start, size } = context.heap.block(id).span();
     context.driver.address_free(start, size)?;
@@ -71,7 +71,7 @@ pub(crate) fn release_unused(context: &mut StrategyContext<'_>, id: BlockId) -> 
     if context.rollback.is_empty() { release_reservation(context, id) } else { Ok(()) }
 }
 
-/// Gives back segments in which nothing is mapped.
+/// Gives back the segments of a pool that have no mapping.
 pub(crate) fn release_empty_segments(context: &mut StrategyContext<'_>, pool: PoolIndex) -> DriverResult<()> {
     let is_empty = |heap: &Heap, id: BlockId| !heap.block(id).is_split();
     loop {

@@ -1,6 +1,6 @@
 //! The verbs with which a strategy changes the heap without a driver call.
 //!
-//! Owns: no state. Each verb does one thing to the heap, which the strategy itself only reads.
+//! Owns: no state. Each verb makes one change to the heap. The strategy itself only reads the heap.
 
 use super::chunks::{map_home, release_chunks};
 use super::context::{Served, StrategyContext};
@@ -54,7 +54,7 @@ impl StrategyContext<'_> {
 
     /// Makes a granule of a free large block a slab for a pool of small blocks, and takes the slab.
     pub(crate) fn carve_slab(&mut self, id: BlockId, slab: Span, pool: PoolIndex) -> Served {
-        // The granule is mapped before it is cut out, so that a failed mapping changes nothing.
+        // The granule is mapped before the granule is cut out, so that the heap is unchanged if the mapping fails.
         map_home(self, slab)?;
         let id = self.heap.carve(id, slab)?;
         self.heap.make_slab(id, pool);
@@ -66,7 +66,8 @@ impl StrategyContext<'_> {
         self.heap.make_all_idle()
     }
 
-    /// Releases a free chunk, whatever blocks it consists of. No stream uses the chunk, and no view maps it.
+    /// Releases a free chunk. The chunk may lie in any number of free blocks. No stream uses the chunk, and no view
+    /// maps it.
     pub(crate) fn release_chunk(&mut self, chunk: &Chunk) -> Result<()> {
         match self.heap.gather_span(chunk.span()) {
             Ok(block) => return release_chunks(self, block, chunk.span()),

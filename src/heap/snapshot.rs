@@ -77,7 +77,7 @@ impl Heap {
     }
 }
 
-/// Appends the segment that is open, if any.
+/// Appends the open segment to the list, if there is one.
 fn close(open: &mut Option<SegmentInfo>, out: &mut Vec<SegmentInfo>) -> Grown<()> {
     open.take().map_or(Ok(()), |info| out.try_push(info))
 }

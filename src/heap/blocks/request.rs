@@ -9,8 +9,8 @@ use crate::ids::{Class, PoolIndex, ViewId};
 /// The rules by which a request finds its block, and by which the rest of the block is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FitRules {
-    /// Whether a block at the growing edge of an expandable segment is compared by its size and the address space
-    /// behind it.
+    /// Whether the size of a block at the growing edge of an expandable segment counts with the unmapped addresses
+    /// behind the block.
     pub(crate) growing_edge: bool,
     /// Requests smaller than this size may not take a block of at least this size. Larger requests take such a block
     /// whole.

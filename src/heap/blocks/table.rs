@@ -48,7 +48,7 @@ impl Blocks {
     /// Reserves slots for the blocks that a change will add.
     ///
     /// # Errors
-    /// The table of blocks is full, or the host has no memory for more. Nothing has changed.
+    /// The table of blocks is full, or the host has no memory for more blocks. Nothing has changed.
     pub(in crate::heap) fn reserve(&mut self, count: usize) -> Result<Slots> {
         self.table.reserve(count)
     }

@@ -8,8 +8,8 @@ use crate::heap::tables::Heap;
 use crate::ids::BlockId;
 
 impl Heap {
-    /// Checks a block against all rules. `index` is the number of the block's segment, and `previous` the block before
-    /// it.
+    /// Checks a block against all rules. `index` is the number of the block's segment, and `previous` is the block
+    /// before `id`.
     pub(super) fn check_block(&self, index: usize, segment: &Segment, previous: BlockId, id: BlockId) -> Checked {
         let block = &self.blocks[id];
         let broken = [

@@ -1,7 +1,7 @@
 //! Copies within host memory by several threads.
 //!
-//! Owns: how many threads copy, and from how many bytes on. One thread copies 5 to 10 GB/s into memory that it touches
-//! first. A link to a GPU carries 55 GB/s.
+//! Owns: how many threads copy, and from how many bytes on. One thread copies 5 to 10 GB/s into memory that was never
+//! touched before. A link to a GPU carries 55 GB/s.
 
 use crate::fallible::{Grown, TryPush, with_room};
 use std::num::NonZero;

@@ -118,7 +118,7 @@ impl ChunkMap {
         self.ranges.iter().map(|range| range.reserved.size).sum()
     }
 
-    /// Makes room for one more range, before it is reserved.
+    /// Makes room for one more range, before the range is reserved.
     pub(crate) fn reserve_range(&mut self) -> Grown<()> {
         self.ranges.try_reserve(1)
     }

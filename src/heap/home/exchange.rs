@@ -1,4 +1,4 @@
-//! Exchange of a chunk for several others at the same addresses.
+//! Exchange of a chunk for several other chunks at the same addresses.
 //!
 //! Owns: the heap's records of an exchange. Blocks and views keep their addresses. Only the chunks behind the addresses
 //! change. `backing` makes the calls.
@@ -22,7 +22,8 @@ pub(crate) struct ExchangeRoom {
 }
 
 impl Heap {
-    /// Returns the addresses at which a chunk is mapped: its place at home, unless it is bare, and its places in views.
+    /// Returns the addresses at which a chunk is mapped: its place at home, unless the chunk is bare, and its places in
+    /// views.
     pub(crate) fn places_of(&self, id: ChunkId) -> Grown<Vec<u64>> {
         let mut places = Vec::new();
         let Some((home, chunk)) = self.home.map.as_ref().and_then(|home| Some((home, home.chunk(id)?))) else {

@@ -12,7 +12,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-/// How the contents of a private pool are kept while it sleeps ([`Tags::sleep`](crate::operations::Tags::sleep)).
+/// The ways to keep the contents of a private pool while the pool sleeps
+/// ([`Tags::sleep`](crate::operations::Tags::sleep)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backup {

@@ -3,7 +3,7 @@
 use crate::ids::{BlockId, Handle, PoolIndex};
 use crate::span::Span;
 
-/// How the addresses of a segment get memory.
+/// The source of the memory at a segment's addresses.
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// One allocation of the driver, or of the source of a private pool.
@@ -16,7 +16,7 @@ pub(crate) enum Backing {
     Guarded { handle: Handle, reservation: Span },
 }
 
-/// A contiguous range of addresses. Its blocks tile it.
+/// A contiguous range of addresses, tiled by its blocks.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) span: Span,

@@ -60,7 +60,7 @@ impl Sleeper {
 }
 
 impl Heap {
-    /// Returns the bytes of live and pending blocks of private pools that sleep.
+    /// Returns the bytes of live and pending blocks of sleeping private pools.
     pub(crate) fn live_asleep(&self) -> u64 {
         if self.home.asleep == [0; 2] {
             return 0;

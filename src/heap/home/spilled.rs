@@ -1,4 +1,4 @@
-//! The spilled memory, and how it is counted.
+//! The spilled memory, and its counts.
 
 use super::chunk_map::{Chunk, ChunkMap};
 use super::host_stock::HostStock;
@@ -34,7 +34,7 @@ impl Heap {
     }
 
     /// Counts the bytes of a chunk as spilled instead of held, or as held instead of spilled. The new memory was
-    /// counted outside of all chunks when it was created.
+    /// counted outside of all chunks since its creation.
     pub(super) fn count_spilled(&mut self, chunk: &Chunk, spilled: bool) {
         for (class, size) in self.bytes_by_class(chunk) {
             if spilled {

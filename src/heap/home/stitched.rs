@@ -1,7 +1,7 @@
 //! Stitched blocks, which are handed out through views. This file takes and returns their pieces of home.
 //!
 //! Owns: the accounting of stitched blocks, and of the slabs that small blocks share. The bytes of a stitched block are
-//! counted at home, in pieces; the view only maps them.
+//! counted at home, in pieces. The view only maps these bytes.
 
 use super::chunk_map::Chunk;
 use super::view::{NewView, PlanHash, View, hole_at};
@@ -35,7 +35,7 @@ impl Heap {
                         || (block.size == GRANULE && block.pool == self.pools.idle().small()))))
     }
 
-    /// Returns whether a large pool may take the whole block: free memory of its own, or idle memory.
+    /// Returns whether a large pool may take a whole block: free memory of the pool, or idle memory.
     #[inline]
     pub(crate) fn is_large_and_open(&self, id: BlockId, pool: PoolIndex) -> bool {
         let block = &self.blocks[id];
@@ -149,7 +149,7 @@ impl Heap {
         self.journal.mappings_removed(1);
     }
 
-    /// Notes that all chunks of a view were unmapped. Its addresses are not given back yet.
+    /// Notes that all chunks of a view were unmapped. The view's addresses are not given back yet.
     pub(crate) fn unmapped_view(&mut self, view: ViewId, mappings: usize) {
         self.home.views.forget_chunks(view);
         self.journal.mappings_removed(mappings as u64);
@@ -161,7 +161,7 @@ impl Heap {
         self.journal.view_dropped();
     }
 
-    /// Takes `size` free bytes of a view, and cuts their pieces out of home. Returns a block of that size.
+    /// Takes `size` free bytes of a view, and cuts their pieces out of home. Returns a block of `size` bytes.
     ///
     /// # Errors
     /// The host has no memory for the blocks. Nothing has changed.
@@ -315,7 +315,7 @@ impl Heap {
             let large = pool.large();
             // Memory with epoch 0 was never used.
             let passed = large == self.pools.idle() || freed_at == 0 || freed_at < self.pools[large].passed;
-            // Memory of a private pool stays where it is.
+            // Memory of a private pool stays in the pool.
             if state != State::Free || !passed || self.is_private(pool) {
                 return None;
             }
@@ -325,7 +325,7 @@ impl Heap {
         (classes != [true; 2]).then_some(latest)
     }
 
-    /// Makes all free memory at home idle, whole slabs included, because every stream has passed all its work.
+    /// Makes all free memory of streams at home idle, whole slabs included. Every stream has passed all its work.
     pub(crate) fn make_all_idle(&mut self) -> Result<()> {
         for large in self.pairs() {
             if self.is_of_stream(large) {
@@ -377,8 +377,8 @@ impl Heap {
         }
     }
 
-    /// Joins a span of home into one block of idle memory. All of the span is free, and every stream has passed it.
-    /// Returns the block, which may be larger than the span.
+    /// Joins a span of home into one block of idle memory. The whole span is free, and every stream has passed the
+    /// span. Returns the block, which may be larger than the span.
     pub(crate) fn gather_span(&mut self, span: Span) -> Result<BlockId> {
         let mut at = span.start;
         while at < span.end() && self.block_around(span).is_none() {
@@ -410,7 +410,7 @@ impl Heap {
         self.recount(self.blocks[id].address, GRANULE, Class::Large, Class::Small);
     }
 
-    /// Moves a part of a chunk from the figures of one class to those of another.
+    /// Moves a part of a chunk from the figures of one class to the figures of another class.
     fn recount(&mut self, address: u64, size: u64, from: Class, to: Class) {
         let chunk = self.home.map.as_ref().and_then(|home| home.chunk_at(address)).map(|(_, chunk)| chunk);
         let elsewhere = match chunk {

@@ -37,7 +37,7 @@ pub(crate) struct View {
     /// The parts whose chunk went back to the driver while another part was in use: offsets from the view's start, in
     /// order.
     pub(crate) holes: Vec<Span>,
-    /// How many live and pending blocks use the view.
+    /// The number of live and pending blocks that use the view.
     pub(crate) users: u32,
     /// For each stream (its large pool) that has used the view, the epoch in which the stream last freed a block of the
     /// view. The view is unmapped only when the GPU has passed all of these epochs. The list has room for the entries
@@ -110,7 +110,7 @@ pub(crate) struct NewView {
     pub(in crate::heap) last_uses: Vec<(PoolIndex, u64)>,
 }
 
-/// How much views take of each bounded quantity.
+/// The views, mappings and addresses that views take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ViewUsage {
     pub(crate) views: usize,

@@ -197,9 +197,9 @@ impl Views {
         over.try_for_each(|view| view.chunks.try_reserve(more).and_then(|()| view.holes.try_reserve(more)))
     }
 
-    /// Replaces a chunk by other chunks in each view over it. `new` has, for each part, its span in the old chunk and
-    /// the number of its chunk, or [`ChunkId::NONE`] where no memory is mapped. A view with a hole serves no more
-    /// requests. Each view has room for all parts. `bytes` returns the size of a chunk.
+    /// Replaces a chunk by other chunks in each view that maps the chunk. For each part, `new` has the span of the part
+    /// in the old chunk and the number of the new chunk, or [`ChunkId::NONE`] where no memory is mapped. A view with a
+    /// hole serves no more requests. Each view has room for all parts. `bytes` returns the size of a chunk.
     pub(crate) fn splice(&mut self, id: ChunkId, new: &[(Span, ChunkId)], bytes: impl Fn(ChunkId) -> Option<u64>) {
         let chunks = new.iter().filter(|(_, of)| *of != ChunkId::NONE).count();
         for index in 0..self.slots.len() {

@@ -1,4 +1,4 @@
-//! Events of blocks: handed out, freed, divided.
+//! Events of blocks: a block is handed out, freed or divided.
 
 use super::counters::Counter;
 use super::flight::Entry;

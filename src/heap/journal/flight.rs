@@ -1,4 +1,4 @@
-//! The flight recorder: the last operations of a heap, in a ring that is always on.
+//! The flight recorder: the last operations of a heap, in a ring. The recorder can be off.
 //!
 //! Owns: how an operation is written in 16 bytes, and the ring. This module does not use the heap. `flight_log.rs`
 //! turns entries back into events.
@@ -143,7 +143,7 @@ impl Entry {
         PoolIndex::of_slot((self.amount >> SIZE_BITS) as usize)
     }
 
-    /// Returns the actions of the entry in order: one, two, or none for a mark.
+    /// Returns the actions of the entry in order: one or two actions, or none for a mark.
     pub(super) const fn actions(self) -> &'static [Action] {
         match self.kind() {
             ALLOC => &[Action::Alloc],
@@ -181,7 +181,7 @@ pub(crate) struct FlightRecorder {
     parked: usize,
     /// How often the ring was filled to its end.
     laps: u64,
-    /// Marks written so far.
+    /// The number of marks written so far.
     marks: u64,
     /// The number of entries for which the ring has room.
     capacity: usize,

@@ -19,7 +19,7 @@ impl Observers {
         self.first.is_none() && self.others.is_empty()
     }
 
-    /// Replaces the first observer. Returns the previous one.
+    /// Replaces the first observer. Returns the previous first observer.
     pub(super) fn set_first(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         std::mem::replace(&mut self.first, observer)
     }

@@ -80,7 +80,7 @@ impl Journal {
         }
     }
 
-    /// Replaces the first observer. Returns the previous one.
+    /// Replaces the first observer. Returns the previous first observer.
     pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         let before = self.observers.set_first(observer);
         self.listen();

@@ -20,7 +20,7 @@ fn bucket_of(ns: u64) -> usize {
     ((ns / 1000).checked_ilog2().map_or(0, |power| power as usize + 1)).min(STALL_BUCKETS - 1)
 }
 
-/// Adds a wait of a stream for an event recorded `age` operations ago.
+/// Adds a stream's wait for an event that was recorded `age` operations ago.
 pub(super) fn add_wait(waits: &mut Waits, age: u64) {
     waits.age_total = waits.age_total.saturating_add(age);
     waits.age_least = Some(waits.age_least.map_or(age, |least| least.min(age)));

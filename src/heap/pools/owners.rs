@@ -17,7 +17,7 @@ impl Heap {
         self.pools.owner_of(pool)
     }
 
-    /// Returns the public pools of a class: all pools but those of private pools.
+    /// Returns the public pools of a class: all pools that are neither vacant nor part of a private pool.
     pub(crate) fn public_pools(&self, class: Class) -> impl Iterator<Item = PoolIndex> + '_ {
         let pools = self.pools.large().map(move |large| large.of(class));
         pools.filter(|pool| !self.is_private(*pool))

@@ -1,4 +1,4 @@
-//! Private pools: memory that serves only requests made for the pool, as CUDA graphs need it.
+//! Private pools: memory that serves only requests made for the pool. CUDA graphs need such memory.
 //!
 //! Owns: which private pools exist, their uses, and which requests are routed to a pool. `private.rs` has the memory of
 //! private pools. The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of
@@ -32,7 +32,7 @@ pub(crate) struct PrivatePool {
     apart: bool,
     /// The contents of the pool's live blocks while the pool sleeps; `None` while the pool is awake.
     asleep: Option<Saved>,
-    /// Whether a call is under way that puts the pool to sleep or wakes it.
+    /// Whether a call that puts the pool to sleep or wakes the pool is under way.
     pub(crate) turning: bool,
 }
 
@@ -108,7 +108,7 @@ impl PrivatePools {
         Ok(id)
     }
 
-    /// Adds one use to the pool with this id, and creates the pool if it does not exist.
+    /// Adds one use to the pool with this id. Creates the pool if no pool has this id.
     pub(crate) fn open(&mut self, id: PoolId) -> Result<()> {
         if id == PoolId::NONE {
             return Err(Error::UnknownPool { pool: id });
@@ -176,7 +176,7 @@ impl PrivatePools {
         &mut self.stock
     }
 
-    /// Notes whether a call is under way that puts a pool to sleep or wakes it.
+    /// Notes whether a call that puts a pool to sleep or wakes the pool is under way.
     pub(crate) fn set_turning(&mut self, id: PoolId, turning: bool) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.turning = turning;
@@ -188,7 +188,7 @@ impl PrivatePools {
         self.get(id)?.asleep.as_ref()
     }
 
-    /// Returns whether any pool without uses and routes sleeps.
+    /// Returns whether any sleeping pool has no uses and no routes.
     pub(crate) fn sleeps_released(&self) -> bool {
         self.pools.iter().any(|(id, pool)| pool.asleep.is_some() && pool.uses == 0 && !self.is_routed(*id))
     }
@@ -262,7 +262,7 @@ impl PrivatePools {
         self.routes.try_reserve(1)?;
         if route.is_capturing() {
             self.capturing += 1;
-            // 0 means no capture.
+            // The number 0 means no capture.
             self.captures = self.captures.checked_add(1).unwrap_or(1);
             let capture = self.captures;
             self.used(id)?.capture = capture;
@@ -345,7 +345,7 @@ impl PrivatePools {
         self.pools.remove(&id);
     }
 
-    /// Returns whether a pool is captured and routed, and how many uses it has.
+    /// Returns how many uses a pool has, whether the pool is captured, and whether it has a route.
     pub(crate) fn stats(&self, id: PoolId) -> Result<PoolStats> {
         let pool = self.get(id).ok_or(Error::UnknownPool { pool: id })?;
         let mut stats = PoolStats::default();

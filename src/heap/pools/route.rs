@@ -20,7 +20,7 @@ pub struct Route {
 enum Covers {
     Stream(StreamId),
     Thread(ThreadId),
-    /// Every thread for whose request no other route covers the request.
+    /// Every thread whose request is covered by no other route.
     OtherThreads,
     /// The requests for which a filter returns `true`. `None` if the host had no memory for the filter; such a route
     /// cannot begin.

@@ -1,6 +1,6 @@
 //! The table of all pools, and which pool serves a stream or a private pool.
 //!
-//! Owns: [`Pools`]. The other files of this folder write its fields.
+//! Owns: [`Pools`]. The other files of this folder change its fields.
 
 use super::pool::Pool;
 use super::private_pools::PrivatePools;
