@@ -1,7 +1,7 @@
 //! Copies of a private pool's live memory: to the host before the pool sleeps, and back when the pool wakes.
 //!
-//! Owns: the copies, and the page-locked memory that they go through. `heap/home/saved.rs` keeps the saved bytes.
 //! Owns: the copies, and the page-locked memory through which they go. `heap/home/saved.rs` keeps the saved bytes.
+//!
 //! ```text
 //! Pinned        runs of live bytes ==copies==> page-locked memory, kept until the pool wakes
 //! Host, File    runs of live bytes ==copies==> [stage | stage] --threads, or calls of the system--> memory, or a file

@@ -171,7 +171,7 @@ impl<T> InTurn<T> for MissResult<T> {
 }
 
 impl Miss {
-    /// Too little memory, without a refused view.
+    /// The miss of a request for which there is too little memory and no view was refused.
     pub(crate) const OUT_OF_MEMORY: Self = Self::OutOfMemory { refused: None };
 }
 

@@ -1,4 +1,4 @@
-//! The heap's tables, and how callers read them.
+//! The heap's tables, and the methods with which callers read the tables.
 //!
 //! Owns: the fields of [`Heap`]. The other files of this folder change these fields.
 
@@ -206,7 +206,7 @@ impl Heap {
         self.blocks.covering(address)
     }
 
-    /// Makes room for one more live allocation, so that [`Self::hand_out`] can note it.
+    /// Makes room for one more live allocation. [`Self::hand_out`] notes the allocation.
     pub(crate) fn reserve_live(&mut self) -> Result<()> {
         self.blocks.reserve_live(1)
     }

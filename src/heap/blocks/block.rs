@@ -22,7 +22,7 @@ pub(crate) enum State {
     Free,
     /// The block is handed out.
     Allocated,
-    /// The program has freed the block, but other streams have not finished with it.
+    /// The program has freed the block, but other streams have not finished with the block.
     Pending,
     /// The block is address space of a segment without memory.
     Unmapped,
@@ -76,11 +76,11 @@ pub(crate) struct Block {
     /// garbage collection), or the epoch of the stream. For a live block, if memory may be spilled: the number of
     /// operations when the program last said that it uses the block.
     pub(crate) freed_at: u64,
-    /// The neighbour before the block in its segment.
+    /// The previous block in the segment.
     pub(crate) prev: BlockId,
-    /// The neighbour after the block in its segment.
+    /// The next block in the segment.
     pub(crate) next: BlockId,
-    /// Links of the free index.
+    /// The links of the free index, `left` and `right`.
     pub(crate) left: BlockId,
     pub(crate) right: BlockId,
     pub(crate) pool: PoolIndex,
@@ -168,11 +168,11 @@ pub(crate) struct Slots {
 
 const FULL: Error = Error::Internal("the block table is full");
 
-/// The blocks of an allocator. Slots are reused; the table never shrinks.
+/// The blocks of an allocator. Slots are reused. The table never shrinks.
 #[derive(Debug)]
 pub(super) struct BlockTable {
     slots: Vec<Block>,
-    /// Head of the list of vacant slots, linked through `next`.
+    /// The head of the list of vacant slots, which is linked through `next`.
     vacant: BlockId,
     live: usize,
 }
@@ -221,7 +221,7 @@ impl BlockTable {
     /// Puts a block into a vacant slot or a new slot.
     ///
     /// # Errors
-    /// 2^32 - 1 blocks exist, or the host has no memory for one more.
+    /// 2^32 - 1 blocks exist already, or the host has no memory for another block.
     #[inline]
     pub(super) fn insert(&mut self, block: Block) -> Result<BlockId> {
         let id = self.vacant;

@@ -1,4 +1,4 @@
-//! The free blocks of one pool, found by size: exact best fit, the lowest address among equals.
+//! The free blocks of one pool, found by size: exact best fit, the lowest of equal size.
 //!
 //! Owns: the order of free blocks. The index links blocks through `left` and `right` of the [`BlockTable`], so that no
 //! operation allocates.
@@ -21,7 +21,7 @@ use crate::ids::BlockId;
 
 const MANTISSA_BITS: u32 = 5;
 const PER_OCTAVE: usize = 1 << MANTISSA_BITS;
-/// Up to 2^42 units of 512 B (2 PiB) have bins of their own; larger sizes share the last bin.
+/// Up to 2^42 units of 512 B (2 PiB) have bins of their own. Larger sizes share the last bin.
 const BINS: usize = 38 * PER_OCTAVE;
 const WORDS: usize = BINS / 64;
 
@@ -48,7 +48,7 @@ enum Link {
 }
 
 impl FreeIndex {
-    /// Bytes of host memory besides the struct itself.
+    /// The bytes of host memory of an index besides the struct itself.
     pub(super) const HOST_BYTES: usize = BINS * size_of::<BlockId>();
 
     /// Makes an index whose fingerprint counts blocks of at least `counted_from` bytes.

@@ -8,7 +8,7 @@ use super::rounding::Rounding;
 use crate::config::rounding::SMALL_LIMIT;
 use crate::ids::Class;
 
-/// When two free neighbours of one pool become one block.
+/// The rule by which two free neighbours of one pool become one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merging {
     /// All free neighbours of one pool merge.

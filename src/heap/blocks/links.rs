@@ -51,7 +51,7 @@ impl Blocks {
         }
     }
 
-    /// Splits a free block if it has more than `size` bytes. Returns the free block of its first `size` bytes.
+    /// Splits a free block of more than `size` bytes. Returns the free block of the first `size` bytes.
     pub(in crate::heap) fn part_of(&mut self, id: BlockId, size: u64) -> Result<BlockId> {
         if self.table[id].size <= size {
             return Ok(id);

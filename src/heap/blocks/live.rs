@@ -10,7 +10,7 @@ use crate::heap::host_bytes::map_bytes;
 use crate::ids::BlockId;
 use rustc_hash::FxHashMap;
 
-/// Live allocations.
+/// The live allocations of a heap.
 #[derive(Debug)]
 pub(super) struct Live {
     addresses: FxHashMap<u64, BlockId>,

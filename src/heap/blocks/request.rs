@@ -19,7 +19,7 @@ pub(crate) struct FitRules {
     pub(crate) max_non_split_rounding: u64,
     /// The smallest rest that becomes a block of its own, by [`Class`].
     pub(crate) min_rest: [u64; 2],
-    /// Requests of at least this size are not split from a larger block.
+    /// Requests of at least this size take a larger block whole.
     pub(crate) no_split_from: u64,
     /// Whether the heap counts searches as a clock for the ages of free blocks.
     pub(crate) count_ages: bool,
@@ -57,12 +57,12 @@ impl FitRules {
     }
 }
 
-/// A request on its way to a block.
+/// A request for a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// The rounded size, in bytes.
     pub(crate) size: u64,
-    /// The size that the program asked for, in bytes.
+    /// The size that the program requested, in bytes.
     pub(crate) requested: u64,
     pub(crate) pool: PoolIndex,
     pub(crate) class: Class,

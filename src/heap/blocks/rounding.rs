@@ -1,4 +1,4 @@
-//! How a strategy rounds a request to a block size.
+//! The rules by which a strategy rounds a request to a block size.
 //!
 //! Owns: [`Rounding`]. The crate of options has PyTorch's rules ([`round_size`]).
 
@@ -17,7 +17,7 @@ pub(crate) enum Rounding {
     /// The next power of two, at least `least` bytes.
     #[cfg(feature = "baselines")]
     PowerOfTwo { least: u64 },
-    /// The next size class. There are [`CLASSES`] classes in each power of two, all of them multiples of 512.
+    /// The next size class. Each power of two has [`CLASSES`] classes, all multiples of 512.
     #[cfg(feature = "baselines")]
     Classes,
 }

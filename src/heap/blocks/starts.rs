@@ -64,7 +64,7 @@ impl Starts {
         (address.wrapping_sub(self.from) / GRANULE) as usize
     }
 
-    /// Notes a block that begins at `address`. The block before it begins at `before_address`.
+    /// Notes a block that begins at `address`. The previous block `before` begins at `before_address`.
     #[inline]
     pub(super) fn begins(&mut self, id: BlockId, address: u64, before: BlockId, before_address: u64) {
         let granule = self.granule(address);

@@ -1,7 +1,7 @@
 //! All blocks, with the indexes in which they are found: free blocks by size, live blocks by address, blocks at home by
 //! the addresses that they cover.
 //!
-//! Owns: [`Blocks`]. The other files of this folder write its fields.
+//! Owns: [`Blocks`]. The other files of this folder change its fields.
 
 use super::block::{Block, BlockTable, Slots};
 use super::free_index::FreeIndex;
@@ -40,7 +40,7 @@ impl Blocks {
         Ok([FreeIndex::new(0)?, FreeIndex::new(GRANULE)?])
     }
 
-    /// Adds the indexes of a pair of pools, a large and a small one.
+    /// Adds the indexes of a pair of pools, a large pool and a small pool.
     pub(in crate::heap) fn push_pair(&mut self, pair: [FreeIndex; 2]) {
         self.free.extend(pair);
     }
@@ -59,7 +59,7 @@ impl Blocks {
         self.table.insert(block)
     }
 
-    /// Adds a block that has no neighbours, for which a slot was reserved.
+    /// Adds a block that has no neighbours, in a reserved slot.
     pub(in crate::heap) fn insert_reserved(&mut self, slots: &mut Slots, block: Block) -> BlockId {
         self.table.insert_reserved(slots, block)
     }
@@ -89,13 +89,13 @@ impl Blocks {
         self.table.iter_mut()
     }
 
-    /// Makes room for `count` more live allocations, so that [`Self::add_live`] can note them.
+    /// Makes room for `count` more live allocations. [`Self::add_live`] notes the allocations.
     #[inline(always)]
     pub(in crate::heap) fn reserve_live(&mut self, count: usize) -> Result<()> {
         self.live.reserve(count)
     }
 
-    /// Notes a live allocation, for which there is room.
+    /// Notes a live allocation. The table has room for the allocation.
     #[inline(always)]
     pub(in crate::heap) fn add_live(&mut self, address: u64, id: BlockId) {
         self.live.insert(address, id);

@@ -21,7 +21,7 @@ const NOBODY: PoolId = PoolId(99, 0);
 const STITCHED: PoolId = PoolId(5, 0);
 const OWN: PoolId = PoolId(6, 0);
 
-/// A program with blocks of every kind, live, free and pending, in streams and in private pools.
+/// Returns an allocator with blocks of every kind, live, free and pending, in streams and in private pools.
 fn program() -> Allocator {
     let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
     let allocator =

@@ -14,7 +14,7 @@ use crate::heap::fingerprint::Fingerprint;
 use crate::ids::{ChunkId, Handle, SegmentId};
 use crate::span::Span;
 
-/// The most addresses of home, in bytes (64 TiB): no driver was seen to reserve more at once.
+/// The most addresses of home, in bytes (64 TiB): no tested driver reserved more at once.
 pub(crate) const MAX_HOME: u64 = 64 << 40;
 
 /// Physical memory at its place at home.
@@ -66,7 +66,7 @@ pub(crate) struct WiderTables {
 /// The home of one device.
 #[derive(Debug)]
 pub(crate) struct ChunkMap {
-    /// All addresses from the first range of home to the last one.
+    /// All addresses from the first range of home to the last range.
     pub(crate) span: Span,
     /// The ranges of home, in the order in which they were reserved.
     ranges: Vec<HomeRange>,
@@ -135,7 +135,7 @@ impl ChunkMap {
     /// Makes the tables of a home that has one more range. Returns `None` if the tables would be larger than the tables
     /// of the largest home.
     pub(crate) fn wider(&self, starts: &Starts, range: Span) -> Grown<Option<WiderTables>> {
-        // The start moves by whole words of bits, so that no word has to be shifted.
+        // The start moves by whole words of bits, so that no word of `bare` has to be shifted.
         let below = self.span.start.saturating_sub(range.start).next_multiple_of(64 * GRANULE);
         let end = self.span.end().max(range.end());
         let Some(start) = self.span.start.checked_sub(below).filter(|start| end - start <= MAX_HOME) else {
@@ -282,7 +282,7 @@ impl ChunkMap {
         }
     }
 
-    /// Removes a chunk. Its place stays empty.
+    /// Removes a chunk. The place of the chunk stays empty.
     pub(crate) fn remove_chunk(&mut self, id: ChunkId) {
         let Some(chunk) = self.chunk(id) else { return };
         self.mapped(chunk);

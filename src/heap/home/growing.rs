@@ -19,7 +19,7 @@ use crate::ids::{BlockId, ChunkId, PoolId, PoolIndex, ViewId};
 use crate::report::observer::Action;
 use crate::span::Span;
 
-/// The free chunks of a growing view that are mapped behind its parts.
+/// The free chunks that are mapped behind the parts of a growing view.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     /// The first chunks behind the parts that serve the request where they are mapped.

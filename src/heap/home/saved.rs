@@ -100,7 +100,7 @@ impl Stock {
 /// The copies of all live bytes of a private pool: one sequence of bytes, in the order of the spans.
 #[derive(Debug)]
 pub(crate) struct Saved {
-    /// Spans of home, in the order in which they were saved.
+    /// The saved spans of home, in the order of their saved bytes.
     spans: Vec<Span>,
     bytes: Bytes,
 }

@@ -27,7 +27,7 @@ impl Heap {
         &mut self.home.spilling.stock
     }
 
-    /// Notes the bytes of host memory that failed calls hold outside of all chunks: `now` instead of `before`.
+    /// Notes that failed calls hold `now` bytes of host memory outside of all chunks, instead of `before` bytes.
     pub(super) fn pending_on_host(&mut self, now: u64, before: u64) {
         self.home.spilling.unsettled = self.home.spilling.unsettled + now - before;
         self.journal.held_on_host(before, now);

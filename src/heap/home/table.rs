@@ -1,6 +1,6 @@
 //! The tables of home: segments, chunks, views, and which of their bytes are not held at present.
 //!
-//! Owns: [`Home`]. The other files of this folder write its fields.
+//! Owns: [`Home`]. The other files of this folder change its fields.
 
 use super::chunk_map::ChunkMap;
 use super::pool_bytes::DriverPoolBytes;
@@ -74,7 +74,7 @@ impl Home {
         self.segments.get_mut(id.0 as usize).and_then(Option::as_mut)
     }
 
-    /// Assigns the segments of a pair of pools to another pair.
+    /// Assigns the segments of a pair of pools to another pair of pools.
     pub(in crate::heap) fn move_segments(&mut self, from: PoolIndex, to: PoolIndex) {
         for segment in self.segments.iter_mut().flatten().filter(|segment| segment.pool.large() == from) {
             segment.pool = to.of(segment.pool.class());

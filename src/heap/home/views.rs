@@ -247,7 +247,7 @@ impl Views {
         }
     }
 
-    /// Makes room for `more` chunks behind those of a view.
+    /// Makes room for `more` chunks behind the chunks of a view.
     pub(super) fn reserve_chunks(&mut self, id: ViewId, more: usize) -> Grown<()> {
         self.get_mut(id).map_or(Ok(()), |view| view.chunks.try_reserve(more))
     }

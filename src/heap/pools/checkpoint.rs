@@ -130,7 +130,7 @@ impl Heap {
     }
 
     /// Returns the large pool of a private pool for which all of these bytes at home are free, or `None`. `large` is
-    /// the pool, if it is known.
+    /// this pool, or `None` if it is unknown.
     fn open_span(&self, owner: PoolId, large: Option<PoolIndex>, span: Span) -> Option<PoolIndex> {
         let mut id = self.covering(span.start);
         let large = large.unwrap_or(self.blocks[id].pool.large());

@@ -131,7 +131,7 @@ impl Heap {
         Some(aside)
     }
 
-    /// Moves a block that is being freed to another pool of its stream.
+    /// Moves a block that is being freed to another pool of the block's stream.
     fn set_aside(&mut self, id: BlockId, pool: PoolIndex) {
         self.assign(id, pool);
         let is_view = self.blocks[id].kind == Kind::View;

@@ -167,7 +167,7 @@ impl Heap {
         pool.freed_in_epoch = false;
     }
 
-    /// Notes that the GPU has passed all epochs of a stream before this one.
+    /// Notes that the GPU has passed all epochs of a stream before `epoch`.
     pub(crate) fn set_passed(&mut self, large: PoolIndex, epoch: u64) {
         self.pools[large].passed = epoch;
     }
