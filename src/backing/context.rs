@@ -365,8 +365,8 @@ impl StrategyContext<'_> {
 
     /// Gives the request memory that the GPU may still use, behind waits, until about `missing` bytes are found. First
     /// come blocks of the request's own pool that recorded streams use. For a large request, blocks freed by other
-    /// streams follow, and then blocks of other streams that recorded streams use. No wait is for an event recorded later
-    /// than `until`. Returns whether any memory was found.
+    /// streams follow, and then blocks of other streams that recorded streams use. No wait is for an event recorded
+    /// later than `until`. Returns whether any memory was found.
     pub(crate) fn wait_on_gpu(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.take_recorded(&mut on, request, (missing, until, false))?
