@@ -1,12 +1,12 @@
-//! Copies of a private pool's live memory: to the host before the pool sleeps, and back when it wakes.
+//! Copies of a private pool's live memory: to the host before the pool sleeps, and back when the pool wakes.
 //!
-//! Owns: the copies, and the page-locked memory that they go through. `heap/home/saved.rs` keeps the saved bytes.
+//! Owns: the copies, and the page-locked memory through which they go. `heap/home/saved.rs` keeps the saved bytes.
 //!
 //! ```text
 //! Pinned        runs of live bytes ==copies==> page-locked memory, kept until the pool wakes
 //! Host, File    runs of live bytes ==copies==> [stage | stage] --threads, or calls of the system--> memory, or a file
 //! ```
-//! With a stage, one half is emptied while the other fills. All copies are made in order on the driver's own stream.
+//! Of two halves of the stage, one is emptied while the other fills. The driver's own stream makes all copies in order.
 
 use super::context::StrategyContext;
 use super::host_stock::give_all_back;
@@ -19,25 +19,25 @@ use crate::span::Span;
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes of each half of the stage: 1.2 ms of a link of 55 GB/s, beside which a wait and a start of threads are short. A multiple of
-/// the parts that `heap/home/saved.rs` keeps.
+/// The bytes of each half of the stage: 1.2 ms on a link of 55 GB/s, long compared with a wait or the start of threads.
+/// The size is a multiple of the parts that `heap/home/saved.rs` keeps.
 const STAGE: u64 = 64 * MIB;
 
-/// Bytes that are page-locked at a time for a backup: copies fill them while the next ones are locked.
+/// The bytes that are page-locked at a time for a backup. Copies fill one such buffer while the next one is locked.
 const LOCKED: u64 = 256 * MIB;
 
 /// Page-locked sizes are multiples of this number of bytes.
 const LOCKED_STEP: u64 = 2 * MIB;
 
-/// Contiguous runs of live bytes in device addresses, and how far copies of them have been issued.
+/// Contiguous runs of live bytes in device addresses, and how far their copies have been issued.
 struct Runs {
     runs: Vec<Span>,
-    /// The index of the next run, and how many of its bytes are done.
+    /// The index of the next run, and how many bytes of that run have been issued.
     next: (usize, u64),
 }
 
 impl Runs {
-    /// Returns the runs for spans of home, in the order of the spans.
+    /// Returns the runs of device addresses for spans of home, in the order of the spans.
     fn of(spans: &[Span], sleeper: &Sleeper) -> Result<Self> {
         const GONE: Error = Error::Internal("the place of a live block that sleeps is gone");
         let addresses = sleeper.addresses()?;
@@ -54,13 +54,13 @@ impl Runs {
         Ok(Self { runs, next: (0, 0) })
     }
 
-    /// Returns the bytes of all runs.
+    /// Returns the total bytes of all runs.
     fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.size).sum()
     }
 
-    /// Calls `copy` with the address, size and offset of each of the next pieces, at most `most` bytes together.
-    /// Returns their bytes.
+    /// Calls `copy` with the address, the size and the offset of each of the next pieces, of at most `most` bytes
+    /// together. Returns the bytes of these pieces.
     fn next(&mut self, most: u64, mut copy: impl FnMut(u64, u64, u64) -> DriverResult<()>) -> DriverResult<u64> {
         let mut taken = 0;
         while taken < most
@@ -102,7 +102,7 @@ pub(super) fn save(context: &mut StrategyContext<'_>, sleeper: &Sleeper, backup:
     result.map(|()| saved)
 }
 
-/// Copies the runs to page-locked memory: first to buffers from the stock, then to new ones.
+/// Copies the runs to page-locked memory: first to buffers from the stock, then to new buffers.
 fn save_locked(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut Runs) -> Result<()> {
     let (mut left, mut known) = (runs.bytes(), 0);
     let mut copy_all = |context: &mut StrategyContext<'_>, to: &mut Vec<Locked>| -> Result<()> {
@@ -126,7 +126,7 @@ fn save_locked(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut 
     let result = copy_all(context, to);
     if result.is_err() {
         settle(context, to);
-        // Newly locked buffers go back to the host.
+        // A failed backup gives newly locked buffers back to the host.
         for (at, locked) in to.drain(..).enumerate() {
             if at < known { context.heap.private_mut().stock_mut().put(locked) } else { free(context, locked) }
         }
@@ -168,7 +168,7 @@ fn save_staged(context: &mut StrategyContext<'_>, saved: &mut Saved, runs: &mut 
 /// Copies the saved contents of a pool back to its chunks, which have memory again.
 ///
 /// # Errors
-/// No copy is under way.
+/// A call failed, or the saved contents are gone. No copy is under way.
 pub(super) fn restore(context: &mut StrategyContext<'_>, owner: PoolId, sleeper: &Sleeper) -> Result<()> {
     const GONE: Error = Error::Internal("what was kept of a pool that sleeps is gone");
     let saved = context.heap.private().asleep(owner).ok_or(GONE)?;
@@ -214,7 +214,7 @@ fn restore_staged(context: &StrategyContext<'_>, saved: &Saved, stage: &[Locked]
     Ok(stage.iter().try_for_each(|half| driver.host_wait(half.buffer))?)
 }
 
-/// Returns both halves of the stage, or one if that is enough.
+/// Returns both halves of the stage, or only one if all bytes fit in one half.
 fn stage_for(context: &mut StrategyContext<'_>, bytes: u64) -> Result<Vec<Locked>> {
     let size = bytes.min(STAGE).next_multiple_of(LOCKED_STEP);
     let mut stage = Vec::new();
@@ -235,7 +235,7 @@ fn stage_for(context: &mut StrategyContext<'_>, bytes: u64) -> Result<Vec<Locked
     Ok(stage)
 }
 
-/// Gives the stage back to the stock, after a wait if copies may be under way.
+/// Puts the stage back into the stock. If a copy `failed`, the function first waits for copies that may be under way.
 fn end_stage(context: &mut StrategyContext<'_>, stage: Vec<Locked>, failed: bool) {
     if failed {
         settle(context, &stage);
@@ -243,7 +243,8 @@ fn end_stage(context: &mut StrategyContext<'_>, stage: Vec<Locked>, failed: bool
     stage.into_iter().for_each(|half| context.heap.private_mut().stock_mut().put(half));
 }
 
-/// Waits for copies that may be under way after a call that failed. Where even that fails, the device's context is lost.
+/// Waits for copies that may be under way after a failed call. If the waits fail too, the device's context is lost, and
+/// the error is logged.
 fn settle(context: &StrategyContext<'_>, locked: &[Locked]) {
     let waited = locked.iter().try_for_each(|locked| context.driver.host_wait(locked.buffer));
     if let Err(error) = waited.or_else(|_| context.driver.synchronize()) {
@@ -251,10 +252,10 @@ fn settle(context: &StrategyContext<'_>, locked: &[Locked]) {
     }
 }
 
-/// Page-locks host memory. If the host refuses, all kept page-locked memory is given back first.
+/// Page-locks host memory. If the host refuses, the function gives all kept page-locked memory back and tries again.
 fn make(context: &mut StrategyContext<'_>, size: u64) -> Result<Locked> {
     context.heap.private_mut().stock_mut().reserve()?;
-    // The shortage is one of the host, not of the device.
+    // The host lacks memory here, not the device.
     let mut made = context.driver.host_malloc(size);
     if made.as_ref().is_err_and(DriverError::is_out_of_memory) && give_all_back(context) {
         made = context.driver.host_malloc(size);
@@ -265,7 +266,7 @@ fn make(context: &mut StrategyContext<'_>, size: u64) -> Result<Locked> {
     Ok(locked)
 }
 
-/// Gives page-locked memory that was taken back to the host. If that fails, it goes to the stock.
+/// Gives page-locked memory back to the host. If the call fails, the memory goes to the stock.
 fn free(context: &mut StrategyContext<'_>, locked: Locked) {
     match context.driver.host_free(locked.buffer) {
         Ok(()) => context.heap.private_mut().stock_mut().gone(locked),

@@ -1,6 +1,6 @@
 //! Verbs and steps that only the strategies of `strategy/baselines` need.
 //!
-//! Owns: how units of a segment move inside of it, and the largest segment that can be had.
+//! Owns: how units move within their segment, and the search for the largest segment that the driver gives.
 
 use super::context::{Miss, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
@@ -19,18 +19,20 @@ impl StrategyContext<'_> {
         self.heap.carve(id, span)
     }
 
-    /// Places a request in a block that was taken. Returns the request's part; the rest becomes free.
+    /// Places a request in a block that was taken. Returns the block of the request. The rest of the block becomes
+    /// free.
     pub(crate) fn place(&mut self, id: BlockId, request: &Request, placement: Placement) -> BlockId {
         self.heap.place(id, request, placement)
     }
 
-    /// Cuts a block that was taken into blocks of equal size, at most `most` of them at once. Returns the first; the others become free.
+    /// Cuts a block that was taken into at most `most` blocks of equal size. Returns the first block. The others become
+    /// free.
     pub(crate) fn cut_equally(&mut self, id: BlockId, size: u64, most: u64) -> BlockId {
         self.heap.cut_equally(id, size, most)
     }
 
-    /// Returns whether a pool has free memory and its stream is in a capture that the allocator was not told of. Such a
-    /// stream cannot be waited for.
+    /// Returns whether a pool has free memory and its stream is in a capture that the allocator was not told of. The
+    /// allocator cannot wait for such a stream.
     pub(crate) fn is_captured(&self, pool: PoolIndex) -> Result<bool> {
         let of = self.heap.pool(pool.large());
         let has_memory = self.heap.has_free(pool);
@@ -39,14 +41,14 @@ impl StrategyContext<'_> {
     }
 }
 
-/// Allocates a segment of the first of these falling sizes that the limits allow and the driver gives. Returns its block,
-/// which is in no index.
+/// Allocates a segment of the first size that the limits allow and the driver gives. The sizes are falling. Returns the
+/// segment's block, which is in no index.
 pub(crate) fn malloc_largest(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
     sizes: impl Iterator<Item = u64>,
 ) -> Served {
-    // Once the driver has refused a size, sizes for which the device has no room are not requested.
+    // Once the driver has refused a size, the loop skips sizes for which the device has no room.
     let mut room = u64::MAX;
     for size in sizes {
         if size > room || !context.allows(Increase::of(size)) {
@@ -60,11 +62,13 @@ pub(crate) fn malloc_largest(
     Err(Miss::OUT_OF_MEMORY)
 }
 
-/// Moves units of free blocks of one pool to a part of an unmapped block of its segment, one behind the other, or none
-/// of them. Their stream has passed. Returns the free block that they are part of. If a unit cannot be unmapped at its
-/// old place, it and the units behind it stay there, the others have moved, and the error is returned.
+/// Moves units of free blocks of one pool to a part of an unmapped block of their segment, one behind the other, or
+/// moves none. The pool's stream has passed the blocks. Returns the free block that now holds the units. If a unit
+/// cannot be unmapped at its old place, this unit and all units behind it stay there, the earlier units have moved, and
+/// the error is returned.
 ///
-/// A unit is mapped at its new place before it is unmapped at the old one, so that its memory is always at one of them.
+/// A unit is mapped at its new place before the unit is unmapped at its old place, so that the unit's memory is always
+/// mapped somewhere.
 pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], to: UnmappedPart) -> Served {
     let pool = sources.first().map_or(PoolIndex::DEFAULT, |units| context.heap.block(units.block).pool);
     let count = sources.iter().map(|units| (units.end - units.first) as usize).sum();
@@ -78,7 +82,7 @@ pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], t
     context.heap.reserve_units(to.room, to.span)?;
     context.rollback.reserve(1)?;
     let mut slots = context.heap.reserve_parts(to.room, sources.len() + 1)?;
-    // Room for the part split off if a unit cannot be unmapped, and for the progress in each source.
+    // Room for the pieces split off if a unit cannot be unmapped, and for the progress in each source.
     let spare: Vec<Piece> = with_room(count)?;
     let mut gone: Vec<u64> = with_room(sources.len())?;
     let mut mapping = context.map(mapping)?;
@@ -107,7 +111,7 @@ pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], t
     }
     if moved > 0 {
         let span = Span::new(start, mapping.pieces.iter().map(|piece| piece.size).sum());
-        // The unmapped block of the destination may have become part of another.
+        // The unmapped block of the destination may have become part of another block.
         let room = context.heap.unmapped_at(pool, start);
         context.heap.note_units(room, start, mapping.pieces.iter().map(|piece| piece.handle))?;
         grown = context.heap.mapped(NewMemory { room, span, pool }, &mut slots);
@@ -117,8 +121,8 @@ pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], t
 }
 
 impl Mapping {
-    /// Splits off the pieces behind the first `pieces` ones, which stay mapped. Returns the split part, which is still
-    /// to be undone. `rest` has room for it.
+    /// Splits off all pieces but the first `pieces`, which stay mapped. Returns the mapping of the split pieces, which
+    /// is still to be undone. `rest` has room for the split pieces.
     fn split_off(&mut self, pieces: usize, mut rest: Vec<Piece>) -> Self {
         let kept: u64 = self.pieces[..pieces].iter().map(|piece| piece.size).sum();
         rest.extend(self.pieces.drain(pieces..));

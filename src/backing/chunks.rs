@@ -1,7 +1,6 @@
 //! Chunks of physical memory: how they are created, mapped at home, and released.
 //!
-//! Owns: the driver calls for chunks. The strategy chooses how large they are, where they are placed and which of them
-//! go.
+//! Owns: the driver calls for chunks. The strategy chooses their sizes and places, and which chunks are released.
 
 use super::context::{Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
@@ -18,20 +17,20 @@ pub(crate) struct ChunkPlace {
     pub(crate) memory: NewMemory,
     /// The largest size of a chunk, in bytes.
     pub(crate) chunk: u64,
-    /// Whether the chunks are mapped at home at once. Otherwise they are bare until home needs them.
+    /// Whether the chunks are mapped at home at once. Otherwise the chunks are bare until a block at home needs them.
     pub(crate) mapped: bool,
     /// Whether the chunks are slabs for small blocks.
     pub(crate) slab: bool,
 }
 
-/// Creates chunks for a part of home without memory, or changes nothing. Returns the free block that they are part of,
+/// Creates chunks for a part of home without memory, or changes nothing. Returns the free block that holds the chunks,
 /// and adds their ids to `added`.
 pub(crate) fn add_chunks(context: &mut StrategyContext<'_>, place: ChunkPlace, added: &mut Vec<ChunkId>) -> Served {
     let ChunkPlace { memory, chunk, mapped, slab } = place;
     let span = memory.span;
     context.retry_rollback()?;
     context.require(Increase::of(span.size))?;
-    // Room for the growth, and for undoing it if the request fails.
+    // Room for the growth, and for undoing the growth if the request fails.
     let mut slots = context.heap.reserve_parts(memory.room, 2)?;
     let mut mapping = Mapping::of_new_memory(span.start, memory.pool.class(), span.size, chunk)?;
     let count = mapping.pieces.capacity();
@@ -60,7 +59,7 @@ pub(crate) fn add_chunks(context: &mut StrategyContext<'_>, place: ChunkPlace, a
     Ok(context.heap.mapped(memory, &mut slots))
 }
 
-/// Maps all bare chunks of a range of home, which only views have used so far, or none of them.
+/// Maps all bare chunks of a range of home at their places, or none of them. Only views have used these chunks so far.
 pub(crate) fn map_home(context: &mut StrategyContext<'_>, span: Span) -> Result<(), Error> {
     if context.heap.home().is_none_or(|home| !home.is_bare(span.start, span.size)) {
         return Ok(());
@@ -83,7 +82,7 @@ pub(crate) fn map_home(context: &mut StrategyContext<'_>, span: Span) -> Result<
     Ok(())
 }
 
-/// Returns the bare chunks of a range of home, neighbours together, each run with the mapping that is to be made of it.
+/// Returns the bare chunks of a range of home in runs of neighbours. Each run has the mapping that is to be made.
 fn bare_runs(home: &ChunkMap, span: Span) -> Grown<Vec<(Mapping, Vec<Chunk>)>> {
     let mut runs: Vec<(Mapping, Vec<Chunk>)> = Vec::new();
     let mut at = span.start;
@@ -107,8 +106,8 @@ fn bare_runs(home: &ChunkMap, span: Span) -> Grown<Vec<(Mapping, Vec<Chunk>)>> {
     Ok(runs)
 }
 
-/// Releases the chunks of a span inside a free block. No stream uses them and no view maps them, and they are either
-/// all mapped at home or all bare.
+/// Releases the chunks of a span inside a free block. No stream uses the chunks, and no view maps them. The chunks are
+/// either all mapped at home or all bare.
 pub(crate) fn release_chunks(context: &mut StrategyContext<'_>, block: BlockId, span: Span) -> Result<(), Error> {
     let Some(home) = context.heap.home() else { return Ok(()) };
     let mapped = !home.is_bare(span.start, span.size);
@@ -129,7 +128,7 @@ pub(crate) fn release_chunks(context: &mut StrategyContext<'_>, block: BlockId, 
     Ok(result?)
 }
 
-/// Returns the chunks of a range of home that holds chunks only.
+/// Returns the chunks of a range of home. The range holds chunks only.
 fn chunks_in(home: &ChunkMap, span: Span) -> impl Iterator<Item = Chunk> + '_ {
     let chunk_at = move |at: u64| home.chunk_at(at).map(|(_, chunk)| chunk).filter(|_| at < span.end());
     std::iter::successors(chunk_at(span.start), move |chunk| chunk_at(chunk.end()))

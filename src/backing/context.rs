@@ -1,7 +1,7 @@
 //! The context of a strategy's step, and the reasons why a step fails.
 //!
-//! Owns: [`StrategyContext`], and steps of no other file: waiting for the device, taking memory of other streams, and
-//! making calls that captures forbid.
+//! Owns: [`StrategyContext`], and the steps that no other file has: waits for the device, taking memory of other
+//! streams, and calls that captures forbid.
 
 use super::mapping::Mapping;
 use super::rollback::PendingRollback;
@@ -16,8 +16,9 @@ use crate::streams::{self, StreamContext, Streams, Until};
 use std::collections::TryReserveError;
 use std::ops::{Deref, DerefMut};
 
-/// Everything that a strategy may use: the heap to read, and the verbs of `backing` to change it. The fields with which tables are
-/// written and the driver is called are private to `backing`, so a strategy cannot do either by itself.
+/// Everything that a strategy may use: the heap to read, and the verbs of `backing` to change the heap. The fields with
+/// which tables are written and the driver is called are private to `backing`. So a strategy can neither write a table
+/// nor call the driver.
 pub(crate) struct StrategyContext<'a> {
     pub(super) heap: &'a mut Heap,
     pub(super) streams: &'a mut Streams,
@@ -25,13 +26,13 @@ pub(crate) struct StrategyContext<'a> {
     pub(super) driver: &'a dyn Driver,
     pub(crate) config: &'a Config,
     pub(crate) limits: Limits,
-    /// How physical memory may be exchanged under live addresses.
+    /// The rule for exchanges of physical memory under live addresses.
     pub(super) exchanges: Exchanges,
-    /// The budget and the policy of spilling, if live memory may be spilled.
+    /// The budget and the policy of spilling; `None` if live memory may not be spilled.
     pub(super) spill: Option<Spill<'a>>,
     /// Whether the driver has refused to reserve addresses.
     pub(super) no_addresses: bool,
-    /// Whether no gate could be closed.
+    /// Whether the streams could not be held by a gate.
     pub(super) no_gate: bool,
 }
 
@@ -87,7 +88,7 @@ impl<'a> AllocatorContext<'a> {
         self.0.heap
     }
 
-    /// Returns the state of the streams, and the context that its methods take.
+    /// Returns the state of the streams, and the context that the methods of this state take.
     pub(crate) fn on_streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
         self.0.on_streams()
     }
@@ -102,7 +103,7 @@ impl<'a> AllocatorContext<'a> {
         self.0.rollback.is_whole()
     }
 
-    /// Returns whether memory was to be exchanged behind a gate, and no gate could be closed.
+    /// Returns whether an exchange of memory needed a gate, and no gate could be closed.
     pub(crate) fn has_no_gate(&self) -> bool {
         self.0.no_gate
     }
@@ -113,13 +114,13 @@ impl<'a> AllocatorContext<'a> {
     }
 }
 
-/// How physical memory may be exchanged under live addresses ([`Split`](crate::config::Split)).
+/// The rule for exchanges of physical memory under live addresses ([`Split`](crate::config::Split)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exchanges {
     Never,
     /// While a gate holds all streams that the allocator knows.
     Gated,
-    /// Without a gate, if there is none or it cannot be closed: no other thread launches work meanwhile.
+    /// Without a gate, if the driver has none or the gate cannot be closed: no other thread launches work meanwhile.
     Ungated,
 }
 
@@ -136,8 +137,8 @@ pub(crate) struct Spill<'a> {
 pub(crate) enum Miss {
     /// Too little memory was found, after all means were tried.
     OutOfMemory {
-        /// If the bounds on views forbade a view: how much all views would have taken with it, after every other one
-        /// that could be was dropped. `None` if the request wanted no view, or got it.
+        /// The usage of all views with the refused view, after every view that could be dropped was dropped. `None` if
+        /// the bounds on views refused no view.
         refused: Option<ViewUsage>,
     },
     /// Another error occurred.
@@ -155,7 +156,7 @@ pub(crate) trait InTurn<T>: Sized {
     /// Returns `None` if there was too little memory, so that the next step is tried.
     fn found(self) -> MissResult<Option<T>>;
 
-    /// Takes the next step if there was too little memory.
+    /// Calls `next` if there was too little memory, and returns the result of `next`.
     fn or_try(self, next: impl FnOnce() -> Self) -> Self;
 }
 
@@ -170,7 +171,7 @@ impl<T> InTurn<T> for MissResult<T> {
 }
 
 impl Miss {
-    /// Too little memory, without a refused view.
+    /// The miss of a request for which there is too little memory and no view was refused.
     pub(crate) const OUT_OF_MEMORY: Self = Self::OutOfMemory { refused: None };
 }
 
@@ -196,13 +197,13 @@ impl From<TryReserveError> for Miss {
 }
 
 impl StrategyContext<'_> {
-    /// Returns whether a stream may be being captured. Until the end of the capture, no wait, query or free may be made
-    /// that a capture forbids.
+    /// Returns whether a stream may be in a capture. Until the end of the capture, the allocator makes no wait, query
+    /// or free that a capture forbids.
     pub(crate) fn capturing(&self) -> bool {
         self.heap.private().capturing()
     }
 
-    /// Returns the heap, to be read.
+    /// Returns the heap for reading.
     pub(crate) fn heap(&self) -> &Heap {
         self.heap
     }
@@ -212,23 +213,24 @@ impl StrategyContext<'_> {
         self.driver.properties().total_memory
     }
 
-    /// Returns the state of the streams, and the context that its methods take.
+    /// Returns the state of the streams, and the context that the methods of this state take.
     pub(super) fn on_streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
         let context = StreamContext { heap: self.heap, driver: self.driver, sharing: self.config.sharing };
         (self.streams, context)
     }
 
-    /// Returns whether physical memory may be exchanged under live addresses at present. During a capture it may not.
+    /// Returns whether physical memory may be exchanged under live addresses at present. During a capture, an exchange
+    /// is forbidden.
     pub(crate) fn may_exchange(&self) -> bool {
         self.exchanges != Exchanges::Never && !self.capturing()
     }
 
-    /// Returns whether live memory may be spilled at present. During a capture it may not.
+    /// Returns whether live memory may be spilled at present. During a capture, spilling is forbidden.
     pub(crate) fn may_spill(&self) -> bool {
         self.spill.is_some() && !self.capturing()
     }
 
-    /// Returns whether memory of one stream serves no other at present.
+    /// Returns whether memory freed on one stream serves no other stream.
     pub(crate) fn shares_nothing(&self) -> bool {
         self.config.sharing == StreamSharing::Never
     }
@@ -238,13 +240,13 @@ impl StrategyContext<'_> {
         self.limits.allows(self.heap.reserved(), more) && self.leaves_headroom(more)
     }
 
-    /// Refuses an increase that is not allowed.
+    /// Returns [`Miss::OutOfMemory`] for an increase that is not allowed.
     pub(crate) fn require(&self, more: Increase) -> MissResult<()> {
         if self.allows(more) { Ok(()) } else { Err(Miss::OUT_OF_MEMORY) }
     }
 
     /// Returns whether the device keeps its headroom. The driver is asked each time, since other processes allocate
-    /// there too; if it does not answer, memory grows as without a headroom.
+    /// memory of the device too. If the driver does not answer, memory grows as without a headroom.
     fn leaves_headroom(&self, more: Increase) -> bool {
         if self.limits.headroom() == 0 {
             return true;
@@ -258,7 +260,7 @@ impl StrategyContext<'_> {
         }
     }
 
-    /// Returns by how many bytes memory can grow at present; 0 if the driver does not tell.
+    /// Returns by how many bytes memory can grow at present; 0 if the driver does not answer.
     pub(crate) fn room(&self) -> u64 {
         self.known_room().unwrap_or(0)
     }
@@ -270,19 +272,19 @@ impl StrategyContext<'_> {
         self.limits.missing(self.heap.reserved(), free, more)
     }
 
-    /// Returns by how many bytes memory can grow, if the driver tells.
+    /// Returns by how many bytes memory can grow, or `None` if the driver does not answer.
     pub(crate) fn known_room(&self) -> Option<u64> {
         self.driver.memory_info().ok().map(|info| self.limits.room(self.heap.reserved(), info.free))
     }
 
-    /// Reserves addresses, and notes it if the driver has none.
+    /// Reserves addresses. If the driver refuses, the context notes the refusal.
     pub(super) fn reserve_addresses(&mut self, size: u64, alignment: u64) -> DriverResult<u64> {
         let reserved = self.driver.reserve(size, alignment);
         self.no_addresses |= reserved.as_ref().is_err_and(DriverError::is_out_of_memory);
         reserved
     }
 
-    /// Maps all pieces, or undoes the mapping. The rollback has room for it.
+    /// Maps all pieces, or undoes the mapping. The rollback has room for the mapping.
     pub(super) fn map(&mut self, mut mapping: Mapping) -> MissResult<Mapping> {
         if let Err(error) = mapping.map(self.driver) {
             self.rollback.undo(self.heap, self.driver, mapping);
@@ -296,7 +298,8 @@ impl StrategyContext<'_> {
         self.rollback.retry(self.heap, self.driver)
     }
 
-    /// Lets the CPU wait for the device, unnamed streams included, since neither unmap nor release waits for the GPU.
+    /// Waits on the CPU for the device, unnamed streams included, since neither an unmap nor a release waits for the
+    /// GPU.
     pub(crate) fn wait_for_all(&mut self) -> DriverResult<()> {
         self.driver.synchronize()?;
         let (streams, mut on) = self.on_streams();
@@ -305,14 +308,14 @@ impl StrategyContext<'_> {
         Ok(())
     }
 
-    /// Lets the CPU wait for every freed block that other streams use, and frees it.
+    /// Waits on the CPU for every freed block that recorded streams use, and frees these blocks.
     pub(crate) fn wait_for_recorded_streams(&mut self) -> Result<(), Error> {
         self.heap.journal_mut().synchronized();
         self.streams.recorded.synchronize(self.heap, self.driver)
     }
 
-    /// Waits on the CPU for blocks that recorded streams use, and frees them. Under Paddle's stream safety, frees only
-    /// those whose events have completed, without a wait.
+    /// Waits on the CPU for blocks that recorded streams use, and frees these blocks. Under Paddle's stream safety, the
+    /// method does not wait, and frees only the blocks whose events are complete.
     pub(crate) fn reclaim_recorded_streams(&mut self) -> Result<(), Error> {
         if streams::are_safe_as_in_paddle(self.config) {
             return self.streams.recorded.poll(self.heap, self.driver);
@@ -342,12 +345,12 @@ impl StrategyContext<'_> {
         streams.epochs.advance(&mut on)
     }
 
-    /// Notes that the request has missed. Returns the work for which it may wait (`streams/rounds.rs`).
+    /// Notes that the request has missed. Returns the work for which the request may wait (`streams/rounds.rs`).
     pub(crate) fn begin_round(&mut self, request: &Request) -> Result<Until, Error> {
         Ok(self.streams.rounds.begin(self.heap, request)?)
     }
 
-    /// Notes the request's wait for work of its own round, so that a warning is logged if the wait stays pending
+    /// Notes the request's wait for work of its own round. A warning is logged later if the wait stays pending
     /// (`streams/new_waits.rs`).
     pub(crate) fn note_new_wait(&mut self, request: &Request) {
         let (at, awaited) = self.heap.journal_mut().take_newest_wait();
@@ -360,10 +363,10 @@ impl StrategyContext<'_> {
         }
     }
 
-    /// Hands memory to the request that the GPU may still use, behind waits, until about `missing` bytes are found:
-    /// blocks of its own pool that recorded streams use, blocks that other streams have freed, and among these also
-    /// blocks that recorded streams use. No event recorded later than `until` is waited for. Returns whether any memory
-    /// was found.
+    /// Gives the request memory that the GPU may still use, behind waits, until about `missing` bytes are found. First
+    /// come blocks of the request's own pool that recorded streams use. For a large request, blocks freed by other
+    /// streams follow, and then blocks of other streams that recorded streams use. No wait is for an event recorded
+    /// later than `until`. Returns whether any memory was found.
     pub(crate) fn wait_on_gpu(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.take_recorded(&mut on, request, (missing, until, false))?
@@ -372,8 +375,8 @@ impl StrategyContext<'_> {
                     || streams.take_recorded(&mut on, request, (missing, until, true))?)))
     }
 
-    /// Frees memory for the request's pool that recorded streams still use, behind waits: a block that serves the
-    /// request, or several of about `missing` bytes. Returns whether any was found.
+    /// Frees memory of the request's pool that recorded streams still use, behind waits: one block that serves the
+    /// request, or several blocks of about `missing` bytes together. Returns whether any memory was found.
     pub(crate) fn take_recorded(&mut self, request: &Request, missing: u64, until: Until) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.take_recorded(&mut on, request, (missing, until, false))?)
@@ -385,13 +388,13 @@ impl StrategyContext<'_> {
         streams.epochs.may_wait(&on, request)
     }
 
-    /// Hands other streams' memory in these spans of home to the request, behind GPU-side waits.
+    /// Gives the request the memory of other streams in these spans of home, behind GPU-side waits.
     pub(crate) fn wait_for_spans(&mut self, request: &Request, spans: &[Span]) -> Result<(), Error> {
         let (streams, mut on) = self.on_streams();
         streams.epochs.wait_for_spans(&mut on, request, spans)
     }
 
-    /// Makes calls that captures forbid, in a way that leaves captures valid.
+    /// Makes calls that captures forbid, in a mode of the thread that leaves captures valid.
     pub(crate) fn allowed_in_captures<T>(&self, calls: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
         in_relaxed_capture_mode(self.driver, self.capturing(), calls)
     }

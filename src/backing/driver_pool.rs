@@ -1,7 +1,7 @@
-//! The driver's pool of stream-ordered memory: allocations of it, and frees in the order of streams.
+//! The driver's pool of stream-ordered memory: its allocations, and its frees in the order of streams.
 //!
 //! Owns: the pool, and the stream on which frees of several streams are joined. A block is noted in the heap before a
-//! failed call could lose it. If the pool's size cannot be read, the last value read stays in use.
+//! failed call could lose the block. If the pool's size cannot be read, the last size that was read stays in use.
 
 use super::context::{Served, StrategyContext};
 use crate::driver::{DriverResult, MemoryPool, PoolAttribute, StreamId};
@@ -11,31 +11,31 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 use crate::streams::StreamState;
 
-/// The pool keeps all memory until it is trimmed (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`).
+/// The release threshold with which the pool keeps all memory until a trim (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`).
 const KEEPS_ALL: u64 = u64::MAX;
 
-/// The driver's pool, created at the first request.
+/// The driver's pool, which is created at the first request.
 #[derive(Debug, Default)]
 pub(crate) struct DriverPool {
     pool: Option<MemoryPool>,
-    /// The stream that frees of several streams are joined on, created when first needed.
+    /// The stream on which frees of several streams are joined, created when first needed.
     free_stream: Option<StreamId>,
-    /// Bytes freed on `free_stream` since a request's stream last waited for it.
+    /// The bytes freed on `free_stream` since a request's stream last waited for `free_stream`.
     pending: u64,
-    /// Whether the last size read from the pool is older than its last change.
+    /// Whether the pool has changed since its size was last read.
     is_stale: bool,
 }
 
 impl DriverPool {
     /// Allocates a segment of one block for a pool of the heap. The block is in no index.
     ///
-    /// A stream that is being captured gets memory that no graph owns: it is allocated on the stream for frees, and the
-    /// CPU waits for that stream.
+    /// A stream that is being captured gets memory that no graph owns: the memory is allocated on the stream for frees,
+    /// and the CPU waits for the stream for frees.
     pub(crate) fn malloc(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> Served {
         let mut slots = context.heap.reserve_pooled(pool)?;
         let stream = context.heap.pool(pool.large()).stream;
         let from = self.pool(context)?;
-        // Work given to the default stream would break captures of streams that wait for it.
+        // Work given to the default stream would break captures of streams that wait for the default stream.
         let captured = match stream {
             StreamId::DEFAULT => context.capturing(),
             _ => context.driver.is_capturing(stream)?,
@@ -61,14 +61,14 @@ impl DriverPool {
         Ok(id)
     }
 
-    /// Notes memory as a free block, because it could not be given back.
+    /// Notes memory as a free block, because the memory could not be given back.
     fn keep(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex, span: Span, slots: &mut crate::heap::Slots) {
         let id = context.heap.add_pooled_segment(pool, span, slots);
         context.heap.insert_free(id);
         self.read_held(context);
     }
 
-    /// Makes driver calls for an allocation in a way that leaves captures valid.
+    /// Makes the driver calls of an allocation in a mode of the thread that leaves captures valid.
     fn undisturbed<T>(
         context: &StrategyContext<'_>,
         captured: bool,
@@ -78,11 +78,11 @@ impl DriverPool {
         crate::driver::in_relaxed_capture_mode(context.driver, capturing, calls)
     }
 
-    /// Frees a live block, which was taken out of the table of live allocations. Returns `false`, and nothing has changed, while a
-    /// stream that uses it is being captured.
+    /// Frees a live block that was taken out of the table of live allocations. While a stream that uses the block is
+    /// being captured, returns `false` and changes nothing.
     ///
     /// # Errors
-    /// A driver call failed, or the host has no memory. The block is live.
+    /// A driver call failed, or the host has no memory. The block stays live.
     pub(crate) fn free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<bool> {
         let Some(on) = self.stream_of_free(context, id)? else { return Ok(false) };
         context.allowed_in_captures(|| context.driver.pool_free(context.heap.block(id).address, on))?;
@@ -102,7 +102,7 @@ impl DriverPool {
         Ok(true)
     }
 
-    /// Gives back the free blocks of public pools that could not be given back when they were freed.
+    /// Gives back the free blocks of public pools whose earlier release failed.
     ///
     /// # Errors
     /// A driver call failed. The remaining blocks stay free.
@@ -127,7 +127,7 @@ impl DriverPool {
     /// Gives back an allocated block that serves no request.
     ///
     /// # Errors
-    /// A driver call failed. The block stays as a free block.
+    /// A driver call failed. The block stays in the heap as a free block.
     pub(crate) fn undo(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
         context.heap.insert_free(id);
         self.release_block(context, id)
@@ -142,9 +142,9 @@ impl DriverPool {
         Ok(())
     }
 
-    /// Returns the stream in whose order a block may be freed: its own, or the one on which frees of several streams
-    /// are joined. Returns `None` while a stream is being captured: frees beside a capture corrupted data on an H200
-    /// (docs/measurements/2026-11-23-malloc-async).
+    /// Returns the stream in whose order a block may be freed: the block's own stream, or the stream on which frees of
+    /// several streams are joined. Returns `None` while a stream is being captured, because frees beside a capture
+    /// corrupted data on an H200 (docs/measurements/2026-11-23-malloc-async).
     fn stream_of_free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<Option<StreamId>> {
         let large = context.heap.block(id).pool.large();
         let (stream, ended) = (context.heap.pool(large).stream, context.heap.has_no_stream(id));
@@ -157,7 +157,7 @@ impl DriverPool {
         let is_live = !passed && !external && {
             match context.on_streams().1.stream_state(large)? {
                 StreamState::Live => true,
-                // The device was waited for.
+                // The CPU has waited for the device.
                 StreamState::Ended => false,
                 StreamState::Captured => return Ok(None),
             }
@@ -165,7 +165,7 @@ impl DriverPool {
         if is_live {
             uses.push(stream);
         } else if external && !passed {
-            // The stream may have been destroyed, so that no event can be recorded on it.
+            // The external stream may have been destroyed, so no event can be recorded on the stream.
             context.driver.synchronize()?;
         }
         for other in context.streams.recorded.uses(id) {
@@ -181,7 +181,7 @@ impl DriverPool {
         }
     }
 
-    /// Makes a stream wait on the GPU for all joined frees, so that it may use their memory.
+    /// Makes a stream wait on the GPU for all joined frees, so that the stream may use their memory.
     ///
     /// # Errors
     /// A driver call failed.
@@ -193,15 +193,15 @@ impl DriverPool {
         Ok(())
     }
 
-    /// Returns the bytes that were freed on the stream for frees, and that no request's stream has waited for.
+    /// Returns the bytes freed on the stream for frees since a request's stream last waited for these frees.
     pub(crate) fn pending(&self) -> u64 {
         self.pending
     }
 
-    /// Gives memory of the pool back to the device, down to `keep` bytes or a little more.
+    /// Gives memory of the pool back to the device, until the pool holds about `keep` bytes or a little more.
     ///
     /// # Errors
-    /// The driver call failed.
+    /// The driver refused to trim the pool.
     pub(crate) fn trim(&mut self, context: &mut StrategyContext<'_>, keep: u64) -> Result<()> {
         let Some(pool) = self.pool else { return Ok(()) };
         let trimmed = context.driver.pool_trim(pool, keep);
@@ -209,10 +209,10 @@ impl DriverPool {
         Ok(trimmed?)
     }
 
-    /// Ends the pool and the stream, with the allocator. Live allocations of the pool stay valid.
+    /// Destroys the pool and the stream for frees when the allocator ends. Live allocations of the pool stay valid.
     ///
     /// # Errors
-    /// A driver call failed.
+    /// The driver refused to destroy the pool or the stream. A later call tries again.
     pub(crate) fn close(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
         if let Some(pool) = self.pool.take() {
             context.driver.pool_destroy(pool).inspect_err(|_| self.pool = Some(pool))?;
@@ -231,8 +231,8 @@ impl DriverPool {
         }
     }
 
-    /// Reads how many bytes the pool holds. A failed read is repeated once, and then at the next step; the caller's
-    /// step does not fail for it.
+    /// Reads how many bytes the pool holds. A failed read is repeated once at once, and then at the next step. The
+    /// caller's step does not fail because of a failed read.
     fn read_held(&mut self, context: &mut StrategyContext<'_>) {
         let Some(pool) = self.pool else { return };
         let ask = || context.allowed_in_captures(|| context.driver.pool_attribute(pool, PoolAttribute::Reserved));

@@ -1,19 +1,19 @@
-//! Exchange of physical memory under unchanged addresses, those of live blocks included.
+//! Exchange of physical memory under unchanged addresses. The addresses of live blocks stay unchanged too.
 //!
-//! Owns: the order of the calls, and the way back when one of them fails.
+//! Owns: the order of the calls, and how they are undone when a call fails.
 //!
 //! ```text
 //! home   |aa....bbb...|     one chunk: a and b are live, dots are free
 //! home   |aa|...|bbb..|     three chunks: the parts with live bytes are copies, the middle one has no memory
 //! ```
-//! New memory is created before old memory is released: live contents are copied to it through temporary addresses, and
-//! only then is the old memory unmapped, place by place, and the new memory mapped there. Until the last place is done,
-//! the old memory still has all contents and can be mapped again.
+//! New memory is created before old memory is released. Live contents are copied to the new memory through temporary
+//! addresses. Only then, place by place, the old memory is unmapped and the new memory is mapped. Until the last place
+//! is done, the old memory still has all contents and can be mapped again.
 //!
 //! No work may use the memory from the copy to the end. The caller has waited for the device. A gate (`gate.rs`) holds
-//! what other threads launch meanwhile; without one, the program has promised that they launch nothing.
-//! If a map fails, the old memory is mapped again before the gate opens. Closing a gate takes long, since all earlier work has
-//! to end, so several chunks are exchanged behind one.
+//! the work that other threads launch meanwhile. Without a gate, the program has promised that no other thread launches
+//! work. If a map fails, the old memory is mapped again before the gate opens. Closing a gate takes long, since all
+//! earlier work has to end first. So several chunks are exchanged behind one gate.
 
 use super::context::{Miss, MissResult, StrategyContext};
 use super::gate::{ClosedGate, copy_behind_gate};
@@ -29,10 +29,10 @@ use crate::ids::{Account, ChunkId, Class, Handle};
 use crate::limits::Increase;
 use crate::span::Span;
 
-/// How often mapping live memory again is tried at once, if it fails.
+/// How often mapping live memory again is tried at once after a failure.
 const RESTORES: u32 = 4;
 
-/// How the exchange treats the memory of a part.
+/// How an exchange treats the contents of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The part's contents are copied to new memory.
@@ -49,10 +49,10 @@ impl Fate {
     }
 }
 
-/// A part of a chunk that becomes a chunk.
+/// A part of a chunk. The exchange makes a chunk of the part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Bytes: a multiple of the granule.
+    /// The bytes of the part, a multiple of the granule.
     pub(crate) size: u64,
     pub(crate) fate: Fate,
 }
@@ -61,7 +61,8 @@ pub(crate) struct Part {
 struct NewMemory {
     /// The copied parts, mapped one behind the other.
     copied: Mapping,
-    /// For each piece of `copied`, whether it comes from the host stock. Empty for parts on the device.
+    /// For each piece of `copied`, whether the piece comes from the host stock. The list is empty for new memory on the
+    /// device.
     kept: Vec<bool>,
 }
 
@@ -73,7 +74,7 @@ impl NewMemory {
         Ok(Self { copied: Mapping::of_new_pieces(account, copied)?, kept })
     }
 
-    /// Takes host memory for all copied parts, from the host stock where a kept piece fits, otherwise newly created.
+    /// Takes host memory for all copied parts: from the host stock where a kept piece fits, otherwise newly created.
     fn make_on_host(&mut self, context: &mut StrategyContext<'_>, parts: &[Part]) -> DriverResult<()> {
         for size in parts.iter().filter(|part| part.fate.is_copied()).map(|part| part.size) {
             let handle = context.heap.host_stock_mut().take(size);
@@ -87,12 +88,12 @@ impl NewMemory {
         Ok(())
     }
 
-    /// Returns the bytes of the pieces from the host stock.
+    /// Returns the total bytes of the pieces from the host stock.
     fn kept_bytes(&self) -> u64 {
         self.copied.pieces.iter().zip(&self.kept).filter(|(_, kept)| **kept).map(|(piece, _)| piece.size).sum()
     }
 
-    /// Puts the pieces from the host stock back into it.
+    /// Puts the pieces from the host stock back into the stock.
     fn put_back(&mut self, heap: &mut Heap) {
         for (piece, _) in self.copied.pieces.iter_mut().zip(&self.kept).filter(|(_, kept)| **kept) {
             if let Some(handle) = piece.handle.take() {
@@ -101,8 +102,8 @@ impl NewMemory {
         }
     }
 
-    /// Creates the new memory, and maps it where it gets its contents from `source`, where the old memory is mapped. Adds
-    /// the copies to `copies`, which has room for all parts.
+    /// Creates the new memory. If the old memory is mapped at `source`, the new memory is mapped at temporary
+    /// addresses, and its copies are added to `copies`, which has room for all parts.
     fn make(
         &mut self,
         context: &mut StrategyContext<'_>,
@@ -136,7 +137,7 @@ impl NewMemory {
         Ok(())
     }
 
-    /// Starts to count the new memory as held beside the old if `held`, and stops otherwise.
+    /// Counts the new memory as held beside the old memory if `held` is true, and stops counting otherwise.
     fn count(&self, heap: &mut Heap, held: bool) {
         let size = self.copied.pieces.iter().map(|piece| piece.size).sum();
         let account = self.copied.owned.unwrap_or(Account::Device(Class::Large));
@@ -154,7 +155,7 @@ impl NewMemory {
     }
 }
 
-/// A chunk and the parts that it becomes, which add up to it.
+/// A chunk, and the parts that the chunk is cut into. The parts add up to the chunk.
 pub(crate) struct Cut {
     pub(crate) id: ChunkId,
     pub(crate) parts: Vec<Part>,
@@ -183,7 +184,7 @@ impl Cut {
     }
 }
 
-/// A chunk whose memory is exchanged, with room for all that follows.
+/// A chunk whose memory is exchanged, with room for all later steps.
 struct Exchange<'a> {
     cut: &'a Cut,
     chunk: Chunk,
@@ -203,14 +204,15 @@ impl Exchange<'_> {
     }
 }
 
-/// Exchanges the memory of chunks for new memory in parts, all behind one gate. The CPU has waited for the device. Lost
-/// parts become idle memory first, and views without users that map them are dropped. Returns how many chunks were
-/// exchanged, from the first on: there may be too little memory for the others.
+/// Exchanges the memory of chunks for new memory in parts, all behind one gate. The CPU has waited for the device.
+/// Before the exchange, lost parts become idle memory, and views without users over a chunk with lost parts are
+/// dropped. Returns how many chunks were exchanged, counted from the first. For the others there may be too little
+/// memory.
 ///
 /// # Errors
-/// [`Miss::OutOfMemory`]: there is too little memory for the new parts of the first chunk beside the old one, or too little
-/// room for mappings. After any error all addresses of the chunks that were not exchanged have the same memory as before; calls
-/// that could not be undone are retried later (`PendingRollback`).
+/// [`Miss::OutOfMemory`] if there is too little memory for the new parts of the first chunk beside the old ones, too
+/// little room for mappings, or no gate. After any error, all addresses of the chunks that were not exchanged have the
+/// same memory as before. Calls that could not be undone are retried later (`PendingRollback`).
 pub(crate) fn exchange(context: &mut StrategyContext<'_>, cuts: &[Cut]) -> MissResult<usize> {
     context.retry_rollback().map_err(|error| failure(context, error))?;
     let mut exchanges = prepare(context, cuts)?;
@@ -242,10 +244,10 @@ pub(crate) fn exchange(context: &mut StrategyContext<'_>, cuts: &[Cut]) -> MissR
     }
 }
 
-/// Makes room in all tables for the exchange of these chunks, and drops views that stand in its way.
+/// Makes room in all tables for the exchange of these chunks, and drops the views that prevent the exchange.
 fn prepare<'a>(context: &mut StrategyContext<'_>, cuts: &'a [Cut]) -> MissResult<Vec<Exchange<'a>>> {
     let bytes = cuts.iter().map(Cut::copied).sum();
-    // New memory that takes nothing of the device is not subject to the device's bounds.
+    // The device's bounds apply only to new memory on the device.
     if bytes > 0 {
         context.require(Increase::of(bytes))?;
     }
@@ -257,7 +259,7 @@ fn prepare<'a>(context: &mut StrategyContext<'_>, cuts: &'a [Cut]) -> MissResult
         let chunk = chunk_of(context.heap, cut.id)?;
         lost_spans(&chunk, &cut.parts).try_for_each(|span| context.heap.gather_span(span).map(drop))?;
     }
-    // Every table has room for the parts of all chunks.
+    // Every table gets room for the parts of all chunks.
     let parts = cuts.iter().map(|cut| cut.parts.len()).sum();
     let lost = cuts.iter().flat_map(|cut| &cut.parts).filter(|part| part.fate == Fate::Lost).count();
     let mut exchanges = with_room(cuts.len())?;
@@ -279,8 +281,8 @@ fn prepare<'a>(context: &mut StrategyContext<'_>, cuts: &'a [Cut]) -> MissResult
     Ok(exchanges)
 }
 
-/// Creates the new memory, and copies live contents to it, behind a gate where one is needed. Chunks for which there is too
-/// little memory are left out, but for the first.
+/// Creates the new memory, and copies live contents to the new memory, behind a gate where one is needed. The first
+/// chunk must succeed. Later chunks for which there is too little memory are left out.
 fn copy_contents<'a>(
     context: &mut StrategyContext<'a>,
     exchanges: &mut Vec<Exchange<'_>>,
@@ -299,7 +301,8 @@ fn copy_contents<'a>(
             Err(miss) => return Err(miss),
         }
     }
-    // Memory moves between the device and the host only as the program has allowed it.
+    // Memory moves between the device and the host without a gate: the program has promised that no work uses the
+    // memory.
     if exchanges.iter().any(Exchange::moves) {
         copies.iter().try_for_each(|copy| context.driver.copy(copy.from, copy.to, copy.size))?;
         return Ok(None);
@@ -307,8 +310,8 @@ fn copy_contents<'a>(
     copy_behind_gate(context, &copies)
 }
 
-/// Notes an exchange whose memory is mapped, and releases the old memory. A chunk whose contents stay on the device counts
-/// as split.
+/// Notes an exchange whose new memory is mapped, and releases the old memory. A chunk whose contents stay on the device
+/// counts as split.
 fn commit(context: &mut StrategyContext<'_>, exchange: Exchange<'_>) -> Result<()> {
     let (spills, moves) = (exchange.spills(), exchange.moves());
     let Exchange { cut, chunk, room, mut new, .. } = exchange;
@@ -366,8 +369,8 @@ fn drop_views_over(context: &mut StrategyContext<'_>, id: ChunkId) -> Result<()>
     over.map(|(view, _)| view).try_to_vec()?.into_iter().try_for_each(|view| drop_view(context, view))
 }
 
-/// Makes room within the bounds on views for the added mappings: each view over a chunk gets one for each part with
-/// memory, in place of one.
+/// Makes room for the added mappings within the bounds on views. In each view over a chunk, a mapping for each part
+/// with memory replaces the chunk's mapping.
 fn make_room_in_views(context: &mut StrategyContext<'_>, cuts: &[Cut]) -> MissResult<()> {
     let views = |id: ChunkId| context.heap.views().iter().filter(|(_, view)| view.chunks.contains(&id)).count();
     let mappings = cuts.iter().map(|cut| views(cut.id) * cut.mapped().saturating_sub(1)).sum();
@@ -380,7 +383,7 @@ fn make_room_in_views(context: &mut StrategyContext<'_>, cuts: &[Cut]) -> MissRe
     }
 }
 
-/// Returns the places of a chunk, each with room for so many parts.
+/// Returns the places of a chunk. Each place has room for `count` parts.
 fn places_of(context: &StrategyContext<'_>, id: ChunkId, chunk: &Chunk, count: usize) -> Result<Vec<Place>> {
     let addresses = context.heap.places_of(id)?;
     let mut places = with_room(addresses.len())?;
@@ -391,7 +394,7 @@ fn places_of(context: &StrategyContext<'_>, id: ChunkId, chunk: &Chunk, count: u
     Ok(places)
 }
 
-/// Maps the new memory at all places, or at none.
+/// Maps the new memory at all places of a chunk, or at none.
 fn map_everywhere(
     context: &mut StrategyContext<'_>,
     mut places: Vec<Place>,
@@ -404,7 +407,8 @@ fn map_everywhere(
         for place in places.into_iter().rev() {
             context.rollback.restore(driver, place);
         }
-        // Streams go on as soon as this returns: a call that failed once may well succeed the second time.
+        // Streams continue as soon as this function returns, and a call that failed once may well succeed the second
+        // time.
         for _ in 0..RESTORES {
             if context.rollback.is_whole() || context.retry_rollback().is_ok() {
                 break;
@@ -414,13 +418,13 @@ fn map_everywhere(
     mapped
 }
 
-/// Returns the reason why a request fails. While live memory is unmapped, nothing else is tried for the request:
-/// another step could give back the addresses that the memory must be mapped at again.
+/// Returns the reason why a request fails. While live memory is unmapped, no other step is tried for the request:
+/// another step could give back the addresses at which the live memory must be mapped again.
 fn failure(context: &StrategyContext<'_>, error: DriverError) -> Miss {
     if context.rollback.is_whole() { error.into() } else { Miss::Failed(error.into()) }
 }
 
-/// Returns how many chunks were exchanged, if there was too little memory for the next one, or why the request fails.
+/// Returns how many chunks were exchanged if the next chunk lacked memory, or else the reason why the request fails.
 fn failure_after(context: &StrategyContext<'_>, done: usize, error: DriverError) -> MissResult<usize> {
     match failure(context, error) {
         Miss::OutOfMemory { .. } if done > 0 => Ok(done),
@@ -428,9 +432,9 @@ fn failure_after(context: &StrategyContext<'_>, done: usize, error: DriverError)
     }
 }
 
-/// Gives back the new memory of a failed exchange. At a place that is not restored, it may still be mapped.
+/// Gives back the new memory of a failed exchange. The new memory may still be mapped at a place that is not restored.
 fn undo(context: &mut StrategyContext<'_>, mut new: NewMemory) {
-    // Pieces that are still mapped are not put into the host stock; they are released once unmapped.
+    // Pieces that are still mapped are not put into the host stock. The rollback releases them after unmapping them.
     if context.rollback.is_whole() && new.copied.unmap(context.driver).is_ok() {
         new.put_back(context.heap);
     }

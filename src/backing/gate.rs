@@ -1,21 +1,22 @@
-//! A gate that holds all streams that the allocator knows while memory changes under live addresses.
+//! A gate that holds all streams that the allocator knows while memory is exchanged under live addresses.
 //!
 //! Owns: when the gate is closed and opened, and how often closing is tried. The driver holds the streams.
 //!
-//! The order matters, because other threads launch work at any time. New memory is there and mapped beside the old one
-//! before the gate closes. The streams get the gate and the device gets the copies in one go. Once the copies are done,
-//! nothing but unmaps, maps and changes of access happens until the gate opens.
+//! The order matters, because other threads launch work at any time. New memory is created, and mapped beside the old
+//! memory, before the gate closes. `Driver::close_gate` holds the streams and makes the copies. Between the copies and
+//! the opening of the gate, the only calls are unmaps, maps and changes of access.
 
 use super::context::{Exchanges, Miss, MissResult, StrategyContext};
 use crate::driver::{Driver, GateCopy};
 
-/// How long the CPU waits for held streams and for copies, in nanoseconds, and for so many bytes to copy a nanosecond more. A
-/// program whose threads run ahead has given its streams work for many milliseconds; beyond this, work may wait for other
-/// ranks, which may wait for a held stream.
+/// How long the CPU waits for held streams and for copies, in nanoseconds, plus 1 ns for each `BYTES_PER_NS` bytes to
+/// copy. A program whose threads run ahead has given its streams work for many milliseconds. Work that takes longer may
+/// wait for other ranks, which may wait for a held stream.
 const PATIENCE_NS: u64 = 200_000_000;
 const BYTES_PER_NS: u64 = 8;
 
-/// How often closing is tried: another thread may launch work between the streams' kernels, and then the gate is not closed.
+/// How often closing is tried. If another thread launches work between the kernels of the streams, the gate is not
+/// closed.
 const TRIES: u32 = 3;
 
 /// A closed gate, which opens when it is dropped.
@@ -27,11 +28,13 @@ impl Drop for ClosedGate<'_> {
     }
 }
 
-/// Copies live contents. If the step exchanges memory behind a gate, the gate is closed afterwards. If it cannot be
-/// closed, no more memory is exchanged in this step.
+/// Copies live contents behind a gate. Returns the closed gate, or `None` if there are no copies or the copies were
+/// made without a gate (`Exchanges::Ungated`). If no gate could be closed and exchanges need one, no more memory is
+/// exchanged in this step.
 ///
 /// # Errors
-/// [`Miss::OutOfMemory`] if the gate could not be closed in time; the driver's. No memory has changed but the targets'.
+/// [`Miss::OutOfMemory`] if exchanges need a gate and no gate could be closed in time, or the driver's error. Only the
+/// memory of the copies' targets has changed.
 pub(super) fn copy_behind_gate<'a>(
     context: &mut StrategyContext<'a>,
     copies: &[GateCopy],
@@ -69,7 +72,7 @@ fn close<'a>(context: &mut StrategyContext<'a>, copies: &[GateCopy]) -> MissResu
         match driver.close_gate(&held, copies, patience) {
             Ok(true) => return Ok(Some(ClosedGate(driver))),
             Ok(false) => {}
-            // A stream was destroyed meanwhile.
+            // A stream was destroyed meanwhile, so no gate is closed.
             Err(error) if error.status.may_name_no_stream() => return Ok(None),
             Err(error) => return Err(error.into()),
         }

@@ -1,7 +1,7 @@
-//! Views that grow for one allocation: their addresses, and the chunks that are mapped behind the earlier ones.
+//! Views that grow for one allocation: their addresses, and the chunks that are mapped behind earlier chunks.
 //!
-//! Owns: the driver calls for them, and which work must be done before memory is unmapped. The strategy chooses the
-//! chunks.
+//! Owns: the driver calls for growing views, and the work that the GPU must have done before memory is unmapped. The
+//! strategy chooses the chunks.
 
 use super::context::{Miss, MissResult, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
@@ -15,7 +15,7 @@ use crate::ids::{ChunkId, PoolId, ViewId};
 use crate::span::Span;
 
 /// Reserves addresses for a view that grows to `capacity` bytes, a multiple of the granule. A view that grew for an
-/// earlier allocation is reused, with the chunks still mapped there.
+/// earlier allocation is reused, with the chunks still mapped in the view. Returns the view.
 ///
 /// # Errors
 /// [`Miss::OutOfMemory`] if the bounds on views, or the device, have no room for the addresses. Nothing has changed.
@@ -32,8 +32,8 @@ pub(crate) fn reserve_addresses(context: &mut StrategyContext<'_>, capacity: u64
     Ok(context.heap.add_growing(span, new))
 }
 
-/// Ends the growth of a view. If nothing is mapped there, its addresses are given back; otherwise it stays as it is,
-/// for the next allocation that grows, until its memory is released or other views need the room.
+/// Ends the growth of a view. If the view has no mapping, its addresses are given back. Otherwise the view stays for
+/// the next allocation that grows, until its memory is released or other views need the room.
 ///
 /// # Errors
 /// A driver call failed. The view grows no more, and its addresses are given back at the next release.
@@ -47,7 +47,7 @@ pub(crate) fn release_addresses(context: &mut StrategyContext<'_>, view: ViewId)
     Ok(())
 }
 
-/// Drops views until `more` of each bounded quantity is within the bounds.
+/// Drops views until `more` of each bounded quantity fits within the bounds.
 fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> MissResult<()> {
     let mut refused = make_room_for(context, more)?;
     if refused.is_some() {
@@ -58,12 +58,12 @@ fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> MissResult<(
     if refused.is_some() { Err(Miss::OutOfMemory { refused }) } else { Ok(()) }
 }
 
-/// Returns which chunks behind the parts of a view serve a request where they are mapped. If they do not suffice, the
-/// rest is unmapped, once the GPU has passed it: the CPU waits for that if necessary.
+/// Returns the chunks behind the parts of a view that serve a request where they are mapped. If these chunks do not
+/// suffice, all later chunks are unmapped once the GPU has passed them. The CPU waits for the GPU if necessary.
 ///
 /// # Errors
-/// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use the memory to unmap. Chunks
-/// unmapped before a failed call stay unmapped.
+/// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use the memory to unmap. Chunks that
+/// were unmapped before a failed call stay unmapped.
 pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request) -> Result<Tail> {
     let view = request.extends;
     if context.heap.has_pending_parts(view) {
@@ -75,7 +75,7 @@ pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request)
     }
     let tail = context.heap.tail(view, request.size, request.pool)?;
     if tail.bytes >= request.size {
-        // Nothing is to be mapped behind the tail at present, so the rest stays for later requests.
+        // The request needs no mapping behind the tail, so the later chunks stay mapped for later requests.
         return Ok(tail);
     }
     let runs = context.heap.mapped_behind(view, tail.before)?;
@@ -90,18 +90,18 @@ pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request)
             context.heap.cut_tail(view, chunks, run.start);
         }
     }
-    // The rest of the tail has no memory any more.
+    // The rest of the tail is not mapped any more.
     context.heap.cut_tail(view, tail.before, kept);
     Ok(tail)
 }
 
-/// Waits until the GPU has done all work that used parts of a view which the program has given back.
+/// Waits until the GPU has done all work that used the parts of a view that the program has given back.
 fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> {
     let state = |context: &StrategyContext<'_>| {
         let view = context.heap.views().get(view);
         view.map_or((true, false), |view| (context.heap.has_passed(view), !view.pins.is_empty()))
     };
-    // Uses by private pools are in no epoch.
+    // Uses by private pools belong to no epoch.
     let (passed, pinned) = state(context);
     if passed && !pinned {
         return Ok(());
@@ -109,7 +109,7 @@ fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> 
     refuse_in_capture(context, view)?;
     if pinned {
         if is_captured(context, view) {
-            // Graphs of pools that have ended are not launched any more.
+            // Graphs of private pools that have ended are not launched any more.
             if let Some(error) = reclaim_private_pools(context)? {
                 tracing::warn!(%error, "the source of a private pool that has ended refused its memory");
             }
@@ -146,11 +146,11 @@ fn address_of(context: &StrategyContext<'_>, view: ViewId) -> u64 {
     context.heap.views().get(view).map_or(0, |view| view.address)
 }
 
-/// Maps chunks, all of them free for the request, behind those of the view that it extends, and hands out the next part: the
-/// kept chunks and these. Returns its block.
+/// Maps chunks behind the chunks of the view that the request extends, and hands out the next part. All new chunks are
+/// free for the request. The part consists of the kept chunks and the new chunks. Returns the part's block.
 ///
 /// # Errors
-/// [`Miss::OutOfMemory`] if there is no room for the mappings, of the bounds or of the device. Nothing has changed.
+/// [`Miss::OutOfMemory`] if the bounds or the device have no room for the mappings. Nothing has changed.
 pub(crate) fn map_part(
     context: &mut StrategyContext<'_>,
     request: &Request,

@@ -1,6 +1,6 @@
-//! Memory for guarded blocks: each gets a reservation and physical memory of its own.
+//! Memory for guarded blocks. Each block gets a reservation and physical memory of its own.
 //!
-//! Owns: the driver calls for it. `heap/home/guarded.rs` has the heap's records of it.
+//! Owns: the driver calls for guarded blocks. `heap/home/guarded.rs` has the heap's records of guarded blocks.
 
 use super::context::{Miss, Served, StrategyContext};
 use super::mapping::Mapping;
@@ -11,8 +11,8 @@ use crate::ids::BlockId;
 use crate::limits::Increase;
 use crate::span::Span;
 
-/// Addresses without memory before and behind the memory of a guarded block, in bytes. An access beyond them by a wrong
-/// index may reach other memory unnoticed.
+/// The bytes of addresses without memory before and behind the memory of a guarded block. An access farther away by a
+/// wrong index may reach other memory unnoticed.
 pub(crate) const GUARD_RANGE: u64 = GRANULE;
 
 const NO_MEMORY: Error = Error::Internal("a guarded block without memory of its own");
@@ -44,15 +44,15 @@ pub(crate) fn map_guarded(context: &mut StrategyContext<'_>, request: &Request) 
     }
 }
 
-/// Unmaps a freed guarded block, and gives its memory back. All work that used it is done. Returns its addresses, which
-/// stay reserved, or `None` if the block is not guarded.
+/// Unmaps a freed guarded block, and gives its memory back. All work that used the block is done. Returns the block's
+/// addresses, which stay reserved, or `None` if the block is not guarded.
 pub(crate) fn unmap_guarded(context: &mut StrategyContext<'_>, id: BlockId) -> Result<Option<Span>, Error> {
     let Some(GuardedMemory { handle, mapped, reservation }) = context.heap.guarded_memory(id) else { return Ok(None) };
     let class = context.heap.block(id).pool.class();
     context.rollback.reserve_handles(1)?;
     context.driver.unmap(mapped.start, mapped.size)?;
     context.heap.remove_guarded_segment(id, mapped);
-    // If the release fails, the memory counts as held, and is given back later.
+    // If the release fails, the memory counts as held, and its release is tried again later.
     if let Err(error) = context.rollback.release(context.driver, (handle, mapped.size), class) {
         context.heap.pending_rollback(class, mapped.size, 0);
         tracing::warn!(%error, "memory of a guarded allocation could not be given back yet");

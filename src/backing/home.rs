@@ -1,9 +1,10 @@
-//! The addresses of home: reserved when first needed, given back when home is empty.
+//! The addresses of home, which are reserved when first needed and given back when home is empty.
 //!
-//! Owns: the driver calls for them. The strategy chooses what lies in home, and where.
+//! Owns: the driver calls for the addresses of home. The strategy chooses the places of chunks in home.
 //!
-//! Some drivers refuse one large range, and give smaller ones: on embedded devices, under WSL, in processes with little
-//! address space. Home asks for half as much until the driver agrees, and grows by further ranges.
+//! Some drivers refuse one large range, and give smaller ranges: on embedded devices, under WSL, in processes with
+//! little address space. The size requested for home is halved until the driver agrees, and home grows by further
+//! ranges.
 
 use super::context::{Miss, MissResult, StrategyContext};
 use crate::driver::{Call, DriverResult};
@@ -11,13 +12,14 @@ use crate::heap::{GRANULE, Heap, MAX_HOME, State};
 use crate::ids::SegmentId;
 use crate::span::Span;
 
-/// The sizes of ranges are multiples of this, in bytes.
+/// The unit of a range's size, in bytes.
 const UNIT: u64 = 64 * GRANULE;
-/// A range has at least this part (1/n) of the device's memory, so that home has no more than some hundred ranges.
+/// Each range has at least this part (1/n) of the device's memory, so that home has no more than some hundred ranges.
 const LEAST_PART: u64 = 64;
 
-/// Reserves home, if it does not exist yet, with `times` as many addresses as the device has memory. Where the driver refuses
-/// so many, home has a half of them, or a quarter, and so on, as long as it holds a request of `size` bytes.
+/// Reserves home, if home does not exist yet, with `times` as many addresses as the device has memory. If the driver
+/// refuses so many addresses, home gets a half of them, or a quarter, and so on, but at least the range that a request
+/// of `size` bytes needs.
 pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64, size: u64) -> MissResult<()> {
     if context.heap.home().is_some() {
         return Ok(());
@@ -39,14 +41,14 @@ pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64, size: 
     }
 }
 
-/// Reserves one more range of home, in which `size` bytes have a place, unless home has all its addresses already. With
-/// `spare`, the range is as large as the driver allows, otherwise as small as possible. Returns whether there is a new
+/// Reserves one more range of home in which `size` bytes have a place, unless home has all its addresses already. With
+/// `spare`, the range is as large as the driver allows, otherwise as small as possible. Returns whether home has a new
 /// range.
 pub(crate) fn grow_home(context: &mut StrategyContext<'_>, times: u64, size: u64, spare: bool) -> MissResult<bool> {
     let Some(home) = context.heap.home() else { return Ok(false) };
     let left = wanted(context, times).saturating_sub(home.addresses());
     let least = least_range(context, size);
-    // The driver has refused larger ranges than the last one.
+    // The driver has refused larger ranges than the last range.
     let last = home.ranges().last().map_or(left, |range| range.reserved.size);
     let mut range = if spare { left.min(last).max(least) } else { least };
     if least > left {
@@ -69,13 +71,13 @@ pub(crate) fn grow_home(context: &mut StrategyContext<'_>, times: u64, size: u64
         }
         refused => {
             context.driver.address_free(reserved.start, reserved.size)?;
-            // Addresses too far from the other ranges are of no use.
+            // Addresses too far from the other ranges cannot become part of home, so the range was given back.
             refused.map(|_| false).map_err(Miss::from)
         }
     }
 }
 
-/// Returns the bytes of addresses that home is to have.
+/// Returns how many bytes of addresses home is to have.
 fn wanted(context: &StrategyContext<'_>, times: u64) -> u64 {
     let total = context.driver.properties().total_memory;
     // Spilled memory keeps its addresses in home too.
@@ -83,10 +85,11 @@ fn wanted(context: &StrategyContext<'_>, times: u64) -> u64 {
     total.saturating_mul(times).saturating_add(beside).clamp(GRANULE, MAX_HOME).next_multiple_of(UNIT)
 }
 
-/// Returns the bytes of the smallest range in which `size` bytes have a place. No range holds more than the device.
+/// Returns the bytes of the smallest range in which `size` bytes have a place. For more bytes than the device has,
+/// `size` is ignored.
 fn least_range(context: &StrategyContext<'_>, size: u64) -> u64 {
     let total = context.driver.properties().total_memory;
-    // A granule at each end may be left out, so that ranges do not touch.
+    // A granule at each end may be left out, so that no two ranges touch.
     let size = if size <= total { size + 2 * GRANULE } else { 0 };
     (total / LEAST_PART).max(size).clamp(GRANULE, MAX_HOME).next_multiple_of(UNIT)
 }
@@ -104,7 +107,7 @@ pub(crate) fn release_home(context: &mut StrategyContext<'_>) -> DriverResult<()
     Ok(())
 }
 
-/// Returns a range of home in which nothing lies.
+/// Returns the segment and the addresses of a range of home without any chunk, or `None`.
 fn empty_range(heap: &Heap) -> Option<(SegmentId, Span)> {
     let is_empty = |segment: SegmentId| {
         let head = heap.block(heap.head_of(segment));

@@ -1,6 +1,6 @@
-//! Pieces of physical memory mapped one behind the other, all or none.
+//! Pieces of physical memory that are mapped one behind the other, all or none.
 //!
-//! Owns: the order of driver calls that make a mapping, and that undo it when one of them fails.
+//! Owns: the order of the driver calls that make a mapping, and of the calls that undo a mapping after a failure.
 
 use crate::driver::{Driver, DriverResult};
 use crate::fallible::{Grown, with_room};
@@ -11,7 +11,7 @@ use crate::span::Span;
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) size: u64,
-    /// The piece's handle, `None` once released.
+    /// The piece's handle; `None` once the handle is released.
     pub(crate) handle: Option<Handle>,
 }
 
@@ -20,39 +20,40 @@ pub(crate) struct Piece {
 pub(crate) struct Mapping {
     pub(crate) address: u64,
     pub(crate) pieces: Vec<Piece>,
-    /// How many bytes from the address on are mapped.
+    /// The number of bytes that are mapped, from the address on.
     pub(super) mapped: u64,
-    /// The account that the memory counts for, if it was created for this mapping. `None` if it is owned elsewhere.
+    /// The account that counts the memory, if the memory was created for this mapping. `None` if another owner counts
+    /// the memory.
     pub(super) owned: Option<Account>,
-    /// Addresses that are given back with the mapping.
+    /// The addresses that are given back with the mapping; empty if the addresses stay reserved.
     pub(super) reservation: Span,
 }
 
 impl Mapping {
-    /// Prepares a mapping of `size` bytes of memory that will be created in pieces of at most `piece` bytes, at addresses
-    /// that stay reserved.
+    /// Prepares a mapping of `size` bytes of memory at addresses that stay reserved. The memory will be created in
+    /// pieces of at most `piece` bytes.
     pub(crate) fn of_new_memory(address: u64, class: Class, size: u64, piece: u64) -> Grown<Self> {
         let pieces = with_room(size.div_ceil(piece) as usize)?;
         Ok(Self { address, pieces, mapped: 0, owned: Some(class.into()), reservation: Span::default() })
     }
 
-    /// Sets the address, inside of a reservation that is given back with the mapping.
+    /// Sets the address of the mapping. The address lies inside `reservation`, which is given back with the mapping.
     pub(crate) fn place(&mut self, reservation: Span, address: u64) {
         (self.reservation, self.address) = (reservation, address);
     }
 
-    /// Prepares a mapping of memory that will be created in so many pieces, at an address that is not known yet.
+    /// Prepares a mapping of memory that will be created in `count` pieces, at an address that is not known yet.
     pub(crate) fn of_new_pieces(account: impl Into<Account>, count: usize) -> Grown<Self> {
         let owned = Some(account.into());
         Ok(Self { address: 0, pieces: with_room(count)?, mapped: 0, owned, reservation: Span::default() })
     }
 
-    /// Leaves the memory to another owner: only the mapping is undone.
+    /// Leaves the memory to another owner. From then on, only the mapping is undone.
     pub(crate) fn disown(&mut self) {
         self.owned = None;
     }
 
-    /// Prepares another mapping of existing memory, at addresses of its own.
+    /// Prepares another mapping of existing memory, at addresses that are given back with the mapping.
     pub(crate) fn of_chunks(address: u64, pieces: Vec<Piece>) -> Self {
         let reservation = Span::new(address, pieces.iter().map(|piece| piece.size).sum());
         Self { address, pieces, mapped: 0, owned: None, reservation }
@@ -63,7 +64,8 @@ impl Mapping {
         Self { address, pieces, mapped: 0, owned: None, reservation: Span::default() }
     }
 
-    /// Creates `size` bytes in pieces of at most `piece` bytes, and appends them. There is room for them.
+    /// Creates `size` bytes of memory in pieces of at most `piece` bytes, and appends the pieces. The list has room for
+    /// them.
     pub(crate) fn create(&mut self, driver: &dyn Driver, size: u64, piece: u64) -> DriverResult<()> {
         let mut missing = size;
         while missing > 0 {
@@ -76,7 +78,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Maps every piece and lets the device use them.
+    /// Maps every piece, and gives the device access to all pieces.
     pub(crate) fn map(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         for piece in &self.pieces {
             let Some(handle) = piece.handle else { continue };
@@ -86,7 +88,7 @@ impl Mapping {
         driver.set_access(self.address, self.mapped)
     }
 
-    /// Returns the physical bytes that the mapping holds: pieces that are mapped or not released.
+    /// Returns the physical bytes that the mapping holds: the bytes of pieces that are mapped or not released.
     pub(super) fn held(&self) -> u64 {
         let mut at = 0;
         let mut held = 0;
@@ -99,8 +101,8 @@ impl Mapping {
         held
     }
 
-    /// Releases, unmaps and gives back all that the mapping owns. The addresses have not been used yet. A call that
-    /// fails leaves the rest to the next attempt.
+    /// Releases, unmaps and gives back all that the mapping owns. No work has used the addresses yet. After a call that
+    /// fails, the next attempt continues with the rest.
     pub(super) fn undo(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         if self.owned.is_some() {
             for piece in &mut self.pieces {

@@ -1,7 +1,8 @@
-//! Backing: how memory is taken from the driver, mapped, and given back. Strategies share this code.
+//! Backing: how memory is taken from the driver, mapped, and given back. All strategies share this code.
 //!
-//! Owns: every driver call for memory, their order, and what is undone when one fails. The strategy chooses which
-//! memory, and when. A step that fails has changed nothing, or has noted its changes in the heap.
+//! Owns: every driver call for memory, the order of these calls, and how they are undone when one call fails. The
+//! strategy chooses which memory is taken or given back, and when. A step that fails has changed nothing, or has noted
+//! its changes in the heap.
 
 mod backup;
 #[cfg(feature = "baselines")]

@@ -1,6 +1,7 @@
 //! A place at which physical memory is exchanged.
 //!
-//! Owns: the calls at one place, there and back. `exchange.rs` has the order of places.
+//! Owns: the calls that exchange memory at one place, and the calls that restore it. `exchange.rs` has the order of
+//! places.
 
 use crate::driver::{Driver, DriverResult};
 use crate::fallible::{Grown, with_room};
@@ -23,13 +24,13 @@ pub(super) struct Place {
     span: Span,
     handle: Handle,
     old: Old,
-    /// The mapped spans of the new memory, with room for all of its parts.
+    /// The mapped spans of the new memory. The list has room for all parts.
     new: Vec<Span>,
 }
 
 impl Place {
-    /// Returns the place of a span where all of a handle's memory is mapped, with room to exchange it for so many
-    /// parts.
+    /// Returns the place of a span at which all of a handle's memory is mapped, with room to exchange this memory for
+    /// `parts` parts.
     pub(super) fn of(span: Span, handle: Handle, parts: usize) -> Grown<Self> {
         Ok(Self { span, handle, old: Old::Usable, new: with_room(parts)? })
     }
@@ -38,7 +39,8 @@ impl Place {
         self.span.start
     }
 
-    /// Maps new memory at the place, given as the bytes of each part and its handle, `None` if the part has no memory.
+    /// Maps new memory at the place. `parts` gives the bytes and the handle of each part; the handle is `None` if the
+    /// part has no memory.
     pub(super) fn exchange(
         &mut self,
         driver: &dyn Driver,
@@ -46,7 +48,7 @@ impl Place {
     ) -> DriverResult<()> {
         driver.unmap(self.span.start, self.span.size)?;
         self.old = Old::Gone;
-        // The parts mapped since the last gap.
+        // The mapped parts since the last part without memory.
         let mut run = Span::new(self.span.start, 0);
         for (size, handle) in parts {
             match handle {

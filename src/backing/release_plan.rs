@@ -1,16 +1,16 @@
 //! The choice of pieces of memory to give back: enough bytes, and hardly more than needed.
 //!
-//! Owns: the choice. The choice uses sizes and an order of preference, but not the kind of the pieces.
+//! Owns: the choice. The choice depends on the sizes and on an order of preference, but not on the kind of the pieces.
 
 use crate::fallible::{Grown, TryCollect, TryPush, filled};
 use crate::heap::GRANULE;
 
-/// Up to this many missing bytes, the choice is exact to the granule; beyond it, pieces are taken in order of
-/// preference. The constant bounds the time: pieces times this many granules at most.
+/// The bytes up to which the choice is exact to the granule. While more bytes are missing, pieces are taken in order of
+/// preference. The constant bounds the time of the choice: at most as many steps as pieces times these granules.
 const CHOSEN_EXACTLY: u64 = 256 * GRANULE;
 
-/// Returns the indices of pieces that add up to at least `bytes`, none of which could be left out. `sizes` is in order
-/// of preference. Returns all pieces if all of them together are less.
+/// Returns the indices of pieces that add up to at least `bytes`. None of the chosen pieces could be left out. `sizes`
+/// is in order of preference. If all pieces together are too small, returns all of them.
 pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Grown<Vec<usize>> {
     let mut missing = bytes;
     let (mut taken, mut rest) = (Vec::new(), Vec::new());
@@ -34,7 +34,7 @@ pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Grown<Vec<usize>> {
     let Some((sum, _, chosen)) = single.into_iter().chain(together).min_by_key(|(sum, last, _)| (*sum, *last)) else {
         return (0..sizes.len()).try_to_vec();
     };
-    // The last piece may be so large that some of the others are not needed.
+    // The last chosen piece may be so large that some of the other pieces are not needed.
     let mut excess = sum - missing;
     let mut kept: Vec<usize> = Vec::new();
     for index in taken.into_iter().rev() {
@@ -49,15 +49,16 @@ pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Grown<Vec<usize>> {
     Ok(kept)
 }
 
-/// Chooses, among the pieces smaller than `missing`, those with the least sum that suffices. Returns that sum, the
-/// least preferred chosen piece, which is as preferred as possible, and all chosen pieces.
+/// Chooses, among the pieces smaller than `missing`, the set with the least sum that is at least `missing`. Returns the
+/// sum, the last piece of the set in the order of preference, and all pieces of the set. Among sets of equal sum, the
+/// set with the most preferred last piece is chosen. Returns `None` if no set suffices.
 fn closest_sum(sizes: &[u64], pieces: &[usize], missing: u64) -> Grown<Option<(u64, usize, Vec<usize>)>> {
     if missing > CHOSEN_EXACTLY {
         // Every remaining piece is larger.
         return Ok(None);
     }
     let wanted = missing.div_ceil(GRANULE) as usize;
-    // For each sum in granules, the first piece with which it can be reached.
+    // For each sum in granules, the first piece with which the sum can be reached.
     let mut reached: Vec<Option<usize>> = filled(None, 2 * wanted)?;
     for &index in pieces {
         let size = (sizes[index] / GRANULE) as usize;

@@ -1,7 +1,7 @@
 //! Segments that are allocated whole, by the driver's `malloc` or by the source of a private pool.
 //!
-//! Owns: where such a segment comes from and goes to, which ones can be released, and how private pools that have ended
-//! give up their memory. The strategy chooses how segments are sized and split.
+//! Owns: the source of each such segment, its release, and how private pools that have ended give up their memory. The
+//! strategy chooses the sizes of segments and how they are split.
 
 use super::context::{Miss, MissResult, Served, StrategyContext};
 use crate::config::rounding::MIN_BLOCK;
@@ -14,18 +14,18 @@ use crate::span::Span;
 use std::cmp::Reverse;
 
 /// A number of bytes that no segment reaches: the size of the user address space of x86-64. The flight recorder has
-/// room for smaller sizes alone.
+/// room only for sizes below this number.
 const ADDRESS_SPACE: u64 = 1 << 47;
 
-/// Allocates a segment for a pool, from its source or by the driver's `malloc`. Returns its block, which is in no
-/// index.
+/// Allocates a segment for a pool, by the pool's source or by the driver's `malloc`. Returns the segment's block, which
+/// is in no index.
 pub(crate) fn malloc_segment(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> Served {
     let mut slots = context.heap.reserve_segment(pool)?;
     let address = take_memory(context, pool, size)?;
     Ok(context.heap.add_malloc_segment(pool, Span::new(address, size), &mut slots))
 }
 
-/// Releases the segments of public pools that are wholly free and have at least so many bytes.
+/// Releases the segments of public pools that are wholly free and have at least `least` bytes.
 pub(crate) fn release_segments_from(context: &mut StrategyContext<'_>, least: u64) -> Result<()> {
     for id in whole_segments(context.heap)? {
         if context.heap.block(id).size >= least {
@@ -56,7 +56,7 @@ pub(crate) fn release_whole_segments(context: &mut StrategyContext<'_>) -> Resul
     Ok(())
 }
 
-/// Returns the free blocks of public pools that are whole segments, those unused longest first.
+/// Returns the free blocks of public pools that are whole segments. The block that was unused longest comes first.
 pub(crate) fn whole_segments(heap: &Heap) -> Result<Vec<BlockId>> {
     let mut whole = Vec::new();
     for pool in heap.every_public_pool()? {
@@ -71,11 +71,11 @@ pub(crate) fn whole_segments(heap: &Heap) -> Result<Vec<BlockId>> {
     Ok(whole.into_iter().map(|(.., id)| id).try_to_vec()?)
 }
 
-/// Makes the memory of released private pools public. The CPU waits for the device first, since graphs may have been
-/// launched on unnamed streams.
+/// Makes the memory of released private pools public. The CPU first waits for the device, since graphs may have been
+/// launched on streams that the allocator does not know.
 ///
-/// Pools with segments of their own release these instead. Returns the first error of a source, if any; it does not
-/// stop the rest.
+/// A pool with segments of its own releases these segments instead. Returns the first error of a source, if any. The
+/// other pools are processed even after an error.
 pub(crate) fn reclaim_private_pools(context: &mut StrategyContext<'_>) -> Result<Option<Error>> {
     let mut released = Vec::new();
     for pool in context.heap.private().released()? {
@@ -98,8 +98,8 @@ pub(crate) fn reclaim_private_pools(context: &mut StrategyContext<'_>) -> Result
     Ok(failed)
 }
 
-/// Releases the free segments of a pool that has ended. The device has passed all work. Returns the first error of its
-/// source, if any; a segment that the source refused stays.
+/// Releases the free segments of a pool that has ended. The device has passed all work. Returns the first error of the
+/// pool's source, if any. A segment that the source refused stays.
 pub(crate) fn release_own_segments(context: &mut StrategyContext<'_>, owner: PoolId) -> Result<Option<Error>> {
     let mut failed = None;
     for id in context.heap.whole_segments_of(owner)? {
@@ -120,8 +120,8 @@ pub(crate) fn release_own_segments(context: &mut StrategyContext<'_>, owner: Poo
     Ok(failed)
 }
 
-/// Takes memory for a segment of a pool, from its source or by the driver's `malloc`. Returns the address. An invalid
-/// address is an error, and is not given back, since someone else may use it.
+/// Takes memory for a segment of a pool, by the pool's source or by the driver's `malloc`. Returns the address. An
+/// invalid address is an error. Such an address is not given back, since other code may use the memory there.
 fn take_memory(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> MissResult<u64> {
     let owner = context.heap.owner_of(pool);
     let Some(answer) = call(context, owner, |source| guarded("giving a segment", || source.malloc(size))) else {
@@ -143,7 +143,7 @@ fn take_memory(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) ->
     Err(Error::Source { pool: owner, detail }.into())
 }
 
-/// Gives back memory that [`take_memory`] took.
+/// Gives back memory that [`take_memory`] has taken.
 fn return_memory(context: &mut StrategyContext<'_>, pool: PoolIndex, span: Span) -> Result<()> {
     let owner = context.heap.owner_of(pool);
     let freed = call(context, owner, |source| guarded("taking a segment back", || source.free(span.start, span.size)));
@@ -169,7 +169,7 @@ fn call<T>(
     Some(in_relaxed_capture_mode(driver, capturing, || Ok(call(source))))
 }
 
-/// Returns whether some of these bytes are addresses of a view.
+/// Returns whether a view has addresses in this span.
 fn overlaps_view(heap: &Heap, span: Span) -> bool {
     heap.views().iter().any(|(_, view)| view.reservation().intersection(&span).is_some())
 }

@@ -1,18 +1,19 @@
-//! Sleep of a private pool: its physical memory goes back to the driver, and new memory is mapped at the same addresses
-//! later.
+//! Sleep of a private pool: the pool's physical memory goes back to the driver. Later, new memory is mapped at the same
+//! addresses.
 //!
-//! Owns: the order of the calls, and the way back when one of them fails. `backup.rs` copies.
+//! Owns: the order of the calls, and how they are undone when a call fails. `backup.rs` makes the copies.
 //!
 //! ```text
 //!           home            views          memory
 //! awake     |aa..|bbbb|     |bbbb|aa..|    two chunks
 //! asleep    |aa..|bbbb|     |bbbb|aa..|    none: these are only addresses. What a and b hold is kept elsewhere
 //! ```
-//! To sleep, live contents are copied first. Then every place of every chunk is unmapped; each can be mapped again as
-//! long as the memory exists. Only then is the memory released. To wake, new memory is created, mapped at every place
-//! and written; the pool owns it once all of that is done.
+//! To sleep, live contents are copied first. Then every chunk is unmapped at all its places. An unmapped chunk can be
+//! mapped again as long as its memory exists. The memory is released last. To wake, new memory is created, mapped at
+//! every place and written. The pool owns the new memory once all these steps are done.
 //!
-//! No work may use the memory meanwhile: the program says so by its call, and the caller has waited for the device.
+//! No work may use the memory meanwhile: the program has promised this by its call, and the caller has waited for the
+//! device.
 
 use super::backup::{restore, save};
 use super::context::{MissResult, StrategyContext};
@@ -24,12 +25,12 @@ use crate::heap::{Backup, Sleeper};
 use crate::ids::{Class, PoolId};
 use crate::limits::Increase;
 
-/// Gives back the memory of a private pool with chunks of its own, and keeps the contents of its live blocks. Returns
-/// the bytes given back. The device has passed all work.
+/// Gives back the memory of a private pool with chunks of its own, and keeps the contents of its live blocks. The
+/// device has passed all work. Returns the bytes given back.
 ///
 /// # Errors
-/// On any error the pool has not changed, except for live memory that could not be mapped again at once: its mapping is
-/// tried again before any other step (`PendingRollback`).
+/// After any error the pool has not changed, except for live memory that could not be mapped again at once. This
+/// mapping is tried again before any other step (`PendingRollback`).
 pub(crate) fn sleep(context: &mut StrategyContext<'_>, owner: PoolId, backup: &Backup) -> Result<u64> {
     context.retry_rollback()?;
     let sleeper = context.heap.sleeper(owner)?;
@@ -56,7 +57,7 @@ pub(crate) fn sleep(context: &mut StrategyContext<'_>, owner: PoolId, backup: &B
     Ok(sleeper.bytes())
 }
 
-/// Unmaps the chunks at all places, or at none.
+/// Unmaps all chunks at all their places, or none.
 fn unmap_everywhere(context: &mut StrategyContext<'_>, sleeper: &Sleeper) -> Result<()> {
     let mut gone: Vec<Place> = with_room(sleeper.places.len())?;
     for place in &sleeper.places {
@@ -74,7 +75,8 @@ fn unmap_everywhere(context: &mut StrategyContext<'_>, sleeper: &Sleeper) -> Res
     Ok(())
 }
 
-/// Gives a sleeping private pool memory again, and restores the contents of its live blocks. Returns the bytes taken.
+/// Gives a sleeping private pool memory again, and restores the contents of its live blocks. Returns the bytes taken
+/// from the device.
 ///
 /// # Errors
 /// [`Miss::OutOfMemory`] if the limits or the device leave too little room. After any error the pool still sleeps, and
@@ -102,7 +104,7 @@ struct Run {
     chunks: Vec<usize>,
 }
 
-/// Returns the places in runs of contiguous ones; one call gives the device access to a run.
+/// Returns the places in runs of contiguous places. One call gives the device access to a whole run.
 fn runs_of(sleeper: &Sleeper) -> Grown<Vec<Run>> {
     let mut runs: Vec<Run> = Vec::new();
     let mut last = None;
@@ -121,7 +123,7 @@ fn runs_of(sleeper: &Sleeper) -> Grown<Vec<Run>> {
     Ok(runs)
 }
 
-/// Creates the pool's new memory, and maps it at all places.
+/// Creates the pool's new memory, and maps this memory at all places.
 fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, runs: &mut [Run]) -> Result<()> {
     for (_, chunk) in &sleeper.chunks {
         memory.create(context.driver, chunk.size, chunk.size)?;
@@ -135,10 +137,10 @@ fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, 
     Ok(())
 }
 
-/// Gives back memory with which a pool could not wake. If a place cannot be unmapped now, it is unmapped later; until
-/// then the memory counts as held, and it is released only afterwards.
+/// Gives back memory with which a pool could not wake. A place that cannot be unmapped now is unmapped later. Until
+/// then the memory counts as held, and its release waits for the unmapping.
 fn undo(context: &mut StrategyContext<'_>, memory: Mapping, mut left: Vec<Run>) {
-    // Runs that cannot be undone here are undone in the same order later.
+    // Runs that cannot be undone here are undone later, in the same order.
     left.retain_mut(|run| run.mapping.undo(context.driver).is_err());
     if left.is_empty() {
         context.rollback.undo(context.heap, context.driver, memory);

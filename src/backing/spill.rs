@@ -1,6 +1,6 @@
 //! Spilling of live memory to host memory, and its return to the device.
 //!
-//! Owns: the choice of chunks to spill. `exchange.rs` makes the calls; the heap says which chunks may be spilled.
+//! Owns: the choice of chunks to spill. `exchange.rs` makes the calls. The heap decides which chunks may be spilled.
 
 use super::context::{InTurn, Miss, MissResult, Spill, StrategyContext};
 use super::exchange::{Cut, Fate, Part, exchange};
@@ -27,7 +27,8 @@ struct Chosen {
 }
 
 /// Spills live memory until the device has about `bytes` more, if spilling is allowed at present. The CPU has waited
-/// for the device. Returns whether any was spilled; none is if all candidates together would not suffice.
+/// for the device. Returns whether any memory was spilled. If all candidates together would not suffice, no memory is
+/// spilled.
 ///
 /// # Errors
 /// The errors of [`exchange`].
@@ -72,8 +73,8 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
     Ok(any)
 }
 
-/// Returns the parts that a chunk is spilled in: free parts are lost, and live parts are cut into sizes of kept host
-/// memory.
+/// Returns the parts into which a chunk is cut when spilled. Free parts lose their memory. Live parts are cut into the
+/// sizes of kept host memory.
 fn parts_of(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     let mut kept = heap.host_stock().sizes()?;
     let mut parts = Vec::new();
@@ -87,8 +88,8 @@ fn parts_of(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
     Ok(parts)
 }
 
-/// Returns the coldest chunks whose spilling gives the device `bytes` bytes within the budget, or none if all together
-/// are too few.
+/// Returns the coldest chunks whose spilling gives the device `bytes` bytes within the budget. If these do not suffice,
+/// returns the chunks with the smallest share of live bytes that do. Returns no chunk if neither order suffices.
 fn choose(
     heap: &Heap,
     spill: &Spill<'_>,
@@ -125,7 +126,7 @@ fn within(all: &[Chosen], bytes: u64, budget: u64) -> bool {
     })
 }
 
-/// Returns whether a chunk is spilled, given the bytes gained and the budget left so far, and updates both.
+/// Decides whether a chunk is spilled, given the bytes gained and the budget left so far, and updates both numbers.
 fn takes(of: &SpillCandidate, bytes: u64, gained: &mut u64, left: &mut u64) -> bool {
     let takes = *gained < bytes && of.live <= *left;
     if takes {
@@ -135,10 +136,10 @@ fn takes(of: &SpillCandidate, bytes: u64, gained: &mut u64, left: &mut u64) -> b
     takes
 }
 
-/// Gives back host memory in which no block is live and which every stream has passed. No stream is being captured.
+/// Gives back host memory without live blocks that every stream has passed. No stream is being captured.
 ///
 /// # Errors
-/// A driver call failed; memory given back before stays given back.
+/// A driver call failed. Memory that was given back before the error stays given back.
 pub(crate) fn drop_spilled(context: &mut StrategyContext<'_>) -> Result<()> {
     for (id, size) in context.heap.spilled_and_free()? {
         match exchange(context, &[Cut::whole(id, size, Fate::Lost)?]) {
@@ -149,11 +150,12 @@ pub(crate) fn drop_spilled(context: &mut StrategyContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Moves spilled chunks back to the device, the hottest first, or only those in `only`, as long as the device has room
-/// for them and `spare` bytes more. The CPU has waited for the device. Returns the bytes that came back.
+/// Moves spilled chunks back to the device, the hottest chunk first, as long as the device has room for them and
+/// `spare` bytes more. With `only`, moves no other chunks. The CPU has waited for the device. Returns the bytes that
+/// came back.
 ///
 /// # Errors
-/// A driver call failed; chunks moved back before stay on the device.
+/// A driver call failed. Chunks that were moved before the error stay on the device.
 pub(crate) fn unspill(context: &mut StrategyContext<'_>, only: Option<&[ChunkId]>, spare: u64) -> Result<u64> {
     drop_spilled(context)?;
     let before = context.driver.busy_ns();

@@ -1,7 +1,7 @@
-//! Units of expandable segments: how they are mapped, unmapped and moved, and the addresses that they lie in.
+//! Units of expandable segments: how they are mapped, unmapped and moved, and the addresses in which they lie.
 //!
-//! Owns: the driver calls for them, with the costs of PyTorch's (`ExpandableSegment` of
-//! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike there, a failed growth is undone.
+//! Owns: the driver calls for units, with the costs of PyTorch's calls (`ExpandableSegment` of
+//! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike in PyTorch, a failed growth is undone.
 
 use super::context::{MissResult, Served, StrategyContext};
 use super::mapping::Mapping;
@@ -14,11 +14,12 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::limits::Increase;
 use crate::span::Span;
 
-/// Units of a segment that lie wholly inside a free block: the first, and the end of the last.
+/// The units of a segment that lie wholly inside a free block: the number of the first unit, and the end of the last
+/// unit.
 #[derive(Clone, Copy)]
 pub(crate) struct Units {
     pub(crate) block: BlockId,
-    /// Bytes of one unit.
+    /// The bytes of one unit.
     pub(crate) unit: u64,
     pub(crate) first: u64,
     pub(crate) end: u64,
@@ -31,8 +32,8 @@ pub(crate) struct UnmappedPart {
     pub(crate) span: Span,
 }
 
-/// Reserves addresses for a segment of a pool: `size` bytes, halved as long as the driver refuses, but at least
-/// `least`. Returns its unmapped block.
+/// Reserves addresses for a segment of a pool. The size is halved as long as the driver refuses, but is never below
+/// `least`. Returns the segment's unmapped block.
 pub(crate) fn reserve_segment(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
@@ -56,7 +57,7 @@ pub(crate) fn reserve_segment(
     }
 }
 
-/// Gives back the addresses of a segment in which nothing is mapped.
+/// Gives back the addresses of a segment without any mapping.
 fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
     let Span { start, size } = context.heap.block(id).span();
     context.driver.address_free(start, size)?;
@@ -64,12 +65,13 @@ fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> Driver
     Ok(())
 }
 
-/// Gives back the addresses of a segment after mapping memory there failed, unless some of it may still be mapped.
+/// Gives back the addresses of a segment after mapping memory there failed, unless some memory may still be mapped
+/// there.
 pub(crate) fn release_unused(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
     if context.rollback.is_empty() { release_reservation(context, id) } else { Ok(()) }
 }
 
-/// Gives back segments in which nothing is mapped.
+/// Gives back the segments of a pool that have no mapping.
 pub(crate) fn release_empty_segments(context: &mut StrategyContext<'_>, pool: PoolIndex) -> DriverResult<()> {
     let is_empty = |heap: &Heap, id: BlockId| !heap.block(id).is_split();
     loop {
@@ -79,8 +81,8 @@ pub(crate) fn release_empty_segments(context: &mut StrategyContext<'_>, pool: Po
     }
 }
 
-/// Creates and maps the units of all parts, or of none. Returns the free block that the last part became part of;
-/// `None` without parts.
+/// Creates and maps the units of all parts, or of none. Returns the free block that holds the last part; `None` without
+/// parts.
 pub(crate) fn map_units(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
@@ -110,8 +112,8 @@ pub(crate) fn map_units(
     Ok(grown)
 }
 
-/// Creates and maps every part, and gives the device access. Returns the slots for their blocks. After an error, each
-/// mapping says how much of it was done.
+/// Creates and maps every part, and gives the device access. Returns the slots for the blocks of the parts. After an
+/// error, each mapping holds how far its calls came.
 fn make(
     context: &mut StrategyContext<'_>,
     parts: &[UnmappedPart],
@@ -138,14 +140,14 @@ pub(crate) fn whole_units(heap: &Heap, block: BlockId) -> Option<Units> {
     (first < end).then_some(Units { block, unit, first, end })
 }
 
-/// Unmaps and releases units of a free block. Its stream has passed.
+/// Unmaps and releases units of a free block. The block's stream has passed the block.
 pub(crate) fn unmap_units(context: &mut StrategyContext<'_>, units: Units) -> Result<()> {
     let Units { block, unit, first, end } = units;
     let id = context.heap.block(block).segment;
     let Some(base) = context.heap.segment(id).map(|segment| segment.span.start) else { return Ok(()) };
     let mut slots = context.heap.reserve_parts(block, 1)?;
-    // PyTorch unmaps first. Releasing first keeps a unit whole whichever call fails: the memory of a released handle
-    // goes back with its last mapping.
+    // PyTorch unmaps first. Releasing first keeps a unit whole, whichever call fails: the driver takes the memory of a
+    // released handle back with the handle's last mapping.
     let mut gone = 0;
     let result: Result<()> = (first..end).try_for_each(|slot| {
         if let Some(handle) = context.heap.unit_handle(id, slot) {

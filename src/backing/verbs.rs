@@ -1,6 +1,6 @@
-//! The verbs by which a strategy changes the heap without a driver call.
+//! The verbs with which a strategy changes the heap without a driver call.
 //!
-//! Owns: no state. Each verb does one thing to the heap, which the strategy itself only reads.
+//! Owns: no state. Each verb makes one change to the heap. The strategy itself only reads the heap.
 
 use super::chunks::{map_home, release_chunks};
 use super::context::{Served, StrategyContext};
@@ -10,12 +10,12 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 
 impl StrategyContext<'_> {
-    /// Takes the free block out of the free index that fits the request best by these rules.
+    /// Takes the free block that fits the request best by these rules out of the free index, or returns `None`.
     pub(crate) fn fit(&mut self, request: &Request, rules: &FitRules) -> Option<BlockId> {
         self.heap.fit(request, rules).some()
     }
 
-    /// Takes a free block out of the free index, to serve the request with it.
+    /// Takes a free block out of the free index, to serve the request with this block.
     pub(crate) fn take_block(&mut self, id: BlockId) -> BlockId {
         self.heap.take_free(id);
         id
@@ -26,20 +26,21 @@ impl StrategyContext<'_> {
         self.heap.put_back(id);
     }
 
-    /// Joins the free blocks of segments without live blocks, for strategies in which blocks do not merge when freed.
+    /// Joins the free blocks of segments without live blocks, for strategies whose blocks do not merge when freed.
     pub(crate) fn join_free_segments(&mut self) -> Result<()> {
         self.heap.join_free_segments()
     }
 
-    /// Takes a block for the request from a run of free blocks that begins at `first`; the blocks differ only in their
-    /// pools.
+    /// Takes a block for the request from a run of free blocks that begins at `first`. The blocks of the run differ
+    /// only in their pools.
     pub(crate) fn take_run(&mut self, first: BlockId, request: &Request, placement: Placement) -> Result<BlockId> {
         let id = self.heap.join_run(first, request.pool, request.size)?;
         self.heap.take_free(id);
         Ok(self.heap.place(id, request, placement))
     }
 
-    /// Takes a block of a view that exists. `plan` is the hash by which the view is found again.
+    /// Takes a block of an existing view. `plan` is the hash of the choice of ranges, under which the view is found
+    /// again.
     pub(crate) fn reuse_view(&mut self, window: Window, request: &Request, plan: Option<PlanHash>) -> Result<BlockId> {
         self.heap.reuse_view(window, request.size, request.pool, plan)
     }
@@ -51,9 +52,9 @@ impl StrategyContext<'_> {
         Ok(id)
     }
 
-    /// Makes a granule of a free large block a slab for a pool of small blocks, and takes it.
+    /// Makes a granule of a free large block a slab for a pool of small blocks, and takes the slab.
     pub(crate) fn carve_slab(&mut self, id: BlockId, slab: Span, pool: PoolIndex) -> Served {
-        // The granule is mapped before it is cut out, so that a failed mapping changes nothing.
+        // The granule is mapped before the granule is cut out, so that the heap is unchanged if the mapping fails.
         map_home(self, slab)?;
         let id = self.heap.carve(id, slab)?;
         self.heap.make_slab(id, pool);
@@ -65,7 +66,8 @@ impl StrategyContext<'_> {
         self.heap.make_all_idle()
     }
 
-    /// Releases a chunk that is free, whatever blocks it consists of. No stream uses it, and no view maps it.
+    /// Releases a free chunk. The chunk may lie in any number of free blocks. No stream uses the chunk, and no view
+    /// maps it.
     pub(crate) fn release_chunk(&mut self, chunk: &Chunk) -> Result<()> {
         match self.heap.gather_span(chunk.span()) {
             Ok(block) => return release_chunks(self, block, chunk.span()),
@@ -75,7 +77,7 @@ impl StrategyContext<'_> {
         Ok(())
     }
 
-    /// Lets the CPU wait for all work of a pool's stream.
+    /// Waits on the CPU for all work of a pool's stream.
     pub(crate) fn wait_for_stream(&mut self, pool: PoolIndex) -> Result<()> {
         Ok(self.on_streams().1.wait_for_stream(pool)?)
     }
@@ -86,15 +88,16 @@ impl StrategyContext<'_> {
         Ok(streams.epochs.has_passed_all(&mut on, pool.large())?)
     }
 
-    /// During a capture, frees blocks and makes memory idle that streams have passed by events recorded before the
-    /// capture.
+    /// During a capture, frees blocks and makes memory idle. Streams have passed this memory by events recorded before
+    /// the capture.
     pub(crate) fn poll_in_capture(&mut self) -> Result<()> {
         let (streams, mut on) = self.on_streams();
         streams.epochs.poll_in_capture(&mut on, &mut streams.recorded)
     }
 
-    /// Returns when the event was recorded for which the pool's stream has to wait to get a free block of another stream, as a number
-    /// of operations: 0 if it has waited already. Returns `None` if the block is not free, or its epoch is open.
+    /// Returns when the event was recorded for which the pool's stream has to wait to get a free block of another
+    /// stream. The time is a number of operations; 0 if the pool's stream has waited already. Returns `None` if the
+    /// block is not free, or its epoch is open.
     pub(crate) fn recorded_at(&self, pool: PoolIndex, id: BlockId) -> Option<u64> {
         self.streams.epochs.recorded_at(self.heap, pool, id)
     }
@@ -104,8 +107,8 @@ impl StrategyContext<'_> {
         self.heap.journal_mut().retried();
     }
 
-    /// Counts the bytes by which memory grew for a request that could instead have waited for blocks that recorded
-    /// streams use.
+    /// Counts the bytes by which memory grew for a request, although the request could have waited for blocks that
+    /// recorded streams use.
     pub(crate) fn count_growth_for_wait(&mut self, request: &Request, bytes: u64) -> Result<()> {
         let (streams, on) = self.on_streams();
         if streams.has_recorded(&on, request)? {

@@ -13,16 +13,16 @@ use crate::heap::{Chunk, GRANULE, Heap, PlanHash, Request, View, ViewUsage, Wind
 use crate::ids::{ChunkId, ViewId};
 use crate::span::Span;
 
-/// The chunks that a view maps one behind the other, and the offset of the request in it.
+/// The chunks that a view maps one behind the other, and the offset of the request in the view.
 pub(crate) struct ViewPlan {
     chunks: Vec<(ChunkId, Chunk)>,
     offset: u64,
-    /// The hash by which the view is remembered.
+    /// The hash of the choice of ranges under which the view is remembered.
     hash: Option<PlanHash>,
 }
 
 impl ViewPlan {
-    /// Plans a view over these spans of home.
+    /// Prepares a view over these spans of home.
     ///
     /// # Errors
     /// One of the spans lies in no chunk.
@@ -43,7 +43,7 @@ impl ViewPlan {
         Ok(Self { chunks, offset, hash })
     }
 
-    /// Returns how many bytes of address space the view takes.
+    /// Returns how many bytes of addresses the view takes.
     fn size(&self) -> u64 {
         self.chunks.iter().map(|(_, chunk)| chunk.size).sum()
     }
@@ -53,23 +53,23 @@ impl ViewPlan {
         self.fits_beside(ViewUsage::default(), config)
     }
 
-    /// Returns whether the view is within the bounds together with the present ones.
+    /// Returns whether the view and all present views together are within the bounds.
     pub(crate) fn fits(&self, heap: &Heap, config: &Config) -> bool {
         self.fits_beside(heap.views().usage(), config)
     }
 
-    /// Returns whether the view is within the bounds beside others that take `usage`.
+    /// Returns whether the view is within the bounds beside other views with the usage `usage`.
     pub(crate) fn fits_beside(&self, usage: ViewUsage, config: &Config) -> bool {
         self.usage_with(usage).is_within(config)
     }
 
-    /// Returns how much views take with this one, if the others take `usage`.
+    /// Returns the usage of all views with this one, if the other views have the usage `usage`.
     fn usage_with(&self, usage: ViewUsage) -> ViewUsage {
         usage.with(ViewUsage { views: 1, mappings: self.chunks.len(), addresses: self.size() })
     }
 }
 
-/// Maps the chunks of a plan, and gives the request its part. Returns the block.
+/// Maps the chunks of a view, and gives the request its part of the view. Returns the block.
 pub(crate) fn build_view(context: &mut StrategyContext<'_>, plan: ViewPlan, request: &Request) -> Served {
     context.retry_rollback()?;
     let piece = |chunk: &Chunk| Piece { size: chunk.size, handle: Some(chunk.handle) };
@@ -86,14 +86,14 @@ pub(crate) fn build_view(context: &mut StrategyContext<'_>, plan: ViewPlan, requ
     Ok(context.heap.take_window(Window { view, offset: plan.offset }, request.size, request.pool)?)
 }
 
-/// Drops views until the planned one is within the bounds: those unused longest first, and only views that no stream
-/// can still be using. If dropping all of those would not suffice, drops none and returns the usage that views would
-/// have had.
+/// Drops views until the new view is within the bounds. Only views that no stream can still use are dropped, and views
+/// unused longest come first. If dropping all such views would not suffice, drops none and returns the usage that all
+/// views would have had.
 pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<Option<ViewUsage>, Error> {
     make_room_for(context, plan.usage_with(ViewUsage::default()))
 }
 
-/// Drops views, as [`make_room`] does, until `more` of each bounded quantity is within the bounds.
+/// Drops views, as [`make_room`] does, until `more` of each bounded quantity fits within the bounds.
 pub(super) fn make_room_for(context: &mut StrategyContext<'_>, more: ViewUsage) -> Result<Option<ViewUsage>, Error> {
     let views = context.heap.views();
     let mut left = views.usage();
@@ -125,7 +125,7 @@ pub(crate) fn drop_view(context: &mut StrategyContext<'_>, id: ViewId) -> Result
     let Some(view) = context.heap.views().get(id) else { return Ok(()) };
     let (span, reservation, mappings) = (view.span(), view.reservation(), view.mappings());
     if !view.holes.is_empty() {
-        // The chunks are unmapped one by one and each is noted, so that the heap is right whichever call fails.
+        // The chunks are unmapped one by one, and each is noted, so that the heap is right whichever call fails.
         cut_view(context, id, |_| true)?;
         context.heap.unmapped_view(id, 0);
     } else if mappings > 0 {
@@ -162,7 +162,7 @@ pub(crate) fn cut_view(
     Ok(())
 }
 
-/// Gives back the addresses of views without mappings. A view that has only holes may still have users.
+/// Gives back the addresses of views without mappings and without users. A view of holes only may still have users.
 pub(crate) fn finish_drops(context: &mut StrategyContext<'_>) -> Result<(), Error> {
     let heap = &*context.heap;
     let is_unused = |view: &View| view.chunks.is_empty() && view.users == 0;

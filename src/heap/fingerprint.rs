@@ -1,14 +1,14 @@
-//! Fingerprints: numbers that tell whether tables have the same contents as before.
+//! Fingerprints: numbers that tell whether a table has the same contents as before.
 //!
 //! Owns: [`Fingerprint`].
 
-/// The exclusive or of a hash of each pair that a table holds. Tables with the same pairs have the same fingerprint;
-/// tables with different pairs have different ones, except with a chance of 1 in 2^64.
+/// The exclusive or of a hash of each pair that a table holds. Tables with the same pairs have the same fingerprint.
+/// Tables with different pairs have the same fingerprint with a chance of 1 in 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// Notes that a pair was added, or that one was removed.
+    /// Notes that a pair was added, or that a pair was removed.
     #[inline]
     pub(super) fn flip(&mut self, a: u64, b: u64) {
         self.0 ^= mixed(a, b);
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Pairs of small multiples of a granule, which differ in few bits, as those of a heap do.
+    /// Pairs of small multiples of a granule. Like the pairs of a heap, these pairs differ in few bits.
     #[test]
     fn every_part_of_a_number_depends_on_every_part_of_a_pair() {
         const EACH: u64 = 64;
@@ -51,7 +51,7 @@ mod tests {
         let different =
             |of: &dyn Fn(u64) -> u64| numbers.iter().map(|number| of(*number)).collect::<HashSet<_>>().len();
         assert_eq!(different(&|number| number), numbers.len(), "two pairs have one number");
-        // Of 4,096 draws from 1,024, chance leaves out 18 values.
+        // Of 4,096 draws from 1,024 values, chance leaves out 18 values.
         for (part, shift) in [("first", 54), ("middle", 27), ("last", 0)] {
             let drawn = different(&|number| number >> shift & 1023);
             assert!(drawn > 900, "{drawn} of 1,024 values of the {part} ten bits");

@@ -6,7 +6,8 @@ use super::tables::Heap;
 use crate::ids::{BlockId, Class};
 
 impl Heap {
-    /// Takes the block that serves the request best out of the free index. Returns [`BlockId::NONE`] if there is none.
+    /// Takes the block that serves the request best out of the free index. Returns [`BlockId::NONE`] if no block serves
+    /// the request.
     pub(crate) fn fit(&mut self, request: &Request, rules: &FitRules) -> BlockId {
         if rules.count_ages {
             self.pools.count_search(request.class);

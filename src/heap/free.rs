@@ -1,6 +1,6 @@
-//! The steps from a live block to a free one: requested, completed, merged with its neighbours, indexed.
+//! The steps from a live block to a free block: requested, completed, merged with its neighbours, indexed.
 //!
-//! Owns: split and merge of free blocks, and the moves of a free block from pool to pool.
+//! Owns: the order of these steps, and how pending blocks are freed. `merging.rs` has the merges.
 
 use super::blocks::block::{Block, Freeing, Kind, State};
 use super::blocks::starts::GRANULE;
@@ -12,20 +12,20 @@ use crate::span::Span;
 
 impl Heap {
     /// Notes that the program frees an allocation that was taken out of the address table. The block is no longer
-    /// allocated, but still active.
+    /// allocated, but is still active.
     pub(crate) fn free_requested(&mut self, id: BlockId) {
         self.journal.free_requested(allocation_of(&self.blocks[id]), &self.pools);
     }
 
-    /// Frees an allocation that was taken out of the address table, and with which every stream has finished.
+    /// Frees an allocation that was taken out of the address table. Every stream has finished with the allocation.
     #[inline(always)]
     pub(crate) fn free_at_once(&mut self, id: BlockId) {
         self.journal.freed(allocation_of(&self.blocks[id]), &self.pools);
         self.complete(id);
     }
 
-    /// Frees a block that every stream has finished with: it merges with its free neighbours and can be handed out
-    /// again.
+    /// Frees a block with which every stream has finished. The block merges with its free neighbours and can be handed
+    /// out again.
     pub(crate) fn free_completed(&mut self, id: BlockId) {
         self.passed_spilled(id);
         self.journal.free_completed(allocation_of(&self.blocks[id]), &self.pools);
@@ -39,7 +39,7 @@ impl Heap {
         match kind {
             Kind::Malloc => {
                 let (id, merged, merged_bytes) = self.free_bytes(id);
-                // PyTorch counts the net change of one event, not each merged neighbour.
+                // PyTorch counts the net change of a whole free, not each merged neighbour.
                 let (added, added_bytes) = if self.blocks[id].is_split() {
                     (1, self.blocks[id].size)
                 } else {
@@ -63,14 +63,14 @@ impl Heap {
         }
     }
 
-    /// Marks a freed block as waiting for other streams.
+    /// Marks a freed block as waiting for streams.
     pub(crate) fn set_pending(&mut self, id: BlockId) {
         self.blocks[id].freeing = Freeing::AtOnce;
         self.blocks[id].state = State::Pending;
     }
 
-    /// Notes that work of its own stream may still use a pending block. Returns the block's large pool, and the epoch
-    /// that must be passed before another stream may have the block.
+    /// Notes that work of a pending block's own stream may still use the block. Returns the block's large pool, and the
+    /// epoch that must be passed before another stream may have the block.
     pub(crate) fn note_pending(&mut self, id: BlockId) -> (PoolIndex, u64) {
         let large = self.blocks[id].pool.large();
         let stream = &mut self.pools[large];
@@ -78,14 +78,14 @@ impl Heap {
         (large, stream.epoch)
     }
 
-    /// Returns whether a pending block may be handed out before the CPU has seen that its uses have ended. Guarded and
-    /// spilled memory is unmapped instead.
+    /// Returns whether a pending block may be handed out before the CPU has seen the end of its uses. Guarded memory
+    /// and spilled memory may not, since they are unmapped instead.
     pub(crate) fn may_be_taken_early(&self, id: BlockId) -> bool {
         matches!(self.blocks[id].kind, Kind::Home | Kind::View) && !self.is_spilled_block(id)
     }
 
     /// Returns whether another stream may have a pending block. A part of a slab stays with the slab's stream:
-    /// otherwise free parts of the slab would be in two pools and never merge.
+    /// otherwise free parts of the slab would be in two pools and could never merge.
     pub(crate) fn may_change_stream(&self, id: BlockId) -> bool {
         let in_slab = |span: Span| self.home.map().is_some_and(|home| home.is_slab(span.start));
         self.home_spans(id).all(|span| span.size.is_multiple_of(GRANULE) || !in_slab(span))
@@ -115,7 +115,7 @@ impl Heap {
         }
     }
 
-    /// Notes that no more steps are left to free a block.
+    /// Notes that freeing a block takes no more than merging.
     pub(crate) fn clear_uses(&mut self, id: BlockId) {
         self.blocks[id].freeing = Freeing::AtOnce;
     }

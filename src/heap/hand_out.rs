@@ -1,4 +1,4 @@
-//! The steps from a free block to a live one.
+//! The steps from a free block to a live block.
 
 use super::blocks::block::{Block, Kind, State};
 use super::blocks::request::{FitRules, Request};
@@ -10,8 +10,8 @@ use crate::ids::BlockId;
 use crate::span::Span;
 
 impl Heap {
-    /// Hands out a block that was taken out of the free index. A rest that is large enough goes back as a free block.
-    /// Returns the address of the block.
+    /// Hands out a block that was taken out of the free index. If the rest of the block is large enough, the rest
+    /// becomes a free block. Returns the address of the handed-out block.
     ///
     /// # Errors
     /// The host has no memory to note the allocation. The block is free again.
@@ -70,7 +70,7 @@ impl Heap {
         Ok(address)
     }
 
-    /// Makes a block free again that was taken for a request, which failed before it was handed out.
+    /// Makes a block free again that was taken for a request. The request failed before the block was handed out.
     #[cold]
     pub(crate) fn put_back(&mut self, id: BlockId) {
         let Block { kind, pool, .. } = self.blocks[id];
@@ -84,7 +84,7 @@ impl Heap {
         let (id, merged, merged_bytes) = self.merge_free(id);
         self.blocks.insert_free(id);
         if kind == Kind::Malloc && was_split {
-            // The block counted as inactive, and so did the neighbours that it merged with.
+            // The block was counted as inactive, and so were the neighbours with which the block merged.
             let (size, class) = (self.blocks[id].size, pool.class());
             let (now, now_bytes) = if self.blocks[id].is_split() { (1, size) } else { (0, 0) };
             self.journal.inactive_split_removed(class, merged + 1 - now, merged_bytes + was_size - now_bytes);
@@ -110,7 +110,8 @@ mod tests {
         Allocator::new(gpu, Config::parse(options).unwrap()).unwrap()
     }
 
-    /// Puts back the block at an address, as if its request had failed before the block was handed out.
+    /// Puts back the block at an address, as if its request had failed before the block was handed out. Returns the
+    /// block.
     fn put_back(heap: &mut Heap, address: u64) -> BlockId {
         let id = heap.take_live(address).unwrap();
         heap.put_back(id);

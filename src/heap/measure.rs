@@ -1,4 +1,4 @@
-//! Measures fragmentation: a walk over all free ranges, for [`Fragmentation`]. The walk changes nothing.
+//! The measures of fragmentation, for [`Fragmentation`]. A walk over all free ranges takes them and changes no table.
 
 use super::blocks::starts::GRANULE;
 use super::tables::Heap;
@@ -10,13 +10,13 @@ use crate::report::fragmentation::{Fragmentation, Owner, PoolMemory, StreamMemor
 use crate::span::Span;
 
 impl Heap {
-    /// Returns the longest free range of a pool.
+    /// Returns the bytes of the longest free range of a pool.
     pub(crate) fn largest_in(&self, pool: PoolIndex) -> u64 {
         self.blocks[self.largest_free(pool)].size
     }
 
-    /// Returns the fragmentation of the heap. `servable` gives the largest request that could be served for a large
-    /// pool's stream. O(free ranges).
+    /// Returns the fragmentation of the heap. `servable` returns the largest request that could be served for the
+    /// stream of a large pool. The time is linear in the number of free ranges.
     ///
     /// # Errors
     /// The host has no memory for the lists.
@@ -49,7 +49,7 @@ impl Heap {
         Ok(out)
     }
 
-    /// Returns the pools with free memory, except those of private pools that sleep.
+    /// Returns the pools with free memory, except the pools of sleeping private pools.
     fn with_free_memory(&self) -> impl Iterator<Item = PoolIndex> + '_ {
         let indexes = self.pools.iter().map(|(index, _)| index);
         indexes.filter(|index| self.has_free(*index) && !self.is_asleep(*index))
@@ -109,7 +109,7 @@ impl Heap {
         let mut counted = None;
         for span in free {
             let (start, end) = (span.start, span.end());
-            // Chunks between the first and the last one of a span are wholly free.
+            // Chunks between the first and the last chunk of a span are wholly free.
             let first = home.chunk_at(start);
             let last = home.chunk_at(end - 1).filter(|(id, _)| first.is_none_or(|(first, _)| first != *id));
             for (id, chunk) in first.into_iter().chain(last) {

@@ -7,18 +7,18 @@ use super::tables::Heap;
 use crate::ids::{BlockId, PoolIndex};
 
 impl Heap {
-    /// Returns how memory of public pools is divided.
+    /// Returns the layout of the memory of public pools.
     #[inline]
     pub(crate) fn layout(&self) -> &Layout {
         &self.rules.layout
     }
 
-    /// Returns how a pool's memory is divided.
+    /// Returns the layout of a pool's memory.
     pub(crate) fn layout_of(&self, pool: PoolIndex) -> &Layout {
         if self.is_segmented(pool) { &Layout::PYTORCH } else { &self.rules.layout }
     }
 
-    /// Returns when free neighbours of a pool become one.
+    /// Returns when free neighbours of a pool become one block.
     #[inline]
     pub(super) fn merging_in(&self, pool: PoolIndex) -> Merging {
         match self.rules.layout.merging {
@@ -27,7 +27,7 @@ impl Heap {
         }
     }
 
-    /// Returns whether two neighbours of one size are the halves of one block.
+    /// Returns whether two neighbours of equal size are the halves of one block.
     #[cfg(feature = "baselines")]
     pub(super) fn are_buddies(&self, before: BlockId, id: BlockId) -> bool {
         let (before, block) = (&self.blocks[before], &self.blocks[id]);
@@ -56,8 +56,8 @@ impl Heap {
         }
     }
 
-    /// Merges a block with its free neighbours, which leave the index, as the layout of its pool allows. Returns the
-    /// block that remains, how many were merged into it, and their bytes.
+    /// Merges a block with its free neighbours, as the layout of its pool allows. The neighbours leave the index.
+    /// Returns the block that remains, the number of blocks merged into it, and their bytes.
     #[inline]
     pub(super) fn merge_free(&mut self, id: BlockId) -> (BlockId, u64, u64) {
         if self.rules.layout.merging == Merging::Neighbours {
@@ -76,8 +76,8 @@ impl Heap {
         }
     }
 
-    /// Returns whether two neighbours merge: both are free and of one pool, the layout allows it, and they are not two
-    /// slabs for small blocks at home.
+    /// Returns whether two neighbours merge: both blocks are free and of one pool, the layout allows the merge, and
+    /// they are not two slabs for small blocks at home.
     pub(super) fn joins(&self, before: BlockId, id: BlockId) -> bool {
         self.blocks.are_free_neighbours(before, id)
             && match self.merging_in(self.blocks[id].pool) {
@@ -88,8 +88,7 @@ impl Heap {
             }
     }
 
-    /// Moves a free block to another pool, where it merges with its neighbours. Returns the block that it is part of
-    /// then.
+    /// Moves a free block to another pool, where the block merges with its neighbours. Returns the merged block.
     pub(crate) fn hand_over(&mut self, id: BlockId, pool: PoolIndex) -> BlockId {
         self.blocks.take_free(id);
         self.assign(id, pool);

@@ -1,11 +1,11 @@
 //! The heap: segments, the blocks that tile them, and the pools whose free blocks serve requests. The hot path touches
-//! nothing else.
+//! only the heap.
 //!
-//! Owns: every table of blocks, pools, segments, chunks and views, and what is told of them. The heap never calls the
-//! driver: `backing` does, and then notes the result in the heap.
+//! Owns: every table of blocks, pools, segments, chunks and views, and the journal of their changes. The heap never
+//! calls the driver: `backing` makes the calls and then notes the results in the heap.
 //!
-//! Each part has its fields to itself: other files call its methods, callers above read through `&` and write by verbs
-//! of [`Heap`]. A verb changes the tables and reports the change to the journal once.
+//! Each part keeps its fields private. Other files of the heap call the part's methods. Callers above read through `&`
+//! and write by verbs of [`Heap`]. A verb changes the tables and reports the change to the journal once.
 //!
 //! ```text
 //!  verbs of Heap: hand_out, free, merging, ...     and those in home/ and pools/
@@ -28,7 +28,8 @@
 //! | check | the rules that always hold |
 //! | fingerprint, sorted, host_bytes | whether a table has the same contents as before; lists, and the bytes of maps |
 //!
-//! The feature `baselines` adds what only the allocators of the literature do to blocks: `home/baselines.rs` and others.
+//! The feature `baselines` adds operations on blocks for the allocators of the literature: `home/baselines.rs` and
+//! others.
 //!
 //! Calls between methods of [`Heap`] form no cycle among files.
 

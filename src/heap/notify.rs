@@ -1,8 +1,8 @@
-//! The events of the heap's memory, as the journal gets them: segments that come and go, and memory that moves between
-//! segments.
+//! The events of the heap's memory that the journal gets: segments that are added or removed, and memory that moves
+//! between segments.
 //!
 //! PyTorch's viewer replays the history backwards from a snapshot. So at every event, the segments in the history must
-//! agree with the snapshots before and after byte for byte, and a block may be live only inside a segment.
+//! agree with the snapshots before and after the event, byte for byte, and a block may be live only inside a segment.
 
 use super::blocks::block::{Block, Kind};
 use super::journal::Journal;
@@ -17,12 +17,12 @@ use crate::report::observer::Action;
 use crate::span::Span;
 
 impl Heap {
-    /// Returns the journal, to report events that change no table.
+    /// Returns the journal, for reports of events that change no table.
     pub(crate) fn journal_mut(&mut self) -> &mut Journal {
         &mut self.journal
     }
 
-    /// Returns the operations that the flight recorder keeps, oldest first.
+    /// Returns the operations that the flight recorder keeps, the oldest first.
     pub(crate) fn flight(&self) -> Result<Kept> {
         self.journal.kept(&self.pools)
     }
@@ -35,8 +35,8 @@ impl Heap {
         }
     }
 
-    /// Reports that a block which is not live came from another pool, if snapshots show that pool's memory in another
-    /// segment.
+    /// Reports that a block which is not live came from another pool, if snapshots show the previous pool's memory in
+    /// another segment.
     #[inline(never)]
     pub(super) fn notify_moved(&mut self, id: BlockId, before: PoolIndex) {
         if !self.journal.is_told() {
@@ -49,7 +49,7 @@ impl Heap {
         }
     }
 
-    /// Reports that a range joined a segment or left it.
+    /// Reports that a range joined a segment or left a segment.
     pub(super) fn notify_range(&mut self, action: Action, kind: Kind, span: Span, pool: PoolIndex) {
         let range = self.range(kind, span, pool);
         self.journal.tell_range(action, range, &self.pools);
@@ -60,14 +60,13 @@ impl Heap {
         self.pools.shown(pool, self.is_shared(kind))
     }
 
-    /// Returns a range as events tell of it.
+    /// Returns a range in the form that events report.
     pub(super) fn range(&self, kind: Kind, span: Span, pool: PoolIndex) -> Range {
         Range { span, pool, shared: self.is_shared(kind) }
     }
 
     /// Returns whether memory of this kind belongs to no single stream. The viewer joins mapped ranges of one stream
-    /// only. Memory at home moves between streams all the time, and does so even with live blocks when a private pool
-    /// ends.
+    /// only. Memory at home moves between streams all the time. When a private pool ends, even live blocks move.
     fn is_shared(&self, kind: Kind) -> bool {
         kind == Kind::Home && self.rules.home_is_shared
     }
@@ -78,7 +77,7 @@ impl Heap {
     }
 }
 
-/// Returns a block as events tell of it.
+/// Returns a block in the form that events report.
 #[inline(always)]
 pub(super) fn allocation_of(block: &Block) -> Allocation {
     let Block { address, requested, size, pool, .. } = *block;

@@ -5,8 +5,8 @@ use super::tables::Heap;
 use crate::ids::BlockId;
 
 impl Heap {
-    /// Frees the bytes of a block: it merges with its neighbours and enters the index. Returns the block that remains,
-    /// how many were merged into it, and their bytes.
+    /// Frees the bytes of a block: the block merges with its neighbours and enters the index. Returns the block that
+    /// remains, the number of blocks merged into it, and their bytes.
     #[inline]
     pub(super) fn free_bytes(&mut self, id: BlockId) -> (BlockId, u64, u64) {
         if self.rules.adopts_idle && self.blocks[id].kind == Kind::Home {
@@ -23,7 +23,7 @@ impl Heap {
     pub(super) fn insert_freed(&mut self, id: BlockId) {
         let block = &mut self.blocks[id];
         block.freed_at = if block.kind == Kind::Home {
-            // Both pools of a stream share the epochs of the large one.
+            // Both pools of a stream share the epochs of the large pool.
             let stream = &mut self.pools[block.pool.large()];
             stream.freed_in_epoch = true;
             stream.epoch
@@ -33,7 +33,8 @@ impl Heap {
         self.blocks.insert_free(id);
     }
 
-    /// Moves idle ranges beside a block that is about to become free into its pool, so that they merge with it.
+    /// Moves the idle ranges beside a block that is about to become free into the block's pool, where they merge with
+    /// the block.
     pub(super) fn adopt_idle(&mut self, id: BlockId) {
         let Block { prev, next, pool, .. } = self.blocks[id];
         if pool.is_small() {
@@ -41,7 +42,7 @@ impl Heap {
         }
         for beside in [prev, next] {
             let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.pools.idle();
-            // A private pool does not take memory beyond its requests, because it keeps all memory that it gets.
+            // A private pool keeps all memory that it gets, so it takes no memory beyond its requests.
             if idle && !self.is_private(pool) {
                 self.hand_over(beside, pool);
             }

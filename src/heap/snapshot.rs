@@ -1,4 +1,4 @@
-//! The heap as a snapshot shows it. `notify.rs` reports the changes.
+//! The heap in the form that a snapshot shows. `notify.rs` reports the changes.
 
 use super::blocks::block::{Block, Kind, State};
 use super::home::segment::{Backing, Segment};
@@ -10,15 +10,15 @@ use crate::ids::{BlockId, Class};
 use crate::report::snapshot::{BlockInfo, BlockState, SegmentInfo};
 
 impl Heap {
-    /// Returns the segments with their blocks, by address. An expandable segment is shown as one segment for each
-    /// contiguous mapped range. At home, small memory, large memory and the memory of each private pool are separate
-    /// segments, as the statistics count them.
+    /// Returns the segments with their blocks, in the order of addresses. An expandable segment is shown as one segment
+    /// for each contiguous mapped range. At home, small memory, large memory and the memory of each private pool are
+    /// separate segments, as the statistics count them.
     pub(crate) fn segment_infos(&self) -> Result<Vec<SegmentInfo>> {
         let mut out = Vec::new();
         for (_, segment) in self.home.segments() {
             self.add_segment_infos(segment, &mut out)?;
         }
-        // A stitched block is a segment of its own, and its pieces are part of no other: every byte is shown once.
+        // A stitched block is a segment of its own, and no other segment shows its pieces. So every byte is shown once.
         for (id, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
             let pending = block.state == State::Pending;
             let state = if pending { BlockState::ActivePendingFree } else { BlockState::ActiveAllocated };
@@ -43,7 +43,7 @@ impl Heap {
         }
     }
 
-    /// Adds the segments that a snapshot shows for one segment of the heap: a new one begins wherever the kind of
+    /// Adds the segments that a snapshot shows for one segment of the heap. A new segment begins wherever the kind of
     /// memory changes.
     fn add_segment_infos(&self, segment: &Segment, out: &mut Vec<SegmentInfo>) -> Grown<()> {
         let expandable = !matches!(segment.backing, Backing::Malloc);
@@ -77,7 +77,7 @@ impl Heap {
     }
 }
 
-/// Appends the segment that is open, if any.
+/// Appends the open segment to the list, if there is one.
 fn close(open: &mut Option<SegmentInfo>, out: &mut Vec<SegmentInfo>) -> Grown<()> {
     open.take().map_or(Ok(()), |info| out.try_push(info))
 }

@@ -1,12 +1,12 @@
-//! A sorted set in one piece of host memory, which can be reserved in advance.
+//! A sorted set in one piece of host memory that can be reserved in advance.
 //!
 //! Owns: [`SortedSet`]. The set of the standard library allocates nodes at any insertion, and aborts the process if the
-//! host has no memory. An insertion moves the elements behind it: views, or ranges without memory, of which there are
-//! thousands at most, and each of which is the work of a driver call.
+//! host has no memory. An insertion here moves all later elements. The elements are views or ranges without memory.
+//! There are thousands of elements at most, and each is the result of a driver call.
 
 use crate::fallible::Grown;
 
-/// Elements in order, each once.
+/// Elements in order, without duplicates.
 #[derive(Debug)]
 pub(crate) struct SortedSet<T>(Vec<T>);
 
@@ -22,7 +22,7 @@ impl<T: Copy + Ord> SortedSet<T> {
         self.0.try_reserve(more)
     }
 
-    /// Inserts an element, for which there is room.
+    /// Inserts an element. The set has room for the element.
     pub(crate) fn insert(&mut self, value: T) {
         if let Err(at) = self.0.binary_search(&value) {
             debug_assert!(self.0.len() < self.0.capacity(), "no room was made for an element");
@@ -57,13 +57,13 @@ impl<T: Copy + Ord> SortedSet<T> {
         self.0.iter()
     }
 
-    /// Returns the greatest element that is less than this one.
+    /// Returns the greatest element less than `value`, or `None`.
     #[cfg(feature = "baselines")]
     pub(crate) fn before(&self, value: T) -> Option<&T> {
         self.0.partition_point(|other| *other < value).checked_sub(1).and_then(|at| self.0.get(at))
     }
 
-    /// Returns the elements that are not less than this one, in order.
+    /// Returns the elements not less than `least`, in order.
     pub(crate) fn from(&self, least: T) -> &[T] {
         &self.0[self.0.partition_point(|value| *value < least)..]
     }

@@ -1,6 +1,6 @@
-//! The heap's tables, and how callers read them.
+//! The heap's tables, and the methods with which callers read the tables.
 //!
-//! Owns: the fields of [`Heap`]. The other files of this folder write them.
+//! Owns: the fields of [`Heap`]. The other files of this folder change these fields.
 
 use super::blocks::block::Block;
 use super::blocks::layout::Layout;
@@ -20,15 +20,15 @@ use crate::fallible::Grown;
 use crate::ids::{BlockId, Class, PoolIndex, SegmentId};
 use crate::span::Span;
 
-/// Settings that do not change while a heap lives.
+/// The settings that do not change while a heap exists and holds memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeapRules {
-    /// Blocks of at least this size count as oversize.
+    /// The least bytes of a block that counts as oversize.
     pub(crate) oversize_from: u64,
-    /// Whether idle ranges join the pool of a block freed beside them. Such ranges are then no longer idle, so the rule
-    /// is only for strategies in which other streams can wait for them.
+    /// Whether idle ranges join the pool of a block freed beside them. Such ranges are then no longer idle. So the rule
+    /// is only for strategies in which other streams can wait for these ranges.
     pub(crate) adopts_idle: bool,
-    /// Whether memory at home moves between streams, so that it belongs to no single stream.
+    /// Whether memory at home moves between streams, so that no single stream owns it.
     pub(crate) home_is_shared: bool,
     pub(crate) layout: Layout,
     /// How many operations the flight recorder keeps.
@@ -47,7 +47,7 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    /// Sets the rules of another strategy. No memory is held by the earlier rules, and the flight recorder stays.
+    /// Sets the rules of another strategy. The heap holds no memory under the earlier rules. The flight recorder stays.
     pub(crate) fn set_rules(&mut self, rules: HeapRules) {
         self.journal.set_oversize_from(rules.oversize_from);
         self.rules = rules;
@@ -59,18 +59,18 @@ impl Heap {
         self.journal.counters().reserved_bytes.current()
     }
 
-    /// Returns whether any chunk was ever split. From then on requests are placed by granules.
+    /// Returns whether any chunk was ever split. From then on, requests are placed by granules.
     pub(crate) fn has_split(&self) -> bool {
         self.counters().splits.chunks > 0
     }
 
-    /// Returns the bytes held that no live allocation has: free ones, and those that wait for streams.
+    /// Returns the held bytes outside of live allocations: free bytes, and bytes that wait for streams.
     pub(crate) fn not_allocated(&self) -> u64 {
         self.reserved().saturating_sub(self.counters().allocated_bytes.current())
     }
 
-    /// Returns about how many bytes of host memory the tables take. Tables count whole, although untouched parts take
-    /// no memory. The flight recorder, whose size is an option, is not counted.
+    /// Returns about how many bytes of host memory the tables take. Tables count whole, although their untouched parts
+    /// take no memory. The flight recorder is not counted: its size is an option.
     pub(crate) fn host_bytes(&self) -> usize {
         self.blocks.host_bytes() + self.pools.len() * size_of::<Pool>() + self.home.host_bytes()
     }
@@ -87,7 +87,7 @@ impl Heap {
         self.blocks.iter()
     }
 
-    /// Returns a pool. The index came from this heap.
+    /// Returns a pool. The caller got the index from this heap.
     #[inline]
     pub(crate) fn pool(&self, pool: PoolIndex) -> &Pool {
         &self.pools[pool]
@@ -98,7 +98,7 @@ impl Heap {
         self.pools.idle()
     }
 
-    /// Returns home, or `None` before the first chunk.
+    /// Returns home, or `None` before home exists.
     pub(crate) fn home(&self) -> Option<&ChunkMap> {
         self.home.map()
     }
@@ -123,7 +123,7 @@ impl Heap {
         self.home.segment(id)
     }
 
-    /// Returns the smallest free block of a pool with at least `size` bytes, the lowest of equals, or
+    /// Returns the smallest free block of a pool with at least `size` bytes, the lowest of equal size, or
     /// [`BlockId::NONE`].
     pub(crate) fn best_fit(&self, pool: PoolIndex, size: u64) -> BlockId {
         self.blocks.best_fit(pool, size)
@@ -165,7 +165,8 @@ impl Heap {
         self.blocks.take_free(id);
     }
 
-    /// Cuts a span out of a free block; the rest stays in the index. Returns the block of the span, which is in no index.
+    /// Cuts a span out of a free block. The rest stays in the index. Returns the block of the span, which is in no
+    /// index.
     pub(crate) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
         self.blocks.carve(id, span)
     }
@@ -186,8 +187,8 @@ impl Heap {
         self.blocks.keep_live(id);
     }
 
-    /// Returns the fingerprint of the free memory that a request of this large pool may take, and of the chunks in which it
-    /// lies.
+    /// Returns the fingerprint of the free memory that a request of this large pool may take, and of the chunks in
+    /// which this memory lies.
     pub(crate) fn fingerprint(&self, pool: PoolIndex) -> Fingerprint {
         let chunks = self.home.map().map(ChunkMap::fingerprint).unwrap_or_default();
         [pool, pool.small(), self.pools.idle(), self.pools.idle().small()]
@@ -205,7 +206,7 @@ impl Heap {
         self.blocks.covering(address)
     }
 
-    /// Makes room for one more live allocation, so that [`Self::hand_out`] can note it.
+    /// Makes room for one more live allocation. [`Self::hand_out`] notes the allocation.
     pub(crate) fn reserve_live(&mut self) -> Result<()> {
         self.blocks.reserve_live(1)
     }
@@ -215,12 +216,12 @@ impl Heap {
         self.blocks.over(span)
     }
 
-    /// Returns the block that holds all bytes of a span of home, if there is one.
+    /// Returns the block that holds all bytes of a span of home, or `None`.
     pub(crate) fn block_around(&self, span: Span) -> Option<BlockId> {
         self.blocks.around(span)
     }
 
-    /// Returns the bytes of the blocks over a chunk, by the class that they are counted for.
+    /// Returns the bytes of the blocks over a chunk, by the class that counts them.
     pub(super) fn bytes_by_class(&self, chunk: &Chunk) -> [(Class, u64); 2] {
         let mut bytes = Class::ALL.map(|class| (class, 0));
         for id in self.blocks_over(chunk.span()) {

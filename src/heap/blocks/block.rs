@@ -22,15 +22,15 @@ pub(crate) enum State {
     Free,
     /// The block is handed out.
     Allocated,
-    /// The program has freed the block, but other streams have not finished with it.
+    /// The program has freed the block, but other streams have not finished with the block.
     Pending,
-    /// Address space of a segment without memory.
+    /// The block is address space of a segment without memory.
     Unmapped,
-    /// A range of home whose bytes a block hands out through a view.
+    /// The block is a range of home whose bytes a stitched block hands out through a view.
     Piece,
-    /// Memory before a guarded block, which serves no request.
+    /// The block is the memory before a guarded block, and serves no request.
     Slack,
-    /// A guarded block that is not handed out, and whose memory is to be unmapped.
+    /// The block is a guarded block that is not handed out, and its memory is to be unmapped.
     Retired,
 }
 
@@ -42,8 +42,8 @@ pub(crate) enum Freeing {
     AtOnce,
     /// Freeing takes more than merging: `record_stream` named other streams, or the block belongs to a private pool.
     BySteps,
-    /// As `BySteps`, and the block's stream has ended. The block belongs to no stream, even if a new stream has
-    /// the handle and the pool.
+    /// As `BySteps`, and the block's stream has ended. The block belongs to no stream, even if a new stream has taken
+    /// over the handle and the pool.
     OfNoStream,
 }
 
@@ -57,39 +57,41 @@ pub(crate) enum Kind {
     Expandable,
     /// A part of home.
     Home,
-    /// A part of a view: the block owns pieces of home, linked through `left` and then each piece's `right`.
+    /// A part of a view. The block owns pieces of home, linked through its own `left` and then through each piece's
+    /// `right`.
     View,
-    /// A guarded block: it has memory of its own, between addresses without memory.
+    /// A guarded block, whose memory is its own and lies between addresses without memory.
     Guarded,
 }
 
-/// A contiguous part of a segment. The struct takes 64 bytes, which is one cache line.
+/// A contiguous part of a segment. The struct takes 64 bytes, one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// The requested bytes when the block was last handed out.
+    /// The bytes that the program requested when the block was last handed out.
     pub(crate) requested: u64,
-    /// The clock of the pool when the last of the bytes became free. The clock counts searches (an age, for garbage
-    /// collection), or the epochs of the stream. For a live block, if memory may be spilled: the count of operations
-    /// when the program last said that it uses the block.
+    /// The clock of the pool when the last of the block's bytes became free: the number of searches (for the ages of
+    /// garbage collection), or the epoch of the stream. For a live block, if memory may be spilled: the number of
+    /// operations when the program last said that it uses the block.
     pub(crate) freed_at: u64,
-    /// The neighbour before the block in its segment.
+    /// The previous block in the segment.
     pub(crate) prev: BlockId,
-    /// The neighbour after the block in its segment.
+    /// The next block in the segment.
     pub(crate) next: BlockId,
-    /// Links of the free index.
+    /// The links of the free index, `left` and `right`.
     pub(crate) left: BlockId,
     pub(crate) right: BlockId,
     pub(crate) pool: PoolIndex,
-    /// The segment, or the number of the view for a block of kind `View`.
+    /// The number of the segment or, for a block of kind `View`, of the view.
     pub(crate) segment: SegmentId,
-    /// For a live block of a private pool: the capture in which it was handed out; 0 is none.
+    /// For a live block of a private pool: the number of the capture in which the block was handed out; 0 without a
+    /// capture.
     pub(crate) capture: u32,
     pub(crate) kind: Kind,
     pub(crate) state: State,
-    /// For a live block: how it is freed.
+    /// For a live block: the work of freeing the block.
     pub(crate) freeing: Freeing,
     /// For a live block, if memory may be spilled: the program's advice on its use.
     pub(crate) advice: Advice,
@@ -119,7 +121,7 @@ impl Block {
         Self { address: span.start, size: span.size, pool, segment, kind, state, ..VACANT }
     }
 
-    /// Makes a block that is handed out through a view.
+    /// Makes a block that will be handed out through a view.
     pub(crate) fn in_view(span: Span, pool: PoolIndex, view: ViewId) -> Self {
         Self::new(span, pool, SegmentId(view.0), Kind::View, State::Free)
     }
@@ -134,7 +136,7 @@ impl Block {
         Span::new(self.address, self.size)
     }
 
-    /// Returns the view that a block of kind `View` lies in.
+    /// Returns the view in which a block of kind `View` lies.
     pub(crate) fn view(&self) -> ViewId {
         ViewId(self.segment.0)
     }
@@ -156,8 +158,8 @@ impl Block {
     }
 }
 
-/// Slots of a [`BlockTable`] that are reserved for the caller, who borrows the heap, so that no other code can take
-/// them.
+/// Slots of a [`BlockTable`] that are reserved for one caller. The caller borrows the heap, so no other code can take
+/// the slots.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Slots {
@@ -166,11 +168,11 @@ pub(crate) struct Slots {
 
 const FULL: Error = Error::Internal("the block table is full");
 
-/// The blocks of an allocator. Slots are reused; the table never shrinks.
+/// The blocks of an allocator. Slots are reused. The table never shrinks.
 #[derive(Debug)]
 pub(super) struct BlockTable {
     slots: Vec<Block>,
-    /// Head of the list of vacant slots, linked through `next`.
+    /// The head of the list of vacant slots, which is linked through `next`.
     vacant: BlockId,
     live: usize,
 }
@@ -187,7 +189,7 @@ impl BlockTable {
         self.live
     }
 
-    /// Returns the bytes of host memory that the table takes.
+    /// Returns the bytes of host memory in the table.
     pub(super) fn host_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Block>()
     }
@@ -197,7 +199,7 @@ impl BlockTable {
     /// The slots for a change are reserved before its driver call, so that the change can always be noted.
     ///
     /// # Errors
-    /// The table cannot hold so many, or the host has no memory for them.
+    /// The table cannot hold so many blocks, or the host has no memory for them.
     pub(super) fn reserve(&mut self, count: usize) -> Result<Slots> {
         let vacant = self.slots.len() - 1 - self.live;
         let new = count.saturating_sub(vacant);
@@ -209,17 +211,17 @@ impl BlockTable {
         Ok(Slots { left: count })
     }
 
-    /// Puts a block into a slot that was reserved.
+    /// Puts a block into a reserved slot.
     pub(super) fn insert_reserved(&mut self, slots: &mut Slots, block: Block) -> BlockId {
         debug_assert!(slots.left > 0, "more blocks than slots were reserved for");
         slots.left = slots.left.saturating_sub(1);
         self.insert(block).unwrap_or(BlockId::NONE)
     }
 
-    /// Puts a block into a vacant slot, or a new one.
+    /// Puts a block into a vacant slot or a new slot.
     ///
     /// # Errors
-    /// 2^32 - 1 blocks exist, or the host has no memory for one more.
+    /// 2^32 - 1 blocks exist already, or the host has no memory for another block.
     #[inline]
     pub(super) fn insert(&mut self, block: Block) -> Result<BlockId> {
         let id = self.vacant;
@@ -275,7 +277,7 @@ impl BlockTable {
         self.clear_sentinel();
     }
 
-    /// Clears the sentinel, into which links to a missing neighbour were written.
+    /// Clears the sentinel. Links to a missing neighbour were written into the sentinel.
     #[inline]
     fn clear_sentinel(&mut self) {
         let sentinel = &mut self[BlockId::NONE];

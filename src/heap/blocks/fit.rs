@@ -6,8 +6,8 @@ use super::table::Blocks;
 use crate::ids::{BlockId, PoolIndex};
 
 impl Blocks {
-    /// Takes the block of a pool that serves a request best out of the free index. Returns [`BlockId::NONE`] if there
-    /// is none.
+    /// Takes the block of a pool that serves a request best out of the free index. Returns [`BlockId::NONE`] if no
+    /// block serves the request.
     pub(in crate::heap) fn take_fit(&mut self, pool: PoolIndex, request: &Request, rules: &FitRules) -> BlockId {
         let Self { table, free, .. } = self;
         let free = &mut free[pool.slot()];
@@ -16,8 +16,8 @@ impl Blocks {
             return found;
         }
         if rules.growing_edge {
-            // Only a block at a growing edge can serve more than its size, so only after such a block can the next one
-            // be better.
+            // Only a block at a growing edge can serve more than its size. So the next block can be better only if this
+            // block is at a growing edge.
             while room(table, found) > table[found].size {
                 let next = free.successor(table, found);
                 if next.is_none() || room(table, next) >= room(table, found) {
@@ -40,7 +40,7 @@ impl Blocks {
     }
 }
 
-/// Returns the bytes that a free block could serve if the unmapped space behind it were mapped.
+/// Returns the bytes that a free block could serve if the unmapped space behind the block were mapped.
 fn room(blocks: &BlockTable, id: BlockId) -> u64 {
     let block = &blocks[id];
     let next = &blocks[block.next];

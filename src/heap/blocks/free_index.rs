@@ -1,11 +1,12 @@
-//! The free blocks of one pool, found by size: exact best fit, the lowest address among equals.
+//! The free blocks of one pool, found by size: exact best fit, the lowest of equal size.
 //!
 //! Owns: the order of free blocks. The index links blocks through `left` and `right` of the [`BlockTable`], so that no
 //! operation allocates.
 //!
-//! Blocks fall into bins of similar size, 32 to the power of two, and two levels of bitmap tell which bins hold blocks.
-//! Each bin is a treap ordered by (size, address): a search tree that is balanced by a hash of the block's id. Most
-//! trees hold a handful of blocks; one with thousands of near-equal ones still costs only its logarithm.
+//! Blocks fall into bins of similar size, 32 bins for each power of two. Two levels of bitmap tell which bins hold
+//! blocks. Each bin is a treap ordered by (size, address): a search tree that is balanced by a hash of the block's id.
+//! Most trees hold a handful of blocks. A search in a tree of thousands of near-equal blocks still takes logarithmic
+//! time.
 //!
 //! ```text
 //! size / 512 = 0b1_01101_01100   power of two 2^10, mantissa 01101 -> bin (10 - 5 + 1) * 32 + 13
@@ -20,7 +21,7 @@ use crate::ids::BlockId;
 
 const MANTISSA_BITS: u32 = 5;
 const PER_OCTAVE: usize = 1 << MANTISSA_BITS;
-/// Up to 2^42 units of 512 B (2 PiB) have bins of their own; larger sizes share the last bin.
+/// Up to 2^42 units of 512 B (2 PiB) have bins of their own. Larger sizes share the last bin.
 const BINS: usize = 38 * PER_OCTAVE;
 const WORDS: usize = BINS / 64;
 
@@ -28,9 +29,9 @@ const WORDS: usize = BINS / 64;
 #[derive(Debug)]
 pub(in crate::heap) struct FreeIndex {
     roots: Box<[BlockId; BINS]>,
-    /// One bit for each bin: whether it holds a block.
+    /// One bit for each bin: 1 if the bin holds a block.
     occupied: [u64; WORDS],
-    /// One bit for each word of `occupied`: whether it is not 0.
+    /// One bit for each word of `occupied`: 1 if the word is not 0.
     summary: u64,
     len: usize,
     /// The fingerprint of the blocks of at least `counted_from` bytes.
@@ -38,7 +39,7 @@ pub(in crate::heap) struct FreeIndex {
     counted_from: u64,
 }
 
-/// A place that holds a link: the root of a bin, or a child link of a block.
+/// The place of a link: the root of a bin, or a child link of a block.
 #[derive(Clone, Copy)]
 enum Link {
     Root(usize),
@@ -47,12 +48,12 @@ enum Link {
 }
 
 impl FreeIndex {
-    /// Bytes of host memory besides the struct itself.
+    /// The bytes of host memory of an index besides the struct itself.
     pub(super) const HOST_BYTES: usize = BINS * size_of::<BlockId>();
 
     /// Makes an index whose fingerprint counts blocks of at least `counted_from` bytes.
     pub(super) fn new(counted_from: u64) -> Grown<Self> {
-        // A boxed array cannot be allocated fallibly. A vector can, and is converted in place.
+        // A boxed array cannot be allocated fallibly, so a vector is allocated and converted in place.
         let roots = filled(BlockId::NONE, BINS)?.try_into().unwrap_or_else(|_| Box::new([BlockId::NONE; BINS]));
         Ok(Self { roots, occupied: [0; WORDS], summary: 0, len: 0, fingerprint: Fingerprint::default(), counted_from })
     }
@@ -73,7 +74,7 @@ impl FreeIndex {
         }
     }
 
-    /// Adds a block. Its size and address must not change while it is in the index.
+    /// Adds a block. The block's size and address must not change while the block is in the index.
     pub(super) fn insert(&mut self, table: &mut BlockTable, id: BlockId) {
         let key = key_of(table, id);
         let bin = bin_of(key.0);
@@ -84,7 +85,7 @@ impl FreeIndex {
             at = self.get(table, link);
         }
         self.set(table, link, id);
-        // Split the subtree found here by the new key: smaller blocks go to the left, larger ones to the right.
+        // Split the subtree at `at` by the new key: smaller blocks go to the left, larger blocks to the right.
         let (mut smaller, mut larger) = (Link::Left(id), Link::Right(id));
         while at.is_some() {
             if key_of(table, at) < key {
@@ -105,7 +106,7 @@ impl FreeIndex {
         self.count(key);
     }
 
-    /// Removes a block. Returns whether it was in the index.
+    /// Removes a block. Returns whether the index held the block.
     pub(super) fn remove(&mut self, table: &mut BlockTable, id: BlockId) -> bool {
         let key = key_of(table, id);
         let bin = bin_of(key.0);
@@ -118,7 +119,7 @@ impl FreeIndex {
             link = if key < key_of(table, at) { Link::Left(at) } else { Link::Right(at) };
             at = self.get(table, link);
         }
-        // Merge its two subtrees into its place, the higher priority on top.
+        // Merge the block's two subtrees into the block's place, the higher priority on top.
         let (mut left, mut right) = (table[id].left, table[id].right);
         while left.is_some() && right.is_some() {
             if priority(left) >= priority(right) {
@@ -145,13 +146,13 @@ impl FreeIndex {
         true
     }
 
-    /// Returns whether a search for the block's size and address finds it.
+    /// Returns whether a search for the block's size and address finds the block.
     pub(super) fn holds(&self, table: &BlockTable, id: BlockId) -> bool {
         let (size, address) = key_of(table, id);
         self.at_or_after(table, (size, address)) == id
     }
 
-    /// Returns the smallest block of at least `size` bytes, the lowest address among equals, or [`BlockId::NONE`].
+    /// Returns the smallest block of at least `size` bytes, the lowest of equal size, or [`BlockId::NONE`].
     pub(super) fn best_fit(&self, table: &BlockTable, size: u64) -> BlockId {
         self.at_or_after(table, (size, 0))
     }
@@ -174,7 +175,7 @@ impl FreeIndex {
         at
     }
 
-    /// Returns every block, in the order of size and address. Allocates; not for the hot path.
+    /// Returns every block, in the order of size and address. The method allocates, so it is not for the hot path.
     pub(super) fn in_order(&self, table: &BlockTable) -> Grown<Vec<BlockId>> {
         let mut out = with_room(self.len)?;
         self.visit_from(table, 0, |id| out.try_push(id))?;
@@ -182,14 +183,14 @@ impl FreeIndex {
     }
 
     /// Visits every block of at least `size` bytes, in the order of size and address, each in constant time on average.
-    /// Allocates; not for the hot path.
+    /// The method allocates, so it is not for the hot path.
     pub(super) fn visit_from(
         &self,
         table: &BlockTable,
         size: u64,
         mut visit: impl FnMut(BlockId) -> Grown<()>,
     ) -> Grown<()> {
-        // The ancestors of the present block that come after it in the order.
+        // The ancestors of the present block that follow the block in the order.
         let mut above = Vec::new();
         let mut bin = bin_of(size);
         loop {
@@ -272,7 +273,7 @@ fn key_of(table: &BlockTable, id: BlockId) -> (u64, u64) {
     (block.size, block.address)
 }
 
-/// Returns a hash of the id, so that trees are balanced whatever the order of frees.
+/// Returns a hash of the id. The hash keeps trees balanced whatever the order of frees.
 fn priority(id: BlockId) -> u32 {
     let x = id.0.wrapping_mul(0x9E37_79B1);
     x ^ (x >> 15)
@@ -316,7 +317,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a sorted set: the answers are the same after any sequence of inserts and removes.
+        /// Compares with a sorted set: both give the same answers after any sequence of inserts and removes.
         #[test]
         fn agrees_with_a_sorted_set(ops in proptest::collection::vec((0u8..4, 1u64..5000, 0u64..40), 1..400)) {
             let mut table = BlockTable::new().unwrap();
@@ -363,7 +364,7 @@ mod tests {
         }
     }
 
-    /// All blocks are in one bin, and so in one tree, in an order that leaves long spines.
+    /// All blocks are in one bin, and therefore in one tree, in an order that leaves long spines.
     #[test]
     fn the_largest_of_many_in_one_bin_is_the_last_of_its_tree() {
         let mut table = BlockTable::new().unwrap();

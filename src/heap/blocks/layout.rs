@@ -1,5 +1,6 @@
-//! The division of a heap's memory: the size that a request gets, the pool that serves it, and when free neighbours
-//! become one. PyTorch's way is [`Layout::PYTORCH`]; those of `strategy/baselines` have others.
+//! The division of a heap's memory: the size that a request gets, the pool that serves the request, and when free
+//! neighbours become one block. [`Layout::PYTORCH`] is PyTorch's layout. The strategies in `strategy/baselines` have
+//! other layouts.
 //!
 //! Owns: [`Layout`]. `placing.rs` carries out merging and placing by a layout.
 
@@ -7,15 +8,15 @@ use super::rounding::Rounding;
 use crate::config::rounding::SMALL_LIMIT;
 use crate::ids::Class;
 
-/// When two free neighbours of one pool become one block.
+/// The rule by which two free neighbours of one pool become one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merging {
-    /// Always.
+    /// All free neighbours of one pool merge.
     Neighbours,
-    /// Never: blocks keep the size that they were cut to, until their whole segment is free and is joined
-    /// ([`Heap::join_free_segments`]).
+    /// No free neighbours merge. Blocks keep the size to which they were cut, until their whole segment is free and is
+    /// joined ([`Heap::join_free_segments`]).
     Never,
-    /// If they are buddies: the two halves of one block of twice their size. Segments are powers of two.
+    /// Buddies merge: the two halves of one block of twice their size. The sizes of segments are powers of two.
     #[cfg(feature = "baselines")]
     Buddies,
 }
@@ -23,26 +24,26 @@ pub(crate) enum Merging {
 /// The place of a request in its block, and the use of the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// At the front; the rest is one block, if it is large enough.
+    /// The request lies at the front. The rest is one block, if large enough.
     Front,
-    /// At the front, unless whole granules stay whole elsewhere. The rest is a block on each side.
+    /// The request lies at the front, unless another place keeps more granules whole. The rest is a block on each side.
     ByGranule,
-    /// At the back; all of the rest is one block.
+    /// The request lies at the back. All of the rest is one block.
     #[cfg(feature = "baselines")]
     Back,
-    /// At the front of the block, which is halved until it has the size of the request.
+    /// The request lies at the front of the block, which is halved until its size is the request's.
     #[cfg(feature = "baselines")]
     Halves,
 }
 
-/// How a heap divides its memory. The layout does not change while the heap exists.
+/// The rules by which a heap divides its memory. The layout does not change while the heap exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) rounding: Rounding,
-    /// Blocks of up to this many bytes belong to the small pool; with 0, no block is small.
+    /// The most bytes of a block that belongs to the small pool; with 0, no block is small.
     pub(crate) small_limit: u64,
     pub(crate) merging: Merging,
-    /// Segments of at least this many bytes are released to the driver once they are wholly free.
+    /// The least bytes of a segment that is released to the driver as soon as the segment is wholly free.
     pub(crate) release_from: u64,
 }
 
@@ -55,7 +56,7 @@ impl Layout {
         release_from: u64::MAX,
     };
 
-    /// Returns the class of a block of so many bytes.
+    /// Returns the class of a block of `size` bytes.
     #[inline]
     pub(crate) fn class_of(&self, size: u64) -> Class {
         Class::of(size <= self.small_limit)

@@ -1,4 +1,4 @@
-//! Neighbouring blocks: splits, merges, and the entries of free blocks in the index of their pool.
+//! Neighbouring blocks: splits and merges, and the entries of free blocks in the index of their pool.
 
 use super::block::{Block, Kind, Slots, State};
 use super::table::Blocks;
@@ -21,7 +21,7 @@ impl Blocks {
         self.free[pool.slot()].remove(&mut self.table, id);
     }
 
-    /// Merges the next block into this one.
+    /// Merges the next block into the block `id`.
     pub(in crate::heap) fn absorb_next(&mut self, id: BlockId) {
         let next = self.table[id].next;
         if self.table[id].kind == Kind::Home {
@@ -51,7 +51,7 @@ impl Blocks {
         }
     }
 
-    /// Splits a free block if it has more than `size` bytes. Returns the free block of its first `size` bytes.
+    /// Splits a free block of more than `size` bytes. Returns the free block of the first `size` bytes.
     pub(in crate::heap) fn part_of(&mut self, id: BlockId, size: u64) -> Result<BlockId> {
         if self.table[id].size <= size {
             return Ok(id);
@@ -61,15 +61,16 @@ impl Blocks {
         Ok(part)
     }
 
-    /// Cuts a span out of a free block; the rest stays in the index. Returns the block of the span, which is in no index.
+    /// Cuts a span out of a free block. The rest stays in the index. Returns the block of the span, which is in no
+    /// index.
     pub(in crate::heap) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
         let mut slots = self.reserve(2)?;
         self.take_free(id);
         Ok(self.cut(id, span, &mut slots, Self::insert_free))
     }
 
-    /// Makes a span of a block a block of its own, for which two slots were reserved. The parts before and behind it
-    /// are passed to `rest`.
+    /// Cuts a span out of a block as a block of its own. Two slots were reserved for the cut. The parts before and
+    /// behind the span are passed to `rest`.
     pub(in crate::heap) fn cut(
         &mut self,
         id: BlockId,

@@ -1,6 +1,7 @@
 //! Live allocations, by address.
 //!
-//! Owns: [`Live`]. An allocation that was taken out of the table can always be put back, even if the host has no memory.
+//! Owns: [`Live`]. An allocation that was taken out of the table can always be put back, even if the host has no
+//! memory.
 
 use super::block::BlockTable;
 use crate::error::{Error, Result};
@@ -9,12 +10,12 @@ use crate::heap::host_bytes::map_bytes;
 use crate::ids::BlockId;
 use rustc_hash::FxHashMap;
 
-/// Live allocations.
+/// The live allocations of a heap.
 #[derive(Debug)]
 pub(super) struct Live {
     addresses: FxHashMap<u64, BlockId>,
-    /// The first of a list, linked through `right`, of live allocations that are not in `addresses`, because the host
-    /// had no memory to put them back there. Almost always the list is empty.
+    /// The first of a list, linked through `right`, of live allocations that are missing in `addresses`, because the
+    /// host had no memory to put them back there. The list is almost always empty.
     unlisted: BlockId,
 }
 
@@ -31,13 +32,13 @@ impl Live {
         map_bytes(&self.addresses)
     }
 
-    /// Makes room for `count` more.
+    /// Makes room for `count` more live allocations.
     #[inline(always)]
     pub(super) fn reserve(&mut self, count: usize) -> Result<()> {
         Ok(self.addresses.try_reserve(count)?)
     }
 
-    /// Adds one, for which there is room.
+    /// Adds a live allocation. The table has room for the allocation.
     #[inline(always)]
     pub(super) fn insert(&mut self, address: u64, id: BlockId) {
         self.addresses.insert(address, id);
@@ -78,8 +79,8 @@ impl Live {
         Ok(id)
     }
 
-    /// Puts back a block that was taken out. The table may have to grow for the entry, since it may still count the
-    /// removed entry as present.
+    /// Puts back a block that was taken out. The table may have to grow for the block, since the table may still count
+    /// the removed entry as present.
     pub(super) fn keep(&mut self, blocks: &mut BlockTable, id: BlockId) {
         let address = blocks[id].address;
         if try_insert(&mut self.addresses, address, id).is_err() {
@@ -87,7 +88,7 @@ impl Live {
         }
     }
 
-    /// Lists a live block that is not in the table.
+    /// Adds a live block that is not in the table to the list `unlisted`.
     pub(super) fn unlist(&mut self, blocks: &mut BlockTable, id: BlockId) {
         blocks[id].right = self.unlisted;
         self.unlisted = id;

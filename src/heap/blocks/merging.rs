@@ -1,4 +1,4 @@
-//! Free neighbours, and how they become one.
+//! Free neighbours, and how they merge into one block.
 
 use super::block::{Kind, State};
 use super::starts::GRANULE;
@@ -6,8 +6,8 @@ use super::table::Blocks;
 use crate::ids::BlockId;
 
 impl Blocks {
-    /// Merges a block with its free neighbours, which leave the index. Returns the block that remains, how many were
-    /// merged into it, and their bytes.
+    /// Merges a block with its free neighbours, which leave the index. Returns the block that remains, the number of
+    /// blocks merged into it, and their bytes.
     #[inline(always)]
     pub(in crate::heap) fn merge_neighbours(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
         let (mut merged, mut bytes) = (0, 0);
@@ -28,8 +28,8 @@ impl Blocks {
         (id, merged, bytes)
     }
 
-    /// Returns whether two neighbours merge under a layout in which all free neighbours do: both are free and of one
-    /// pool, and they are not two slabs for small blocks at home.
+    /// Returns whether two neighbours merge under a layout that merges all free neighbours: both blocks are free and of
+    /// one pool, and they are not two slabs for small blocks at home.
     #[inline(always)]
     pub(in crate::heap) fn are_free_neighbours(&self, before: BlockId, id: BlockId) -> bool {
         let (before, block) = (&self.table[before], &self.table[id]);

@@ -1,7 +1,7 @@
-//! Blocks: the table of them, the free ones by size, and the steps that split and merge neighbours.
+//! Blocks: the table of blocks, the free blocks by size, and the steps that split and merge neighbours.
 //!
-//! Owns: every block of the heap, and how it is found. A block has the numbers of its pool and of its segment: what
-//! these are is not known here, and no other part of the heap is called.
+//! Owns: every block of the heap, and how a block is found. A block has the numbers of its pool and of its segment.
+//! This folder does not know what pools and segments are, and calls no other part of the heap.
 //!
 //! | file | owns |
 //! |---|---|

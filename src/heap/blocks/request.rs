@@ -6,21 +6,22 @@ use super::layout::Placement;
 use crate::config::rounding::MIN_BLOCK;
 use crate::ids::{Class, PoolIndex, ViewId};
 
-/// How a request finds its block, and how the rest of the block is used.
+/// The rules by which a request finds its block, and by which the rest of the block is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FitRules {
-    /// Whether a block at the growing edge of an expandable segment is compared by its size and the address space
-    /// behind it.
+    /// Whether the size of a block at the growing edge of an expandable segment counts with the unmapped addresses
+    /// behind the block.
     pub(crate) growing_edge: bool,
-    /// Requests smaller than this may not take a block of at least this size; larger requests take such a block whole.
+    /// Requests smaller than this size may not take a block of at least this size. Larger requests take such a block
+    /// whole.
     pub(crate) max_split_size: u64,
-    /// By how much a block may exceed a request of at least `max_split_size`.
+    /// The most bytes by which a block may exceed a request of at least `max_split_size`.
     pub(crate) max_non_split_rounding: u64,
     /// The smallest rest that becomes a block of its own, by [`Class`].
     pub(crate) min_rest: [u64; 2],
-    /// Requests of at least this size are not split from a larger block.
+    /// Requests of at least this size take a larger block whole.
     pub(crate) no_split_from: u64,
-    /// Whether the ages of free blocks matter.
+    /// Whether the heap counts searches as a clock for the ages of free blocks.
     pub(crate) count_ages: bool,
     /// Whether a large request that its own pool cannot serve may take idle memory.
     pub(crate) takes_idle: bool,
@@ -29,7 +30,7 @@ pub(crate) struct FitRules {
 }
 
 impl FitRules {
-    /// The smallest block that fits serves a request, wherever it lies, and all of its rest becomes a block.
+    /// The smallest block that fits serves a request, wherever the block lies, and all of its rest becomes a block.
     pub(crate) const BEST: Self = Self {
         growing_edge: false,
         max_split_size: u64::MAX,
@@ -41,11 +42,11 @@ impl FitRules {
         placement: Placement::Front,
     };
 
-    /// Only a block of the request's very size serves it: one that is a byte larger is refused.
+    /// Only a block of exactly the request's size serves the request. A block that is a byte larger is refused.
     #[cfg(feature = "baselines")]
     pub(crate) const EXACT: Self = Self { max_split_size: 0, max_non_split_rounding: 1, ..Self::BEST };
 
-    /// Returns these rules with blocks placed so that whole granules stay free.
+    /// Returns a copy of these rules by which blocks are placed so that whole granules stay free.
     pub(crate) const fn by_granule(self) -> Self {
         Self { placement: Placement::ByGranule, ..self }
     }
@@ -56,15 +57,16 @@ impl FitRules {
     }
 }
 
-/// A request on its way to a block.
+/// A request for a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// The rounded size, in bytes.
     pub(crate) size: u64,
-    /// The size that the program asked for, in bytes.
+    /// The size that the program requested, in bytes.
     pub(crate) requested: u64,
     pub(crate) pool: PoolIndex,
     pub(crate) class: Class,
-    /// The view behind whose last part the bytes are to lie, in whole chunks; [`ViewId::NONE`] if they may lie anywhere.
+    /// The view behind whose last part the bytes are to lie, in whole chunks; [`ViewId::NONE`] if the bytes may lie
+    /// anywhere.
     pub(crate) extends: ViewId,
 }

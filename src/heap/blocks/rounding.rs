@@ -1,28 +1,28 @@
-//! How a strategy rounds a request to a block size.
+//! The rules by which a strategy rounds a request to a block size.
 //!
-//! Owns: [`Rounding`]. The options have PyTorch's own rules ([`round_size`]).
+//! Owns: [`Rounding`]. The crate of options has PyTorch's rules ([`round_size`]).
 
 #[cfg(feature = "baselines")]
 use crate::config::rounding::{MIN_BLOCK, ROUNDUP_INTERVALS};
 use crate::config::rounding::{RoundupDivisions, round_size};
 
-/// How a request becomes the size of a block.
+/// The rule by which the size of a request becomes the size of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {
-    /// PyTorch's: multiples of 512 bytes, and `roundup_power2_divisions`.
+    /// PyTorch's rule: multiples of 512 bytes, and `roundup_power2_divisions`.
     PyTorch,
-    /// The next multiple of `of` bytes, itself a multiple of 512, with `padding` bytes added before.
+    /// The next multiple of `of` bytes, after `padding` bytes were added. `of` is a multiple of 512.
     #[cfg(feature = "baselines")]
     Multiple { of: u64, padding: u64 },
     /// The next power of two, at least `least` bytes.
     #[cfg(feature = "baselines")]
     PowerOfTwo { least: u64 },
-    /// The next size class. There are [`CLASSES`] classes in each power of two, all of them multiples of 512.
+    /// The next size class. Each power of two has [`CLASSES`] classes, all multiples of 512.
     #[cfg(feature = "baselines")]
     Classes,
 }
 
-/// The number of classes of size in each power of two: a block is at most an eighth larger than the request.
+/// The number of size classes in each power of two. A block is at most an eighth larger than its request.
 #[cfg(feature = "baselines")]
 pub(crate) const CLASSES: u64 = 8;
 
@@ -50,7 +50,7 @@ impl Rounding {
         }
     }
 
-    /// Returns the largest request whose block has at most `block` bytes; 0 if there is none.
+    /// Returns the largest request whose block has at most `block` bytes; 0 if there is no such request.
     pub(crate) fn largest_within(self, block: u64, divisions: &RoundupDivisions) -> u64 {
         let unpadded = match self {
             #[cfg(feature = "baselines")]
@@ -72,7 +72,7 @@ impl Rounding {
     }
 }
 
-/// Returns the next multiple, or the last one that fits in 64 bits, so that the size cannot wrap around.
+/// Returns the next multiple of `of`, or the last multiple that fits in 64 bits, so that the size cannot wrap around.
 #[cfg(feature = "baselines")]
 fn up_to_multiple(size: u64, of: u64) -> u64 {
     size.checked_next_multiple_of(of).unwrap_or(u64::MAX - u64::MAX % of)
@@ -104,7 +104,7 @@ mod tests {
                     _ => size + most_over,
                 };
                 assert!(block <= most, "{kind:?} {size}: {block}");
-                // The largest request of a block is one that gets it, and a byte more is not.
+                // The largest request of a block gets this block, and a request of one more byte gets a larger block.
                 let largest = kind.largest_within(block, &OFF);
                 assert!(largest >= size && kind.round(largest, &OFF) == block, "{kind:?} {size}: {block} {largest}");
                 assert!(kind.round(largest + 1, &OFF) > block, "{kind:?} {size}: {block} {largest}");

@@ -9,13 +9,13 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 
 impl Blocks {
-    /// Returns the smallest free block of a pool with at least `size` bytes, the lowest of equals, or
+    /// Returns the smallest free block of a pool with at least `size` bytes, the lowest of equal size, or
     /// [`BlockId::NONE`].
     pub(in crate::heap) fn best_fit(&self, pool: PoolIndex, size: u64) -> BlockId {
         self.free[pool.slot()].best_fit(&self.table, size)
     }
 
-    /// Returns the free block that comes next in the order of size and address, or [`BlockId::NONE`].
+    /// Returns the free block of the same pool that comes next in the order of size and address, or [`BlockId::NONE`].
     #[cfg(feature = "baselines")]
     pub(in crate::heap) fn next_free(&self, id: BlockId) -> BlockId {
         self.free[self.table[id].pool.slot()].successor(&self.table, id)
@@ -51,7 +51,7 @@ impl Blocks {
         self.free[pool.slot()].fingerprint()
     }
 
-    /// Returns whether the index of its pool has a block.
+    /// Returns whether the index of the block's pool holds the block.
     pub(in crate::heap) fn is_indexed(&self, id: BlockId) -> bool {
         self.free[self.table[id].pool.slot()].holds(&self.table, id)
     }
@@ -61,12 +61,12 @@ impl Blocks {
         &self.starts
     }
 
-    /// Replaces the table of the blocks at home, which are found in it from now on.
+    /// Replaces the table of the blocks at home. From then on, blocks at home are found in the new table.
     pub(in crate::heap) fn set_starts(&mut self, starts: Starts) {
         self.starts = starts;
     }
 
-    /// Notes the block that a range of home begins with.
+    /// Notes the first block of a range of home.
     pub(in crate::heap) fn begin_range(&mut self, head: BlockId) {
         self.starts.begins(head, self.table[head].address, BlockId::NONE, 0);
     }
@@ -88,7 +88,7 @@ impl Blocks {
         std::iter::successors(Some(self.covering(span.start)), next).take_while(inside)
     }
 
-    /// Returns the block that holds all bytes of a span of home, if there is one.
+    /// Returns the block that holds all bytes of a span of home, or `None`.
     pub(in crate::heap) fn around(&self, span: Span) -> Option<BlockId> {
         let id = self.covering(span.start);
         let block = &self[id];

@@ -1,6 +1,7 @@
-//! Which block covers an address of home: found in constant time, by the blocks that begin in each granule.
+//! The table in which the block that covers an address of home is found, in constant time, by the blocks that begin in
+//! each granule.
 //!
-//! Owns: [`Starts`], a table with one entry for each granule of 2 MiB. A split or merge updates one entry.
+//! Owns: [`Starts`], with one entry for each granule of 2 MiB. A split or a merge updates one entry.
 //!
 //! ```text
 //! granule    |0     |1     |2     |3     |
@@ -19,29 +20,29 @@ pub(crate) const GRANULE: u64 = 2 << 20;
 /// The first block that begins in each granule of home.
 #[derive(Debug, Default)]
 pub(crate) struct Starts {
-    /// The first address.
+    /// The first address of home that the table covers.
     from: u64,
-    /// The first block that begins in each granule; 0 is none.
+    /// The first block that begins in each granule; 0 if no block begins there.
     first: Vec<u32>,
-    /// One bit a granule: whether a block begins in the granule.
+    /// One bit for each granule: 1 if a block begins in the granule.
     begun: Vec<u64>,
 }
 
 impl Starts {
-    /// Makes the table of this many bytes of addresses, which have no start address yet.
+    /// Makes the table of `size` bytes of addresses, which have no start address yet.
     pub(in crate::heap) fn of_size(size: u64) -> Grown<Self> {
         let granules = (size / GRANULE) as usize;
         Ok(Self { from: 0, first: zeros(granules)?, begun: zeros(granules.div_ceil(64))? })
     }
 
-    /// Sets the first address.
+    /// Sets the first address of the table.
     pub(in crate::heap) fn placed(mut self, from: u64) -> Self {
         self.from = from;
         self
     }
 
-    /// Makes the table of a wider span, which begins whole words of bits before this one. Only entries of the ranges
-    /// are copied: entries between them take no host memory.
+    /// Makes the table of a wider span, which begins whole words of bits before the present span. Only entries of the
+    /// ranges are copied: entries between the ranges take no host memory.
     pub(in crate::heap) fn wider(&self, span: Span, ranges: impl Iterator<Item = Span>) -> Grown<Self> {
         let mut out = Self::of_size(span.size)?.placed(span.start);
         let moved = ((self.from - span.start) / GRANULE) as usize;
@@ -63,7 +64,7 @@ impl Starts {
         (address.wrapping_sub(self.from) / GRANULE) as usize
     }
 
-    /// Notes a block that begins at `address`. The block before it begins at `before_address`.
+    /// Notes a block that begins at `address`. The previous block `before` begins at `before_address`.
     #[inline]
     pub(super) fn begins(&mut self, id: BlockId, address: u64, before: BlockId, before_address: u64) {
         let granule = self.granule(address);
@@ -76,7 +77,8 @@ impl Starts {
         }
     }
 
-    /// Notes that the block at `address` was merged into the block before it. `next` begins behind the merged block.
+    /// Notes that the block at `address` was merged into the block before it. `next` is the block behind the merged
+    /// block.
     #[inline]
     pub(super) fn ends(&mut self, id: BlockId, address: u64, next: BlockId, next_address: u64) {
         let granule = self.granule(address);

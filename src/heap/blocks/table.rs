@@ -1,7 +1,7 @@
-//! All blocks, with the indexes by which they are found: free ones by size, live ones by address, those at home by the
-//! addresses that they cover.
+//! All blocks, with the indexes in which they are found: free blocks by size, live blocks by address, blocks at home by
+//! the addresses that they cover.
 //!
-//! Owns: [`Blocks`]. The other files of this folder write its fields.
+//! Owns: [`Blocks`]. The other files of this folder change its fields.
 
 use super::block::{Block, BlockTable, Slots};
 use super::free_index::FreeIndex;
@@ -33,14 +33,14 @@ impl Blocks {
         self.table.host_bytes() + self.live.host_bytes() + free + self.starts.host_bytes()
     }
 
-    /// Makes the indexes of one more pair of pools, and room for them.
+    /// Makes the indexes of one more pair of pools, and room for these indexes.
     pub(in crate::heap) fn reserve_pair(&mut self) -> Grown<[FreeIndex; 2]> {
         self.free.try_reserve(2)?;
         // Of small memory, only whole slabs serve views.
         Ok([FreeIndex::new(0)?, FreeIndex::new(GRANULE)?])
     }
 
-    /// Adds the indexes of a pair of pools, a large and a small one.
+    /// Adds the indexes of a pair of pools, a large pool and a small pool.
     pub(in crate::heap) fn push_pair(&mut self, pair: [FreeIndex; 2]) {
         self.free.extend(pair);
     }
@@ -48,7 +48,7 @@ impl Blocks {
     /// Reserves slots for the blocks that a change will add.
     ///
     /// # Errors
-    /// The table of blocks is full, or the host has no memory for more. Nothing has changed.
+    /// The table of blocks is full, or the host has no memory for more blocks. Nothing has changed.
     pub(in crate::heap) fn reserve(&mut self, count: usize) -> Result<Slots> {
         self.table.reserve(count)
     }
@@ -59,7 +59,7 @@ impl Blocks {
         self.table.insert(block)
     }
 
-    /// Adds a block that has no neighbours, for which a slot was reserved.
+    /// Adds a block that has no neighbours, in a reserved slot.
     pub(in crate::heap) fn insert_reserved(&mut self, slots: &mut Slots, block: Block) -> BlockId {
         self.table.insert_reserved(slots, block)
     }
@@ -89,13 +89,13 @@ impl Blocks {
         self.table.iter_mut()
     }
 
-    /// Makes room for `count` more live allocations, so that [`Self::add_live`] can note them.
+    /// Makes room for `count` more live allocations. [`Self::add_live`] notes the allocations.
     #[inline(always)]
     pub(in crate::heap) fn reserve_live(&mut self, count: usize) -> Result<()> {
         self.live.reserve(count)
     }
 
-    /// Notes a live allocation, for which there is room.
+    /// Notes a live allocation. The table has room for the allocation.
     #[inline(always)]
     pub(in crate::heap) fn add_live(&mut self, address: u64, id: BlockId) {
         self.live.insert(address, id);
@@ -104,7 +104,7 @@ impl Blocks {
     /// Returns the live block that begins at an address.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress): there is none.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live block begins there.
     pub(in crate::heap) fn live(&self, address: u64) -> Result<BlockId> {
         self.live.get(&self.table, address)
     }
@@ -112,13 +112,13 @@ impl Blocks {
     /// Takes the live block that begins at an address out of the table of live allocations.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress): there is none.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live block begins there.
     #[inline]
     pub(in crate::heap) fn take_live(&mut self, address: u64) -> Result<BlockId> {
         self.live.take(&mut self.table, address)
     }
 
-    /// Puts back a live block that was taken out.
+    /// Puts back a live block that was taken out of the table of live allocations.
     pub(in crate::heap) fn keep_live(&mut self, id: BlockId) {
         self.live.keep(&mut self.table, id);
     }

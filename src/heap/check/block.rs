@@ -8,7 +8,8 @@ use crate::heap::tables::Heap;
 use crate::ids::BlockId;
 
 impl Heap {
-    /// Checks a block against all rules, given the number of its segment and the block before it.
+    /// Checks a block against all rules. `index` is the number of the block's segment, and `previous` is the block
+    /// before `id`.
     pub(super) fn check_block(&self, index: usize, segment: &Segment, previous: BlockId, id: BlockId) -> Checked {
         let block = &self.blocks[id];
         let broken = [
@@ -51,7 +52,7 @@ impl Heap {
         }
     }
 
-    /// Returns whether the free index of the block's pool finds it by its size.
+    /// Returns whether the free index of the block's pool finds the block by its size.
     fn is_indexed(&self, id: BlockId) -> bool {
         self.blocks.is_indexed(id)
     }
@@ -65,7 +66,7 @@ impl Heap {
         lost.then_some("home does not find a block by its address")
     }
 
-    /// The pieces of a stitched block belong to its pool, and their sizes add up to its size.
+    /// The pieces of a stitched block belong to the block's pool, and their sizes add up to the block's size.
     pub(super) fn pieces_make_up_a_stitched_block(&self, id: BlockId, block: &Block) -> Checked {
         let mut held = 0;
         let mut piece = block.left;
@@ -82,7 +83,7 @@ impl Heap {
         Ok(())
     }
 
-    /// A stitched block is live or pending; once freed, it exists no longer.
+    /// A stitched block is live or pending. Once freed, a stitched block no longer exists.
     pub(super) fn a_stitched_block_is_in_use(&self, id: BlockId, block: &Block) -> Checked {
         match block.state {
             State::Allocated if self.live(block.address) == Ok(id) => Ok(()),
@@ -92,12 +93,12 @@ impl Heap {
     }
 }
 
-/// The size of a block is a multiple of 512 bytes, and not 0.
+/// The size of a block is a multiple of 512 bytes, and is not 0.
 fn is_whole_units(block: &Block) -> Option<&'static str> {
     (block.size == 0 || !block.size.is_multiple_of(MIN_BLOCK)).then_some("a block has an odd size")
 }
 
-/// A block is linked to the one before it. It belongs to its segment and, except at home, to the segment's pool.
+/// A block is linked to the previous block. A block belongs to its segment and, except at home, to the segment's pool.
 fn is_linked(block: &Block, index: usize, segment: &Segment, previous: BlockId) -> Option<&'static str> {
     let right_pool = block.kind == Kind::Home || block.pool == segment.pool;
     let linked = block.prev == previous && block.segment.0 as usize == index && right_pool;

@@ -2,7 +2,7 @@
 
 use crate::heap::blocks::block::{Block, State};
 
-/// The broken rule and its place, if any.
+/// The result of a check: `Ok`, or a text with the broken rule and its place.
 pub(in crate::heap) type Checked = std::result::Result<(), String>;
 
 /// The sums of the walk over the blocks.
@@ -12,14 +12,14 @@ pub(super) struct Found {
     pub(super) live: [u64; 2],
     pub(super) live_bytes: [u64; 2],
     pub(super) pending_bytes: [u64; 2],
-    /// Bytes held from the driver, by the class that they are counted for.
+    /// The bytes held from the driver, by the class that counts them.
     pub(super) held: [u64; 2],
     pub(super) blocks: usize,
-    /// Bytes in pieces of stitched blocks, and in the stitched blocks themselves.
+    /// The bytes in pieces of stitched blocks. `stitched` has the bytes of the stitched blocks themselves.
     pub(super) pieces: u64,
     pub(super) stitched: u64,
     pub(super) stitched_blocks: u32,
-    /// Bytes of blocks at home.
+    /// The bytes of blocks at home.
     pub(super) at_home: u64,
 }
 

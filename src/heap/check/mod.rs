@@ -1,8 +1,8 @@
 //! The rules that always hold, one function for each. The functions walk every table, for tests and the feature
 //! `paranoid`.
 //!
-//! Owns: the order of the walk. `found.rs` has its sums. The rules of a block are in `block.rs`, those of private pools in
-//! `private.rs`.
+//! Owns: the order of the walk. `found.rs` has the sums of the walk, `block.rs` the rules of a block, and `private.rs`
+//! the rules of private pools.
 
 mod block;
 mod found;
@@ -20,10 +20,10 @@ pub(super) use found::Checked;
 use found::Found;
 
 impl Heap {
-    /// Checks every rule that always holds. O(n log n) in the number of blocks, because of the free index.
+    /// Checks every rule that always holds. The time is O(n log n) in the number of blocks, because of the free index.
     ///
     /// # Errors
-    /// The text names the broken rule and its place.
+    /// The text of the error names the broken rule and its place.
     pub(crate) fn check(&self) -> Checked {
         let mut found = Found { held: self.home.pending_rollback(), ..Found::default() };
         found.held[Class::Large as usize] += self.home.idle_in_driver_pool();
@@ -61,8 +61,8 @@ impl Heap {
         }
     }
 
-    /// The blocks of a segment lie one behind the other from its first byte to its last, and each keeps the rules of a
-    /// block.
+    /// The blocks of a segment lie one behind the other from the segment's first byte to its last byte. Each block
+    /// keeps the rules of a block.
     fn blocks_tile_their_segment(&self, index: usize, segment: &Segment, found: &mut Found) -> Checked {
         let mut at = segment.span.start;
         let mut previous = BlockId::NONE;
@@ -105,8 +105,8 @@ impl Heap {
         Ok(())
     }
 
-    /// The chunks of a view, each of which occurs once, and the holes between them, make up its size. The parts of a
-    /// growing view lie at its start, one behind the other.
+    /// The chunks of a view, each of which occurs once, and the holes between them make up the view's size. The parts
+    /// of a growing view lie at its start, one behind the other.
     fn views_are_their_chunks(&self) -> Checked {
         for (id, view) in self.home.views().iter().filter(|(_, view)| !view.chunks.is_empty() || view.growing.is_some())
         {

@@ -6,7 +6,7 @@ use crate::heap::pools::table::PrivatePair;
 use crate::heap::tables::Heap;
 
 impl Heap {
-    /// Each pair of a private pool belongs to that pool and one stream.
+    /// Each pair of pools of a private pool belongs to this private pool and one stream.
     pub(super) fn pairs_of_private_pools_are_their_own(&self) -> Checked {
         for PrivatePair { owner, stream, large } in self.pools.pairs() {
             let pool = &self.pools[*large];
@@ -28,8 +28,8 @@ impl Heap {
         Ok(())
     }
 
-    /// A live block of a private pool takes the slow path of a free, its view is pinned, and it lies where the pool's
-    /// memory comes from.
+    /// A live block of a private pool takes the slow path of a free, and its view is pinned. The block lies in memory
+    /// of the kind from which the private pool gets its memory.
     pub(super) fn blocks_of_private_pools_stay_theirs(&self) -> Checked {
         for (id, block) in self.blocks.iter().filter(|(_, block)| self.is_private(block.pool)) {
             let owner = self.owner_of(block.pool);
@@ -48,7 +48,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Each block over a sleeping chunk belongs to a sleeping private pool, and the bytes of these chunks are not held.
+    /// Each block over a sleeping chunk belongs to a sleeping private pool, and the bytes of sleeping chunks are not
+    /// held.
     pub(super) fn what_sleeps_is_not_held(&self, found: &mut Found) -> Checked {
         let mut bytes = [0; 2];
         for (id, chunk) in self.home.map().into_iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.asleep)

@@ -1,4 +1,4 @@
-//! Each rule notices that it is broken: a table is changed behind the allocator's back, and the check names the rule.
+//! Tests that each rule notices a breach: a table is changed behind the allocator's back, and the check names the rule.
 
 use crate::config::Config;
 use crate::config::rounding::MIN_BLOCK;
@@ -17,11 +17,11 @@ const MAIN: StreamId = StreamId::DEFAULT;
 const SIDE: StreamId = StreamId(7);
 /// The id of a private pool that does not exist.
 const NOBODY: PoolId = PoolId(99, 0);
-/// The private pools of the program below: one of stitched memory, one with segments of its own.
+/// The private pools of the program below: `STITCHED` has stitched memory, `OWN` has segments of its own.
 const STITCHED: PoolId = PoolId(5, 0);
 const OWN: PoolId = PoolId(6, 0);
 
-/// A program with blocks of every kind, live, free and pending, in streams and in private pools.
+/// Returns an allocator with blocks of every kind, live, free and pending, in streams and in private pools.
 fn program() -> Allocator {
     let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
     let allocator =
@@ -49,7 +49,7 @@ fn find(heap: &Heap, is_it: impl Fn(&Block) -> bool) -> BlockId {
     heap.blocks.iter().find(|(_, block)| is_it(block)).unwrap().0
 }
 
-/// A live block of 16 MiB of the first stream at home, between two others.
+/// Returns a live block of 16 MiB of the first stream at home, between two other blocks.
 fn at_home(heap: &Heap) -> BlockId {
     let large = |id: BlockId| heap.blocks[id].size == 16 * MIB && heap.blocks[id].state != State::Free;
     find(heap, |block| {
@@ -282,7 +282,7 @@ fn every_rule_is_found_broken() {
             let found = heap.check();
             assert!(found.as_ref().is_err_and(|found| found.contains(said)), "{what}: {found:?}, not {said}");
         });
-        // The tables are wrong, so no memory may be given back by them.
+        // The tables are wrong, so the allocator must not give memory back.
         std::mem::forget(allocator);
     }
 }

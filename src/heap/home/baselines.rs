@@ -1,6 +1,7 @@
-//! Cutting of blocks as only the strategies of `strategy/baselines` do it.
+//! Cuts of blocks that only the strategies of `strategy/baselines` make.
 //!
-//! Owns: the layouts [`Placement::Back`] and [`Placement::Halves`], and the parts of segments that were never handed out.
+//! Owns: the layouts [`Placement::Back`] and [`Placement::Halves`], and the search for parts of segments that were
+//! never handed out.
 //!
 //! [`Placement::Back`]: crate::heap::Placement::Back
 //! [`Placement::Halves`]: crate::heap::Placement::Halves
@@ -51,19 +52,19 @@ impl Heap {
         id
     }
 
-    /// Counts all parts of a block that was cut as free: [`Heap::hand_out`] subtracts the part that it hands out.
+    /// Counts all parts of a block that was cut as free. [`Heap::hand_out`] subtracts the part that is handed out.
     fn count_cut(&mut self, block: &Block, cuts: u64) {
         if cuts == 0 || block.kind != Kind::Malloc {
             return;
         }
         let class = block.pool.class();
-        // `block` is the block before the cut. A block that was a whole segment did not count.
+        // `block` is the block before the cut. A block that was a whole segment was not counted.
         let (more, bytes) = if block.is_split() { (cuts, 0) } else { (cuts + 1, block.size) };
         self.journal.inactive_split_added(class, more, bytes);
     }
 
-    /// Returns the smallest block of a pool that has at least `size` bytes and was never handed out, since its segment came
-    /// or was joined: the rest of a segment that is cut from its front.
+    /// Returns the smallest free block of a pool that has at least `size` bytes and was never handed out since its
+    /// segment was added or joined. Such a block is the rest of a segment that is cut from its front.
     pub(crate) fn unused_rest(&self, pool: PoolIndex, size: u64) -> Result<Option<BlockId>> {
         let mut found = None;
         self.visit_free(pool, size, |id| {
@@ -86,8 +87,8 @@ impl Heap {
         self.home.segments().any(|(_, segment)| segment.pool == pool)
     }
 
-    /// Returns a free block of a pool that is a whole segment of this size, of which nothing was handed out since it was
-    /// joined.
+    /// Returns a free block of a pool that is a whole segment of `size` bytes. No part of the segment was handed out
+    /// since the segment was added or joined.
     pub(crate) fn empty_segment(&self, pool: PoolIndex, size: u64) -> Option<BlockId> {
         let mut id = self.best_fit(pool, size).some();
         while let Some(found) = id.filter(|id| self.blocks[*id].size == size) {
@@ -99,8 +100,8 @@ impl Heap {
         None
     }
 
-    /// Returns a free block of a pool that was never handed out, lies behind a block of `size` bytes, and is larger: the rest
-    /// of a segment that is cut into such blocks.
+    /// Returns a free block of a pool that was never handed out, lies behind a block of `size` bytes, and is larger
+    /// than `size`. Such a block is the rest of a segment that is cut into blocks of `size` bytes.
     pub(crate) fn uncut_rest(&self, pool: PoolIndex, size: u64) -> Result<Option<BlockId>> {
         let mut found = None;
         self.visit_free(pool, size + 1, |id| {
@@ -113,9 +114,9 @@ impl Heap {
         Ok(found)
     }
 
-    /// Cuts a block that is in no index into at most `most` blocks of `size` bytes; what is left stays behind them as
-    /// one block. Fewer are cut if that block would otherwise have a size to which the layout rounds requests, or if
-    /// the host has no memory to note another block. Returns the first block; the others are free.
+    /// Cuts a block that is in no index into at most `most` blocks of `size` bytes. The rest stays behind them as one
+    /// block. Fewer blocks are cut if this rest would otherwise have a size to which the layout rounds requests, or if
+    /// the host has no memory to note another block. Returns the first block. The others are free.
     pub(crate) fn cut_equally(&mut self, id: BlockId, size: u64, most: u64) -> BlockId {
         let block = self.blocks[id];
         let rest = |count: u64| block.size - count * size;

@@ -1,7 +1,7 @@
 //! Copies within host memory by several threads.
 //!
-//! Owns: how many threads copy, and from how many bytes on. One thread copies 5 to 10 GB/s into memory that it touches
-//! first, a link to a GPU carries 55 GB/s.
+//! Owns: how many threads copy, and from how many bytes on. One thread copies 5 to 10 GB/s into memory that was never
+//! touched before. A link to a GPU carries 55 GB/s.
 
 use crate::fallible::{Grown, TryPush, with_room};
 use std::num::NonZero;
@@ -10,14 +10,14 @@ use std::thread;
 /// The bytes of one part, which one thread copies.
 pub(super) const PART: usize = 4 << 20;
 
-/// Threads are used from this many parts on. To start a thread takes as long as to copy a part, and needs host memory
-/// whose lack cannot be handled, so that small copies use none.
+/// The number of parts from which on threads are used. Starting a thread takes as long as copying a part, and needs
+/// host memory whose lack cannot be handled. So small copies use no threads.
 const FOR_THREADS: usize = 8;
 
-/// The most threads at once.
+/// The most threads that copy at once.
 const THREADS: usize = 8;
 
-/// The copy of one part, and whether it was made.
+/// The copy of one part, and whether the copy was made.
 struct Job<'a> {
     from: &'a [u8],
     to: To<'a>,
@@ -51,7 +51,7 @@ impl Job<'_> {
     }
 }
 
-/// Appends a copy of bytes to a list of parts, the last of which is full.
+/// Appends a copy of `bytes` to a list of parts. The last part of the list is full.
 pub(in crate::heap) fn append(parts: &mut Vec<Vec<u8>>, bytes: &[u8]) -> Grown<()> {
     let mut jobs = with_room(bytes.len().div_ceil(PART))?;
     jobs.extend(bytes.chunks(PART).map(|from| Job { from, to: To::New(Vec::new()), done: false }));
@@ -60,7 +60,7 @@ pub(in crate::heap) fn append(parts: &mut Vec<Vec<u8>>, bytes: &[u8]) -> Grown<(
     for job in jobs {
         match job.to {
             To::New(bytes) if job.done => parts.push(bytes),
-            // A reservation that must fail returns the error.
+            // The reservation cannot succeed, and returns the error.
             _ => Vec::<u8>::new().try_reserve_exact(usize::MAX)?,
         }
     }
@@ -81,7 +81,8 @@ pub(in crate::heap) fn copy(parts: &[Vec<u8>], bytes: &mut [u8]) -> Grown<bool> 
     Ok(whole && jobs.iter().all(|job| job.done))
 }
 
-/// Runs all jobs, in threads if there are several. If a thread cannot be started, the caller's thread runs its jobs.
+/// Runs all jobs, in threads if there are enough jobs. If a thread cannot be started, the caller's thread runs the
+/// thread's jobs.
 fn run(jobs: &mut [Job<'_>]) {
     let most =
         if jobs.len() < FOR_THREADS { 1 } else { thread::available_parallelism().map_or(1, NonZero::get).min(THREADS) };

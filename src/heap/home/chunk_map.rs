@@ -1,11 +1,12 @@
 //! Home: the addresses at which every chunk of physical memory has its permanent place.
 //!
-//! Owns: where the chunks are, and which of them are mapped there. Both are looked up in constant time, in tables with one
-//! entry for each granule of 2 MiB; `blocks/starts.rs` has a third table, of the blocks. A chunk that only views have used so far has its place at home, but is not mapped there: it is bare.
+//! Owns: the places of chunks, and which chunks are mapped at home. Both are looked up in constant time, in tables with
+//! one entry for each granule of 2 MiB. `blocks/starts.rs` has a third such table, of the blocks. A chunk that only
+//! views have used so far is bare: the chunk has its place at home, but is not mapped there.
 //!
-//! Home is one range of addresses, or several where the driver gives no range that is large enough. The tables go from the
-//! first range to the last one, so that a lookup is the same for one range and for many. No two ranges touch: no block, and no
-//! run of mappings, goes from one into another.
+//! Home is one range of addresses, or several ranges if the driver gives no range that is large enough. The tables go
+//! from the first range to the last range, so that a lookup is the same for one range and for many. No two ranges
+//! touch, so no block and no run of mappings reaches from one range into another.
 
 use crate::fallible::{Grown, with_room, zeros};
 use crate::heap::blocks::starts::{GRANULE, Starts};
@@ -13,7 +14,7 @@ use crate::heap::fingerprint::Fingerprint;
 use crate::ids::{ChunkId, Handle, SegmentId};
 use crate::span::Span;
 
-/// The most addresses of home, in bytes (64 TiB): no driver was seen to reserve more at once.
+/// The most addresses of home, in bytes (64 TiB): no tested driver reserved more at once.
 pub(crate) const MAX_HOME: u64 = 64 << 40;
 
 /// Physical memory at its place at home.
@@ -24,11 +25,11 @@ pub(crate) struct Chunk {
     pub(crate) handle: Handle,
     /// Whether the chunk was placed as a slab for small blocks.
     pub(crate) slab: bool,
-    /// Whether the physical memory is known outside the allocator, and not only its addresses.
+    /// Whether code outside the allocator knows the physical memory, and not only its addresses.
     pub(crate) pinned: bool,
-    /// Whether the chunk sleeps: its memory and its handle were released, its addresses stay.
+    /// Whether the chunk sleeps: the chunk's memory and handle were released, and its addresses stay.
     pub(crate) asleep: bool,
-    /// Whether the chunk is spilled: its physical memory is the machine's.
+    /// Whether the chunk is spilled: its physical memory is host memory.
     pub(crate) spilled: bool,
 }
 
@@ -46,14 +47,14 @@ impl Chunk {
 /// One range of home's addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HomeRange {
-    /// The addresses that the driver gave. The range's segment has all of them, except where it would touch another
-    /// range.
+    /// The addresses that the driver gave. The range's segment has all of these addresses, except at an end that would
+    /// touch another range.
     pub(crate) reserved: Span,
-    /// The number of the range among the segments.
+    /// The number of the range's segment.
     pub(crate) segment: SegmentId,
 }
 
-/// Tables of a home with one more range.
+/// The tables of a home with one more range.
 #[derive(Debug)]
 pub(crate) struct WiderTables {
     span: Span,
@@ -65,25 +66,26 @@ pub(crate) struct WiderTables {
 /// The home of one device.
 #[derive(Debug)]
 pub(crate) struct ChunkMap {
-    /// All addresses from the first range of home to the last one.
+    /// All addresses from the first range of home to the last range.
     pub(crate) span: Span,
     /// The ranges of home, in the order in which they were reserved.
     ranges: Vec<HomeRange>,
-    /// The chunk that holds each granule, plus one; 0 is none.
+    /// The number of the chunk that holds each granule, plus one; 0 without a chunk.
     chunk_of: Vec<u32>,
     chunks: Vec<Option<Chunk>>,
     vacant: Vec<u32>,
-    /// One bit a granule: whether the granule belongs to a chunk that is not mapped at home.
+    /// One bit for each granule: 1 if the granule belongs to a chunk that is not mapped at home.
     bare: Vec<u64>,
     bare_chunks: usize,
-    /// The address from which on all slabs for small blocks lie; where home is scattered, large chunks lie there too.
+    /// The address from which on all slabs for small blocks lie. If home is scattered, large chunks lie behind this
+    /// address too.
     slabs_from: u64,
     /// The fingerprint of the places of all chunks.
     fingerprint: Fingerprint,
 }
 
 impl ChunkMap {
-    /// Makes the tables of a home with this many bytes of addresses, which has no start address yet.
+    /// Makes the tables of a home with `size` bytes of addresses. The addresses have no start yet.
     pub(crate) fn of_size(size: u64) -> Grown<Self> {
         let granules = (size / GRANULE) as usize;
         Ok(Self {
@@ -116,12 +118,12 @@ impl ChunkMap {
         self.ranges.iter().map(|range| range.reserved.size).sum()
     }
 
-    /// Makes room for one more range, before it is reserved.
+    /// Makes room for one more range, before the range is reserved.
     pub(crate) fn reserve_range(&mut self) -> Grown<()> {
         self.ranges.try_reserve(1)
     }
 
-    /// Returns the addresses of one more range that touch no other range.
+    /// Returns the addresses of one more range, without a granule at each end that would touch another range.
     pub(crate) fn apart(&self, reserved: Span) -> Span {
         let touches =
             |at: u64| self.ranges.iter().any(|range| range.reserved.start == at || range.reserved.end() == at);
@@ -130,10 +132,10 @@ impl ChunkMap {
         Span::between(start, end)
     }
 
-    /// Makes the tables of a home that has one more range. Returns `None` if they would have to be larger than those of any
-    /// home.
+    /// Makes the tables of a home that has one more range. Returns `None` if the tables would be larger than the tables
+    /// of the largest home.
     pub(crate) fn wider(&self, starts: &Starts, range: Span) -> Grown<Option<WiderTables>> {
-        // The start moves by whole words of bits, so that no word has to be shifted.
+        // The start moves by whole words of bits, so that no word of `bare` has to be shifted.
         let below = self.span.start.saturating_sub(range.start).next_multiple_of(64 * GRANULE);
         let end = self.span.end().max(range.end());
         let Some(start) = self.span.start.checked_sub(below).filter(|start| end - start <= MAX_HOME) else {
@@ -147,7 +149,7 @@ impl ChunkMap {
             chunk_of: zeros(granules)?,
             bare: zeros(granules.div_ceil(64))?,
         };
-        // Only entries of ranges are copied: entries between them take no host memory.
+        // Only entries of ranges are copied: entries between ranges take no host memory.
         for HomeRange { reserved, .. } in &self.ranges {
             let (from, to) = (self.granule(reserved.start), self.granule(reserved.end()));
             out.chunk_of[from + moved..to + moved].copy_from_slice(&self.chunk_of[from..to]);
@@ -157,7 +159,8 @@ impl ChunkMap {
         Ok(Some(out))
     }
 
-    /// Adds a range, for which there is room. Returns the table of blocks at home that has it.
+    /// Adds a range. The tables have room for the range. Returns the new table of the blocks at home, which covers the
+    /// range.
     pub(crate) fn add_range(&mut self, range: HomeRange, tables: WiderTables) -> Starts {
         let WiderTables { span, starts, chunk_of, bare } = tables;
         (self.span, self.chunk_of, self.bare) = (span, chunk_of, bare);
@@ -165,7 +168,7 @@ impl ChunkMap {
         starts
     }
 
-    /// Removes a range without chunks. Returns whether home has another range left.
+    /// Removes a range without chunks. Returns whether home still has a range.
     pub(crate) fn remove_range(&mut self, segment: SegmentId) -> bool {
         self.ranges.retain(|range| range.segment != segment);
         !self.ranges.is_empty()
@@ -174,7 +177,7 @@ impl ChunkMap {
     /// Makes room for `count` more chunks.
     pub(crate) fn reserve(&mut self, count: usize) -> Grown<()> {
         self.chunks.try_reserve(count.saturating_sub(self.vacant.len()))?;
-        // Room for every chunk, so that none needs memory to become vacant.
+        // The list gets room for every chunk, so that no chunk needs host memory to become vacant.
         self.vacant.try_reserve((self.chunks.len() + count).saturating_sub(self.vacant.len()))
     }
 
@@ -187,18 +190,18 @@ impl ChunkMap {
         (address.wrapping_sub(self.span.start) / GRANULE) as usize
     }
 
-    /// Returns whether the address is one of home.
+    /// Returns whether an address lies in a range of home.
     pub(crate) fn holds(&self, address: u64) -> bool {
         self.ranges.iter().any(|range| range.reserved.contains(address))
     }
 
-    /// Returns the chunk that holds `address`.
+    /// Returns the chunk that holds `address`, with its number, or `None`.
     pub(crate) fn chunk_at(&self, address: u64) -> Option<(ChunkId, Chunk)> {
         let slot = self.chunk_of.get(self.granule(address)).copied().unwrap_or(0).checked_sub(1)?;
         Some((ChunkId(slot), self.chunks.get(slot as usize).copied().flatten()?))
     }
 
-    /// Returns the chunk with this number.
+    /// Returns the chunk with this number, or `None`.
     pub(crate) fn chunk(&self, id: ChunkId) -> Option<Chunk> {
         self.chunks.get(id.0 as usize).copied().flatten()
     }
@@ -245,7 +248,7 @@ impl ChunkMap {
         }
     }
 
-    /// Returns whether any of these bytes lie in a bare chunk. Addresses outside of home never do.
+    /// Returns whether any of these bytes lie in a bare chunk. Addresses outside of home lie in no bare chunk.
     #[inline]
     pub(crate) fn is_bare(&self, address: u64, size: u64) -> bool {
         if self.bare_chunks == 0 {
@@ -264,14 +267,14 @@ impl ChunkMap {
         false
     }
 
-    /// Notes that the physical memory of a chunk is known outside the allocator.
+    /// Notes that code outside the allocator knows the physical memory of a chunk.
     pub(crate) fn pin(&mut self, id: ChunkId) {
         if let Some(Some(chunk)) = self.chunks.get_mut(id.0 as usize) {
             chunk.pinned = true;
         }
     }
 
-    /// Notes that a chunk has lost its memory (`None`), or has memory again with this handle.
+    /// Notes that a chunk has lost its memory (`None`), or has memory again, with this handle.
     pub(crate) fn set_handle(&mut self, id: ChunkId, handle: Option<Handle>) {
         if let Some(Some(chunk)) = self.chunks.get_mut(id.0 as usize) {
             chunk.asleep = handle.is_none();
@@ -279,7 +282,7 @@ impl ChunkMap {
         }
     }
 
-    /// Removes a chunk. Its place stays empty.
+    /// Removes a chunk. The place of the chunk stays empty.
     pub(crate) fn remove_chunk(&mut self, id: ChunkId) {
         let Some(chunk) = self.chunk(id) else { return };
         self.mapped(chunk);
@@ -293,7 +296,7 @@ impl ChunkMap {
         self.vacant.push(id.0);
     }
 
-    /// Returns whether the address lies in a chunk that was placed as a slab.
+    /// Returns whether an address lies in a chunk that was placed as a slab.
     pub(crate) fn is_slab(&self, address: u64) -> bool {
         address >= self.slabs_from && self.chunk_at(address).is_some_and(|(_, chunk)| chunk.slab)
     }
@@ -308,7 +311,7 @@ impl ChunkMap {
 mod tests {
     use super::*;
 
-    /// Makes a home of 1 GiB with chunks of these many granules, one behind the other.
+    /// Makes a home of 1 GiB with chunks of these numbers of granules, one behind the other.
     fn home(granules: &[u64]) -> (ChunkMap, Vec<(ChunkId, Chunk)>) {
         const START: u64 = 7 << 30;
         let mut home = ChunkMap::of_size(1 << 30).unwrap().placed(Span::new(START, 1 << 30), SegmentId(0));

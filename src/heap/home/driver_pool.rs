@@ -1,6 +1,7 @@
-//! Memory of the driver's stream-ordered pool: each allocation of it is a segment with one block, and the rest is idle.
+//! Memory of the driver's stream-ordered pool. Each allocation of the pool is a segment with one block. The pool's
+//! other memory is idle.
 //!
-//! Owns: how allocations of the pool come and go. The driver alone divides its memory.
+//! Owns: how allocations of the pool are added and removed. The driver alone divides the pool's memory.
 
 use crate::config::rounding::MIN_BLOCK;
 use crate::driver::{Call, DriverResult};
@@ -11,8 +12,8 @@ use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
 
 impl Heap {
-    /// Adds an allocation of the pool. Returns its block, which is not in the free index. The bytes that the pool then
-    /// holds are unknown until [`Self::set_pool_held`].
+    /// Adds an allocation of the pool. Returns its block, which is not in the free index. The pool's total bytes are
+    /// unknown from then on until [`Self::set_pool_held`].
     pub(crate) fn add_pooled_segment(&mut self, pool: PoolIndex, span: Span, slots: &mut Slots) -> BlockId {
         // The idle bytes are reduced first, so that no peak counts the bytes twice.
         let before = self.home.driver_pool.idle;
@@ -29,8 +30,8 @@ impl Heap {
         self.reserve_segment(pool)
     }
 
-    /// Checks the addresses of an allocation of the pool as [`Heap::check_answer`] does, without a walk over all
-    /// segments if all of them are such allocations.
+    /// Checks the addresses of an allocation of the pool as [`Heap::check_answer`] does. If all segments are
+    /// allocations of the pool, the check needs no walk over the segments.
     pub(crate) fn check_pooled(&self, span: Span) -> DriverResult<()> {
         let spans = &self.home.driver_pool.spans;
         if spans.len() as u64 != self.journal.counters().segment.current() {
@@ -38,11 +39,11 @@ impl Heap {
         }
         let end = span.start.checked_add(span.size).filter(|_| span.start != 0 && span.start.is_multiple_of(MIN_BLOCK));
         let is_apart = |end: u64| spans.before((end, 0)).is_none_or(|(start, size)| start + size <= span.start);
-        // The walk over all segments words the error.
+        // The walk over all segments makes the text of the error.
         if end.is_some_and(is_apart) { Ok(()) } else { self.check_answer(Call::PoolMalloc, span, MIN_BLOCK) }
     }
 
-    /// Removes a free allocation that was given back to the pool. Its release was reported before.
+    /// Removes a free allocation that was given back to the pool. The release was reported before.
     pub(crate) fn remove_pooled_segment(&mut self, id: BlockId) {
         let Span { start, size } = self.blocks[id].span();
         self.remove_malloc_segment(id);

@@ -1,7 +1,7 @@
-//! Exchange of a chunk for several others at the same addresses.
+//! Exchange of a chunk for several other chunks at the same addresses.
 //!
-//! Owns: the heap's records of an exchange. Blocks and views keep their addresses; only the chunks behind them change.
-//! `backing` makes the calls.
+//! Owns: the heap's records of an exchange. Blocks and views keep their addresses. Only the chunks behind the addresses
+//! change. `backing` makes the calls.
 
 use super::chunk_map::Chunk;
 use crate::error::{Error, Result};
@@ -22,7 +22,8 @@ pub(crate) struct ExchangeRoom {
 }
 
 impl Heap {
-    /// Returns the addresses at which a chunk is mapped: its place at home, unless it is bare, and its places in views.
+    /// Returns the addresses at which a chunk is mapped: its place at home, unless the chunk is bare, and its places in
+    /// views.
     pub(crate) fn places_of(&self, id: ChunkId) -> Grown<Vec<u64>> {
         let mut places = Vec::new();
         let Some((home, chunk)) = self.home.map.as_ref().and_then(|home| Some((home, home.chunk(id)?))) else {
@@ -39,8 +40,8 @@ impl Heap {
         Ok(places)
     }
 
-    /// Makes room for [`Self::exchanged`] with `count` parts, of which `lost` lose their memory. Where several chunks are
-    /// exchanged together, both count the parts of all.
+    /// Makes room for [`Self::exchanged`] with `count` parts, of which `lost` parts lose their memory. If several
+    /// chunks are exchanged together, `count` and `lost` count the parts of all chunks.
     pub(crate) fn reserve_exchange(&mut self, id: ChunkId, count: usize, lost: usize) -> Result<ExchangeRoom> {
         let chunk = self.home.map.as_ref().and_then(|home| home.chunk(id)).ok_or(GONE)?;
         self.home.views.reserve_splice(id, count)?;
@@ -49,12 +50,13 @@ impl Heap {
         Ok(ExchangeRoom { new: with_room(count)?, slots })
     }
 
-    /// Notes that other chunks are mapped at all places of a chunk. `parts` has the bytes of each, which add up to the
-    /// chunk's, and its handle, or `None` if it has no memory; and whether the new memory is the machine's. The new
-    /// chunks are mapped at home if the chunk was, and observers are told nothing of live blocks.
+    /// Notes that other chunks are mapped at all places of a chunk. `parts` gives the bytes and the handle of each
+    /// part. The parts add up to the chunk, and the handle is `None` for a part without memory. `spilled` says whether
+    /// the new memory is host memory. The new chunks are mapped at home if the old chunk was mapped there. Observers
+    /// get no event of a live block.
     ///
     /// # Errors
-    /// There is no such chunk.
+    /// The chunk does not exist.
     pub(crate) fn exchanged(
         &mut self,
         id: ChunkId,
@@ -107,7 +109,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Notes that the physical memory of a live block is known outside the allocator, so that it is never exchanged.
+    /// Notes that code outside the allocator knows the physical memory of a live block. Such memory is never exchanged.
     pub(crate) fn pin_physical(&mut self, id: BlockId) {
         let mut piece = match self.blocks[id].kind {
             Kind::Home => id,

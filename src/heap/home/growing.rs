@@ -1,12 +1,12 @@
-//! Views that grow for one allocation: parts are handed out one behind the other, and end from the last on.
+//! Views that grow for one allocation. Parts are handed out one behind the other, and are freed from the last part on.
 //!
-//! Owns: how far such a view is handed out, and which chunks are still mapped behind that. Each part is a live block of
-//! its own, of whole chunks, so that all rules of stitched blocks hold for it. `backing` makes the calls.
+//! Owns: how far such a view is handed out, and which chunks are still mapped behind the parts. Each part is a live
+//! block of its own, of whole chunks, so that all rules of stitched blocks hold for a part. `backing` makes the calls.
 //!
 //! ```text
 //! reserved   |............................................|
 //! chunks     |aaaa|bb|cc|dddddd|ee|                       |   mapped: the size of the view
-//! parts      |1       |2       |                          |   handed out: its extent; d, e were given back, and still mapped
+//! parts      |1       |2       |                          |   handed out: the extent; d, e are free, still mapped
 //! ```
 
 use super::view::{Extent, NewView, View};
@@ -19,14 +19,14 @@ use crate::ids::{BlockId, ChunkId, PoolId, PoolIndex, ViewId};
 use crate::report::observer::Action;
 use crate::span::Span;
 
-/// The free chunks of a growing view that are mapped behind its parts.
+/// The free chunks that are mapped behind the parts of a growing view.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
-    /// The first chunks behind the parts that a request may have where they are mapped.
+    /// The first chunks behind the parts that serve the request where they are mapped.
     pub(crate) kept: Vec<ChunkId>,
     /// The bytes of the kept chunks.
     pub(crate) bytes: u64,
-    /// How many chunks of the view lie before the rest, which the request cannot have there.
+    /// The number of chunks of the view that are parts or kept. The request cannot use the later chunks.
     pub(crate) before: usize,
 }
 
@@ -36,15 +36,15 @@ impl Heap {
         Ok(self.home.views.prepare(Vec::new())?)
     }
 
-    /// Adds a view that grows, whose addresses were reserved.
+    /// Adds a view that grows. The view's addresses were reserved.
     pub(crate) fn add_growing(&mut self, reservation: Span, new: NewView) -> ViewId {
         self.journal.view_built(0);
         self.home.views.add_growing(reservation, new)
     }
 
-    /// Returns an unused view that grew for an earlier allocation, with `capacity` to twice `capacity` bytes of
-    /// addresses, the fewest first. The view is pinned by the private pool `owner` alone, or by none if `owner` is
-    /// [`PoolId::NONE`].
+    /// Returns an unused view that grew for an earlier allocation and has `capacity` to twice `capacity` bytes of
+    /// addresses, or `None`. Of several such views, the smallest is returned. The view is pinned by the private pool
+    /// `owner` alone, or by no pool if `owner` is [`PoolId::NONE`].
     pub(crate) fn spare_growing(&self, capacity: u64, owner: PoolId) -> Option<ViewId> {
         let fits = |view: &View| {
             let is_spare = view.growing.is_none() && view.serial == 0 && view.users == 0;
@@ -58,12 +58,12 @@ impl Heap {
         fitting.min_by_key(|(id, view)| (view.addresses, *id)).map(|(id, _)| id)
     }
 
-    /// Begins or ends the growth of a view of which nothing is handed out.
+    /// Begins or ends the growth of a view. No part of the view is handed out.
     pub(crate) fn set_growing(&mut self, view: ViewId, grows: bool) {
         self.home.views.set_growing(view, grows.then(Extent::default));
     }
 
-    /// Returns the view of a block that is a part of a growing allocation.
+    /// Returns the view of a block that is a part of a growing allocation; `None` for any other block.
     pub(crate) fn grown_in(&self, id: BlockId) -> Option<&View> {
         let block = &self.blocks[id];
         if block.kind != Kind::View {
@@ -72,13 +72,13 @@ impl Heap {
         self.home.views.get(block.view()).filter(|view| view.growing.is_some())
     }
 
-    /// Notes that a live block is the next part.
+    /// Notes that a live block is the next part of its view.
     pub(crate) fn begin_part(&mut self, id: BlockId) {
         self.blocks[id].freeing = Freeing::BySteps;
         self.count_part(id, true);
     }
 
-    /// Notes that the last part is about to be freed; with `ends` false, that it stays after all.
+    /// Notes that the last part is about to be freed. With `ends` false, notes that the part stays after all.
     pub(crate) fn end_part(&mut self, id: BlockId, ends: bool) {
         self.count_part(id, !ends);
     }
@@ -94,14 +94,15 @@ impl Heap {
         self.home.views.set_growing(view, Some(extent));
     }
 
-    /// Returns whether freed parts of a view wait for streams, so that nothing else can lie there.
+    /// Returns whether freed parts of a view still wait for streams. Until then, no other block can lie at their
+    /// addresses.
     pub(crate) fn has_pending_parts(&self, id: ViewId) -> bool {
         let view = self.home.views.get(id);
         view.is_some_and(|view| view.users > view.growing.map_or(0, |extent| extent.parts))
     }
 
-    /// Returns the chunks mapped behind the parts of a view. For a request of `size` bytes of a pool, the first of them
-    /// are kept in place, up to the first that is not free for the pool.
+    /// Returns the chunks mapped behind the parts of a view. For a request of `size` bytes of a pool, the first of
+    /// these chunks are kept in place, up to the first chunk that is not free for the pool.
     pub(crate) fn tail(&self, id: ViewId, size: u64, pool: PoolIndex) -> Result<Tail> {
         const BROKEN: Error = Error::Internal("a view that grows is gone");
         let (home, view) = self.home.map.as_ref().zip(self.home.views.get(id)).ok_or(BROKEN)?;
@@ -123,8 +124,8 @@ impl Heap {
         Ok(tail)
     }
 
-    /// Returns the mapped spans behind the first `before` chunks of a view, the last one first, each with the number of
-    /// chunks before it. The spans are offsets in the view.
+    /// Returns the mapped spans behind the first `before` chunks of a view, the last span first, each with the number
+    /// of chunks before the span. The spans are offsets in the view.
     pub(crate) fn mapped_behind(&self, id: ViewId, before: usize) -> Result<Vec<(usize, Span)>> {
         let Some((home, view)) = self.home.map.as_ref().zip(self.home.views.get(id)) else { return Ok(Vec::new()) };
         let mut runs: Vec<(usize, Span)> = Vec::new();
@@ -145,14 +146,15 @@ impl Heap {
         Ok(runs)
     }
 
-    /// Notes that nothing is mapped any more behind the first `chunks` of a view, which have `size` bytes.
+    /// Notes that no chunk is mapped any more behind the first `chunks` chunks of a view, which have `size` bytes.
     pub(crate) fn cut_tail(&mut self, id: ViewId, chunks: usize, size: u64) {
         let before = self.home.views.mappings();
         self.home.views.truncate(id, chunks, size);
         self.journal.mappings_removed((before - self.home.views.mappings()) as u64);
     }
 
-    /// Makes room to map these chunks behind those of a view, and to hand them out with `kept` ones as a part of a pool.
+    /// Makes room to map these chunks behind the chunks of a view, and to hand them out, with the `kept` chunks, as a
+    /// part of a pool.
     pub(crate) fn reserve_part(
         &mut self,
         id: ViewId,
@@ -172,14 +174,14 @@ impl Heap {
         chunks.map(|chunk| 1 + self.blocks_over(chunk.span()).count()).sum()
     }
 
-    /// Notes that chunks of so many bytes were mapped behind those of a view.
+    /// Notes that chunks of `bytes` bytes together were mapped behind the chunks of a view.
     pub(crate) fn map_behind(&mut self, id: ViewId, chunks: &[ChunkId], bytes: u64) {
         self.home.views.append(id, chunks.iter().copied(), bytes);
         self.journal.mappings_added(chunks.len() as u64);
     }
 
-    /// Makes two live blocks of a part, the second of which begins `at` bytes behind the first: the end of a chunk.
-    /// Returns the second one. An observer is told of a free of the part and of two allocations.
+    /// Makes two live blocks of a part. The second block begins `at` bytes behind the first, at the end of a chunk.
+    /// Returns the second block. Observers are told of a free of the part and of two allocations.
     ///
     /// # Errors
     /// The host has no memory for the second block. Nothing has changed.
@@ -213,8 +215,8 @@ impl Heap {
         Ok(second)
     }
 
-    /// Returns the piece of a stitched block before an offset and the piece that begins there; `None` if one is
-    /// missing. A piece across the offset is cut into two.
+    /// Returns the piece of a stitched block before an offset, and the piece that begins at the offset; `None` if a
+    /// piece is missing. A piece across the offset is cut into two pieces.
     fn pieces_from(&mut self, id: BlockId, at: u64, slots: &mut Slots) -> Option<(BlockId, BlockId)> {
         let (mut before, mut piece, mut offset) = (BlockId::NONE, self.blocks[id].left, 0);
         while offset < at {
@@ -234,7 +236,7 @@ impl Heap {
     }
 
     /// Returns the offset in a view of the first end of a chunk at or behind `size` bytes, or `None` if the view is
-    /// shorter.
+    /// shorter than `size`.
     pub(crate) fn chunk_end(&self, id: ViewId, size: u64) -> Option<u64> {
         let (home, view) = self.home.map.as_ref().zip(self.home.views.get(id))?;
         let mut at = 0;

@@ -1,13 +1,14 @@
-//! Guarded blocks: each has physical memory of its own, between addresses without memory.
+//! Guarded blocks. Each guarded block has physical memory of its own, between addresses without memory.
 //!
 //! ```text
 //! reservation   | no memory | slack         | block         | no memory |
 //!                2 MiB        whole units of 2 MiB           2 MiB
 //! ```
-//! A block ends where its memory ends, so that a use beyond it is an illegal address. The slack before the block serves
-//! no request.
+//! A block ends where its memory ends, so that an access behind the block is an illegal address. The slack before the
+//! block serves no request.
 //!
-//! Owns: the segments of such blocks, and the freed blocks whose memory is to be unmapped. `guard/` decides when.
+//! Owns: the segments of guarded blocks, and the freed blocks whose memory is to be unmapped. `guard/` decides when the
+//! memory is unmapped.
 
 use super::segment::Backing;
 use crate::error::Result;
@@ -24,7 +25,7 @@ pub(crate) struct GuardedMemory {
     pub(crate) handle: Handle,
     /// The addresses at which the memory is mapped.
     pub(crate) mapped: Span,
-    /// All addresses that were reserved for the memory.
+    /// All addresses that were reserved for the block.
     pub(crate) reservation: Span,
 }
 
@@ -32,13 +33,13 @@ impl Heap {
     /// Makes room for a guarded block and its slack.
     pub(crate) fn reserve_guarded(&mut self, pool: PoolIndex) -> Result<Slots> {
         self.home.retired.try_reserve(1)?;
-        // The two slots reserved below include the slot of the segment.
+        // The two slots reserved below include the segment's slot.
         drop(self.reserve_segment(pool)?);
         self.blocks.reserve(2)
     }
 
-    /// Adds memory for one block of a request's size, which ends where the memory ends. Returns the block, which is in no
-    /// index. [`Self::reserve_guarded`] made room.
+    /// Adds memory for one block of a request's size. The block ends where the memory ends. Returns the block, which is
+    /// in no index. [`Self::reserve_guarded`] has made room.
     pub(crate) fn add_guarded_segment(
         &mut self,
         request: &Request,
@@ -92,14 +93,15 @@ impl Heap {
         self.journal.memory_unmapped(range, &self.pools);
     }
 
-    /// Notes that a guarded block is free for all streams: its memory can be unmapped once its own stream has passed.
+    /// Notes that a guarded block was freed and no recorded stream uses it any more. The block's memory can be unmapped
+    /// once its own stream has passed.
     pub(in crate::heap) fn retire(&mut self, id: BlockId) {
         self.blocks[id].state = State::Retired;
         self.home.retired.push(id);
     }
 
-    /// Takes the freed guarded blocks whose memory is to be unmapped. Blocks that a graph of an existing private pool
-    /// may use stay until the pool ends.
+    /// Takes the freed guarded blocks whose memory is to be unmapped. A block that a graph of an existing private pool
+    /// may use stays until the pool ends.
     pub(crate) fn take_retired(&mut self) -> Vec<BlockId> {
         let all = std::mem::take(&mut self.home.retired);
         let (held, taken) = all.into_iter().partition(|id| self.may_be_launched(*id));
@@ -107,7 +109,7 @@ impl Heap {
         taken
     }
 
-    /// Puts freed guarded blocks back, to be taken later.
+    /// Puts freed guarded blocks back into the list. A later call takes them.
     pub(crate) fn put_retired(&mut self, ids: impl IntoIterator<Item = BlockId>) {
         self.home.retired.extend(ids);
     }
@@ -117,7 +119,8 @@ impl Heap {
         self.pools.private().get(self.owner_of(self.blocks[id].pool)).is_some_and(|pool| pool.captured)
     }
 
-    /// Takes a freed guarded block that a private pool has kept, for the block of a checkpoint that lay there.
+    /// Takes a freed guarded block of a private pool, for the block of a checkpoint that lay at the same addresses.
+    /// Returns `None` if there is no such block.
     pub(in crate::heap) fn retake_guarded(&mut self, owner: PoolId, block: &PoolBlock) -> Option<BlockId> {
         let same = |id: &BlockId| {
             let Block { address, size, pool, .. } = self.blocks[*id];

@@ -1,22 +1,22 @@
 //! Host memory of earlier spills, kept for the next spill.
 //!
-//! Owns: [`HostStock`]: the pieces, how much of them may be kept, and which of them the next spill uses.
+//! Owns: [`HostStock`]: the kept pieces, how many bytes may be kept, and which pieces the next spill uses.
 //! `backing/host_stock.rs` makes the calls.
 //!
-//! The machine takes a third of a second to page-lock a GiB, which is most of the time of a spill. So the host memory
-//! of chunks that come back, or are freed, is kept here. Kept and spilled bytes together are at most the most bytes
-//! that were spilled at once: the program used as much host memory before.
+//! The operating system takes a third of a second to page-lock a GiB, which is most of the time of a spill. So the host
+//! memory of chunks that come back, or are freed, is kept here. Kept and spilled bytes together never exceed the most
+//! bytes that were spilled at once: the program has used as much host memory before.
 
 use crate::fallible::{Grown, TryCollect};
 use crate::ids::Handle;
 
-/// The most kept pieces that one spilled part may be made of. Each is a chunk of its own from then on.
+/// The most kept pieces that make up one spilled part. Each piece then becomes a chunk of its own.
 const MAX_PIECES: usize = 4;
 
 /// Page-locked host memory that is unused at present.
 #[derive(Debug, Default)]
 pub(crate) struct HostStock {
-    /// Bytes and handles, the smallest first.
+    /// The bytes and the handle of each kept piece, the smallest piece first.
     pieces: Vec<(u64, Handle)>,
     /// The bytes of all kept pieces.
     bytes: u64,
@@ -51,14 +51,15 @@ impl HostStock {
         self.pieces.try_reserve(pieces)
     }
 
-    /// Takes a piece of exactly so many bytes.
+    /// Takes a piece of exactly `size` bytes, or returns `None`.
     pub(crate) fn take(&mut self, size: u64) -> Option<Handle> {
         let at = self.pieces.partition_point(|piece| piece.0 < size);
         self.pieces.get(at).filter(|piece| piece.0 == size)?;
         Some(self.remove(at).1)
     }
 
-    /// Takes the piece to give back for an excess of `excess` bytes: the smallest that is enough, or else the largest.
+    /// Takes the piece to give back for an excess of `excess` bytes: the smallest piece of at least so many bytes, or
+    /// else the largest piece.
     pub(crate) fn take_for(&mut self, excess: u64) -> Option<(u64, Handle)> {
         let enough = self.pieces.partition_point(|piece| piece.0 < excess);
         let at = enough.min(self.pieces.len().checked_sub(1)?);
@@ -71,15 +72,15 @@ impl HostStock {
         piece
     }
 
-    /// Keeps a piece, for which there is room ([`Self::reserve`]).
+    /// Keeps a piece. The list has room for the piece ([`Self::reserve`]).
     pub(crate) fn put(&mut self, size: u64, handle: Handle) {
         let at = self.pieces.partition_point(|piece| piece.0 < size);
         self.pieces.insert(at, (size, handle));
         self.bytes += size;
     }
 
-    /// Notes that all kept memory was given back while `spilled` bytes are spilled. The number `spilled` is the new
-    /// bound on kept and spilled bytes together.
+    /// Notes that all kept memory was given back while `spilled` bytes are spilled. `spilled` is the new bound on kept
+    /// and spilled bytes together.
     pub(crate) fn emptied(&mut self, spilled: u64) {
         self.most_spilled = spilled;
     }
@@ -101,7 +102,7 @@ impl HostStock {
 pub(crate) struct Sizes(Vec<u64>);
 
 impl Sizes {
-    /// Calls `part` with the bytes of each piece that a part of `size` bytes is cut into: the largest kept pieces that
+    /// Calls `part` with the bytes of each piece into which a part of `size` bytes is cut: the largest kept pieces that
     /// fit, and the rest.
     pub(crate) fn cut(&mut self, size: u64, mut part: impl FnMut(u64) -> Grown<()>) -> Grown<()> {
         let mut left = size;
@@ -111,7 +112,7 @@ impl Sizes {
             part(kept)?;
             left -= kept;
         }
-        // The last piece may be a kept one too.
+        // The last piece may be a kept piece too.
         if let Ok(at) = self.0.binary_search(&left) {
             self.0.remove(at);
         }

@@ -1,7 +1,7 @@
 //! Home: segments, the chunks at their permanent places, and the views over them.
 //!
-//! Owns: which memory the heap has, at which addresses, and what of it sleeps or is spilled. `backing` makes the calls.
-//! [`Home`](table::Home) calls no part but `blocks`; the verbs of the heap in these files call all.
+//! Owns: which memory the heap has, at which addresses, and which of it sleeps or is spilled. `backing` makes the
+//! calls. [`Home`](table::Home) calls no part but `blocks`. The verbs of the heap in these files call all parts.
 //!
 //! | file | owns |
 //! |---|---|

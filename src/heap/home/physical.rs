@@ -7,19 +7,19 @@ use crate::heap::blocks::block::Kind;
 use crate::heap::tables::Heap;
 use crate::ids::{BlockId, Handle};
 
-/// The physical memory that a block lies in, and the block's offset in it.
+/// The physical memory in which a block lies, and the block's offset in this memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PhysicalSpan {
     pub(crate) memory: Physical,
-    /// Bytes from the beginning of the memory to the block.
+    /// The bytes from the start of the memory to the block.
     pub(crate) offset: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Physical {
-    /// Handles whose memory lies one behind the other, with the bytes of each.
+    /// The handles of memory that is mapped one behind the other, with the bytes of each handle.
     Handles(Vec<(Handle, u64)>),
-    /// Memory of the driver's `malloc`, by its address.
+    /// Memory of the driver's `malloc`, given by its address.
     Plain(u64),
 }
 
@@ -71,8 +71,8 @@ impl Heap {
     }
 }
 
-/// Returns the handles that `[start, end)` touches, of parts that lie one behind the other from `address` on. Parts
-/// without a handle must lie outside.
+/// Returns the handles that `[start, end)` touches. The parts lie one behind the other from `address` on. Parts without
+/// a handle must lie outside of `[start, end)`.
 fn touched(
     mut address: u64,
     parts: impl Iterator<Item = (Option<Handle>, u64)>,

@@ -1,7 +1,7 @@
 //! Cutting and joining of blocks by the heap's layout.
 //!
-//! Owns: what [`Merging`] and [`Placement`] do to blocks, and segments that are joined. Private pools with
-//! segments of their own keep PyTorch's layout.
+//! Owns: how [`Merging`] and [`Placement`] change blocks, and how segments are joined. Private pools with segments of
+//! their own keep PyTorch's layout.
 
 use super::segment::Backing;
 use crate::error::Result;
@@ -15,8 +15,8 @@ use crate::ids::{BlockId, Class};
 use crate::span::Span;
 
 impl Heap {
-    /// Cuts the request out of a block that is in no index. The rest becomes free. Returns the block of the request,
-    /// which is larger than requested if the host has no memory to note the rest.
+    /// Cuts the request out of a block that is in no index. The rest becomes free. Returns the block of the request.
+    /// This block is larger than requested if the host has no memory to note the rest.
     pub(crate) fn place(&mut self, id: BlockId, request: &Request, placement: Placement) -> BlockId {
         match placement {
             Placement::Front => id,
@@ -39,7 +39,7 @@ impl Heap {
         let behind = block.part(Span::new(block.address + front, block.size - front), block.state);
         self.blocks[id].size = front;
         let Ok(behind) = self.blocks.insert_after(id, behind) else {
-            // The host has no memory to note the front: the request is placed at the front instead.
+            // The host has no memory to note the front, so the request is placed at the front instead.
             self.blocks[id].size = block.size;
             return id;
         };
@@ -47,7 +47,8 @@ impl Heap {
         behind
     }
 
-    /// Makes one block of every segment whose blocks are all free, where free neighbours do not merge by themselves.
+    /// Makes one block of every segment whose blocks are all free, if the layout does not merge free neighbours when
+    /// freed.
     ///
     /// # Errors
     /// The host has no memory for the list of segments. Nothing has changed.
@@ -88,7 +89,7 @@ impl Heap {
         self.blocks.insert_free(head);
     }
 
-    /// Returns whether a segment has become free that is to be released to the driver.
+    /// Returns whether a segment that is to be released to the driver has become free.
     #[inline]
     pub(crate) fn is_release_due(&self) -> bool {
         self.home.release_due

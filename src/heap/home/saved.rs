@@ -1,7 +1,7 @@
 //! The saved contents of a private pool's live blocks while the pool sleeps.
 //!
-//! Owns: the copies, in host memory or in a file, and how they are written and read. `backing/sleep.rs` gets the bytes
-//! from the device and puts them back.
+//! Owns: the copies, in host memory or in a file, and how they are written and read. `backing/backup.rs` copies the
+//! bytes from the device and back.
 
 use super::bulk_copy::{self, PART};
 use crate::error::{Error, Result};
@@ -12,22 +12,23 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-/// How the contents of a private pool are kept while it sleeps ([`Tags::sleep`](crate::operations::Tags::sleep)).
+/// The ways to keep the contents of a private pool while the pool sleeps
+/// ([`Tags::sleep`](crate::operations::Tags::sleep)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backup {
-    /// The contents are kept in host memory, as many bytes as live blocks have. This memory is not page-locked, but
+    /// The contents are kept in host memory, as many bytes as live blocks have. This memory is not page-locked. The
     /// copies go through 128 MiB of page-locked memory, which is kept for the next backup.
     Host,
-    /// The contents are kept in page-locked host memory, which is copied to and from at the speed of the link.
-    /// Page-locking takes seven times as long as the copy, so the memory is kept once the pool is awake, for the next
-    /// pool that sleeps ([`Tags::release_backups`](crate::operations::Tags::release_backups) gives it back).
+    /// The contents are kept in page-locked host memory, and are copied at the speed of the link. Page-locking takes
+    /// seven times as long as the copy. So the memory is kept once the pool is awake, for the next pool that sleeps.
+    /// [`Tags::release_backups`](crate::operations::Tags::release_backups) gives the memory back.
     Pinned,
-    /// The contents are lost: after waking, live blocks keep their addresses and have arbitrary contents.
+    /// The contents are lost. After waking, live blocks keep their addresses and have arbitrary contents.
     Discard,
-    /// The contents are kept in a file of this name, which must not exist yet, readable by its user alone (mode 0600).
-    /// If the system allows it, the name is removed as soon as the file is open, so that its space is freed once the
-    /// pool is awake or has ended, even if the process is killed.
+    /// The contents are kept in a file of this name, which must not exist yet. Only the user can read the file (mode
+    /// 0600). If the system allows it, the name is removed as soon as the file is open. The file's space is then freed
+    /// once the pool is awake or has ended, even if the process is killed.
     File(PathBuf),
 }
 
@@ -38,28 +39,28 @@ pub(crate) struct Locked {
     pub(crate) size: u64,
 }
 
-/// Page-locked memory that holds no backup at present. The list always has room for the buffers that hold one.
+/// The page-locked memory of backups. The list `free` of unused buffers always has room for the buffers in use.
 #[derive(Debug, Default)]
 pub(crate) struct Stock {
     free: Vec<Locked>,
-    /// How many buffers hold a backup.
+    /// The number of buffers in use, for a backup or as a stage.
     serving: usize,
-    /// The bytes of all buffers, of those that hold a backup too.
+    /// The bytes of all buffers, used and unused.
     bytes: u64,
 }
 
 impl Stock {
-    /// Returns the bytes of all page-locked memory, whether it holds a backup or not.
+    /// Returns the bytes of all page-locked memory, used and unused.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the bytes of page-locked memory that holds no backup at present.
+    /// Returns the bytes of unused page-locked memory.
     pub(crate) fn cached(&self) -> u64 {
         self.free.iter().map(|locked| locked.size).sum()
     }
 
-    /// Takes the smallest buffer of at least `at_least` bytes.
+    /// Takes the smallest unused buffer of at least `at_least` bytes, or returns `None`.
     pub(crate) fn take(&mut self, at_least: u64) -> Option<Locked> {
         let fitting = self.free.iter().enumerate().filter(|(_, locked)| locked.size >= at_least);
         let (at, _) = fitting.min_by_key(|(_, locked)| locked.size)?;
@@ -84,7 +85,7 @@ impl Stock {
         self.free.push(locked);
     }
 
-    /// Takes all page-locked memory of a backup that is not needed any more.
+    /// Puts back all page-locked memory of a backup that is not needed any more.
     pub(crate) fn take_from(&mut self, mut saved: Saved) {
         saved.locked_mut().into_iter().flat_map(|locked| locked.drain(..)).for_each(|locked| self.put(locked));
     }
@@ -96,10 +97,10 @@ impl Stock {
     }
 }
 
-/// The copies of all live bytes of a private pool: one stream of bytes, the spans one behind the other.
+/// The copies of all live bytes of a private pool: one sequence of bytes, in the order of the spans.
 #[derive(Debug)]
 pub(crate) struct Saved {
-    /// Spans of home, in the order in which they were saved.
+    /// The saved spans of home, in the order of their saved bytes.
     spans: Vec<Span>,
     bytes: Bytes,
 }
@@ -113,7 +114,7 @@ enum Bytes {
     File(Kept),
 }
 
-/// A file, which is removed in the end if its name is still there.
+/// A file, which is removed when dropped if its name still exists.
 #[derive(Debug)]
 struct Kept {
     file: File,
@@ -122,10 +123,10 @@ struct Kept {
 }
 
 impl Saved {
-    /// Prepares a backup for the contents of spans.
+    /// Prepares a backup for the contents of these spans.
     ///
     /// # Errors
-    /// [`Error::Backup`] if the file cannot be created; [`Error::HostMemory`].
+    /// [`Error::Backup`] if the file cannot be created. [`Error::HostMemory`] if the host has no memory.
     pub(crate) fn new(backup: &Backup, spans: Vec<Span>) -> Result<Self> {
         let bytes = match backup {
             Backup::Host => Bytes::Host(Vec::new()),
@@ -149,27 +150,27 @@ impl Saved {
         Ok(Self { spans, bytes })
     }
 
-    /// Returns whether any contents are to be kept.
+    /// Returns whether the backup keeps any contents.
     pub(crate) fn keeps(&self) -> bool {
         !matches!(self.bytes, Bytes::Nowhere)
     }
 
-    /// Returns the spans.
+    /// Returns the spans of home whose contents are saved.
     pub(crate) fn spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// Returns the page-locked memory of a pinned backup; for all other backups `None`.
+    /// Returns the page-locked memory of a pinned backup; `None` for all other backups.
     pub(crate) fn locked(&self) -> Option<&[Locked]> {
         if let Bytes::Locked(locked) = &self.bytes { Some(locked) } else { None }
     }
 
-    /// Returns the list of page-locked memory, to add to it or to empty it.
+    /// Returns the list of page-locked memory of a pinned backup, for changes; `None` for all other backups.
     pub(crate) fn locked_mut(&mut self) -> Option<&mut Vec<Locked>> {
         if let Bytes::Locked(locked) = &mut self.bytes { Some(locked) } else { None }
     }
 
-    /// Appends bytes to the kept ones: a multiple of 4 MiB, except at the end.
+    /// Appends `bytes` to the kept bytes. All lengths but the last are multiples of 4 MiB.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.bytes {
             Bytes::Nowhere | Bytes::Locked(_) => Ok(()),
@@ -178,7 +179,7 @@ impl Saved {
         }
     }
 
-    /// Copies kept bytes from offset `at` on, a multiple of 4 MiB, to `bytes`.
+    /// Copies kept bytes from the offset `at` on to `bytes`. `at` is a multiple of 4 MiB.
     pub(crate) fn get(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         match &self.bytes {
             Bytes::Nowhere | Bytes::Locked(_) => Ok(()),

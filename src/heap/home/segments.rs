@@ -1,4 +1,4 @@
-//! Creation, growth, shrinking and removal of segments: `backing` notes here which memory it got and gave back.
+//! Creation, growth, shrinking and removal of segments. `backing` notes here which memory it took and gave back.
 
 use super::chunk_map::{Chunk, ChunkMap, HomeRange, WiderTables};
 use super::segment::{Backing, Segment};
@@ -17,17 +17,17 @@ use crate::span::Span;
 const NOT_EXPANDABLE: Error = Error::Internal("a block of a segment that cannot grow");
 const WITHOUT_HOME: Error = Error::Internal("a chunk without a home");
 
-/// Memory that a part of a segment gets.
+/// New memory for a part of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewMemory {
-    /// The unmapped block that the span is a part of.
+    /// The unmapped block that contains the span.
     pub(crate) room: BlockId,
     pub(crate) span: Span,
     /// The pool whose requests the memory serves.
     pub(crate) pool: PoolIndex,
 }
 
-/// Tables of a home that has no addresses yet.
+/// The tables of a home that has no addresses yet.
 pub(crate) struct NewHome {
     chunks: ChunkMap,
     starts: Starts,
@@ -41,14 +41,14 @@ impl Heap {
         self.blocks.reserve(1)
     }
 
-    /// Makes room for home, with this many bytes of addresses. Returns its tables, and the slot for its block.
+    /// Makes room for home, with `size` bytes of addresses. Returns the tables of home, and the slot for its block.
     pub(crate) fn reserve_home(&mut self, size: u64) -> Result<(NewHome, Slots)> {
         let tables = NewHome { chunks: ChunkMap::of_size(size)?, starts: Starts::of_size(size)? };
         Ok((tables, self.reserve_segment(self.pools.idle())?))
     }
 
-    /// Makes room to map, or to unmap, this many parts of a block's segment. Returns the slots for the blocks: each
-    /// part cuts one into three at most.
+    /// Makes room to map, or to unmap, `parts` parts of a block's segment. Returns the slots for the blocks. Each part
+    /// cuts a block into at most three.
     pub(crate) fn reserve_parts(&mut self, block: BlockId, parts: usize) -> Result<Slots> {
         let Block { segment, pool, .. } = self.blocks[block];
         let pool = self.segment(segment).map_or(pool, |segment| segment.pool);
@@ -56,7 +56,7 @@ impl Heap {
         self.blocks.reserve(2 * parts)
     }
 
-    /// Makes room for the handles of units up to the end of a span of an expandable segment.
+    /// Makes room for the handles of units, up to the end of a span of an expandable segment.
     pub(crate) fn reserve_units(&mut self, block: BlockId, span: Span) -> Result<()> {
         let segment = self.home.segment_mut(self.blocks[block].segment).ok_or(NOT_EXPANDABLE)?;
         let Backing::Expandable { unit, units } = &mut segment.backing else { return Err(NOT_EXPANDABLE) };
@@ -69,14 +69,15 @@ impl Heap {
         Ok(self.home.map.as_mut().map_or(Ok(()), |home| home.reserve(count))?)
     }
 
-    /// Adds a segment that the driver gave by `malloc`. Returns its one block, which is not in the free index yet.
+    /// Adds a segment that the driver gave by `malloc`. Returns the segment's only block, which is not in the free
+    /// index yet.
     pub(crate) fn add_malloc_segment(&mut self, pool: PoolIndex, span: Span, slots: &mut Slots) -> BlockId {
         let id = self.add_segment(pool, span, Backing::Malloc, slots);
         self.journal.segment_added(span, pool, &self.pools);
         id
     }
 
-    /// Adds a reservation in which nothing is mapped. Returns its one unmapped block.
+    /// Adds a reservation in which no memory is mapped. Returns its only block, which is unmapped.
     pub(crate) fn add_expandable_segment(
         &mut self,
         pool: PoolIndex,
@@ -89,7 +90,7 @@ impl Heap {
         id
     }
 
-    /// Adds the reservation of home, in which nothing is mapped.
+    /// Adds the reservation of home, in which no memory is mapped.
     pub(crate) fn add_home(&mut self, span: Span, tables: NewHome, slots: &mut Slots) {
         let idle = self.pools.idle();
         let id = self.add_segment(idle, span, Backing::Home, slots);
@@ -99,8 +100,8 @@ impl Heap {
         self.blocks.begin_range(id);
     }
 
-    /// Makes the tables of a home that has one more range. Returns `None` without a home, or if the tables would have to
-    /// be larger than those of any home.
+    /// Makes the tables of a home that has one more range. Returns `None` without a home, or if the tables would be
+    /// larger than the tables of the largest home.
     pub(crate) fn wider_home(&self, reserved: Span) -> Result<Option<WiderTables>> {
         Ok(self.home.map.as_ref().map_or(Ok(None), |home| home.wider(self.blocks.starts(), reserved))?)
     }
@@ -111,10 +112,10 @@ impl Heap {
         self.reserve_segment(self.pools.idle())
     }
 
-    /// Adds a range of home, in which nothing is mapped.
+    /// Adds a range of home, in which no memory is mapped.
     ///
     /// # Errors
-    /// There is no home. Nothing has changed.
+    /// Home does not exist. Nothing has changed.
     pub(crate) fn add_home_range(&mut self, reserved: Span, tables: WiderTables, slots: &mut Slots) -> Result<()> {
         let span = self.home.map.as_ref().map(|home| home.apart(reserved)).ok_or(WITHOUT_HOME)?;
         let idle = self.pools.idle();
@@ -149,18 +150,19 @@ impl Heap {
         head
     }
 
-    /// Reports that a `malloc` segment, whose only block is free, is about to be given back: a library that has
-    /// registered the memory must deregister it first. PyTorch reports it at the same time.
+    /// Reports that a `malloc` segment, whose only block is free, is about to be given back. A library that has
+    /// registered the memory must deregister it before the driver's call. PyTorch reports such a release at the same
+    /// time.
     pub(crate) fn notify_segment_free(&mut self, id: BlockId) {
         self.notify(Action::SegmentFree, self.blocks[id].span(), self.blocks[id].pool);
     }
 
-    /// Undoes the report of [`Self::notify_segment_free`], because the segment could not be given back.
+    /// Undoes the report of [`Self::notify_segment_free`] for a segment that could not be given back.
     pub(crate) fn notify_segment_kept(&mut self, id: BlockId) {
         self.notify(Action::SegmentAlloc, self.blocks[id].span(), self.blocks[id].pool);
     }
 
-    /// Removes a `malloc` segment that was given back to the driver. Its release was reported before.
+    /// Removes a `malloc` segment that was given back to the driver. The release was reported before.
     pub(crate) fn remove_malloc_segment(&mut self, id: BlockId) {
         let Block { size, pool, segment, .. } = self.blocks[id];
         self.blocks.take_free(id);
@@ -168,14 +170,14 @@ impl Heap {
         self.journal.segment_removed(size, pool.class());
     }
 
-    /// Removes an expandable segment in which nothing is mapped, and whose addresses were given back.
+    /// Removes an expandable segment in which no memory is mapped. The segment's addresses were given back.
     pub(crate) fn remove_expandable_segment(&mut self, id: BlockId) {
         let Block { address, pool, segment, .. } = self.blocks[id];
         self.pools[pool].unmapped.remove(&(address, id));
         self.remove_segment(id, segment);
     }
 
-    /// Removes a range of home, whose addresses were given back. Home is removed with its last range.
+    /// Removes a range of home whose addresses were given back. Home is removed with its last range.
     pub(crate) fn remove_home_range(&mut self, segment: SegmentId) {
         let head = self.head_of(segment);
         self.blocks.end_range(head);
@@ -211,7 +213,7 @@ impl Heap {
             let Block { address, pool, .. } = blocks[rest];
             pools[pool].unmapped.insert((address, rest));
         });
-        // Memory that was never used is idle from the start.
+        // Memory that was never used counts as passed by every stream.
         self.blocks[new].freed_at = 0;
         self.blocks[new].pool = pool;
         self.blocks[new].state = State::Free;
@@ -223,20 +225,20 @@ impl Heap {
     }
 
     /// Notes that a part of a free block lost its memory. The parts before and behind it stay free. Two slots were
-    /// reserved for them.
+    /// reserved for these parts.
     pub(crate) fn unmapped(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
         let range = self.take_memory(id, span, slots);
         self.journal.memory_unmapped(range, &self.pools);
     }
 
-    /// Notes that a part of a free block lost memory that is not counted as held, as [`Self::unmapped`] does for held
-    /// memory.
+    /// Notes that a part of a free block lost its memory, as [`Self::unmapped`] does, but for memory that is not
+    /// counted as held.
     pub(super) fn lose_memory(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
         let range = self.take_memory(id, span, slots);
         self.journal.tell_range(Action::SegmentUnmap, range, &self.pools);
     }
 
-    /// Makes a part of a free block unmapped. Returns the range, for the journal.
+    /// Makes a part of a free block unmapped. Returns the part's range, for the journal.
     #[must_use]
     fn take_memory(&mut self, id: BlockId, span: Span, slots: &mut Slots) -> Range {
         let Block { pool, segment, .. } = self.blocks[id];
@@ -263,7 +265,8 @@ impl Heap {
         id
     }
 
-    /// Notes the handles of units of an expandable segment that were mapped from `address` on. Room was made for them.
+    /// Notes the handles of units of an expandable segment that were mapped from `address` on. The list has room for
+    /// the handles.
     ///
     /// # Errors
     /// The block is not part of an expandable segment. Nothing has changed.
@@ -286,7 +289,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Returns the handle of a unit of an expandable segment, if it has one.
+    /// Returns the handle of a unit of an expandable segment, or `None`.
     pub(crate) fn unit_handle(&self, segment: SegmentId, unit: u64) -> Option<Handle> {
         match &self.segment(segment)?.backing {
             Backing::Expandable { units, .. } => units.get(unit as usize).copied().flatten(),
@@ -294,7 +297,7 @@ impl Heap {
         }
     }
 
-    /// Notes that a unit's handle was released. Its memory goes back with its last mapping.
+    /// Notes that a unit's handle was released. The driver takes the memory back with its last mapping.
     pub(crate) fn unit_released(&mut self, segment: SegmentId, unit: u64) {
         if let Some(Backing::Expandable { units, .. }) =
             self.home.segment_mut(segment).map(|segment| &mut segment.backing)
@@ -304,10 +307,10 @@ impl Heap {
         }
     }
 
-    /// Adds a chunk at its place at home, where it is not mapped yet. Room was made for it.
+    /// Adds a chunk at its place at home, where the chunk is not mapped yet. The tables have room for the chunk.
     ///
     /// # Errors
-    /// There is no home. Nothing has changed.
+    /// Home does not exist. Nothing has changed.
     pub(crate) fn add_chunk(&mut self, chunk: Chunk) -> Result<ChunkId> {
         let home = self.home.map.as_mut().ok_or(WITHOUT_HOME)?;
         Ok(home.add_chunk(chunk))
@@ -341,7 +344,7 @@ impl Heap {
         self.unmapped(block, span, slots);
     }
 
-    /// Notes the bytes that failed growths hold outside of all blocks: `now` instead of `before`.
+    /// Notes that failed calls hold `now` bytes outside of all blocks, instead of `before` bytes.
     pub(crate) fn pending_rollback(&mut self, account: impl Into<Account>, now: u64, before: u64) {
         let Account::Device(class) = account.into() else { return self.pending_on_host(now, before) };
         self.home.pending_rollback[class as usize] += now;
@@ -349,8 +352,8 @@ impl Heap {
         self.journal.held(class, before, now);
     }
 
-    /// Returns an error for addresses that no driver gives out, or that belong to a segment already. The caller does
-    /// not give such addresses back, since other code may use them.
+    /// Returns an error for addresses that no driver gives, or that belong to a segment already. The caller does not
+    /// give such addresses back, since other code may use them.
     pub(crate) fn check_answer(&self, call: Call, span: Span, alignment: u64) -> DriverResult<()> {
         if self.may_begin_at(span, alignment) {
             return Ok(());

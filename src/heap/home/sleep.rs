@@ -1,8 +1,8 @@
-//! Private pools with chunks of their own, which can sleep: their memory is released, and their blocks, views and
-//! addresses stay.
+//! Private pools with chunks of their own, which can sleep. The memory of a sleeping pool is released. Its blocks,
+//! views and addresses stay.
 //!
-//! Owns: which chunks these are, where they are mapped, which bytes of them are live, and how they are counted.
-//! `backing/sleep.rs` makes the calls.
+//! Owns: which chunks belong to such a pool, where they are mapped, which of their bytes are live, and how they are
+//! counted. `backing/sleep.rs` makes the calls.
 
 use super::chunk_map::Chunk;
 use super::saved::Saved;
@@ -20,29 +20,29 @@ use rustc_hash::FxHashMap;
 /// A place at which a chunk of [`Sleeper`] is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlaceOfChunk {
-    /// The view in which the place lies; `None` at home.
+    /// The view in which the place lies; `None` for a place at home.
     pub(crate) view: Option<ViewId>,
     pub(crate) span: Span,
-    /// The chunk, by its number in the list.
+    /// The index of the chunk in [`Sleeper::chunks`].
     pub(crate) chunk: usize,
 }
 
 /// The chunks of a private pool, and where they are mapped.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    /// The chunks in the order of their addresses.
+    /// The chunks, in the order of their addresses.
     pub(crate) chunks: Vec<(ChunkId, Chunk)>,
-    /// The places, those at home first, then view by view; each in the order of addresses.
+    /// The places: first the places at home, then view by view, each in the order of addresses.
     pub(crate) places: Vec<PlaceOfChunk>,
 }
 
 impl Sleeper {
-    /// Returns the bytes of all chunks.
+    /// Returns the total bytes of all chunks.
     pub(crate) fn bytes(&self) -> u64 {
         self.chunks.iter().map(|(_, chunk)| chunk.size).sum()
     }
 
-    /// Returns, for each chunk, an address at which it is mapped, or `None`.
+    /// Returns, for each chunk, an address at which the chunk is mapped, or `None`.
     pub(crate) fn addresses(&self) -> Grown<Vec<Option<u64>>> {
         let mut addresses = self.chunks.iter().map(|_| None).try_to_vec()?;
         for place in self.places.iter().rev() {
@@ -51,7 +51,7 @@ impl Sleeper {
         Ok(addresses)
     }
 
-    /// Returns the number of the chunk that holds an address of home.
+    /// Returns the index of the chunk that holds an address of home, or `None`.
     pub(crate) fn chunk_at(&self, address: u64) -> Option<usize> {
         let behind = self.chunks.partition_point(|(_, chunk)| chunk.address <= address);
         let at = behind.checked_sub(1)?;
@@ -60,7 +60,7 @@ impl Sleeper {
 }
 
 impl Heap {
-    /// Returns the bytes of live and pending blocks of private pools that sleep.
+    /// Returns the bytes of live and pending blocks of sleeping private pools.
     pub(crate) fn live_asleep(&self) -> u64 {
         if self.home.asleep == [0; 2] {
             return 0;
@@ -76,10 +76,10 @@ impl Heap {
         self.home.asleep.iter().sum::<u64>().saturating_sub(self.pools.iter().map(free).sum())
     }
 
-    /// Returns the chunks of a private pool with chunks of its own, and all their places.
+    /// Returns the chunks of a private pool with chunks of its own, and all places of these chunks.
     ///
     /// # Errors
-    /// The host has no memory for the lists, or a chunk is not the pool's alone.
+    /// The host has no memory for the lists, or a chunk does not belong to the pool alone.
     pub(crate) fn sleeper(&self, owner: PoolId) -> Result<Sleeper> {
         let Some(home) = &self.home.map else { return Ok(Sleeper { chunks: Vec::new(), places: Vec::new() }) };
         let mut chunks = Vec::new();
@@ -115,7 +115,7 @@ impl Heap {
         Ok(Sleeper { chunks, places })
     }
 
-    /// Returns the spans of a chunk that live or pending blocks have.
+    /// Returns the spans of a chunk in which live or pending blocks lie.
     pub(crate) fn live_in(&self, chunk: &Chunk) -> Grown<Vec<Span>> {
         let mut spans: Vec<Span> = Vec::new();
         for id in self.blocks_over(chunk.span()) {
@@ -153,7 +153,7 @@ impl Heap {
         self.pools.private_mut().set_asleep(owner, Some(saved));
     }
 
-    /// Notes that the chunks of a private pool have memory again, by these handles.
+    /// Notes that the chunks of a private pool have memory again, with these handles.
     pub(crate) fn wake_up(&mut self, owner: PoolId, sleeper: &Sleeper, handles: impl Iterator<Item = Handle>) {
         for ((id, chunk), handle) in sleeper.chunks.iter().zip(handles) {
             self.count_asleep(chunk, false);
@@ -171,7 +171,7 @@ impl Heap {
         self.notify_range(action, Kind::Home, chunk.span(), pool);
     }
 
-    /// Counts the bytes of a chunk as asleep instead of held, or the other way round.
+    /// Counts the bytes of a chunk as asleep instead of held, or as held instead of asleep.
     fn count_asleep(&mut self, chunk: &Chunk, asleep: bool) {
         for (class, size) in self.bytes_by_class(chunk) {
             if asleep {
@@ -184,7 +184,7 @@ impl Heap {
         }
     }
 
-    /// Returns the figures of tags that sleep.
+    /// Returns the figures of sleeping tags.
     pub(crate) fn sleep_stats(&self) -> SleepStats {
         let mut stats = SleepStats::default();
         (stats.sleeps, stats.wakes) = (self.journal.counters().sleeps, self.journal.counters().wakes);
@@ -193,7 +193,7 @@ impl Heap {
         stats
     }
 
-    /// Returns the bytes of chunks of a private pool that sleep.
+    /// Returns the bytes of the chunks of a sleeping private pool; 0 if the pool is awake.
     pub(crate) fn bytes_asleep(&self, owner: PoolId) -> u64 {
         if self.pools.private().asleep(owner).is_none() {
             return 0;
@@ -203,8 +203,8 @@ impl Heap {
         chunks.filter(|chunk| chunk.asleep && of_owner(chunk)).map(|chunk| chunk.size).sum()
     }
 
-    /// Ends the sleep of a released private pool without live blocks: its addresses at home become free, and the
-    /// addresses of its views are given back at the next release. Returns whether the pool sleeps no more.
+    /// Ends the sleep of a released private pool without live blocks. The pool's addresses at home become free, and the
+    /// addresses of its views are given back at the next release. Returns whether the pool no longer sleeps.
     ///
     /// # Errors
     /// The host has no memory for a list. The pool still sleeps, with fewer chunks.

@@ -1,13 +1,13 @@
-//! Live memory that is spilled: its chunks keep their places, and their physical memory is the machine's.
+//! Live memory that is spilled: the chunks keep their places, and their physical memory is host memory.
 //!
 //! Owns: which chunks may be spilled and where they are cut, how they are counted, and when they may come back.
-//! `backing/spill.rs` chooses, and `backing/exchange.rs` makes the calls.
+//! `backing/spill.rs` chooses the chunks, and `backing/exchange.rs` makes the calls.
 //!
 //! ```text
 //! home     |aaaaaaaabbbbbb....cc|     one chunk of the device: a, b and c are live
-//! spilled  |aaaaaa|aa|bbbb|..|cc|     parts of one block each, and the granules that two share. Dots: no memory any more
+//! spilled  |aaaaaa|aa|bbbb|..|cc|     parts of one block each, and granules shared by two. Dots: no memory
 //! ```
-//! So a freed block leaves parts without other live blocks, and their memory goes back to the machine.
+//! So a freed block leaves parts without other live blocks, and the host memory of these parts is given back.
 
 use super::chunk_map::Chunk;
 use super::spilling::{MAX_DOUBLINGS, QUIET};
@@ -46,7 +46,7 @@ impl Heap {
         self.spilled_chunks().flat_map(|(_, chunk)| of(chunk)).sum()
     }
 
-    /// Returns whether freeing a live block takes more than merging, whichever streams use it.
+    /// Returns whether freeing a live block takes more than merging, whichever streams use the block.
     pub(crate) fn frees_by_steps(&self, id: BlockId) -> bool {
         self.blocks[id].freeing == Freeing::OfNoStream
             || self.is_private(self.blocks[id].pool.large())
@@ -54,7 +54,7 @@ impl Heap {
             || self.is_spilled(id)
     }
 
-    /// Returns the live blocks that pieces of home belong to.
+    /// Returns, for each piece of home, the live block that owns the piece.
     pub(crate) fn owners_of_pieces(&self) -> Grown<FxHashMap<BlockId, BlockId>> {
         let mut owners = FxHashMap::default();
         for (id, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
@@ -66,8 +66,8 @@ impl Heap {
         Ok(owners)
     }
 
-    /// Returns a chunk's figures for spilling it, or `None` if it may not be spilled. `owners` has the live block of
-    /// each piece.
+    /// Returns a chunk's figures for spilling the chunk, or `None` if the chunk may not be spilled. `owners` has the
+    /// live block of each piece.
     pub(crate) fn spill_candidate(
         &self,
         chunk: &Chunk,
@@ -80,8 +80,8 @@ impl Heap {
         let mut found = SpillCandidate::new(chunk.size);
         for id in self.blocks_over(chunk.span()) {
             let block = &self.blocks[id];
-            // Graphs rely on the memory of private pools, free memory included, and sleeping chunks belong to private
-            // pools too; small blocks are used and reused all the time.
+            // Graphs rely on the memory of private pools, free memory included. Sleeping chunks belong to private pools
+            // too. Small blocks are used and reused all the time.
             if self.is_private(block.pool) || block.pool.is_small() {
                 return None;
             }
@@ -103,7 +103,7 @@ impl Heap {
         (found.live > 0).then_some(found)
     }
 
-    /// Returns the parts that a chunk is cut into when it is spilled: spans of home, and whether each has live bytes.
+    /// Returns the parts into which a chunk is cut when spilled: spans of home, and whether each span has live bytes.
     pub(crate) fn spill_parts(&self, chunk: &Chunk) -> impl Iterator<Item = (Span, bool)> + use<'_> {
         let whole = chunk.span();
         let is_free = |id: BlockId| self.blocks[id].state == State::Free;
@@ -130,8 +130,8 @@ impl Heap {
         .skip(1)
     }
 
-    /// Notes that freeing the live blocks over a spilled chunk takes more than merging: their host memory is given back
-    /// once no stream uses it.
+    /// Notes that freeing the live blocks over a spilled chunk takes more than merging: the host memory of a freed
+    /// block is given back once no stream uses it.
     pub(crate) fn watch_spilled(&mut self, span: Span, owners: &FxHashMap<BlockId, BlockId>) {
         let mut id = self.covering(span.start);
         while id.is_some() && self.blocks[id].address < span.end() {
@@ -143,7 +143,7 @@ impl Heap {
         }
     }
 
-    /// Notes that a block waits for its own stream before it is free.
+    /// Notes that a block waits for its own stream before the block becomes free.
     pub(crate) fn waits_for_own(&mut self, id: BlockId) -> Grown<()> {
         self.home.spilling.waits_for_own.try_reserve(1)?;
         self.home.spilling.waits_for_own.insert(id);
@@ -155,7 +155,7 @@ impl Heap {
         self.home.spilling.waits_for_own.remove(&id);
     }
 
-    /// Returns the spilled chunks without live blocks that every stream has passed.
+    /// Returns the spilled chunks without live blocks that every stream has passed, with the bytes of each chunk.
     pub(crate) fn spilled_and_free(&self) -> Grown<Vec<(ChunkId, u64)>> {
         let mut found = Vec::new();
         let passed = if self.has_passed_spilled() { &self.home.spilling.passed[..] } else { &[] };
@@ -170,7 +170,7 @@ impl Heap {
         Ok(found)
     }
 
-    /// Returns the chunks that are spilled.
+    /// Returns the spilled chunks with their numbers.
     pub(crate) fn spilled_chunks(&self) -> impl Iterator<Item = (ChunkId, Chunk)> + '_ {
         let home = self.home_with_spilled();
         home.into_iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.spilled)
@@ -185,15 +185,15 @@ impl Heap {
         (spilling.returned, spilling.quiet_since) = (false, self.journal.counters().allocated_bytes.ever());
     }
 
-    /// Notes that memory came back without a request for it.
+    /// Notes that spilled memory came back to the device by itself, not for a request.
     pub(crate) fn has_returned(&mut self) {
         (self.home.spilling.returned, self.home.spilling.quiet_since) =
             (true, self.journal.counters().allocated_bytes.ever());
     }
 
-    /// Returns whether no memory was spilled for so long that spilled memory may come back by itself, for a device with
-    /// `total` bytes. If memory that came back was spilled again, the next return takes twice as long, so that memory
-    /// does not go to and fro.
+    /// Returns whether spilled memory may come back by itself, because no memory was spilled for long enough on a
+    /// device with `total` bytes. Each time that returned memory is spilled again, the next return takes twice as long,
+    /// so that memory does not move to and fro.
     pub(crate) fn may_return(&self, total: u64) -> bool {
         let allocated = self.journal.counters().allocated_bytes.ever().wrapping_sub(self.home.spilling.quiet_since);
         allocated >= total.saturating_mul(QUIET << self.home.spilling.doublings)

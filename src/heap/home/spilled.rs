@@ -1,4 +1,4 @@
-//! The spilled memory, and how it is counted.
+//! The spilled memory, and its counts.
 
 use super::chunk_map::{Chunk, ChunkMap};
 use super::host_stock::HostStock;
@@ -27,14 +27,14 @@ impl Heap {
         &mut self.home.spilling.stock
     }
 
-    /// Notes the bytes of host memory that failed calls hold outside of all chunks: `now` instead of `before`.
+    /// Notes that failed calls hold `now` bytes of host memory outside of all chunks, instead of `before` bytes.
     pub(super) fn pending_on_host(&mut self, now: u64, before: u64) {
         self.home.spilling.unsettled = self.home.spilling.unsettled + now - before;
         self.journal.held_on_host(before, now);
     }
 
-    /// Counts the bytes of a chunk as spilled instead of held, or the other way round. The new memory was counted
-    /// outside of all chunks when it was created.
+    /// Counts the bytes of a chunk as spilled instead of held, or as held instead of spilled. The new memory was
+    /// counted outside of all chunks since its creation.
     pub(super) fn count_spilled(&mut self, chunk: &Chunk, spilled: bool) {
         for (class, size) in self.bytes_by_class(chunk) {
             if spilled {
@@ -53,7 +53,8 @@ impl Heap {
         self.journal.dropped_spilled(size);
     }
 
-    /// Returns the spans of home in which a block lies: its own, or those of its pieces. Other blocks have none.
+    /// Returns the spans of home in which a block lies: the block's own span, or the spans of its pieces. A block
+    /// outside of home has no such spans.
     pub(in crate::heap) fn home_spans(&self, id: BlockId) -> impl Iterator<Item = Span> + '_ {
         let first = match self.blocks[id].kind {
             Kind::Home => id,
@@ -65,12 +66,12 @@ impl Heap {
         std::iter::successors(first.some(), next).map(|piece| self.blocks[piece].span())
     }
 
-    /// Returns home, if any chunk of it is spilled. Usually none is, and then no chunk need be looked at.
+    /// Returns home if any chunk is spilled. Usually no chunk is spilled, and `None` saves a look at the chunks.
     pub(super) fn home_with_spilled(&self) -> Option<&ChunkMap> {
         self.home.map.as_ref().filter(|_| self.spilled() != 0)
     }
 
-    /// Returns the spilled chunks of which a live block has a part.
+    /// Returns the spilled chunks in which a part of a live block lies.
     pub(crate) fn spilled_under(&self, id: BlockId) -> Grown<Vec<ChunkId>> {
         let mut chunks: Vec<ChunkId> = Vec::new();
         let Some(home) = self.home_with_spilled() else { return Ok(chunks) };
@@ -91,7 +92,7 @@ impl Heap {
         self.spilled_bytes_of(id) != 0
     }
 
-    /// Returns the bytes of a block that are spilled.
+    /// Returns how many bytes of a block are spilled.
     pub(in crate::heap) fn spilled_bytes_of(&self, id: BlockId) -> u64 {
         let Some(home) = self.home_with_spilled() else { return 0 };
         let mut bytes = 0;
@@ -106,13 +107,14 @@ impl Heap {
         bytes
     }
 
-    /// Returns whether the memory of a pending block goes back to the machine once every stream has passed.
+    /// Returns whether a pending block is spilled, so that its host memory is given back once every stream has passed.
     pub(in crate::heap) fn is_spilled_block(&self, id: BlockId) -> bool {
         self.home.spilling.waits_for_own.contains(&id)
     }
 
-    /// Notes the spans of a block that is about to be free, which every stream has passed, if the block has waited for
-    /// its own stream. The note holds until the next operation: the caller that polls gives the spilled memory back.
+    /// Notes the spans of a block that is about to be free, if the block has waited for its own stream. Every stream
+    /// has passed the block. The note holds until the next operation: the caller that polls gives the spilled memory
+    /// back.
     pub(in crate::heap) fn passed_spilled(&mut self, id: BlockId) {
         if !self.home.spilling.waits_for_own.remove(&id) {
             return;
@@ -124,13 +126,13 @@ impl Heap {
         }
         let mut passed = std::mem::take(&mut self.home.spilling.passed);
         if self.home_spans(id).try_for_each(|span| passed.try_push(span)).is_err() {
-            // The block's memory is given back after the next epoch.
+            // Without the note, the block's memory is given back after the next epoch.
             passed.clear();
         }
         self.home.spilling.passed = passed;
     }
 
-    /// Returns whether blocks have become free in this operation whose memory goes back to the machine.
+    /// Returns whether spilled blocks have become free in this operation, so that their host memory can be given back.
     pub(crate) fn has_passed_spilled(&self) -> bool {
         self.home.spilling.passed_at == self.journal.counters().operations()
     }

@@ -1,36 +1,36 @@
 //! The state of spilling: counts and lists, without the heap.
 //!
-//! Owns: [`Spilling`]. `spill.rs` writes it.
+//! Owns: [`Spilling`]. `spill.rs` and `spilled.rs` change this state.
 
 use super::host_stock::HostStock;
 use crate::ids::BlockId;
 use crate::span::Span;
 use rustc_hash::FxHashSet;
 
-/// Memory may come back by itself once the program has allocated this many times the device's memory without a spill: a
-/// few training steps, each of which reaches the peak.
+/// Memory may come back by itself once the program has allocated this many times the device's memory without a spill.
+/// This amount is a few training steps, each of which reaches the peak.
 pub(super) const QUIET: u64 = 16;
-/// The most doublings of [`QUIET`], one each time that memory which came back is spilled again.
+/// The most doublings of [`QUIET`]. One doubling is added each time that returned memory is spilled again.
 pub(super) const MAX_DOUBLINGS: u32 = 20;
 
 /// The state of spilling.
 #[derive(Debug, Default)]
 pub(crate) struct Spilling {
-    /// Bytes of blocks in chunks that are spilled. By [`Class`].
+    /// The bytes of blocks in spilled chunks, by [`Class`].
     pub(in crate::heap) bytes: [u64; 2],
-    /// Bytes of host memory that are part of no chunk, because a call could not be undone yet.
+    /// The bytes of host memory that are part of no chunk, because a call could not be undone yet.
     pub(super) unsettled: u64,
-    /// Host memory that is kept for the next spill.
+    /// The host memory that is kept for the next spill.
     pub(in crate::heap) stock: HostStock,
     /// Pending blocks that wait for their own stream too, because they are spilled.
     pub(super) waits_for_own: FxHashSet<BlockId>,
-    /// Ranges of home that were freed at the operation `passed_at`, and that every stream has passed.
+    /// The ranges of home that were freed at the operation `passed_at` and that every stream has passed.
     pub(super) passed: Vec<Span>,
     pub(super) passed_at: u64,
-    /// How many bytes had been allocated since the start, freed ones included, when memory was last spilled or came back by
-    /// itself.
+    /// The bytes that had been allocated since the start, freed bytes included, when memory was last spilled or last
+    /// came back by itself.
     pub(super) quiet_since: u64,
-    /// Whether memory came back by itself since it was last spilled.
+    /// Whether memory came back by itself since memory was last spilled.
     pub(super) returned: bool,
     pub(super) doublings: u32,
 }

@@ -1,7 +1,7 @@
-//! Stitched blocks, which are handed out through views: how their pieces of home are taken and returned.
+//! Stitched blocks, which are handed out through views. This file takes and returns their pieces of home.
 //!
 //! Owns: the accounting of stitched blocks, and of the slabs that small blocks share. The bytes of a stitched block are
-//! counted at home, in pieces; the view only maps them.
+//! counted at home, in pieces. The view only maps these bytes.
 
 use super::chunk_map::Chunk;
 use super::view::{NewView, PlanHash, View, hole_at};
@@ -23,7 +23,7 @@ pub(crate) struct Window {
 }
 
 impl Heap {
-    /// Returns whether a request of a large pool may take the block at once.
+    /// Returns whether a request of a large pool may take a block at once.
     pub(crate) fn is_open(&self, id: BlockId, pool: PoolIndex) -> bool {
         let block = &self.blocks[id];
         // A slab for small blocks serves large requests only whole.
@@ -35,14 +35,14 @@ impl Heap {
                         || (block.size == GRANULE && block.pool == self.pools.idle().small()))))
     }
 
-    /// Returns whether a large pool may take the whole block: free memory of its own, or idle memory.
+    /// Returns whether a large pool may take a whole block: free memory of the pool, or idle memory.
     #[inline]
     pub(crate) fn is_large_and_open(&self, id: BlockId, pool: PoolIndex) -> bool {
         let block = &self.blocks[id];
         block.state == State::Free && (block.pool == pool || block.pool == self.pools.idle())
     }
 
-    /// Returns how many bytes from the chunk's start lie in blocks for which `open` holds.
+    /// Returns how many bytes from the chunk's start lie in blocks for which `open` returns `true`.
     fn free_head(&self, chunk: &Chunk, open: impl Fn(BlockId) -> bool) -> u64 {
         let mut id = self.covering(chunk.address);
         let mut end = chunk.address;
@@ -53,7 +53,7 @@ impl Heap {
         end.min(chunk.end()) - chunk.address
     }
 
-    /// Returns how many bytes at the chunk's end lie in blocks for which `open` holds.
+    /// Returns how many bytes at the chunk's end lie in blocks for which `open` returns `true`.
     fn free_tail(&self, chunk: &Chunk, open: impl Fn(BlockId) -> bool) -> u64 {
         let mut id = self.covering(chunk.end() - 1);
         let mut start = chunk.end();
@@ -64,7 +64,8 @@ impl Heap {
         chunk.end() - start.max(chunk.address)
     }
 
-    /// Returns the first place in a view with `size` contiguous bytes in blocks for which `open` holds.
+    /// Returns the first place in a view with `size` contiguous bytes in blocks for which `open` returns `true`, or
+    /// `None`.
     pub(crate) fn window(&self, view: ViewId, size: u64, open: impl Fn(BlockId) -> bool) -> Option<Window> {
         let home = self.home.map.as_ref()?;
         let View { chunks, size: whole, .. } = self.home.views.get(view)?;
@@ -89,7 +90,7 @@ impl Heap {
         None
     }
 
-    /// Returns the spans of home that lie behind these bytes of a view.
+    /// Returns the spans of home behind the first `size` bytes of a window of a view.
     pub(crate) fn spans_of(&self, window: Window, size: u64) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
         let Some((home, view)) = self.home.map.as_ref().zip(self.home.views.get(window.view)) else { return Ok(spans) };
@@ -104,7 +105,7 @@ impl Heap {
         Ok(spans)
     }
 
-    /// Makes room for a view over these chunks, before it is built.
+    /// Makes room for a view over these chunks, before the view is built.
     pub(crate) fn reserve_view(&mut self, chunks: Vec<ChunkId>) -> Result<NewView> {
         Ok(self.home.views.prepare(chunks)?)
     }
@@ -114,7 +115,7 @@ impl Heap {
         Ok(self.home.views.reserve_holes(view, more)?)
     }
 
-    /// Adds a view that was built, in which its chunks are mapped one behind the other.
+    /// Adds a view that was built. The view's chunks are mapped one behind the other.
     pub(crate) fn add_view(&mut self, span: Span, new: NewView, plan: Option<PlanHash>) -> ViewId {
         let mappings = self.home.views.mappings();
         let view = self.home.views.add(span.start, span.size, new);
@@ -125,7 +126,7 @@ impl Heap {
         view
     }
 
-    /// Serves a request by an existing view. Returns the block.
+    /// Serves a request with an existing view. Returns the block.
     pub(crate) fn reuse_view(
         &mut self,
         window: Window,
@@ -141,14 +142,14 @@ impl Heap {
         Ok(id)
     }
 
-    /// Notes that a chunk was unmapped from a view, given its number and its bytes there. The view serves no more
-    /// requests.
+    /// Notes that a chunk was unmapped from a view. `index` is the chunk's number in the view, and `hole` its bytes
+    /// there. The view serves no more requests.
     pub(crate) fn cut_view(&mut self, view: ViewId, index: usize, hole: Span) {
         self.home.views.cut(view, index, hole);
         self.journal.mappings_removed(1);
     }
 
-    /// Notes that all chunks of a view were unmapped. Its addresses are not given back yet.
+    /// Notes that all chunks of a view were unmapped. The view's addresses are not given back yet.
     pub(crate) fn unmapped_view(&mut self, view: ViewId, mappings: usize) {
         self.home.views.forget_chunks(view);
         self.journal.mappings_removed(mappings as u64);
@@ -160,7 +161,7 @@ impl Heap {
         self.journal.view_dropped();
     }
 
-    /// Takes `size` free bytes of a view, and cuts their pieces out of home. Returns a block of that size.
+    /// Takes `size` free bytes of a view, and cuts their pieces out of home. Returns a block of `size` bytes.
     ///
     /// # Errors
     /// The host has no memory for the blocks. Nothing has changed.
@@ -203,14 +204,14 @@ impl Heap {
         Ok(id)
     }
 
-    /// Makes room for [`Self::take_window`] in a view over these chunks, before it is built: once a view maps memory that
-    /// was created for the request, the request does not fail, since that memory could not be given back.
+    /// Makes room for [`Self::take_window`] in a view over these chunks, before the view is built. Once a view maps
+    /// memory that was created for the request, the request must not fail, since this memory could not be given back.
     pub(crate) fn reserve_window(&mut self, chunks: &[ChunkId], offset: u64, size: u64) -> Result<()> {
         let parts = self.parts_of(chunks, &[], offset, size);
         self.blocks.reserve(1 + 2 * parts).map(drop)
     }
 
-    /// Returns the most parts that these bytes of a view consist of: one for each chunk, and for each block in it.
+    /// Returns the most parts of these bytes of a view: one part for each chunk, and one for each block in a chunk.
     fn parts_of(&self, chunks: &[ChunkId], holes: &[Span], offset: u64, size: u64) -> usize {
         let Some(home) = &self.home.map else { return 0 };
         let (mut at, end, mut parts) = (0, offset + size, 0);
@@ -234,7 +235,7 @@ impl Heap {
         parts
     }
 
-    /// Cuts a span out of home, as pieces of a block that follow its piece `last`. Returns the last new piece.
+    /// Cuts a span out of home, as pieces of a block that follow the block's piece `last`. Returns the last new piece.
     fn take_piece(&mut self, id: BlockId, mut last: BlockId, span: Span, pool: PoolIndex) -> Result<BlockId> {
         let (mut from, mut missing) = (span.start, span.size);
         while missing > 0 {
@@ -244,7 +245,7 @@ impl Heap {
                 return Err(Error::Internal("a piece of a view is not free"));
             }
             if self.blocks[free].pool == self.pools.idle().small() && part < self.blocks[free].size {
-                // The whole idle slab moves, because a rest left behind could never merge with it again.
+                // The whole idle slab moves, because a rest that stays idle could never merge with the slab again.
                 self.hand_over(free, pool.small());
             }
             let part = Span::new(from, part);
@@ -291,20 +292,20 @@ impl Heap {
         self.home.map.as_ref().is_some_and(|home| home.is_bare(self.blocks[id].address, size))
     }
 
-    /// Returns whether a view has no user, and the GPU has passed all uses of it.
+    /// Returns whether a view has no user or pin and does not grow, and the GPU has passed all its uses.
     pub(crate) fn is_done_with(&self, view: &View) -> bool {
         view.users == 0 && view.pins.is_empty() && view.growing.is_none() && self.has_passed(view)
     }
 
-    /// Returns whether the GPU has passed all uses of a view that have ended. Uses by private pools are left out: their
-    /// parts still belong to the pools, and are pinned.
+    /// Returns whether the GPU has passed all uses of a view that have ended. Uses by private pools do not count: the
+    /// parts that they used still belong to the pools, and pin the view.
     pub(crate) fn has_passed(&self, view: &View) -> bool {
         let passed = |(stream, epoch): &(PoolIndex, u64)| *epoch < self.pools[*stream].passed;
         view.last_uses.iter().all(|of| self.is_private(of.0) || passed(of))
     }
 
-    /// Returns the latest epoch in which a part of a chunk was freed, if the whole chunk is free and every stream has
-    /// passed it.
+    /// Returns the latest epoch in which a part of a chunk was freed; `None` unless the whole chunk is free and every
+    /// stream has passed the chunk.
     pub(crate) fn freed_at(&self, chunk: &Chunk) -> Option<u64> {
         let mut latest = 0;
         let mut classes = [false; 2];
@@ -314,7 +315,7 @@ impl Heap {
             let large = pool.large();
             // Memory with epoch 0 was never used.
             let passed = large == self.pools.idle() || freed_at == 0 || freed_at < self.pools[large].passed;
-            // Memory of a private pool stays where it is.
+            // Memory of a private pool stays in the pool.
             if state != State::Free || !passed || self.is_private(pool) {
                 return None;
             }
@@ -324,7 +325,7 @@ impl Heap {
         (classes != [true; 2]).then_some(latest)
     }
 
-    /// Makes all free memory at home idle, whole slabs included, because every stream has passed all its work.
+    /// Makes all free memory of streams at home idle, whole slabs included. Every stream has passed all its work.
     pub(crate) fn make_all_idle(&mut self) -> Result<()> {
         for large in self.pairs() {
             if self.is_of_stream(large) {
@@ -355,9 +356,9 @@ impl Heap {
         Ok(())
     }
 
-    /// Joins a run of the pool's own free blocks and idle ones, beginning with `first`, into one free block of at least
-    /// `size` bytes. The run takes no more idle bytes than needed, since the pool keeps them until the GPU has passed
-    /// them.
+    /// Joins a run of the pool's own free blocks and idle blocks, beginning with `first`, into one free block of at
+    /// least `size` bytes. The run takes no more idle bytes than needed, since the pool keeps them until the GPU has
+    /// passed them.
     pub(crate) fn join_run(&mut self, first: BlockId, pool: PoolIndex, size: u64) -> Result<BlockId> {
         let start = self.blocks[first].address;
         let mut id = first;
@@ -365,7 +366,7 @@ impl Heap {
             if self.blocks[id].pool == self.pools.idle() {
                 let missing = size.saturating_sub(self.blocks[id].address - start);
                 let part = self.blocks.part_of(id, missing.next_multiple_of(MIN_BLOCK))?;
-                // Every stream has passed this memory.
+                // Every stream has passed idle memory.
                 self.blocks[part].freed_at = 0;
                 id = self.hand_over(part, pool);
             }
@@ -376,7 +377,8 @@ impl Heap {
         }
     }
 
-    /// Joins a span of home, all of it free and passed by every stream, into one block of idle memory. Returns that block.
+    /// Joins a span of home into one block of idle memory. The whole span is free, and every stream has passed the
+    /// span. Returns the block, which may be larger than the span.
     pub(crate) fn gather_span(&mut self, span: Span) -> Result<BlockId> {
         let mut at = span.start;
         while at < span.end() && self.block_around(span).is_none() {
@@ -391,8 +393,8 @@ impl Heap {
         self.block_around(span).ok_or(Error::Internal("free memory is not of one kind"))
     }
 
-    /// Returns a wholly free slab to the large pool, if it was made of 2 MiB of large memory. A chunk that was placed
-    /// as a slab stays one.
+    /// Returns a wholly free slab to the large pool, if the slab was made of 2 MiB of large memory. A chunk that was
+    /// placed as a slab stays a slab.
     pub(in crate::heap) fn return_slab(&mut self, id: BlockId) {
         let Block { address, size, pool, .. } = self.blocks[id];
         if size != GRANULE || self.home.map.as_ref().is_none_or(|home| home.is_slab(address)) {
@@ -402,13 +404,13 @@ impl Heap {
         self.hand_over(id, pool.large());
     }
 
-    /// Makes a slab for small blocks of 2 MiB of large memory, which are not in the index.
+    /// Makes a slab for small blocks out of 2 MiB of large memory. The block of this memory is not in the index.
     pub(crate) fn make_slab(&mut self, id: BlockId, pool: PoolIndex) {
         self.assign(id, pool);
         self.recount(self.blocks[id].address, GRANULE, Class::Large, Class::Small);
     }
 
-    /// Moves a part of a chunk from the figures of one class to those of another.
+    /// Moves a part of a chunk from the figures of one class to the figures of another class.
     fn recount(&mut self, address: u64, size: u64, from: Class, to: Class) {
         let chunk = self.home.map.as_ref().and_then(|home| home.chunk_at(address)).map(|(_, chunk)| chunk);
         let elsewhere = match chunk {

@@ -1,6 +1,6 @@
-//! The tables of home: segments, chunks, views, and what of them is not held at present.
+//! The tables of home: segments, chunks, views, and which of their bytes are not held at present.
 //!
-//! Owns: [`Home`]. The other files of this folder write its fields.
+//! Owns: [`Home`]. The other files of this folder change its fields.
 
 use super::chunk_map::ChunkMap;
 use super::pool_bytes::DriverPoolBytes;
@@ -13,29 +13,29 @@ use crate::ids::{BlockId, PoolIndex, SegmentId};
 #[derive(Default)]
 pub(in crate::heap) struct Home {
     pub(super) segments: Vec<Option<Segment>>,
-    /// No slot before this one is vacant.
+    /// No slot before this slot is vacant.
     pub(super) vacant_from: usize,
-    /// The chunks at home, for a strategy that has a home.
+    /// The chunks at home; `None` before home exists.
     pub(super) map: Option<ChunkMap>,
     /// The views over chunks at home.
     pub(super) views: Views,
-    /// Guarded blocks that were freed, and whose memory is to be unmapped.
+    /// Freed guarded blocks whose memory is to be unmapped.
     pub(super) retired: Vec<BlockId>,
-    /// Bytes held that are part of no block, because a failed growth could not be undone yet. By [`Class`].
+    /// The bytes held that are part of no block, because a failed growth could not be undone yet, by [`Class`].
     ///
     /// [`Class`]: crate::ids::Class
     pub(super) pending_rollback: [u64; 2],
-    /// Bytes of blocks in chunks that sleep, which are not held. By [`Class`].
+    /// The bytes of blocks in sleeping chunks, which are not held, by [`Class`].
     ///
     /// [`Class`]: crate::ids::Class
     pub(super) asleep: [u64; 2],
-    /// The state of spilled chunks, which are not held of the device either.
+    /// The state of spilled chunks. The device does not hold their bytes.
     pub(super) spilling: Spilling,
-    /// Whether a segment has become free that the layout gives back to the driver ([`Layout::release_from`]).
+    /// Whether a segment that the layout gives back to the driver has become free ([`Layout::release_from`]).
     ///
     /// [`Layout::release_from`]: crate::heap::Layout::release_from
     pub(super) release_due: bool,
-    /// The bytes of the driver's pool, for a strategy that has one.
+    /// The bytes of the driver's pool; 0 for a strategy without such a pool.
     pub(super) driver_pool: DriverPoolBytes,
 }
 
@@ -47,7 +47,7 @@ impl Home {
             + self.views.host_bytes()
     }
 
-    /// Returns the chunks at home, or `None` before the first one.
+    /// Returns the chunks at home, or `None` before home exists.
     pub(in crate::heap) fn map(&self) -> Option<&ChunkMap> {
         self.map.as_ref()
     }
@@ -74,25 +74,25 @@ impl Home {
         self.segments.get_mut(id.0 as usize).and_then(Option::as_mut)
     }
 
-    /// Assigns the segments of a pair of pools to another pair.
+    /// Assigns the segments of a pair of pools to another pair of pools.
     pub(in crate::heap) fn move_segments(&mut self, from: PoolIndex, to: PoolIndex) {
         for segment in self.segments.iter_mut().flatten().filter(|segment| segment.pool.large() == from) {
             segment.pool = to.of(segment.pool.class());
         }
     }
 
-    /// Notes whether a segment that has become free is due to be released.
+    /// Notes whether a free segment is due to be released.
     #[inline]
     pub(in crate::heap) fn set_release_due(&mut self, due: bool) {
         self.release_due |= due;
     }
 
-    /// Returns the bytes held that are part of no block, by class.
+    /// Returns, by class, the bytes held that are part of no block.
     pub(in crate::heap) fn pending_rollback(&self) -> [u64; 2] {
         self.pending_rollback
     }
 
-    /// Returns the bytes of blocks in chunks that sleep, by class.
+    /// Returns, by class, the bytes of blocks in sleeping chunks.
     pub(in crate::heap) fn asleep(&self) -> [u64; 2] {
         self.asleep
     }

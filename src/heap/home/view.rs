@@ -1,6 +1,6 @@
-//! A view: chunks mapped one behind the other, and the record of them.
+//! A view: chunks mapped one behind the other, and their record.
 //!
-//! Owns: the values of a view, and how much of each bounded quantity it takes. `views.rs` has the table of them.
+//! Owns: the values of a view, and how much of each bounded quantity a view takes. `views.rs` has the table of views.
 
 use crate::config::Config;
 use crate::ids::{ChunkId, PoolId, PoolIndex, ViewId};
@@ -8,8 +8,8 @@ use crate::span::Span;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 
-/// A hash of the spans of home that a request would get if there were no views. A program that repeats itself finds
-/// home as it was and gets the same spans, so the view that served them before serves them again.
+/// A hash of a choice of ranges: the spans of home that a request would get without views. A program that repeats
+/// itself finds home as before and gets the same spans. So the view that served the spans before serves them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PlanHash(pub(in crate::heap) u64);
 
@@ -22,36 +22,36 @@ impl PlanHash {
     }
 }
 
-/// Chunks mapped one behind the other.
+/// A range of addresses in which chunks are mapped one behind the other.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) address: u64,
-    /// Bytes from the address on in which chunks are, or were, mapped.
+    /// The bytes from the address on in which chunks are mapped, or were mapped before.
     pub(crate) size: u64,
-    /// Bytes of address space from the address on: more than its size if it was made to grow.
+    /// The bytes of address space from the address on. A view that was made to grow has more of these than its size.
     pub(crate) addresses: u64,
-    /// How much of the view is handed out, while it grows for one allocation.
+    /// How much of the view is handed out; `None` if the view does not grow.
     pub(crate) growing: Option<Extent>,
-    /// The chunks in the order of their addresses; [`ChunkId::NONE`] in a hole.
+    /// The chunks, in the order of their addresses in the view; [`ChunkId::NONE`] in a hole.
     pub(crate) chunks: Vec<ChunkId>,
     /// The parts whose chunk went back to the driver while another part was in use: offsets from the view's start, in
     /// order.
     pub(crate) holes: Vec<Span>,
-    /// How many live and pending blocks use the view.
+    /// The number of live and pending blocks that use the view.
     pub(crate) users: u32,
-    /// For each stream (its large pool) that has used the view, the epoch in which it last freed a block of it. The
-    /// view is not unmapped before all of these have passed. The list has room for the entries that the present users
-    /// may add.
+    /// For each stream (its large pool) that has used the view, the epoch in which the stream last freed a block of the
+    /// view. The view is unmapped only when the GPU has passed all of these epochs. The list has room for the entries
+    /// that the present users may add.
     pub(crate) last_uses: Vec<(PoolIndex, u64)>,
-    /// Private pools that have handed out blocks through the view. Until they are released the view stays, since graphs
-    /// may use it.
+    /// The private pools that have handed out blocks through the view. The view stays until these pools are released,
+    /// since graphs may use it.
     pub(crate) pins: Vec<PoolId>,
-    /// When the view was used last.
+    /// The number of uses of all views when this view was last used.
     pub(crate) tick: u64,
-    /// A number that no other view ever has. A remembered choice of ranges names its view by id and this number, so it
-    /// never matches a later view with the same id. 0 once the view serves no more requests.
+    /// A number that no other view ever has; 0 once the view serves no more requests. A remembered choice of ranges
+    /// names its view by id and by this number, so the choice never matches a later view with the same id.
     pub(super) serial: u64,
-    /// The view before it in the list of unused views.
+    /// The previous view in the list of unused views.
     pub(in crate::heap) before: ViewId,
     pub(in crate::heap) after: ViewId,
 }
@@ -73,7 +73,7 @@ impl View {
         self.chunks.iter().take(index).map(of).sum()
     }
 
-    /// Returns the bytes of the hole at an offset; 0 if there is none.
+    /// Returns the bytes of the hole at an offset; 0 if there is no hole.
     pub(crate) fn hole_at(&self, offset: u64) -> u64 {
         hole_at(&self.holes, offset)
     }
@@ -89,33 +89,33 @@ impl View {
     }
 }
 
-/// How much of a view that grows is handed out: parts one behind the other, from its first byte on.
+/// How much of a view that grows is handed out. The parts lie one behind the other, from the view's first byte on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Bytes of all parts together.
+    /// The bytes of all parts together.
     pub(crate) bytes: u64,
-    /// The number of parts. Other users of the view are freed parts that wait for streams.
+    /// The number of parts. All other users of the view are freed parts that wait for streams.
     pub(crate) parts: u32,
 }
 
-/// Returns the bytes of the hole that begins at an offset; 0 if there is none.
+/// Returns the bytes of the hole that begins at an offset; 0 if there is no such hole.
 pub(crate) fn hole_at(holes: &[Span], offset: u64) -> u64 {
     holes.binary_search_by_key(&offset, |hole| hole.start).map_or(0, |at| holes[at].size)
 }
 
-/// A view to be built, for which there is room in the tables.
+/// A view to be built. The tables have room for the view.
 #[derive(Debug)]
 pub(crate) struct NewView {
     pub(in crate::heap) chunks: Vec<ChunkId>,
     pub(in crate::heap) last_uses: Vec<(PoolIndex, u64)>,
 }
 
-/// How much views take of each bounded quantity.
+/// The views, mappings and addresses that views take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ViewUsage {
     pub(crate) views: usize,
     pub(crate) mappings: usize,
-    /// Bytes of address space.
+    /// The bytes of address space.
     pub(crate) addresses: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Views: address ranges in which chunks that are not neighbours at home are mapped one behind the other.
 //!
-//! Owns: which views exist, and which to try first for a request. A view holds no memory, only mappings. A view stays
-//! when its block is freed, so that the same request finds it again without a driver call.
+//! Owns: which views exist, and which views are tried first for a request. A view holds no memory, only mappings. A
+//! view stays when its block is freed, so that the same request finds the view again without a driver call.
 
 use super::view::{Extent, NewView, PlanHash, View, ViewUsage};
 use crate::fallible::{Grown, with_room};
@@ -12,11 +12,12 @@ use crate::span::Span;
 use rustc_hash::FxHashMap;
 use std::ops::RangeInclusive;
 
-/// How many views are examined for one request.
+/// The most views that are examined for one request by size.
 const MAX_TRIED: usize = 32;
-/// How many plans are remembered with the views that served them. A step of training makes dozens to hundreds of plans.
+/// The most choices of ranges that are remembered with the views that served them. A training step makes dozens to
+/// hundreds of choices.
 const MAX_PLANS: usize = 4096;
-/// How many views are remembered for one plan.
+/// The most views that are remembered for one choice of ranges.
 const MAX_VIEWS_PER_PLAN: u8 = 8;
 
 /// The table of all views.
@@ -25,11 +26,11 @@ pub(crate) struct Views {
     slots: Vec<Option<View>>,
     vacant: Vec<ViewId>,
     by_size: SortedSet<(u64, ViewId)>,
-    /// The views that have served each plan, in the order in which they first did, each with its serial number. If the
-    /// first is in use, the next is tried, so that a step takes the same views as the step before, whichever views were
-    /// built since.
+    /// The views that have served each choice of ranges, in the order of their first use, each with its serial number.
+    /// If the first view is in use, the next view is tried. So a step takes the same views as the step before,
+    /// whichever views were built since.
     by_plan: FxHashMap<(PlanHash, u8), (ViewId, u64)>,
-    /// The list of views without users: the first is the one unused longest.
+    /// The list of views without users: the first view, which is unused longest, and the last view.
     unused: Option<(ViewId, ViewId)>,
     mappings: usize,
     address_space: u64,
@@ -38,7 +39,7 @@ pub(crate) struct Views {
 }
 
 impl Views {
-    /// Mappings in all views together.
+    /// Returns the number of mappings in all views together.
     pub(crate) fn mappings(&self) -> usize {
         self.mappings
     }
@@ -60,7 +61,8 @@ impl Views {
 
     /// Returns about how many bytes of host memory the tables take.
     pub(crate) fn host_bytes(&self) -> usize {
-        /// For a view that one stream has used: that use, and the view's place in the order of sizes.
+        /// The bytes for a view that one stream has used: the entry of this use, and the view's place in the order of
+        /// sizes.
         const PER_VIEW: usize = size_of::<(PoolIndex, u64)>() + 2 * size_of::<(u64, ViewId)>();
         self.slots.capacity() * size_of::<Option<View>>()
             + self.count() * PER_VIEW
@@ -76,12 +78,12 @@ impl Views {
         self.slots.get_mut(id.0 as usize).and_then(Option::as_mut)
     }
 
-    /// Makes room for a view over these chunks, before it is built.
+    /// Makes room for a view over these chunks, before the view is built.
     pub(crate) fn prepare(&mut self, chunks: Vec<ChunkId>) -> Grown<NewView> {
         if self.vacant.is_empty() {
             self.slots.try_reserve(1)?;
         }
-        // Room for every slot, so that none needs memory to become vacant.
+        // The list gets room for every slot, so that no slot needs host memory to become vacant.
         self.vacant.try_reserve((self.slots.len() + 1).saturating_sub(self.vacant.len()))?;
         self.by_size.reserve(1)?;
         Ok(NewView { chunks, last_uses: with_room(1)? })
@@ -94,7 +96,7 @@ impl Views {
         id
     }
 
-    /// Adds a view without chunks at reserved addresses, which grows for one allocation and serves no other request.
+    /// Adds a view without chunks at reserved addresses. The view grows for one allocation and serves no other request.
     pub(super) fn add_growing(&mut self, reservation: Span, new: NewView) -> ViewId {
         let id = self.insert(reservation, 0, Some(Extent::default()), new);
         self.retire(id);
@@ -159,7 +161,7 @@ impl Views {
         self.unused = Some(ends).filter(|(first, _)| *first != ViewId::NONE);
     }
 
-    /// Returns the views without users, the one unused longest first.
+    /// Returns the views without users. The view that is unused longest comes first.
     pub(crate) fn unused(&self) -> impl Iterator<Item = (ViewId, &View)> {
         let first = self.unused.and_then(|(first, _)| Some((first, self.get(first)?)));
         std::iter::successors(first, |(_, view)| Some((view.after, self.get(view.after)?)))
@@ -178,7 +180,7 @@ impl Views {
         Some(view)
     }
 
-    /// Notes that the view has no mappings any more, but still its addresses. The view serves no more requests.
+    /// Notes that a view has no mappings any more, but still has its addresses. The view serves no more requests.
     pub(crate) fn forget_chunks(&mut self, id: ViewId) {
         let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         self.mappings -= view.mappings();
@@ -195,9 +197,9 @@ impl Views {
         over.try_for_each(|view| view.chunks.try_reserve(more).and_then(|()| view.holes.try_reserve(more)))
     }
 
-    /// Replaces a chunk by others in each view over it. `new` has the span of each in the chunk and its number, or
-    /// [`ChunkId::NONE`] where nothing is mapped. A view with a hole serves no more requests. Each view has room for
-    /// all of them. `bytes` returns the size of a chunk.
+    /// Replaces a chunk by other chunks in each view that maps the chunk. For each part, `new` has the span of the part
+    /// in the old chunk and the number of the new chunk, or [`ChunkId::NONE`] where no memory is mapped. A view with a
+    /// hole serves no more requests. Each view has room for all parts. `bytes` returns the size of a chunk.
     pub(crate) fn splice(&mut self, id: ChunkId, new: &[(Span, ChunkId)], bytes: impl Fn(ChunkId) -> Option<u64>) {
         let chunks = new.iter().filter(|(_, of)| *of != ChunkId::NONE).count();
         for index in 0..self.slots.len() {
@@ -226,8 +228,8 @@ impl Views {
         self.get_mut(id).map_or(Ok(()), |view| view.holes.try_reserve(more))
     }
 
-    /// Notes that one chunk of the view is no longer mapped, given its index and its offset and bytes. The view stays
-    /// for users of its other parts, and serves no more requests.
+    /// Notes that one chunk of a view is no longer mapped. `index` is the chunk's number in the view, and `hole` its
+    /// offset and bytes. The view stays for users of its other parts, and serves no more requests.
     pub(crate) fn cut(&mut self, id: ViewId, index: usize, hole: Span) {
         let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         let Some(chunk) = view.chunks.get_mut(index) else { return };
@@ -238,19 +240,20 @@ impl Views {
         self.retire(id);
     }
 
-    /// Sets how much of a growing view is handed out; with `None`, the view grows no more.
+    /// Sets how much of a growing view is handed out. With `None`, the view grows no more.
     pub(super) fn set_growing(&mut self, id: ViewId, growing: Option<Extent>) {
         if let Some(view) = self.get_mut(id) {
             view.growing = growing;
         }
     }
 
-    /// Makes room for `more` chunks behind those of a view.
+    /// Makes room for `more` chunks behind the chunks of a view.
     pub(super) fn reserve_chunks(&mut self, id: ViewId, more: usize) -> Grown<()> {
         self.get_mut(id).map_or(Ok(()), |view| view.chunks.try_reserve(more))
     }
 
-    /// Notes that chunks of so many bytes are mapped behind those of a view, for which there is room.
+    /// Notes that chunks of `bytes` bytes together are mapped behind the chunks of a view. The list has room for the
+    /// chunks.
     pub(in crate::heap) fn append(&mut self, id: ViewId, chunks: impl Iterator<Item = ChunkId>, bytes: u64) {
         let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         let before = view.chunks.len();
@@ -259,7 +262,7 @@ impl Views {
         self.mappings += view.chunks.len() - before;
     }
 
-    /// Notes that only the first chunks of a view, and holes between them, are left, with `size` bytes.
+    /// Notes that only the first `chunks` chunks of a view are left, holes between them included, with `size` bytes.
     pub(super) fn truncate(&mut self, id: ViewId, chunks: usize, size: u64) {
         let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         let before = view.mappings();
@@ -276,12 +279,12 @@ impl Views {
         self.by_size.remove(&(size, id));
     }
 
-    /// Remembers that the view served this plan, if the host has memory for it.
+    /// Remembers that a view served this choice of ranges, if the host has memory for the entry.
     pub(crate) fn remember(&mut self, plan: PlanHash, id: ViewId) {
         if self.by_plan.len() >= MAX_PLANS {
             let mut by_plan = std::mem::take(&mut self.by_plan);
             by_plan.retain(|_, known| self.if_current(*known).is_some());
-            // Without this, the next call would walk over all plans again.
+            // Without this step, the next call would walk over all choices again.
             if by_plan.len() >= MAX_PLANS / 2 {
                 by_plan.clear();
             }
@@ -299,7 +302,7 @@ impl Views {
         self.by_plan.insert((plan, rank), (id, serial));
     }
 
-    /// Returns the view if its serial number is still the same.
+    /// Returns the view if its serial number is still the same, or `None`.
     fn if_current(&self, (id, serial): (ViewId, u64)) -> Option<ViewId> {
         self.get(id).is_some_and(|view| view.serial == serial).then_some(id)
     }
@@ -352,12 +355,12 @@ impl Views {
         }
     }
 
-    /// Forgets a private pool that is released.
+    /// Removes the pins of a private pool that is released.
     pub(crate) fn unpin(&mut self, owner: PoolId) {
         self.slots.iter_mut().flatten().for_each(|view| view.pins.retain(|pin| *pin != owner));
     }
 
-    /// Counts the uses by one stream's pool as those of another's in an epoch, or drops them.
+    /// Counts the uses by one stream's pool as uses by another stream's pool in an epoch, or drops these uses.
     pub(crate) fn move_uses(&mut self, from: PoolIndex, to: Option<(PoolIndex, u64)>) {
         for view in self.slots.iter_mut().flatten() {
             let Some(at) = view.last_uses.iter().position(|(of, _)| *of == from) else { continue };
@@ -370,19 +373,20 @@ impl Views {
         }
     }
 
-    /// Drops the uses by these streams' pools, because the GPU has passed them.
+    /// Drops the uses by the pools of these streams, because the GPU has passed the uses.
     pub(crate) fn forget_uses(&mut self, by: impl Fn(PoolIndex) -> bool) {
         self.slots.iter_mut().flatten().for_each(|view| view.last_uses.retain(|(pool, _)| !by(*pool)));
     }
 
-    /// Returns the views to examine for `size` bytes: first those that served this plan before, then the smallest ones.
+    /// Returns the views to examine for `size` bytes: first the views that served this choice of ranges before, then
+    /// the smallest views.
     pub(crate) fn candidates(&self, plan: PlanHash, size: u64) -> impl Iterator<Item = ViewId> + '_ {
         let known = (0..MAX_VIEWS_PER_PLAN).filter_map(move |rank| self.if_current(*self.by_plan.get(&(plan, rank))?));
         let fitting = self.by_size.from((size, ViewId(0))).iter().map(|(_, id)| *id).take(MAX_TRIED);
         known.chain(fitting)
     }
 
-    /// Returns the views of these sizes, the smallest first.
+    /// Returns the views with these sizes, the smallest view first.
     pub(crate) fn of_size(&self, sizes: RangeInclusive<u64>) -> impl Iterator<Item = ViewId> + '_ {
         let last = *sizes.end().max(sizes.start());
         let from = self.by_size.from((*sizes.start(), ViewId(0)));

@@ -1,4 +1,4 @@
-//! Events of blocks: handed out, freed, divided.
+//! Events of blocks: a block is handed out, freed or divided.
 
 use super::counters::Counter;
 use super::flight::Entry;
@@ -7,13 +7,13 @@ use crate::ids::{Class, PoolIndex};
 use crate::report::observer::Action;
 use crate::span::Span;
 
-/// A block that is handed out, as events tell of it.
+/// The figures of a handed-out block that events report.
 #[derive(Clone, Copy)]
 pub(in crate::heap) struct Allocation {
     pub(in crate::heap) address: u64,
-    /// The size in bytes that the program asked for.
+    /// The bytes that the program requested.
     pub(in crate::heap) requested: u64,
-    /// The size of the block in bytes.
+    /// The bytes of the block.
     pub(in crate::heap) size: u64,
     pub(in crate::heap) pool: PoolIndex,
 }
@@ -25,7 +25,7 @@ impl Allocation {
 }
 
 impl Journal {
-    /// A block was handed out.
+    /// Notes that a block was handed out.
     #[inline(always)]
     pub(in crate::heap) fn allocated(&mut self, block: Allocation, names: &impl PoolNames) {
         let Allocation { address, requested, size, pool } = block;
@@ -42,19 +42,19 @@ impl Journal {
         self.tell_fast(Entry::alloc(address, requested, pool), names);
     }
 
-    /// The program has freed a block that other streams may still use.
+    /// Notes that the program has freed a block that other streams may still use.
     pub(in crate::heap) fn free_requested(&mut self, block: Allocation, names: &impl PoolNames) {
         self.count_requested(&block);
         self.tell(Action::FreeRequested, block.requested(), block.pool, names);
     }
 
-    /// Every stream has finished with a block that the program had freed.
+    /// Notes that every stream has finished with a block that the program had freed.
     pub(in crate::heap) fn free_completed(&mut self, block: Allocation, names: &impl PoolNames) {
         self.tell(Action::FreeCompleted, block.requested(), block.pool, names);
         self.count_completed(&block);
     }
 
-    /// The program has freed a block that no stream uses any more.
+    /// Notes that the program has freed a block that no stream uses any more.
     #[inline(always)]
     pub(in crate::heap) fn freed(&mut self, block: Allocation, names: &impl PoolNames) {
         self.count_completed(&block);
@@ -80,7 +80,8 @@ impl Journal {
         self.counters.requested_bytes.sub(class, block.requested);
     }
 
-    /// One allocation became two: the first `at` bytes, and the rest. `block` is as it was before.
+    /// Notes that one allocation became two: the first `at` bytes, and the rest. `block` is the allocation before the
+    /// split.
     pub(in crate::heap) fn allocation_split(&mut self, block: Allocation, at: u64) {
         let class = block.pool.class();
         self.counters.allocation.add(class, 1);
@@ -91,22 +92,22 @@ impl Journal {
         self.counters.oversize_allocations.sub(Class::Large, before.saturating_sub(after));
     }
 
-    /// Free blocks became part of a divided segment.
+    /// Counts free blocks that became part of a divided segment.
     #[inline]
     pub(in crate::heap) fn inactive_split_added(&mut self, class: Class, blocks: u64, bytes: u64) {
         self.counters.inactive_split.add(class, blocks);
         self.counters.inactive_split_bytes.add(class, bytes);
     }
 
-    /// Free blocks of a divided segment were handed out, or merged into a whole one.
+    /// Counts free blocks of a divided segment that were handed out, or merged into a whole segment.
     #[inline]
     pub(in crate::heap) fn inactive_split_removed(&mut self, class: Class, blocks: u64, bytes: u64) {
         self.counters.inactive_split.sub(class, blocks);
         self.counters.inactive_split_bytes.sub(class, bytes);
     }
 
-    /// A free block of a divided segment took the place of others, which merged into it. Each pair is of blocks and
-    /// their bytes. As in PyTorch, the net change counts.
+    /// Counts a free block of a divided segment into which other blocks merged. `added` and `merged` are numbers of
+    /// blocks and their bytes. As in PyTorch, the net change counts.
     #[inline]
     pub(in crate::heap) fn inactive_split_merged(&mut self, class: Class, added: (u64, u64), merged: (u64, u64)) {
         net(&mut self.counters.inactive_split, class, added.0, merged.0);

@@ -1,7 +1,7 @@
-//! Counters of all that an allocator has done.
+//! Counters of all operations of an allocator.
 //!
-//! Owns: the counters behind [`Stats`]. The counters are written at every operation: three writes to add, one to
-//! subtract.
+//! Owns: the counters behind [`Stats`]. Every operation updates them: an addition makes three writes, a subtraction
+//! one.
 
 use super::times::add_wait;
 use crate::ids::{Class, StreamId};
@@ -13,10 +13,10 @@ use crate::report::stats::{
 struct PoolCount {
     current: u64,
     peak: u64,
-    /// The sum of all additions, modulo 2^64, since a long run may allocate more bytes than that. The sum of all
+    /// The sum of all additions, modulo 2^64, since a long run may allocate more than 2^64 bytes. The sum of all
     /// subtractions is `added` less `current`.
     added: u64,
-    /// The sums of additions and of subtractions at the last reset of accumulated figures.
+    /// The sums of additions and of subtractions when the accumulated figures were last reset.
     added_at_reset: u64,
     freed_at_reset: u64,
 }
@@ -37,15 +37,16 @@ impl PoolCount {
     }
 }
 
-/// The counter behind a [`StatByPool`]: three writes to add, one to take away.
+/// The counter behind a [`StatByPool`]. An addition makes three writes, a subtraction one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counter {
     pools: [PoolCount; 2],
-    /// The highest value since the last reset of peaks and since the present window began ([`Self::begin_window`]).
+    /// The highest value since the last reset of peaks or the beginning of the present window ([`Self::begin_window`]),
+    /// whichever came last.
     peak: u64,
     /// The highest value from the last reset of peaks to the beginning of the window, if the reset came first.
     peak_before_window: u64,
-    /// The highest value from the beginning of the window to the last reset of peaks, if the window came first.
+    /// The highest value from the beginning of the window to the last reset of peaks, if the beginning came first.
     peak_before_reset: u64,
 }
 
@@ -58,14 +59,15 @@ impl Counter {
         self.peak = self.peak.max(self.pools[0].current + self.pools[1].current);
     }
 
-    /// Subtracts an amount. An amount above the present value, which would break an invariant, makes the counter 0.
+    /// Subtracts an amount. If the amount is above the present value, which a broken invariant causes, the value
+    /// becomes 0.
     pub(crate) fn sub(&mut self, class: Class, amount: u64) {
         let pool = &mut self.pools[class as usize];
         debug_assert!(pool.current >= amount, "a counter would fall below 0");
         pool.current = pool.current.saturating_sub(amount);
     }
 
-    /// Restores an amount that was added before and subtracted, without counting it as newly added.
+    /// Adds an amount that was added before and then subtracted. The amount does not count as newly added.
     pub(crate) fn add_again(&mut self, class: Class, amount: u64) {
         let pool = &mut self.pools[class as usize];
         pool.current += amount;
@@ -87,7 +89,8 @@ impl Counter {
         self.peak.max(self.peak_before_window)
     }
 
-    /// Returns the highest value of the present window, and begins another. Resets of peaks change nothing about it.
+    /// Returns the highest value of the present window, and begins another window. Resets of peaks do not change this
+    /// value.
     pub(super) fn begin_window(&mut self) -> u64 {
         let of_window = self.peak.max(std::mem::take(&mut self.peak_before_reset));
         self.peak_before_window = self.peak();
@@ -142,8 +145,8 @@ macro_rules! counters_of {
             $( pub(crate) $over_time: Counter, )*
             $( pub(crate) $reset: $reset_type, )*
             $( pub(crate) $kept: $kept_type, )*
-            /// The operation at which the newest event was recorded for which the present request waits, and its
-            /// stream; 0 without a wait.
+            /// The operation at which the newest event for which the present request waits was recorded, and the
+            /// event's stream; 0 without a wait.
             pub(crate) newest_wait: (u64, StreamId),
             pub(crate) sleeps: u64,
             pub(crate) wakes: u64,
@@ -164,7 +167,7 @@ macro_rules! counters_of {
                 $( self.$reset = Default::default(); )*
             }
 
-            /// Returns a copy for users. The caller adds the figures that are not counted here.
+            /// Returns a copy of the counters for users. The caller adds the figures that are not counted here.
             pub(crate) fn stats(&self) -> Stats {
                 let mut stats = Stats::default();
                 $( stats.$by_pool = self.$by_pool.by_pool(); )*
@@ -185,7 +188,7 @@ impl Counters {
         of(&self.allocation.pools[0]).wrapping_add(of(&self.allocation.pools[1]))
     }
 
-    /// Counts a GPU-side wait for an event that was recorded on a stream when [`Self::operations`] was `at`.
+    /// Counts a GPU-side wait for an event that was recorded on a stream when [`Self::operations`] returned `at`.
     pub(crate) fn add_stream_wait(&mut self, at: u64, awaited: StreamId) {
         self.stream_waits += 1;
         self.newest_wait = self.newest_wait.max((at, awaited));

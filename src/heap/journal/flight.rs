@@ -1,16 +1,16 @@
-//! The flight recorder: the last operations of a heap, in a ring that is always on.
+//! The flight recorder: the last operations of a heap, in a ring. The recorder can be off.
 //!
-//! Owns: how an operation is written in 16 bytes, and the ring. This module does not use the heap: `flight_log.rs`
+//! Owns: how an operation is written in 16 bytes, and the ring. This module does not use the heap. `flight_log.rs`
 //! turns entries back into events.
 //!
 //! ```text
 //! word 0   address, a multiple of 16            | what it was (4 bits)
 //! word 1   pool (17 bits)                       | size in bytes (47 bits)
 //! ```
-//! Chunks that sleep and chunks that wake share one kind: their sizes are even, and the lowest bit tells the two apart.
-//! A hit writes one entry from values in registers: no clock is read, and no stream is looked up. Operations that call
-//! the driver write the time into an entry of its own, and the few that give a pool to another stream write the stream
-//! that had the pool.
+//! Chunks that sleep and chunks that wake share one kind. Their sizes are even, and the lowest bit tells the two apart.
+//! A hit writes one entry from values in registers, reads no clock, and looks up no stream. An operation that calls the
+//! driver writes the time into an entry of its own. The few operations that give a pool to another stream write the
+//! pool's previous stream into an entry of its own.
 
 use crate::error::Result;
 use crate::fallible::with_room;
@@ -18,16 +18,16 @@ use crate::ids::{PoolIndex, StreamId};
 use crate::report::observer::Action;
 use crate::span::Span;
 
-/// The ring grows in steps of this many entries (4 KiB), so that a program with few operations touches few of its
-/// pages. A recorder that is off has one step: writing an entry takes no longer than a check whether the recorder is
+/// The ring grows in steps of this many entries (4 KiB), so that a program with few operations touches few pages of the
+/// ring. A recorder that is off has one step: writing an entry takes no longer than checking whether the recorder is
 /// on.
 const STEP: usize = 256;
-/// The place of the next entry while an observer listens: behind the end, so that each entry takes the slow path, which
-/// tells the observer.
+/// The place of the next entry while an observer listens. This place is behind the end of the ring, so that each entry
+/// takes the slow path, which tells the observer.
 const CLOSED: usize = usize::MAX;
 
 const KIND: u64 = 15;
-/// Bits of a size: user addresses of x86-64 have no more.
+/// The bits of a size: user addresses of x86-64 have no more bits.
 const SIZE_BITS: u32 = 47;
 const SIZE: u64 = (1 << SIZE_BITS) - 1;
 
@@ -43,16 +43,16 @@ const SEGMENT_UNMAP: u64 = 7;
 const SEGMENT_LEFT: u64 = 8;
 const SEGMENT_JOINED: u64 = 9;
 const OOM: u64 = 10;
-/// Request and completion of a free that waits for no stream.
+/// The request and the completion of a free that waits for no stream.
 const FREED: u64 = 11;
-/// Word 1 is the time, in microseconds since 1970.
+/// A mark. Word 1 is the time, in microseconds since 1970.
 const TIME: u64 = 12;
-/// Word 1 is the stream that had the pool until then; the pool is in the upper bits of word 0.
+/// A mark. Word 1 is the stream that had the pool until then. The pool is in the upper bits of word 0.
 const POOL_WAS: u64 = 13;
 const RETURNED: u64 = 14;
-/// A chunk that falls asleep or, with [`IS_AWAKE`], wakes.
+/// A chunk falls asleep or, with [`IS_AWAKE`], wakes.
 const SLEEP: u64 = 15;
-/// The lowest bit of a size, which is unused since sizes are whole granules.
+/// The lowest bit of a size. Sizes of chunks are whole granules and do not use this bit.
 const IS_AWAKE: u64 = 1;
 
 /// One operation, or a mark.
@@ -68,19 +68,19 @@ impl Entry {
         Self { what: address | kind, amount: size | (pool.slot() as u64) << SIZE_BITS }
     }
 
-    /// An allocation.
+    /// Returns the entry of an allocation.
     #[inline(always)]
     pub(super) const fn alloc(address: u64, requested: u64, pool: PoolIndex) -> Self {
         Self::new(ALLOC, address, requested, pool)
     }
 
-    /// A free that waits for no stream.
+    /// Returns the entry of a free that waits for no stream.
     #[inline(always)]
     pub(in crate::heap) const fn freed(address: u64, requested: u64, pool: PoolIndex) -> Self {
         Self::new(FREED, address, requested, pool)
     }
 
-    /// Any other operation.
+    /// Returns the entry of any other operation.
     pub(in crate::heap) const fn of(action: Action, span: Span, pool: PoolIndex) -> Self {
         let kind = match action {
             Action::Alloc => ALLOC,
@@ -95,21 +95,21 @@ impl Entry {
             Action::Oom => OOM,
             Action::Spilled => SPILLED,
             Action::Returned => RETURNED,
-            // Asleep and awake.
+            // Chunks that fall asleep or wake.
             _ => SLEEP,
         };
         let awake = if matches!(action, Action::Awake) { IS_AWAKE } else { 0 };
-        // The size of a refused request may be larger than any address.
+        // The size of a refused request may exceed the bits of a size.
         let size = if span.size > SIZE { SIZE } else { span.size };
         Self::new(kind, span.start & !KIND, size | awake, pool)
     }
 
-    /// A mark: the time, in microseconds since 1970.
+    /// Returns a mark of the time, in microseconds since 1970.
     pub(in crate::heap) const fn time(us: u64) -> Self {
         Self { what: TIME, amount: us }
     }
 
-    /// A mark: a pair of pools belonged to this stream until now.
+    /// Returns a mark that a pair of pools belonged to this stream until now.
     pub(super) const fn pool_was(large: PoolIndex, stream: StreamId) -> Self {
         Self { what: (large.slot() as u64) << 4 | POOL_WAS, amount: stream.0 }
     }
@@ -132,18 +132,18 @@ impl Entry {
         matches!(self.kind(), TIME | POOL_WAS)
     }
 
-    /// Returns the addresses that the operation is about.
+    /// Returns the addresses of the operation.
     pub(in crate::heap) const fn span(self) -> Span {
         let size = self.amount & SIZE;
         Span::new(self.what & !KIND, if self.kind() == SLEEP { size & !IS_AWAKE } else { size })
     }
 
-    /// Returns the pool.
+    /// Returns the pool of the operation.
     pub(in crate::heap) const fn pool(self) -> PoolIndex {
         PoolIndex::of_slot((self.amount >> SIZE_BITS) as usize)
     }
 
-    /// Returns the actions of the entry in order: one, two, or none for a mark.
+    /// Returns the actions of the entry in order: one or two actions, or none for a mark.
     pub(super) const fn actions(self) -> &'static [Action] {
         match self.kind() {
             ALLOC => &[Action::Alloc],
@@ -166,7 +166,7 @@ impl Entry {
     }
 }
 
-/// The meaning of an entry that is no operation.
+/// The meaning of an entry that is a mark.
 pub(super) enum Mark {
     Time(u64),
     PoolWas(PoolIndex, StreamId),
@@ -175,21 +175,21 @@ pub(super) enum Mark {
 /// The last operations of a heap.
 pub(crate) struct FlightRecorder {
     entries: Vec<Entry>,
-    /// The place of the next entry; beyond the end if that entry has to take the slow path.
+    /// The place of the next entry. The place is behind the end of the ring if the entry has to take the slow path.
     at: usize,
     /// The place of the next entry while an observer listens and `at` is [`CLOSED`].
     parked: usize,
-    /// How often the ring was written to its end.
+    /// How often the ring was filled to its end.
     laps: u64,
-    /// Marks written so far.
+    /// The number of marks written so far.
     marks: u64,
-    /// The number of entries that there is room for.
+    /// The number of entries for which the ring has room.
     capacity: usize,
     is_on: bool,
 }
 
 impl FlightRecorder {
-    /// Makes a recorder of this many operations; with 0, a recorder that is off.
+    /// Makes a recorder of this many operations. With 0, the recorder is off.
     pub(in crate::heap) fn new(operations: usize) -> Result<Self> {
         let (is_on, capacity) = if operations == 0 { (false, STEP) } else { (true, operations) };
         let mut entries = with_room(capacity)?;
@@ -207,7 +207,7 @@ impl FlightRecorder {
         if self.is_on { self.capacity } else { 0 }
     }
 
-    /// Writes an entry. Returns `false`, and does nothing, if [`Self::push_slowly`] has to.
+    /// Writes an entry. Returns `false`, and writes no entry, if [`Self::push_slowly`] has to write it.
     #[inline(always)]
     pub(in crate::heap) fn push(&mut self, entry: Entry) -> bool {
         match self.entries.get_mut(self.at) {
@@ -220,7 +220,7 @@ impl FlightRecorder {
         }
     }
 
-    /// Writes an entry where the used part of the ring or the whole ring ends, or while an observer listens.
+    /// Writes an entry at the end of the used part of the ring or of the whole ring, or while an observer listens.
     #[cold]
     pub(super) fn push_slowly(&mut self, entry: Entry) {
         let is_closed = self.at == CLOSED;
@@ -254,7 +254,7 @@ impl FlightRecorder {
         }
     }
 
-    /// Sends every entry by the slow path if `listens`, and ends that otherwise.
+    /// Sends every entry by the slow path while `listens` is true.
     pub(super) fn listen(&mut self, listens: bool) {
         match (listens, self.at == CLOSED) {
             (true, false) => (self.parked, self.at) = (self.at, CLOSED),
@@ -271,7 +271,7 @@ impl FlightRecorder {
         old.iter().chain(new).copied().filter(|_| self.is_on)
     }
 
-    /// Returns the number of operations so far, and the number of those that are kept.
+    /// Returns the number of operations so far, and the number of operations that the ring still has.
     pub(in crate::heap) fn counts(&self) -> (u64, u64) {
         if !self.is_on {
             return (0, 0);

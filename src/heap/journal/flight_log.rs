@@ -1,4 +1,4 @@
-//! The kept entries of the flight recorder, as events.
+//! The entries that the flight recorder keeps, as events.
 //!
 //! Owns: how entries become events again, with their streams and approximate times.
 
@@ -28,20 +28,20 @@ impl Journal {
         }
     }
 
-    /// Notes that a pool is about to pass from this stream to another one.
+    /// Notes that a pool is about to pass from this stream to another stream.
     pub(in crate::heap) fn note_pool_was(&mut self, large: PoolIndex, stream: StreamId) {
         self.flight.mark(Entry::pool_was(large, stream));
     }
 
-    /// Returns the operations that are kept.
+    /// Returns the operations that the recorder keeps.
     ///
     /// # Errors
     /// The host has no memory for the list.
     pub(in crate::heap) fn kept(&self, names: &impl PoolNames) -> Result<Kept> {
         let (operations, kept) = self.flight.counts();
         let mut events = with_room(2 * kept as usize)?;
-        // For pools that changed their stream: the stream at the time of the entry being read. Later entries are read
-        // first.
+        // For each pool that changed its stream: the pool's stream at the time of the entry being read. Later entries
+        // are read first.
         let mut had: Vec<(PoolIndex, StreamId)> = Vec::new();
         let mut times: Vec<(usize, u64)> = Vec::new();
         for entry in self.flight.kept().rev() {
@@ -70,8 +70,9 @@ impl Journal {
     }
 }
 
-/// Sets the times of events, the newest of which comes first: `times` has, for each known time, how many events are
-/// later. Events between two times are spread evenly; events before the first time get that time.
+/// Sets the times of events, of which the newest comes first. `times` has each known time, and the number of events
+/// later than this time. Events between two known times are spread evenly. Events before the first known time get this
+/// time.
 fn set_times(events: &mut [TimedEvent], times: &[(usize, u64)], now: u64) {
     let (mut from, mut later) = (0, now);
     for (to, time) in times.iter().copied().chain([(events.len(), 0)]) {

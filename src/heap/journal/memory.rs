@@ -1,4 +1,4 @@
-//! Events of memory: taken from the driver and given back, mapped, asleep, spilled.
+//! Events of memory: taken from the driver, given back, mapped, asleep, spilled.
 
 use super::tell::Range;
 use super::{Journal, PoolNames};
@@ -7,7 +7,7 @@ use crate::report::observer::Action;
 use crate::span::Span;
 
 impl Journal {
-    /// A segment was taken from the driver with `malloc`.
+    /// Notes that a segment was taken from the driver with `malloc`.
     pub(in crate::heap) fn segment_added(&mut self, span: Span, pool: PoolIndex, names: &impl PoolNames) {
         let class = pool.class();
         self.counters.segment.add(class, 1);
@@ -18,7 +18,7 @@ impl Journal {
         self.tell(Action::SegmentAlloc, span, pool, names);
     }
 
-    /// A segment taken with `malloc` was given back. Observers heard of it before the driver was called.
+    /// Notes that a segment taken with `malloc` was given back. Observers were told before the driver was called.
     pub(in crate::heap) fn segment_removed(&mut self, size: u64, class: Class) {
         self.counters.segment.sub(class, 1);
         self.count_released(class, size);
@@ -27,13 +27,13 @@ impl Journal {
         }
     }
 
-    /// Memory was mapped into a segment.
+    /// Notes that memory was mapped into a segment.
     pub(in crate::heap) fn memory_mapped(&mut self, range: Range, names: &impl PoolNames) {
         self.count_taken(range.pool.class(), range.span.size);
         self.tell_range(Action::SegmentMap, range, names);
     }
 
-    /// Memory of a segment was unmapped and given back.
+    /// Notes that memory of a segment was unmapped and given back.
     pub(in crate::heap) fn memory_unmapped(&mut self, range: Range, names: &impl PoolNames) {
         self.tell_range(Action::SegmentUnmap, range, names);
         self.count_released(range.pool.class(), range.span.size);
@@ -49,73 +49,73 @@ impl Journal {
         self.counters.num_device_free += 1;
     }
 
-    /// A part of the memory held changed its size: remainders of failed calls, the idle part of a pool of the driver,
-    /// memory that falls asleep or wakes.
+    /// Notes that a part of the held memory changed its size: the remainders of failed calls, the idle part of a
+    /// driver's pool, or memory that falls asleep or wakes.
     pub(in crate::heap) fn held(&mut self, class: Class, before: u64, now: u64) {
         self.counters.reserved_bytes.add(class, now.saturating_sub(before));
         self.counters.reserved_bytes.sub(class, before.saturating_sub(now));
     }
 
-    /// Memory changed its class.
+    /// Notes that memory changed its class.
     pub(in crate::heap) fn reclassified(&mut self, size: u64, from: Class, to: Class) {
         self.counters.reserved_bytes.sub(from, size);
         self.counters.reserved_bytes.add(to, size);
     }
 
-    /// Chunks were mapped, at home or in views.
+    /// Counts chunks that were mapped, at home or in views.
     pub(in crate::heap) fn mappings_added(&mut self, count: u64) {
         self.counters.mappings += count;
     }
 
-    /// Mappings of chunks were removed.
+    /// Counts mappings of chunks that were removed.
     pub(in crate::heap) fn mappings_removed(&mut self, count: u64) {
         self.counters.mappings -= count;
     }
 
-    /// A view was built, with this many mappings.
+    /// Notes that a view was built, with this many mappings.
     pub(in crate::heap) fn view_built(&mut self, mappings: u64) {
         self.counters.views_built += 1;
         self.counters.mappings += mappings;
     }
 
-    /// A request was served by a view that was there already.
+    /// Notes that an existing view served a request.
     pub(in crate::heap) fn view_reused(&mut self) {
         self.counters.views_reused += 1;
     }
 
-    /// A view was dropped. Its mappings were removed before.
+    /// Notes that a view was dropped. The view's mappings were removed before.
     pub(in crate::heap) fn view_dropped(&mut self) {
         self.counters.views_dropped += 1;
     }
 
-    /// All chunks of a private pool have fallen asleep.
+    /// Notes that all chunks of a private pool have fallen asleep.
     pub(in crate::heap) fn fell_asleep(&mut self) {
         self.counters.sleeps += 1;
     }
 
-    /// All chunks of a private pool have woken.
+    /// Notes that all chunks of a private pool have woken.
     pub(in crate::heap) fn woke_up(&mut self) {
         self.counters.wakes += 1;
     }
 
-    /// Memory of the device was spilled to the machine's.
+    /// Notes that memory of the device was spilled to host memory.
     pub(in crate::heap) fn spilled(&mut self, class: Class, size: u64) {
         self.counters.reserved_bytes.sub(class, size);
         self.counters.spilled_bytes.add_again(Class::Large, size);
     }
 
-    /// Spilled memory came back to the device.
+    /// Notes that spilled memory came back to the device.
     pub(in crate::heap) fn returned(&mut self, class: Class, size: u64) {
         self.counters.reserved_bytes.add_again(class, size);
         self.dropped_spilled(size);
     }
 
-    /// Spilled memory was dropped.
+    /// Notes that spilled memory was given back without a copy to the device.
     pub(in crate::heap) fn dropped_spilled(&mut self, size: u64) {
         self.counters.spilled_bytes.sub(Class::Large, size);
     }
 
-    /// Host memory that is part of no block changed its size.
+    /// Notes that the host memory outside of all blocks changed its size.
     pub(in crate::heap) fn held_on_host(&mut self, before: u64, now: u64) {
         self.counters.spilled_bytes.add(Class::Large, now.saturating_sub(before));
         self.counters.spilled_bytes.sub(Class::Large, before.saturating_sub(now));

@@ -1,7 +1,7 @@
-//! The journal: what happened, for statistics, for observers and for the flight recorder.
+//! The journal: the heap's events, for statistics, for observers and for the flight recorder.
 //!
-//! Owns: the counters, the observers and the flight recorder. Each verb takes one event and tells all three. The journal
-//! knows no block, no pool and no chunk: [`PoolNames`] says how a pool is named in an event.
+//! Owns: the counters, the observers and the flight recorder. Each verb takes one event and tells all three. The
+//! journal knows no block, no pool and no chunk: [`PoolNames`] gives the name of a pool in an event.
 //!
 //! | file | owns |
 //! |---|---|
@@ -29,25 +29,25 @@ use counters::Counters;
 use flight::FlightRecorder;
 use observers::Observers;
 
-/// How events name a pool.
+/// The names of pools in events.
 pub(super) trait PoolNames {
-    /// Returns whether there is a pool with this index.
+    /// Returns whether a pool with this index exists.
     fn exists(&self, pool: PoolIndex) -> bool;
 
-    /// Returns the stream of a pool, and the private pool that it is part of.
+    /// Returns the stream of a pool, and the private pool to which the pool belongs.
     fn name(&self, pool: PoolIndex) -> (StreamId, PoolId);
 
-    /// Returns the stream and the private pool of the segment in which snapshots show memory of a pool; `shared` memory
+    /// Returns the stream and the private pool of the segment in which snapshots show a pool's memory. `shared` memory
     /// belongs to no single stream.
     fn segment_name(&self, pool: PoolIndex, shared: bool) -> (StreamId, PoolId);
 }
 
-/// All that is told of a heap.
+/// The counters, the observers and the flight recorder of a heap.
 pub(crate) struct Journal {
     counters: Counters,
     observers: Observers,
     flight: FlightRecorder,
-    /// Blocks of at least this size count as oversize.
+    /// The least bytes of a block that counts as oversize.
     oversize_from: u64,
 }
 

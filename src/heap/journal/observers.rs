@@ -1,12 +1,12 @@
-//! The observers of an allocator, and how each is told of an event.
+//! The observers of an allocator, and how each observer is told of an event.
 //!
-//! Owns: the list of observers, and that an observer that panics gets no more events, while the others do.
+//! Owns: the list of observers, and the rule that an observer that panics gets no more events, while the others do.
 
 use crate::error::Result;
 use crate::report::observer::{Event, Observer, ObserverId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// All observers. The first is set without an allocation of host memory; the others are added.
+/// All observers. The first observer is set without an allocation of host memory. The others are added.
 #[derive(Default)]
 pub(super) struct Observers {
     first: Option<Box<dyn Observer>>,
@@ -19,12 +19,12 @@ impl Observers {
         self.first.is_none() && self.others.is_empty()
     }
 
-    /// Replaces the first observer. Returns the previous one.
+    /// Replaces the first observer. Returns the previous first observer.
     pub(super) fn set_first(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         std::mem::replace(&mut self.first, observer)
     }
 
-    /// Adds an observer. On an error the observer is dropped.
+    /// Adds an observer. Returns the observer's id. On an error the observer is dropped.
     pub(in crate::heap) fn add(&mut self, observer: Box<dyn Observer>) -> Result<ObserverId> {
         self.others.try_reserve(1)?;
         self.last_id += 1;
@@ -33,7 +33,7 @@ impl Observers {
         Ok(id)
     }
 
-    /// Removes an observer that was added.
+    /// Removes an observer that was added. Returns the observer, or `None`.
     pub(in crate::heap) fn remove(&mut self, id: ObserverId) -> Option<Box<dyn Observer>> {
         let at = self.others.iter().position(|(of, _)| *of == id)?;
         Some(self.others.remove(at).1)
@@ -57,8 +57,8 @@ impl Observers {
     }
 }
 
-/// Tells one observer. An observer is the program's code, called in the middle of a change: its panic must not end that
-/// change. Returns `false` if it panicked.
+/// Tells one observer of an event. An observer is the program's code, called in the middle of a change, and a panic of
+/// this code must not end the change. Returns `false` if the observer panicked.
 fn told(observer: &mut Box<dyn Observer>, event: &Event) -> bool {
     match catch_unwind(AssertUnwindSafe(|| observer.event(event))) {
         Ok(()) => true,
@@ -70,7 +70,7 @@ fn told(observer: &mut Box<dyn Observer>, event: &Event) -> bool {
     }
 }
 
-/// Drops a value of the program, and catches a panic of its destructor.
+/// Drops a value of the program, and catches a panic of the value's destructor.
 fn drop_quietly<T>(value: T) {
     drop(catch_unwind(AssertUnwindSafe(|| drop(value))));
 }

@@ -1,4 +1,4 @@
-//! Telling: each event goes to the flight recorder, and to the observers if there are any.
+//! Each event goes to the flight recorder, and to the observers if there are any.
 
 use super::flight::Entry;
 use super::{Journal, PoolNames};
@@ -7,17 +7,17 @@ use crate::ids::{PoolIndex, StreamId};
 use crate::report::observer::{Action, Event, Observer, ObserverId};
 use crate::span::Span;
 
-/// A range of memory, as events tell of it.
+/// The figures of a range of memory that events report.
 #[derive(Clone, Copy)]
 pub(in crate::heap) struct Range {
     pub(in crate::heap) span: Span,
     pub(in crate::heap) pool: PoolIndex,
-    /// Whether the memory moves between streams, so that it belongs to no single one.
+    /// Whether the memory moves between streams, so that it belongs to no single stream.
     pub(in crate::heap) shared: bool,
 }
 
 impl Journal {
-    /// Tells of an action on a block of a pool, or on a request.
+    /// Reports an action on a block of a pool, or on a request.
     pub(in crate::heap) fn tell(&mut self, action: Action, span: Span, pool: PoolIndex, names: &impl PoolNames) {
         self.flight.note(Entry::of(action, span, pool));
         if self.observers.is_empty() {
@@ -27,20 +27,20 @@ impl Journal {
         self.send(Event { action, address: span.start, size: span.size, stream, pool });
     }
 
-    /// Tells of a range that joined a segment or left it.
+    /// Reports a range that joined a segment or left a segment.
     pub(in crate::heap) fn tell_range(&mut self, action: Action, range: Range, names: &impl PoolNames) {
         if !self.is_told() {
             return;
         }
         let Range { span, pool, shared } = range;
         let (stream, owner) = names.segment_name(pool, shared);
-        // The recorder keeps a pool, which has the stream.
+        // The recorder keeps only a pool, from which the stream is found.
         let of = if stream == StreamId::DEFAULT { PoolIndex::DEFAULT } else { pool };
         self.flight.note(Entry::of(action, span, of));
         self.send(Event { action, address: span.start, size: span.size, stream, pool: owner });
     }
 
-    /// Tells of an operation of the hot path.
+    /// Reports an operation of the hot path.
     #[inline(always)]
     pub(super) fn tell_fast(&mut self, entry: Entry, names: &impl PoolNames) {
         if !self.flight.push(entry) {
@@ -80,21 +80,21 @@ impl Journal {
         }
     }
 
-    /// Replaces the first observer. Returns the previous one.
+    /// Replaces the first observer. Returns the previous first observer.
     pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         let before = self.observers.set_first(observer);
         self.listen();
         before
     }
 
-    /// Adds an observer.
+    /// Adds an observer. Returns the observer's id.
     pub(crate) fn add_observer(&mut self, observer: Box<dyn Observer>) -> Result<ObserverId> {
         let id = self.observers.add(observer)?;
         self.listen();
         Ok(id)
     }
 
-    /// Removes an observer that was added.
+    /// Removes an observer that was added. Returns the observer, or `None`.
     pub(crate) fn remove_observer(&mut self, id: ObserverId) -> Option<Box<dyn Observer>> {
         let removed = self.observers.remove(id);
         self.listen();
@@ -102,8 +102,8 @@ impl Journal {
     }
 }
 
-/// Returns the pool of an entry. Sizes beyond every address space, which a faulty driver may give, overflow into the
-/// pool's bits: if such an entry names no existing pool, the default pool is returned.
+/// Returns the pool of an entry. A size beyond every address space, which a faulty driver may give, overflows into the
+/// pool's bits. If such an entry names no existing pool, the default pool is returned.
 pub(super) fn pool_of(entry: Entry, names: &impl PoolNames) -> PoolIndex {
     let pool = entry.pool();
     if names.exists(pool) { pool } else { PoolIndex::DEFAULT }

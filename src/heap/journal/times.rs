@@ -1,11 +1,11 @@
-//! Stalls and waits, as an operation is added to their figures.
+//! Sums of stalls and of waits.
 //!
-//! Owns: the additions. `report` has the figures.
+//! Owns: how an operation is added to the sums. `report` has the figures for users.
 
 use crate::report::stats::{PendingWaits, STALL_BUCKETS, Stalls, Waits};
 
-/// Adds an operation that spent `ns` in the driver. An operation with 0 made no call, as some misses find their memory
-/// without one, and is not counted.
+/// Adds an operation that spent `ns` nanoseconds in the driver. An operation with 0 has made no driver call, as some
+/// misses do, and is not counted.
 pub(super) fn add_stall(stalls: &mut Stalls, ns: u64) {
     if ns == 0 {
         return;
@@ -20,20 +20,20 @@ fn bucket_of(ns: u64) -> usize {
     ((ns / 1000).checked_ilog2().map_or(0, |power| power as usize + 1)).min(STALL_BUCKETS - 1)
 }
 
-/// Adds a wait of a stream for an event recorded `age` operations ago.
+/// Adds a stream's wait for an event that was recorded `age` operations ago.
 pub(super) fn add_wait(waits: &mut Waits, age: u64) {
     waits.age_total = waits.age_total.saturating_add(age);
     waits.age_least = Some(waits.age_least.map_or(age, |least| least.min(age)));
     waits.age_most = waits.age_most.max(age);
 }
 
-/// Adds waits of the CPU for `events` events, which took `ns` together.
+/// Adds waits of the CPU for `events` events, which took `ns` nanoseconds together.
 pub(super) fn add_events(waits: &mut PendingWaits, events: u64, ns: u64) {
     waits.events += events;
     waits.total_ns = waits.total_ns.saturating_add(ns);
 }
 
-/// Adds a request's wait for the device.
+/// Adds a request's wait for the device, of `ns` nanoseconds.
 pub(super) fn add_device(waits: &mut PendingWaits, ns: u64) {
     waits.device += 1;
     waits.requests += 1;
@@ -41,8 +41,8 @@ pub(super) fn add_device(waits: &mut PendingWaits, ns: u64) {
     waits.worst_ns = waits.worst_ns.max(ns);
 }
 
-/// Adds a request that waited for events, for `ns` together. Its waits, and the wait for the device in `last`, are
-/// added already.
+/// Adds a request that waited `ns` nanoseconds for events. The request's single waits, and its wait for the device in
+/// `last`, were added before.
 pub(super) fn add_request(waits: &mut PendingWaits, ns: u64, expired: bool, last: &PendingWaits) {
     waits.requests += 1 - last.device.min(1);
     waits.expired += u64::from(expired);

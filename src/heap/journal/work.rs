@@ -16,68 +16,70 @@ impl Journal {
         self.counters.reset_accumulated();
     }
 
-    /// An operation has spent this many nanoseconds in the driver; 0 is none.
+    /// Counts an operation that has spent this many nanoseconds in the driver. An operation with 0 is not counted.
     pub(crate) fn stalled(&mut self, ns: u64) {
         add_stall(&mut self.counters.stalls, ns);
     }
 
-    /// A request was refused.
+    /// Counts a refused request.
     pub(crate) fn refused(&mut self) {
         self.counters.num_ooms += 1;
     }
 
-    /// A request asks the driver again after free memory was released.
+    /// Counts a request that asks the driver again after free memory was released.
     pub(crate) fn retried(&mut self) {
         self.counters.num_alloc_retries += 1;
     }
 
-    /// The CPU waits for all outstanding events.
+    /// Counts a wait of the CPU for all outstanding events.
     pub(crate) fn synchronized(&mut self) {
         self.counters.num_sync_all_streams += 1;
     }
 
-    /// A request waited for pending memory for this many nanoseconds. `since` are the figures of its single waits.
+    /// Counts a request that waited for pending memory for this many nanoseconds. `since` has the figures of its single
+    /// waits.
     pub(crate) fn waited_for_pending(&mut self, ns: u64, expired: bool, since: &PendingWaits) {
         add_request(&mut self.counters.pending_waits, ns, expired, since);
     }
 
-    /// The CPU waited for events for this many nanoseconds.
+    /// Counts `count` events for which the CPU waited for `ns` nanoseconds together.
     pub(crate) fn waited_for_events(&mut self, count: u64, ns: u64) {
         add_events(&mut self.counters.pending_waits, count, ns);
     }
 
-    /// The CPU waited for the device for this many nanoseconds, before a request is refused.
+    /// Counts a wait of the CPU for the device, for `ns` nanoseconds, before a request is refused.
     pub(crate) fn waited_for_device(&mut self, ns: u64) {
         add_device(&mut self.counters.pending_waits, ns);
     }
 
-    /// A stream waits on the GPU for an event that was recorded on another one when the number of operations was `at`.
+    /// Counts a stream's wait on the GPU for an event of stream `awaited`. When the event was recorded, the number of
+    /// operations was `at`.
     pub(crate) fn stream_waits(&mut self, at: u64, awaited: StreamId) {
         self.counters.add_stream_wait(at, awaited);
     }
 
-    /// Returns the operation at which the newest event was recorded for which the present request waits, and its
-    /// stream; 0 without a wait. Forgets it.
+    /// Takes the operation at which the newest event for which the present request waits was recorded, and the event's
+    /// stream. Returns 0 without a wait.
     pub(crate) fn take_newest_wait(&mut self) -> (u64, StreamId) {
         std::mem::take(&mut self.counters.newest_wait)
     }
 
-    /// Free memory of another stream was taken behind a wait on the GPU.
+    /// Counts free memory of another stream that was taken behind a wait on the GPU.
     pub(crate) fn took_behind_wait(&mut self, bytes: u64) {
         self.counters.waits.bytes += bytes;
     }
 
-    /// A pending block was taken behind waits on the GPU for the streams that use it.
+    /// Counts a pending block that was taken behind waits on the GPU for the streams that use the block.
     pub(crate) fn took_recorded_behind_wait(&mut self, bytes: u64) {
         self.counters.waits.recorded_bytes += bytes;
     }
 
-    /// Memory grew for a request that could instead have waited for pending blocks.
+    /// Counts bytes by which memory grew for a request that could instead have waited for pending blocks.
     pub(crate) fn grew_instead_of_wait(&mut self, bytes: u64) {
         self.counters.waits.grown_bytes += bytes;
     }
 
-    /// The device was asked how much is free, for the headroom.
+    /// Counts a query of the device's free memory for the headroom.
     pub(crate) fn looked_for_headroom(&mut self) {
         self.counters.headroom.looks += 1;
     }
@@ -87,18 +89,18 @@ impl Journal {
         self.counters.active_bytes.begin_window()
     }
 
-    /// Less was free than the headroom.
+    /// Counts a query that found less free memory than the headroom.
     pub(crate) fn headroom_was_short(&mut self) {
         self.counters.headroom.short += 1;
     }
 
-    /// Memory was released for the headroom.
+    /// Counts memory that was released for the headroom.
     pub(crate) fn released_for_headroom(&mut self, bytes: u64) {
         self.counters.headroom.yields += 1;
         self.counters.headroom.yielded_bytes += bytes;
     }
 
-    /// A chunk was split into parts, and this many bytes were copied.
+    /// Counts a chunk that was split into `parts` parts, and the bytes that were copied.
     pub(crate) fn chunk_split(&mut self, parts: u64, copied_bytes: u64) {
         let splits = &mut self.counters.splits;
         splits.chunks += 1;
@@ -106,28 +108,28 @@ impl Journal {
         splits.copied_bytes += copied_bytes;
     }
 
-    /// A chunk was spilled.
+    /// Counts a spilled chunk.
     pub(crate) fn chunk_spilled(&mut self) {
         self.counters.spills.chunks += 1;
     }
 
-    /// A spill used host memory of earlier ones.
+    /// Counts the bytes of host memory of earlier spills that a spill used.
     pub(crate) fn spill_reused(&mut self, bytes: u64) {
         self.counters.spills.reused_bytes += bytes;
     }
 
-    /// A request was served because live memory was spilled.
+    /// Counts a request that was served because live memory was spilled.
     pub(crate) fn spilled_for_request(&mut self) {
         self.counters.spills.requests += 1;
     }
 
-    /// A spilled chunk came back to the device.
+    /// Counts a spilled chunk that came back to the device.
     pub(crate) fn chunk_returned(&mut self, bytes: u64) {
         self.counters.spills.returned_chunks += 1;
         self.counters.spills.returned_bytes += bytes;
     }
 
-    /// Spilling, or the return of spilled chunks, took this many nanoseconds in the driver.
+    /// Adds the nanoseconds that spilling, or the return of spilled chunks, has spent in the driver.
     pub(crate) fn spent_on_spills(&mut self, ns: u64) {
         self.counters.spills.total_ns += ns;
     }

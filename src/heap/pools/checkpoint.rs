@@ -1,7 +1,7 @@
-//! Restoring a checkpoint: blocks of a private pool are handed out again at the addresses that they had.
+//! The restoration of a checkpoint: blocks of a private pool are handed out again at their previous addresses.
 //!
-//! Owns: which free bytes of a private pool a block is restored from. Nothing here calls the driver: memory that a pool
-//! has handed out stays mapped until the pool is released.
+//! Owns: the choice of the free bytes of a private pool from which a block is restored. This file calls no driver:
+//! memory that a pool has handed out stays mapped until the pool is released.
 
 use crate::config::rounding::{MIN_BLOCK, SMALL_LIMIT};
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ use crate::report::pool::PoolBlock;
 use crate::span::Span;
 
 impl Heap {
-    /// Returns the live blocks of a private pool, by address.
+    /// Returns the live blocks of a private pool, in the order of addresses.
     pub(crate) fn live_of(&self, owner: PoolId) -> Result<Vec<PoolBlock>> {
         let live = self.blocks.iter().map(|(_, block)| block);
         let live = live.filter(|block| block.state == State::Allocated && self.is_owned_by(block.pool, owner));
@@ -28,13 +28,15 @@ impl Heap {
 
     /// Makes room to hand out this many blocks again.
     pub(crate) fn reserve_restored(&mut self, blocks: usize) -> Result<()> {
-        /// A slab is cut out of large memory, a block out of the slab, each with a rest on either side.
+        /// A slab is cut out of large memory, and a block is cut out of the slab. Each cut leaves a rest on either
+        /// side.
         const SLOTS_PER_BLOCK: usize = 5;
         self.blocks.reserve_live(blocks)?;
         self.blocks.reserve(SLOTS_PER_BLOCK.saturating_mul(blocks)).map(drop)
     }
 
-    /// Takes the free bytes where a block of a private pool lay, so that [`Heap::hand_out`] can hand them out whole.
+    /// Takes the free bytes where a block of a private pool lay, so that [`Heap::hand_out`] can hand out exactly these
+    /// bytes.
     pub(crate) fn retake(&mut self, owner: PoolId, block: &PoolBlock) -> Result<(BlockId, Request)> {
         let gone = Error::NotRestorable { address: block.address };
         let aligned = block.address.is_multiple_of(MIN_BLOCK) && block.size.is_multiple_of(MIN_BLOCK);
@@ -83,7 +85,7 @@ impl Heap {
         self.blocks.carve(free, Span::new(block.address, block.size)).map(Some)
     }
 
-    /// Returns the free block of a private pool that holds these bytes.
+    /// Returns the free block of a private pool that holds these bytes, or `None`.
     fn free_at(&self, owner: PoolId, address: u64, size: u64) -> Option<BlockId> {
         let id = self.covering(address);
         let block = &self.blocks[id];
@@ -102,7 +104,7 @@ impl Heap {
         self.take_window(window, block.size, large).map(Some)
     }
 
-    /// Returns the large pool of a private pool for which all of these bytes of a view are free.
+    /// Returns the large pool of a private pool for which all of these bytes of a view are free, or `None`.
     fn open_window(&self, owner: PoolId, window: Window, size: u64) -> Option<PoolIndex> {
         let home = self.home.map()?;
         let mut large = None;
@@ -127,8 +129,8 @@ impl Heap {
         large
     }
 
-    /// Returns the large pool of a private pool for which all of these bytes at home are free. `large` is the pool, if
-    /// it is known.
+    /// Returns the large pool of a private pool for which all of these bytes at home are free, or `None`. `large` is
+    /// this pool, or `None` if it is unknown.
     fn open_span(&self, owner: PoolId, large: Option<PoolIndex>, span: Span) -> Option<PoolIndex> {
         let mut id = self.covering(span.start);
         let large = large.unwrap_or(self.blocks[id].pool.large());

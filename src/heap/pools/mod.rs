@@ -1,8 +1,8 @@
-//! Pools: which free memory a request may take, by its stream and by the private pool that it is made for.
+//! Pools: which free memory a request may take, by the request's stream and private pool.
 //!
-//! Owns: the pools of every stream, their epochs, and the private pools with their uses and routes. The free blocks of a
-//! pool are in `blocks`. [`Pools`](table::Pools) keeps the contents of pools that sleep (`home/saved.rs`) and calls no other
-//! part; the verbs of the heap in these files call all.
+//! Owns: the pools of every stream, their epochs, and the private pools with their uses and routes. The free blocks of
+//! a pool are in `blocks`. [`Pools`](table::Pools) keeps the contents of pools that sleep (`home/saved.rs`), and calls
+//! no other part. The verbs of the heap in these files call all parts.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,6 +1,6 @@
-//! Private pools with segments of their own: their memory never serves other pools.
+//! Private pools with segments of their own. The memory of such a pool never serves other pools.
 //!
-//! Owns: which of their segments can be given back, and the end of such a pool. `backing/segments.rs` makes the calls.
+//! Owns: which segments of such a pool can be given back, and the pool's end. `backing/segments.rs` makes the calls.
 
 use crate::error::Result;
 use crate::fallible::TryPush;
@@ -26,14 +26,15 @@ impl Heap {
         Ok(found)
     }
 
-    /// Returns whether a private pool with segments of its own has ended, and can give memory back or be forgotten.
+    /// Returns whether a private pool that has ended can give memory back or be forgotten. A pool without segments of
+    /// its own always can.
     pub(crate) fn is_reclaimable(&self, owner: PoolId) -> Result<bool> {
         Ok(self.pools.private.segments(owner).is_none()
             || self.holds_nothing(owner)
             || !self.whole_segments_of(owner)?.is_empty())
     }
 
-    /// Forgets a private pool that has ended, and drops its source, if the pool holds nothing.
+    /// Forgets a private pool that has ended, and drops its source, if the pool holds no memory.
     pub(crate) fn forget_empty(&mut self, owner: PoolId) {
         if !self.holds_nothing(owner) {
             return;

@@ -12,23 +12,24 @@ impl Heap {
         self.pools.is_private(pool)
     }
 
-    /// Returns the private pool that a pool is part of; [`PoolId::NONE`] if the pool is public.
+    /// Returns the private pool to which a pool belongs; [`PoolId::NONE`] if the pool is public.
     pub(crate) fn owner_of(&self, pool: PoolIndex) -> PoolId {
         self.pools.owner_of(pool)
     }
 
-    /// Returns the pools of a class whose memory serves everyone.
+    /// Returns the public pools of a class: all pools that are neither vacant nor part of a private pool.
     pub(crate) fn public_pools(&self, class: Class) -> impl Iterator<Item = PoolIndex> + '_ {
         let pools = self.pools.large().map(move |large| large.of(class));
         pools.filter(|pool| !self.is_private(*pool))
     }
 
-    /// Returns every pool whose memory serves everyone: the large ones first.
+    /// Returns every public pool: first the large pools, then the small ones.
     pub(crate) fn every_public_pool(&self) -> Result<Vec<PoolIndex>> {
         Ok(Class::ALL.into_iter().flat_map(|class| self.public_pools(class)).try_to_vec()?)
     }
 
-    /// Returns the large pools of a private pool; of several for one stream, the last one serves it.
+    /// Returns the large pools of a private pool. If several of these pools belong to one stream, the last pool serves
+    /// the stream.
     pub(super) fn pairs_of(&self, owner: PoolId) -> impl Iterator<Item = PoolIndex> + '_ {
         self.pools.pairs.iter().filter(move |pair| pair.owner == owner).map(|pair| pair.large)
     }
@@ -38,7 +39,7 @@ impl Heap {
         self.is_private(pool) && self.pairs_of(owner).any(|large| large == pool.large())
     }
 
-    /// Returns the large pool of a private pool that served a stream last, if one did.
+    /// Returns the large pool of a private pool that last served a stream, or `None`.
     pub(crate) fn private_pair(&self, owner: PoolId, stream: StreamId) -> Option<PoolIndex> {
         let of_stream = |pair: &&PrivatePair| pair.owner == owner && pair.stream == stream;
         self.pools.pairs.iter().rev().find(of_stream).map(|pair| pair.large)
@@ -54,12 +55,12 @@ impl Heap {
         self.is_private(pool) && self.pools.private.segments(self.owner_of(pool)).is_some_and(|own| own.have_source())
     }
 
-    /// Returns whether a private pool has pools of blocks, though maybe no blocks.
+    /// Returns whether a private pool has pools of blocks, even if they have no blocks.
     pub(crate) fn has_pairs(&self, owner: PoolId) -> bool {
         self.pair_of(owner).is_some()
     }
 
-    /// Returns a large pool of a private pool, if it has any.
+    /// Returns the last large pool of a private pool, or `None`.
     pub(crate) fn pair_of(&self, owner: PoolId) -> Option<PoolIndex> {
         self.pairs_of(owner).last()
     }
@@ -69,7 +70,7 @@ impl Heap {
         !self.pools[pool].apart
     }
 
-    /// Returns whether a pool is part of a private pool that sleeps, so that its free blocks have no memory.
+    /// Returns whether a pool is part of a sleeping private pool. The free blocks of such a pool have no memory.
     pub(crate) fn is_asleep(&self, pool: PoolIndex) -> bool {
         self.pools[pool].apart && self.pools.private.asleep(self.owner_of(pool)).is_some()
     }

@@ -1,6 +1,6 @@
 //! A pool: the free blocks that requests of one stream and one class may take.
 //!
-//! Owns: [`Pool`]. A pool does not know what its blocks are used for.
+//! Owns: [`Pool`]. A pool does not know how its blocks are used.
 
 use crate::heap::sorted::SortedSet;
 use crate::ids::{BlockId, Class, StreamId};
@@ -14,25 +14,26 @@ pub(crate) struct Pool {
     /// Whether the pool is part of a private pool with chunks of its own.
     pub(crate) apart: bool,
     pub(crate) class: Class,
-    /// Unmapped blocks by address.
+    /// The unmapped blocks, by address.
     pub(crate) unmapped: SortedSet<(u64, BlockId)>,
-    /// The open epoch of the pool's stream. `freed_at` of free blocks at home is such an epoch.
+    /// The open epoch of the pool's stream. `freed_at` of free blocks at home is a number of such an epoch.
     pub(crate) epoch: u64,
-    /// Whether anything was freed in the open epoch.
+    /// Whether any memory was freed in the open epoch.
     pub(crate) freed_in_epoch: bool,
-    /// Bytes that the program freed on the pool's stream since an epoch was last ended for its length.
+    /// The bytes that the program freed on the pool's stream since an epoch was last ended because of its length.
     pub(crate) freed_bytes: u64,
     /// The first epoch that the GPU has not passed yet.
     pub(crate) passed: u64,
-    /// For a private pool: whether some of its free memory was used outside of the present capture, so that only this
-    /// stream may take it.
+    /// For a private pool: whether some of its free memory was used outside of the present capture. Only the pool's own
+    /// stream may take such memory.
     pub(crate) in_stream_order: bool,
-    /// Whether memory of the pair was freed while another stream was the current one, without an event on that stream:
-    /// until the CPU has waited for the device, only the pool's stream may take the memory.
+    /// Whether memory of the pair was freed while another stream was current, without an event on the other stream.
+    /// Only the pool's stream may take the memory until the CPU has waited for the device.
     pub(crate) used_by_others: bool,
-    /// Whether the pool's stream has ended and all work of the stream is done.
+    /// Whether the pool's stream has ended. All work of an ended stream is done.
     pub(crate) ended: bool,
-    /// A number that tells the stream from other streams with the same handle, if the driver gives one.
+    /// A number that distinguishes the stream from other streams with the same handle; `None` if the driver gives no
+    /// number.
     pub(crate) number: Option<u64>,
 }
 

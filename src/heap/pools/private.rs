@@ -1,13 +1,13 @@
-//! The memory of private pools. Such memory is kept apart from all other memory, and pinned until the pool is released.
+//! The memory of private pools. Such memory is kept apart from all other memory until the pool is released.
 //!
 //! Owns: the pools of each private pool, one pair for each stream, and how their memory becomes public again.
 //!
 //! ```text
 //! private pool (0, 7)   stream A: large, small    stream B: large, small    an older pair of A
 //! ```
-//! A captured request may be replayed on any stream, so it takes no memory that is free in stream order only. If its
-//! pair holds such memory, the pair is set aside and a new one is begun; [`Heap::join_pairs`] joins them once the
-//! stream has passed.
+//! A captured request may be replayed on any stream, so the request takes no memory that is free in stream order only.
+//! If the private pool's pair holds such memory, the pair is set aside and a new pair is begun. [`Heap::join_pairs`]
+//! joins the pairs once the stream has passed.
 
 use super::table::PrivatePair;
 use crate::error::Result;
@@ -18,15 +18,15 @@ use crate::heap::tables::Heap;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, StreamId};
 use crate::report::pool::PoolStats;
 
-/// The blocks of a pair of pools.
+/// The blocks of a pair of pools that are to move.
 struct ToMove {
     free: Vec<BlockId>,
     other: Vec<BlockId>,
 }
 
 impl Heap {
-    /// Returns the pool of a private pool that serves rounded `size` bytes on `stream`. `last` is the result of
-    /// [`Self::private_pair`].
+    /// Returns the pool of a private pool that serves a rounded size of `size` bytes on `stream`. `last` is the result
+    /// of [`Self::private_pair`].
     pub(crate) fn private_pool(
         &mut self,
         owner: PoolId,
@@ -60,7 +60,7 @@ impl Heap {
         Ok(if block.kind == Kind::View { self.home.views_mut().reserve_pin(block.view()) } else { Ok(()) }?)
     }
 
-    /// Notes a block that a private pool has just handed out, in a capture or not.
+    /// Notes that a private pool has just handed out a block. `captured` says whether the request was captured.
     pub(crate) fn handed_out_privately(&mut self, id: BlockId, owner: PoolId, captured: bool) {
         let capture = self.pools.private.get(owner).map_or(0, |pool| pool.capture);
         // Checkpoints are restored even after their stream has ended.
@@ -76,23 +76,24 @@ impl Heap {
         }
     }
 
-    /// Notes that a block is being freed. A block of a private pool that was handed out or is freed outside of captures
-    /// may still be in use by its stream, so no graph may take it. A block that one capture has handed out and another
-    /// frees may be taken, as in PyTorch: graphs that share a pool are launched in the order of their captures.
+    /// Notes that a block is being freed. If a block of a private pool was handed out or is freed outside of captures,
+    /// its stream may still use the block, so no graph may take it. A graph may take a block that one capture has
+    /// handed out and another capture frees, as in PyTorch: graphs that share a pool are launched in the order of their
+    /// captures.
     pub(crate) fn freed_privately(&mut self, id: BlockId) {
         let block = self.blocks[id];
         let large = block.pool.large();
         let capture = self.pools.private.get(self.owner_of(large)).map_or(0, |pool| pool.capture);
         let pool = &self.pools[large];
-        // The work of a stream that has ended is done, so its memory has no stream order.
+        // All work of an ended stream is done, so the memory of such a stream has no stream order.
         if !pool.private || self.has_no_stream(id) || (block.capture != 0 && capture != 0) {
             return;
         }
-        // Within a capture, only the block is set aside if its memory may change its pool: the other free memory of the
-        // pair still serves the capture.
+        // Within a capture, if the block's memory may change its pool, only the block is set aside. The other free
+        // memory of the pair still serves the capture.
         let is_alone = capture != 0 && !pool.in_stream_order && matches!(block.kind, Kind::Home | Kind::View);
         let aside = if is_alone { self.pair_beside(large) } else { None };
-        // The block's view notes that this pair has freed the block.
+        // The block's view needs room for the entry that this pair has freed the block.
         let has_room = |aside: &PoolIndex| {
             block.kind != Kind::View || self.home.views_mut().reserve_use(block.view(), *aside).is_ok()
         };
@@ -110,8 +111,8 @@ impl Heap {
         Ok(large)
     }
 
-    /// Returns a pair for memory of the same stream that is free in stream order only; `None` if there is none, and the host
-    /// has no memory for one.
+    /// Returns a pair for memory of the same stream that is free in stream order only. Adds a pair if there is no such
+    /// pair. Returns `None` if the host has no memory for a new pair.
     fn pair_beside(&mut self, large: PoolIndex) -> Option<PoolIndex> {
         let at = self.pools.pairs.iter().position(|pair| pair.large == large)?;
         let PrivatePair { owner, stream, .. } = self.pools.pairs[at];
@@ -125,12 +126,12 @@ impl Heap {
         let aside = self.add_private_pair(owner, stream).ok()?;
         self.pools[aside].number = self.pools[large].number;
         self.pools[aside].in_stream_order = true;
-        // The new pair goes before the pair that serves the stream, which is the stream's last.
+        // The new pair goes before the pair that serves the stream: the last pair of a stream serves it.
         self.pools.pairs.insert(at, PrivatePair { owner, stream, large: aside });
         Some(aside)
     }
 
-    /// Moves a block that is being freed to another pool of its stream.
+    /// Moves a block that is being freed to another pool of the block's stream.
     fn set_aside(&mut self, id: BlockId, pool: PoolIndex) {
         self.assign(id, pool);
         let is_view = self.blocks[id].kind == Kind::View;
@@ -141,7 +142,7 @@ impl Heap {
         }
     }
 
-    /// Returns the streams of a private pool that have memory free in stream order only.
+    /// Returns the streams of a private pool with memory that is free in stream order only.
     pub(crate) fn streams_to_pass(&self, owner: PoolId) -> Result<Vec<StreamId>> {
         let open = |pair: &&PrivatePair| pair.owner == owner && self.pools[pair.large].in_stream_order;
         let mut streams = self.pools.pairs.iter().filter(open).map(|pair| pair.stream).try_to_vec()?;
@@ -150,11 +151,11 @@ impl Heap {
         Ok(streams)
     }
 
-    /// Joins the pairs of one stream of a private pool. The GPU has passed all work of the stream, so its free memory
-    /// serves captures too.
+    /// Joins the pairs of one stream of a private pool. The GPU has passed all work of the stream, so the stream's free
+    /// memory serves captures too.
     ///
     /// # Errors
-    /// The host has no memory for a list of the pool's blocks. Pairs that were joined stay joined.
+    /// The host has no memory for a list of the pool's blocks. Pairs that were joined before the error stay joined.
     pub(crate) fn join_pairs(&mut self, owner: PoolId, stream: StreamId) -> Result<()> {
         let of_stream = |pair: &&PrivatePair| pair.owner == owner && pair.stream == stream;
         while let Some(newest) = self.pools.pairs.iter().rfind(of_stream).map(|pair| pair.large) {
@@ -170,8 +171,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Joins the pairs of streams that have ended to the pairs that serve the same handles. All work of an ended stream
-    /// is done.
+    /// Joins each pair of an ended stream to the pair that serves the same handle. All work of an ended stream is done.
     ///
     /// # Errors
     /// The errors of [`Self::join_pairs`].
@@ -189,12 +189,12 @@ impl Heap {
         Ok(())
     }
 
-    /// Moves the memory of a released private pool to the public pools of its streams, where other streams may take it
-    /// like other public memory: at once if the device has `passed`. Live blocks are freed as usual. A pool that sleeps
-    /// stays a released one while any block of it is live.
+    /// Moves the memory of a released private pool to the public pools of its streams. Other streams may take this
+    /// memory like other public memory, or at once if `passed` says that the device has passed all work. Live blocks
+    /// are freed as usual. A sleeping pool stays a released pool while any block of the pool is live.
     ///
     /// # Errors
-    /// The host has no memory for a list. The pool stays a released one, with the memory that was not moved yet.
+    /// The host has no memory for a list. The pool stays a released pool, with the memory that was not moved yet.
     pub(crate) fn merge_private_pool(&mut self, owner: PoolId, passed: bool) -> Result<()> {
         if !self.forget_asleep(owner)? {
             return Ok(());
@@ -204,11 +204,11 @@ impl Heap {
             let ended = self.pools[large].ended;
             let known = self.pools.of_stream.get(&stream).copied();
             let to = self.stream_pool(stream)?;
-            // Leftover memory does not revive a stream that has ended.
+            // Moved memory does not revive a stream that has ended.
             let had_ended = known.is_none_or(|known| self.pools[known].ended);
             self.pools[to].ended = ended && had_ended;
             if had_ended {
-                // The stream itself made no request yet.
+                // The stream itself has made no public request yet.
                 self.pools[to].number = self.pools[large].number;
             }
             let blocks = self.blocks_to_move(large, to)?;
@@ -221,7 +221,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Returns every block of two pools, large and small, that is to move to two others, and makes room there.
+    /// Returns every block that is to move from two pools, large and small, to two other pools. Makes room in the other
+    /// pools.
     fn blocks_to_move(&mut self, from: PoolIndex, to: PoolIndex) -> Result<ToMove> {
         let of_pair = |id: BlockId, block: &Block| block.pool.large() == from && id.is_some();
         let is_free = |block: &Block| block.state == State::Free;
@@ -237,7 +238,7 @@ impl Heap {
         Ok(blocks)
     }
 
-    /// Moves every block of two pools, large and small, to two others.
+    /// Moves every block of two pools, large and small, to two other pools.
     fn move_pair(&mut self, from: PoolIndex, to: PoolIndex, blocks: ToMove, passed: bool) {
         let ToMove { free, other } = blocks;
         self.home.move_segments(from, to);
@@ -278,12 +279,12 @@ impl Heap {
         self.pools.vacant.push(from);
     }
 
-    /// Returns the statistics of a private pool. Walks all blocks.
+    /// Returns the statistics of a private pool. The method walks all blocks.
     pub(crate) fn private_stats(&self, owner: PoolId) -> Result<PoolStats> {
         let mut stats = self.pools.private.stats(owner)?;
         for (_, block) in self.blocks.iter().filter(|(_, block)| self.is_owned_by(block.pool, owner)) {
             let stitched = block.kind == Kind::View;
-            // The bytes of a stitched block are those of its pieces.
+            // The bytes of a stitched block are the bytes of its pieces.
             match block.state {
                 State::Allocated | State::Pending => {
                     stats.active_bytes += block.size;

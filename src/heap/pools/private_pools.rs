@@ -1,8 +1,8 @@
-//! Private pools: memory that serves only requests made for the pool, as CUDA graphs need it.
+//! Private pools: memory that serves only requests made for the pool. CUDA graphs need such memory.
 //!
-//! Owns: which private pools exist, their uses, and which requests are routed to a pool. `private.rs` has their memory.
-//! The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of c10/cuda/CUDACachingAllocator.cpp,
-//! 2.11).
+//! Owns: which private pools exist, their uses, and which requests are routed to a pool. `private.rs` has the memory of
+//! private pools. The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of
+//! c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
 use super::route::Route;
 use super::segment_source::Segments;
@@ -15,29 +15,30 @@ use crate::report::pool::PoolStats;
 use rustc_hash::FxHashMap;
 use std::thread;
 
-/// A private pool that is used, or whose memory waits for the device.
+/// A private pool that is in use, or whose memory waits for the device.
 #[derive(Debug, Default)]
 pub(crate) struct PrivatePool {
     uses: u64,
     /// Whether a graph may use the pool's memory.
     pub(crate) captured: bool,
-    /// Whether a block of the pool was freed while another stream was current, which may still use the block.
+    /// Whether a block of the pool was freed while another stream was current. The other stream may still use the
+    /// block.
     used_by_others: bool,
-    /// The number of the capture that is under way for the pool; 0 is none.
+    /// The number of the capture that is under way for the pool; 0 without a capture.
     pub(crate) capture: u32,
-    /// The pool's own segments, if its memory does not come from the strategy.
+    /// The pool's own segments; `None` if the pool's memory comes from the strategy.
     segments: Option<Segments>,
     /// Whether the pool's memory comes in chunks of its own, which can sleep.
     apart: bool,
-    /// The contents of the pool's live blocks, while the pool sleeps.
+    /// The contents of the pool's live blocks while the pool sleeps; `None` while the pool is awake.
     asleep: Option<Saved>,
-    /// Whether a call is under way that puts the pool to sleep or wakes it.
+    /// Whether a call that puts the pool to sleep or wakes the pool is under way.
     pub(crate) turning: bool,
 }
 
 impl PrivatePool {
-    /// Returns whether the pool's memory can become public in the order of its own streams. Otherwise the CPU must wait
-    /// for the device first.
+    /// Returns whether the pool's memory can become public in the order of the pool's own streams. Otherwise the CPU
+    /// must first wait for the device.
     pub(crate) fn is_in_order(&self) -> bool {
         !self.captured && !self.used_by_others
     }
@@ -52,17 +53,17 @@ impl PrivatePool {
 #[derive(Debug, Default)]
 pub(crate) struct PrivatePools {
     pools: FxHashMap<PoolId, PrivatePool>,
-    /// The routes in the order in which they were begun, each with a number.
+    /// The routes, in the order in which they were begun, each with its number.
     routes: Vec<(PoolId, Route, u64)>,
     /// How many routes were begun.
     begun: u64,
-    /// How many of the routes capture.
+    /// How many of the routes have a capture.
     capturing: usize,
     /// How many captures were begun.
     captures: u32,
     /// How many pools got their number from [`Self::create`].
     numbered: u64,
-    /// Page-locked memory of backups, in use or kept.
+    /// The page-locked memory of backups, in use or kept.
     stock: Stock,
 }
 
@@ -77,14 +78,14 @@ impl PrivatePools {
         self.capturing > 0
     }
 
-    /// Returns every pool, in the order of their ids.
+    /// Returns the ids of all pools, in order.
     pub(crate) fn ids(&self) -> Result<Vec<PoolId>> {
         let mut ids = self.pools.keys().copied().try_to_vec()?;
         ids.sort_unstable();
         Ok(ids)
     }
 
-    /// Returns how many pools are used or routed to.
+    /// Returns how many pools have a use or a route.
     pub(crate) fn in_use(&self) -> usize {
         self.pools.iter().filter(|(id, pool)| pool.uses > 0 || self.is_routed(**id)).count()
     }
@@ -107,7 +108,7 @@ impl PrivatePools {
         Ok(id)
     }
 
-    /// Adds one use to the pool with this id, and creates the pool if it does not exist.
+    /// Adds one use to the pool with this id. Creates the pool if no pool has this id.
     pub(crate) fn open(&mut self, id: PoolId) -> Result<()> {
         if id == PoolId::NONE {
             return Err(Error::UnknownPool { pool: id });
@@ -117,21 +118,20 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// Gives a pool that holds nothing segments of its own.
+    /// Gives a pool segments of its own. The pool holds no memory.
     pub(crate) fn set_segments(&mut self, id: PoolId, segments: Segments) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.segments = Some(segments);
         }
     }
 
-    /// Gives a pool that holds nothing chunks of its own.
+    /// Gives a pool chunks of its own. The pool holds no memory.
     pub(crate) fn set_apart(&mut self, id: PoolId) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.apart = true;
         }
     }
 
-    /// Returns whether a pool has chunks of its own.
     /// Returns whether any pool has chunks of its own.
     pub(crate) fn has_apart(&self) -> bool {
         self.pools.values().any(|pool| pool.apart)
@@ -141,8 +141,8 @@ impl PrivatePools {
         self.get(id).is_some_and(|pool| pool.apart)
     }
 
-    /// Returns which memory of its own a pool has: `Some` for segments of its own, with whether these stay unsplit, and
-    /// whether it has chunks of its own.
+    /// Returns which memory of its own a pool has. The first value is `Some` for segments of its own, and says whether
+    /// they stay unsplit. The second value says whether the pool has chunks of its own.
     ///
     /// # Errors
     /// [`Error::PoolAsleep`] if the pool sleeps.
@@ -154,7 +154,7 @@ impl PrivatePools {
         }
     }
 
-    /// Notes that a pool sleeps, with the contents of its live blocks, or that it is awake (`None`).
+    /// Notes that a pool sleeps, with the saved contents of its live blocks, or that the pool is awake (`None`).
     pub(crate) fn set_asleep(&mut self, id: PoolId, saved: Option<Saved>) {
         let Some(pool) = self.pools.get_mut(&id) else { return };
         if let Some(before) = std::mem::replace(&mut pool.asleep, saved) {
@@ -162,7 +162,7 @@ impl PrivatePools {
         }
     }
 
-    /// Takes page-locked memory from all pools that sleep, at the end of the allocator.
+    /// Puts the page-locked memory of all sleeping pools back into the stock, at the end of the allocator.
     pub(crate) fn end_backups(&mut self) {
         self.pools.values_mut().filter_map(|pool| pool.asleep.take()).for_each(|saved| self.stock.take_from(saved));
     }
@@ -176,24 +176,24 @@ impl PrivatePools {
         &mut self.stock
     }
 
-    /// Notes whether a call is under way that puts a pool to sleep or wakes it.
+    /// Notes whether a call that puts a pool to sleep or wakes the pool is under way.
     pub(crate) fn set_turning(&mut self, id: PoolId, turning: bool) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.turning = turning;
         }
     }
 
-    /// Returns the saved contents of a pool's live blocks, while the pool sleeps.
+    /// Returns the saved contents of a pool's live blocks while the pool sleeps, or `None`.
     pub(crate) fn asleep(&self, id: PoolId) -> Option<&Saved> {
         self.get(id)?.asleep.as_ref()
     }
 
-    /// Returns whether any pool without uses and routes sleeps.
+    /// Returns whether any sleeping pool has no uses and no routes.
     pub(crate) fn sleeps_released(&self) -> bool {
         self.pools.iter().any(|(id, pool)| pool.asleep.is_some() && pool.uses == 0 && !self.is_routed(*id))
     }
 
-    /// Returns an error if the pool sleeps.
+    /// Returns [`Error::PoolAsleep`] if the pool sleeps.
     pub(crate) fn must_be_awake(&self, id: PoolId) -> Result<()> {
         if self.asleep(id).is_some() { Err(Error::PoolAsleep { pool: id }) } else { Ok(()) }
     }
@@ -203,7 +203,7 @@ impl PrivatePools {
         self.pools.values().any(|pool| pool.segments.is_some())
     }
 
-    /// Returns the segments of a pool, if it has segments of its own.
+    /// Returns the pool's own segments, or `None`.
     pub(crate) fn segments(&self, id: PoolId) -> Option<&Segments> {
         self.pools.get(&id)?.segments.as_ref()
     }
@@ -212,23 +212,23 @@ impl PrivatePools {
         self.pools.get_mut(&id)?.segments.as_mut()
     }
 
-    /// Leaks the sources at the end of the allocator: a source whose memory may be in use is never dropped.
+    /// Leaks the sources at the end of the allocator. A source whose memory may be in use is never dropped.
     pub(crate) fn leak_sources(&mut self) {
         self.pools.values_mut().filter_map(|pool| pool.segments.as_mut()).for_each(Segments::leak);
     }
 
-    /// Returns a pool that has a use.
+    /// Returns a pool that has a use, or [`Error::UnknownPool`].
     pub(crate) fn used(&mut self, id: PoolId) -> Result<&mut PrivatePool> {
         self.pools.get_mut(&id).filter(|pool| pool.uses > 0).ok_or(Error::UnknownPool { pool: id })
     }
 
-    /// Returns an error if the pool is neither used nor routed to.
+    /// Returns an error if the pool has neither a use nor a route.
     pub(crate) fn exists(&self, id: PoolId) -> Result<()> {
         let exists = self.pools.get(&id).is_some_and(|pool| pool.uses > 0 || self.is_routed(id));
         if exists { Ok(()) } else { Err(Error::UnknownPool { pool: id }) }
     }
 
-    /// Adds one use to the pool.
+    /// Adds one use to the pool. The pool already has a use.
     pub(crate) fn retain(&mut self, id: PoolId) -> Result<()> {
         self.used(id)?.uses += 1;
         Ok(())
@@ -240,8 +240,8 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// Returns an error for a route that [`Self::begin`] would refuse. A pool may have several routes of threads, each
-    /// of which ends by itself.
+    /// Returns an error for a route that [`Self::begin`] would refuse. A pool may have several routes of threads, and
+    /// each of these routes is ended on its own.
     pub(crate) fn may_begin(&mut self, id: PoolId, route: &Route) -> Result<()> {
         self.used(id)?;
         let mut others = self.routes.iter().filter(|(of, ..)| *of == id);
@@ -253,7 +253,7 @@ impl PrivatePools {
         if free { Ok(()) } else { Err(Error::PoolRouted { pool: id }) }
     }
 
-    /// Routes requests to a pool. The new route precedes all earlier ones. Returns its number.
+    /// Routes requests to a pool. The new route precedes all earlier routes. Returns the number of the new route.
     pub(crate) fn begin(&mut self, id: PoolId, route: Route) -> Result<u64> {
         self.may_begin(id, &route)?;
         if route.lacks_filter() {
@@ -262,7 +262,7 @@ impl PrivatePools {
         self.routes.try_reserve(1)?;
         if route.is_capturing() {
             self.capturing += 1;
-            // 0 means no capture.
+            // The number 0 means no capture.
             self.captures = self.captures.checked_add(1).unwrap_or(1);
             let capture = self.captures;
             self.used(id)?.capture = capture;
@@ -272,9 +272,10 @@ impl PrivatePools {
         Ok(self.begun)
     }
 
-    /// Ends a route to a pool, even if the pool was released meanwhile. With a number: that route. Without one: the
-    /// last that covers the calling thread alone, else the last that covers all threads without a route of their own,
-    /// else the pool's route if it has only one.
+    /// Ends a route to a pool, even if the pool was released meanwhile. With a number, the route with this number ends.
+    /// Without a number, the pool's last route that covers only the calling thread ends. If there is no such route, the
+    /// pool's last route that covers all threads without a route of their own ends. Otherwise, if the pool has exactly
+    /// one route, this route ends.
     pub(crate) fn end(&mut self, id: PoolId, number: Option<u64>) -> Result<()> {
         let not_routed = if self.pools.contains_key(&id) {
             Error::PoolNotRouted { pool: id }
@@ -305,8 +306,9 @@ impl PrivatePools {
         self.routes.iter().any(|(of, ..)| *of == id)
     }
 
-    /// Returns the pool to which a request of the calling thread on `stream` goes. Of several routes that cover the
-    /// request, the one begun last counts; routes for other threads count only if no other route covers it.
+    /// Returns the pool to which a request of the calling thread on `stream` goes, or `None`. If several routes cover
+    /// the request, the last begun route counts. A route for other threads counts only if no other route covers the
+    /// request.
     pub(crate) fn route_of(&self, stream: StreamId) -> Option<PoolId> {
         let find = |others: bool| {
             self.routes.iter().rev().find(|(_, route, _)| route.is_of_others() == others && route.covers(stream))
@@ -328,22 +330,22 @@ impl PrivatePools {
         }
     }
 
-    /// Returns the pools that have no use and no route left.
+    /// Returns the pools without uses and routes.
     pub(crate) fn released(&self) -> Result<Vec<PoolId>> {
         Ok(self.pools.keys().copied().filter(|id| self.is_released(*id)).try_to_vec()?)
     }
 
-    /// Returns whether a pool has no use and no route left.
+    /// Returns whether a pool exists and has no uses and no routes.
     pub(crate) fn is_released(&self, id: PoolId) -> bool {
         self.get(id).is_some_and(|pool| pool.uses == 0) && !self.is_routed(id)
     }
 
-    /// Forgets a pool.
+    /// Removes a pool from the table.
     pub(crate) fn remove(&mut self, id: PoolId) {
         self.pools.remove(&id);
     }
 
-    /// Returns the uses and routes of a pool.
+    /// Returns how many uses a pool has, whether the pool is captured, and whether it has a route.
     pub(crate) fn stats(&self, id: PoolId) -> Result<PoolStats> {
         let pool = self.get(id).ok_or(Error::UnknownPool { pool: id })?;
         let mut stats = PoolStats::default();
@@ -400,7 +402,7 @@ mod tests {
             assert_eq!(pools.route_of(A), Some(tag), "one inside of the other");
         });
         assert_eq!(pools.route_of(A), Some(tag));
-        // This route is begun last, and takes no request that another route covers.
+        // The newest route takes no request that another route covers.
         pools.begin(other, Route::other_threads()).unwrap();
         assert_eq!(pools.route_of(A), Some(tag));
         assert!(

@@ -1,4 +1,4 @@
-//! Routes: the choice of requests that go to a private pool.
+//! Routes. A route chooses the requests that go to a private pool.
 //!
 //! Owns: [`Route`]. `private_pools.rs` has the routes that were begun.
 
@@ -8,8 +8,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, ThreadId};
 
-/// The requests that go to a private pool, from [`Pools::begin`](crate::operations::Pools::begin) to
-/// [`Pools::end`](crate::operations::Pools::end), and whether a stream capture is under way meanwhile.
+/// The requests that go to a private pool from [`Pools::begin`](crate::operations::Pools::begin) to
+/// [`Pools::end`](crate::operations::Pools::end). A route also says whether a stream capture is under way meanwhile.
 ///
 pub struct Route {
     covers: Covers,
@@ -20,14 +20,14 @@ pub struct Route {
 enum Covers {
     Stream(StreamId),
     Thread(ThreadId),
-    /// Every thread of which no other route covers the request.
+    /// Every thread whose request is covered by no other route.
     OtherThreads,
-    /// Requests for which a filter returns `true`. `None` if the host had no memory for the filter: then the route does
-    /// not begin.
+    /// The requests for which a filter returns `true`. `None` if the host had no memory for the filter; such a route
+    /// cannot begin.
     When(Option<Box<dyn Filter>>),
 }
 
-/// The program's code that says which streams a route covers.
+/// The program's code that decides which streams a route covers.
 trait Filter: Send {
     fn covers(&self, stream: StreamId) -> bool;
 }
@@ -40,9 +40,9 @@ impl<F: Fn(StreamId) -> bool + Send> Filter for [F; 1] {
 }
 
 impl Route {
-    /// Routes requests on the streams for which `covers` returns `true`. The filter is called in the thread that
-    /// allocates, under the allocator's lock: it must be quick, and must not call the allocator. If it panics, the
-    /// request is not routed. If the host has no memory for the filter, beginning the route fails with
+    /// Routes requests on the streams for which `covers` returns `true`. The thread that allocates calls this filter,
+    /// under the allocator's lock. So the filter must be quick, and must not call the allocator. If the filter panics,
+    /// the request is not routed. If the host has no memory for the filter, beginning the route fails with
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn when(covers: impl Fn(StreamId) -> bool + Send + 'static) -> Self {
         let covers = boxed(covers).map(|covers| covers as Box<dyn Filter>);
@@ -61,28 +61,28 @@ impl Route {
         Self { covers: Covers::Thread(thread::current().id()), captures: false }
     }
 
-    /// Routes requests of all threads, on any stream, that no other route covers, whenever that route was begun. This
-    /// covers backward passes, which PyTorch runs in threads of its own, but no requests that other threads route
-    /// elsewhere.
+    /// Routes requests of all threads, on any stream, that no other route covers. The other route may begin earlier or
+    /// later. This route covers backward passes, which PyTorch runs in threads of its own, but no requests that other
+    /// threads route elsewhere.
     #[must_use]
     pub fn other_threads() -> Self {
         Self { covers: Covers::OtherThreads, captures: false }
     }
 
-    /// Says that a stream may be captured from begin to end of the route. Until the end, the allocator makes no call
-    /// that a capture forbids, in any thread.
+    /// Marks the route as one with a stream capture. A stream may be in a capture from the begin to the end of the
+    /// route. Until the end, the allocator makes no call that a capture forbids, in any thread.
     #[must_use]
     pub fn capturing(self) -> Self {
         Self { captures: true, ..self }
     }
 
-    /// Returns whether a stream capture is under way from begin to end.
+    /// Returns whether a stream capture is under way from the begin to the end of the route.
     #[must_use]
     pub fn is_capturing(&self) -> bool {
         self.captures
     }
 
-    /// Returns whether the route is one of threads, of which a pool may have several at once.
+    /// Returns whether the route is a route of threads. A pool may have several such routes at once.
     pub(super) fn is_of_threads(&self) -> bool {
         matches!(self.covers, Covers::Thread(_) | Covers::OtherThreads) && !self.captures
     }
@@ -111,7 +111,7 @@ impl Route {
             Covers::When(covers) => covers,
         };
         let Some(covers) = covers else { return false };
-        // `covers` is the program's code, called in the middle of a request.
+        // `covers` is the program's code, which is called in the middle of a request.
         catch_unwind(AssertUnwindSafe(|| covers.covers(stream))).unwrap_or_else(|panic| {
             tracing::error!(%stream, "the filter of a private pool panicked; the request is not routed");
             drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));

@@ -1,37 +1,39 @@
 //! Sources of memory for private pools whose memory does not come from the allocator's strategy.
 //!
-//! Owns: the [`SegmentSource`] trait, and [`Segments`], which a private pool is opened with. `backing/segments.rs`
-//! takes segments and gives them back; the pool itself is in `private_pools.rs`.
+//! Owns: the [`SegmentSource`] trait, and [`Segments`], with which a private pool is opened. `backing/segments.rs`
+//! takes segments and gives them back. The pool itself is in `private_pools.rs`.
 
 use crate::fallible::{boxed, text};
 use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A source of memory for a private pool, segment by segment, in the place of `cudaMalloc` and `cudaFree`: memory that
-/// a library has registered, that other devices or hosts can reach, or that lies in a file. PyTorch calls this the
-/// allocator of a `MemPool`.
+/// A source of memory for a private pool, segment by segment, in place of `cudaMalloc` and `cudaFree`. Examples are
+/// memory that a library has registered, that other devices or hosts can reach, or that lies in a file. PyTorch calls a
+/// source the allocator of a `MemPool`.
 ///
-/// A source is called under the allocator's lock, by the thread that makes the request: it must not call the allocator,
-/// which would deadlock, nor wait for a thread that may. During a stream capture the source is called in relaxed
-/// capture mode, so that it may call `cudaMalloc` and similar functions. A panic counts as a failure.
+/// The thread that makes a request calls the source, under the allocator's lock. So the source must not call the
+/// allocator, which would deadlock, and must not wait for a thread that may. During a stream capture the source is
+/// called in relaxed capture mode, so that the source may call `cudaMalloc` and similar functions. A panic counts as a
+/// failure.
 ///
-/// A source is dropped under the lock, when the pool has ended and the last of its segments was given back. If an
-/// allocator is dropped while some of the segments are in use, the source is not dropped at all.
+/// A source is dropped under the lock, when the pool has ended and the last segment was given back. If an allocator is
+/// dropped while some segments are in use, the source is never dropped.
 pub trait SegmentSource: Send {
-    /// Returns the address of a new segment of `size` bytes: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a
-    /// multiple of 2 MiB. The address must be a multiple of 512, and the allocator must not hold any of these addresses
-    /// already.
+    /// Returns the address of a new segment of `size` bytes. The size is 2 MiB, the option `large_segment_size_mb` (20
+    /// MiB), or a multiple of 2 MiB. The address must be a multiple of 512, and the allocator must not already hold any
+    /// of the segment's addresses.
     ///
     /// # Errors
-    /// [`SourceError::OutOfMemory`]: the allocator gives back the memory that it can and asks once or twice more.
-    /// [`SourceError::Failed`]: the request fails.
+    /// [`SourceError::OutOfMemory`]: the allocator gives back the memory that it can, and calls the source once or
+    /// twice more. [`SourceError::Failed`]: the request fails.
     fn malloc(&mut self, size: u64) -> Result<u64, SourceError>;
 
-    /// Takes back a whole segment that this source gave. All work that used it is done.
+    /// Takes back a whole segment that this source gave. All work that used the segment is done.
     ///
     /// # Errors
-    /// [`SourceError::Failed`]: the allocator keeps the segment, and tries again when it next gives memory back.
+    /// [`SourceError::Failed`]: the allocator keeps the segment. The allocator tries again when it next gives memory
+    /// back.
     fn free(&mut self, address: u64, size: u64) -> Result<(), SourceError>;
 }
 
@@ -46,8 +48,8 @@ pub enum SourceError {
 
 /// The memory of a private pool that has segments of its own
 /// ([`Pools::open_with`](crate::operations::Pools::open_with)). Such segments are cached and split as in the strategy
-/// `caching`, whatever the allocator's strategy is: never stitched, never mapped or unmapped. When the pool has ended,
-/// its segments go back to their source, and serve no other pool.
+/// `caching`, whatever the allocator's strategy is. The segments are never stitched, mapped or unmapped. When the pool
+/// has ended, its segments go back to their source, and serve no other pool.
 ///
 pub struct Segments {
     source: Option<Box<dyn Held>>,
@@ -69,21 +71,21 @@ impl<S: SegmentSource> Held for [S; 1] {
 }
 
 impl Segments {
-    /// Returns segments from a source. If the host has no memory for the source, opening a pool with them fails with
-    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    /// Returns segments from a source. If the host has no memory for the source, opening a pool with these segments
+    /// fails with [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn from_source(source: impl SegmentSource + 'static) -> Self {
         let source = boxed(source).map(|source| source as Box<dyn Held>);
         Self { unfounded: source.is_none(), source, unsplit: false }
     }
 
-    /// Returns segments by the driver's `malloc` (`cudaMalloc`).
+    /// Returns segments that the driver's `malloc` (`cudaMalloc`) gives.
     #[must_use]
     pub fn by_malloc() -> Self {
         Self { source: None, unsplit: false, unfounded: false }
     }
 
-    /// Keeps each segment one block: the rest that a request leaves serves no other request. This is PyTorch's
-    /// `no_split`.
+    /// Keeps each segment one block. The rest that a request leaves serves no other request. PyTorch's option for this
+    /// is `no_split`.
     #[must_use]
     pub fn unsplit(mut self) -> Self {
         self.set_unsplit();
@@ -152,7 +154,7 @@ pub(crate) fn guarded<T>(doing: &str, call: impl FnOnce() -> Result<T, SourceErr
 mod tests {
     use super::*;
 
-    /// A source that must be dropped, and panics then.
+    /// A source that must be dropped, and whose drop panics.
     struct Panics;
 
     impl SegmentSource for Panics {

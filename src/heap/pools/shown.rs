@@ -4,19 +4,19 @@ use super::table::Pools;
 use crate::heap::journal::PoolNames;
 use crate::ids::{Class, PoolId, PoolIndex, StreamId};
 
-/// The properties by which a snapshot tells segments apart.
+/// The properties by which a snapshot distinguishes segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::heap) struct Shown {
     pub(in crate::heap) class: Class,
     pub(in crate::heap) stream: StreamId,
     pub(in crate::heap) pool: PoolId,
-    /// For a private pool, the stream that the memory serves: as in PyTorch, each stream of a pool has segments of its
-    /// own.
+    /// For a private pool, the stream that the memory serves. As in PyTorch, each stream of a private pool has segments
+    /// of its own.
     pub(in crate::heap) serves: StreamId,
 }
 
 impl Pools {
-    /// Returns in which segment memory of a pool is shown; `shared` memory belongs to no single stream.
+    /// Returns the properties of the segment that shows a pool's memory. `shared` memory belongs to no single stream.
     pub(in crate::heap) fn shown(&self, pool: PoolIndex, shared: bool) -> Shown {
         let of = &self[pool];
         let stream = if shared || pool.large() == self.idle { StreamId::DEFAULT } else { of.stream };

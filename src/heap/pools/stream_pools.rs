@@ -1,8 +1,8 @@
 //! The pools of each stream.
 //!
-//! Owns: how a stream gets its pools, and their epochs. A program may create streams without end, so a stream that
-//! holds nothing leaves its pools to others. Pools of a stream that has ended stay until the program names its handle
-//! again; until then the handle is never passed to the driver.
+//! Owns: how a stream gets its pools, and their epochs. A program may create streams without end, so the pools of a
+//! stream that holds no memory are given to other streams. Pools of an ended stream stay until the program names the
+//! stream's handle again. Until then the handle is never passed to the driver.
 
 use super::pool::Pool;
 use super::table::{FEW_STREAMS, Pools};
@@ -17,19 +17,19 @@ use crate::span::Span;
 const IDLE: StreamId = StreamId(u64::MAX);
 
 impl Heap {
-    /// Returns the large pools of streams: all but those of idle memory and of private pools.
+    /// Returns the large pools of streams. Pools of idle memory and of private pools are left out.
     pub(crate) fn stream_pools(&self) -> impl Iterator<Item = PoolIndex> + '_ {
         self.pairs().filter(|pool| self.is_of_stream(*pool))
     }
 
-    /// Returns the large pool of every pair: of streams, of idle memory, of private pools, and vacant ones. The
+    /// Returns the large pool of every pair: of streams, of idle memory, of private pools, and of vacant pairs. The
     /// iterator does not borrow the heap.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = PoolIndex> + use<> {
         self.pools.large()
     }
 
-    /// Returns the large pools of the streams that make requests: the default stream's pool only after its first miss,
-    /// and no pools of streams that have ended.
+    /// Returns the large pools of the streams that make requests. The default stream's pool is included only after its
+    /// first miss. Pools of ended streams are left out.
     pub(crate) fn asking_pools(&self) -> impl Iterator<Item = PoolIndex> + '_ {
         let asks = |pool: &PoolIndex| *pool != PoolIndex::DEFAULT || self.pools.default_stream_asks;
         self.stream_pools().filter(move |pool| asks(pool) && !self.pools[*pool].ended)
@@ -40,7 +40,8 @@ impl Heap {
         self.pools.default_stream_asks |= pool.large() == PoolIndex::DEFAULT;
     }
 
-    /// Returns whether any stream was named besides the default stream. Other handles of the default stream count.
+    /// Returns whether the program has named any stream but the default stream. Other handles of the default stream
+    /// count too.
     #[inline]
     pub(crate) fn knows_streams(&self) -> bool {
         self.pools.of_stream.len() > 1
@@ -51,7 +52,8 @@ impl Heap {
         pool.large() != self.pools.idle && !self.is_private(pool)
     }
 
-    /// Returns the pool that serves rounded `size` bytes on `stream`, or `None` for a stream that is not registered.
+    /// Returns the pool that serves a rounded size of `size` bytes on `stream`, or `None` if the stream is not
+    /// registered.
     #[inline]
     pub(crate) fn pool_for(&mut self, stream: StreamId, size: u64) -> Option<(PoolIndex, Class)> {
         let class = self.rules.layout.class_of(size);
@@ -61,12 +63,12 @@ impl Heap {
         Some((self.pools.last.1.of(class), class))
     }
 
-    /// Returns the large pool of a stream that is registered and has not ended.
+    /// Returns the large pool of a stream, or `None` if the stream is not registered or has ended.
     fn known_pool(&self, stream: StreamId) -> Option<PoolIndex> {
         self.pools.of_stream.get(&stream).copied().filter(|pool| !self.pools[*pool].ended)
     }
 
-    /// Registers a stream, whose handle may be that of a stream that has ended.
+    /// Registers a stream. The stream's handle may be the handle of a stream that has ended.
     pub(crate) fn register_stream(&mut self, stream: StreamId, number: Option<u64>) -> Result<()> {
         let large = self.stream_pool(stream)?;
         let pool = &mut self.pools[large];
@@ -74,14 +76,14 @@ impl Heap {
         Ok(())
     }
 
-    /// Notes that the stream is external: its owner may destroy it without telling the allocator.
+    /// Notes that a stream is external: its owner may destroy the stream without telling the allocator.
     pub(crate) fn mark_external(&mut self, stream: StreamId) -> Result<()> {
         self.pools.external.try_reserve(1)?;
         self.pools.external.insert(stream);
         Ok(())
     }
 
-    /// Returns whether the stream is external: its owner may destroy it without telling the allocator.
+    /// Returns whether a stream is external: its owner may destroy the stream without telling the allocator.
     pub(crate) fn is_external(&self, stream: StreamId) -> bool {
         self.pools.external.contains(&stream)
     }
@@ -92,28 +94,28 @@ impl Heap {
         !self.pools.external.is_empty()
     }
 
-    /// Registers another handle of the default stream, whose pools never pass to another stream.
+    /// Registers another handle of the default stream. The pools of the default stream never pass to another stream.
     pub(crate) fn alias_default(&mut self, alias: StreamId) -> Result<()> {
         try_insert(&mut self.pools.of_stream, alias, PoolIndex::DEFAULT)?;
         Ok(())
     }
 
-    /// Returns the large pools of this handle, those of private pools included.
+    /// Returns the large pools of this handle, with the large pools of private pools.
     pub(crate) fn pools_of(&self, stream: StreamId) -> impl Iterator<Item = PoolIndex> + '_ {
         let private = self.pools.pairs.iter().filter(move |pair| pair.stream == stream).map(|pair| pair.large);
         self.pools.of_stream.get(&stream).copied().into_iter().chain(private)
     }
 
-    /// Returns whether a live block belongs to no stream, because its own has ended. A new stream with the same handle may have the
-    /// pool by now.
+    /// Returns whether a live block belongs to no stream, because the block's stream has ended. A new stream with the
+    /// same handle may already have the pool.
     #[inline]
     pub(crate) fn has_no_stream(&self, id: BlockId) -> bool {
         let block = &self.blocks[id];
-        // The bitwise or makes one branch, since frees under a stream run this code.
+        // The bitwise or makes one branch, since every free with a stream runs this code.
         self.pools[block.pool.large()].ended | (block.freeing == Freeing::OfNoStream)
     }
 
-    /// Notes that memory of a large pool is freed while another stream is the current one, without an event on that
+    /// Notes that memory of a large pool is freed while another stream is current, without an event on the other
     /// stream.
     pub(crate) fn set_used_by_others(&mut self, large: PoolIndex) {
         self.pools[large].used_by_others = true;
@@ -121,8 +123,8 @@ impl Heap {
         self.pools.private.set_used_by_others(owner);
     }
 
-    /// Notes that the stream has ended and all its work is done. Walks all blocks, since the stream's live blocks
-    /// belong to no stream from then on.
+    /// Notes that a stream has ended and all its work is done. The method walks all blocks, since the stream's live
+    /// blocks belong to no stream from then on.
     pub(crate) fn end_stream(&mut self, stream: StreamId) {
         self.pools.external.remove(&stream);
         let Pools { table, of_stream, pairs, .. } = &mut self.pools;
@@ -140,12 +142,12 @@ impl Heap {
         }
     }
 
-    /// Notes that the handle of a pool's stream belongs to another stream.
+    /// Notes that the handle of a pool's stream now belongs to another stream.
     pub(crate) fn renumber_stream(&mut self, large: PoolIndex, number: Option<u64>) {
         self.pools[large].number = number;
     }
 
-    /// Counts bytes that the program freed on the stream of a pool. Returns the count since the last reset.
+    /// Counts bytes that the program freed on the stream of a pool. Returns the bytes since the last reset.
     #[inline]
     pub(crate) fn count_freed(&mut self, pool: PoolIndex, size: u64) -> u64 {
         let freed = &mut self.pools[pool.large()].freed_bytes;
@@ -158,28 +160,28 @@ impl Heap {
         self.pools[large].freed_bytes = 0;
     }
 
-    /// Ends the open epoch of a stream, and begins the next.
+    /// Ends the open epoch of a stream, and begins the next epoch.
     pub(crate) fn end_epoch(&mut self, large: PoolIndex) {
         let pool = &mut self.pools[large];
         pool.epoch += 1;
         pool.freed_in_epoch = false;
     }
 
-    /// Notes that the GPU has passed all epochs of a stream before this one.
+    /// Notes that the GPU has passed all epochs of a stream before `epoch`.
     pub(crate) fn set_passed(&mut self, large: PoolIndex, epoch: u64) {
         self.pools[large].passed = epoch;
     }
 
-    /// Adds the pools that every heap has: those of the default stream, and those of idle memory.
+    /// Adds the pools that every heap has: the pools of the default stream and of idle memory.
     pub(in crate::heap) fn add_first_pools(&mut self) -> Result<()> {
         self.add_pools(StreamId::DEFAULT)?;
         self.pools.idle = self.add_pools(IDLE)?;
-        // `IDLE` is no stream of a program, so no request may find this pool.
+        // `IDLE` is no stream of a program, so no request may find the pools of idle memory.
         self.pools.of_stream.remove(&IDLE);
         Ok(())
     }
 
-    /// Returns the large pool of a stream, and adds one if it has none.
+    /// Returns the large pool of a stream. Adds the stream's pools if there are none.
     pub(super) fn stream_pool(&mut self, stream: StreamId) -> Result<PoolIndex> {
         match self.pools.of_stream.get(&stream) {
             Some(pool) => Ok(*pool),
@@ -191,7 +193,7 @@ impl Heap {
         self.pools.of_stream.try_reserve(1)?;
         if self.pools.vacant.is_empty() && self.pools.len() >= self.pools.vacate_from {
             self.vacate_pools()?;
-            // The limit doubles, so that the time for the walk is constant for each stream.
+            // The limit doubles, so that the time of all walks is constant per added stream.
             self.pools.vacate_from = (2 * (self.pools.len() - 2 * self.pools.vacant.len())).max(2 * FEW_STREAMS);
         }
         let first = self.add_pair(stream, false)?;
@@ -204,7 +206,7 @@ impl Heap {
         let Some(large) = self.pools.vacant.pop() else {
             let free = self.blocks.reserve_pair()?;
             self.pools.reserve_pair()?;
-            // Room for every pair, so that none needs memory to become vacant.
+            // The list gets room for every pair, so that no pair needs host memory to become vacant.
             self.pools.vacant.try_reserve(self.pools.len() / 2 + 1)?;
             self.blocks.push_pair(free);
             return Ok(self.pools.push_pair(pair));
@@ -219,7 +221,7 @@ impl Heap {
     }
 
     /// Vacates the pools of streams that have neither memory nor a view that they may still use. The default stream
-    /// keeps its pools, and so does the stream that was looked up last, which is cached.
+    /// keeps its pools. The stream that was looked up last keeps its pools too, since they are cached.
     fn vacate_pools(&mut self) -> Result<()> {
         let mut kept = filled(false, self.pools.len() / 2)?;
         let mut keep = |pool: PoolIndex| kept[pool.stream()] = true;
@@ -242,8 +244,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Hands a part of another pool's free block to a pool whose stream waits for it on the GPU. From then on, that
-    /// stream must pass the part before other streams may have it.
+    /// Gives a part of another pool's free block to the pool `to`, whose stream waits for the part on the GPU. From
+    /// then on, this stream must pass the part before other streams may have it.
     pub(crate) fn pass_on(&mut self, id: BlockId, part: Span, to: PoolIndex) -> Result<()> {
         let id = if self.blocks[id].span() == part {
             id

@@ -1,6 +1,6 @@
-//! The table of all pools, and which of them serves a stream or a private pool.
+//! The table of all pools, and which pool serves a stream or a private pool.
 //!
-//! Owns: [`Pools`]. The other files of this folder write its fields.
+//! Owns: [`Pools`]. The other files of this folder change its fields.
 
 use super::pool::Pool;
 use super::private_pools::PrivatePools;
@@ -9,7 +9,7 @@ use crate::ids::{Class, PoolId, PoolIndex, StreamId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::{Index, IndexMut};
 
-/// Up to this many streams, pools are never vacated. The pools of one stream take 10 KB.
+/// The number of streams up to which pools are never vacated. The pools of one stream take 10 KB.
 pub(super) const FEW_STREAMS: usize = 16;
 
 /// The pair of pools that serves one stream of a private pool.
@@ -20,31 +20,32 @@ pub(in crate::heap) struct PrivatePair {
     pub(in crate::heap) large: PoolIndex,
 }
 
-/// Every pool, and whom it serves.
+/// Every pool, and the streams and private pools that the pools serve.
 #[derive(Debug)]
 pub(in crate::heap) struct Pools {
-    /// In pairs of a large pool and a small one.
+    /// The pools, in pairs of a large pool and a small pool.
     pub(super) table: Vec<Pool>,
     /// The large pool of each stream.
     pub(super) of_stream: FxHashMap<StreamId, PoolIndex>,
-    /// The stream that was looked up last and its large pool: most programs use one stream.
+    /// The stream that was looked up last, and its large pool. Most programs use one stream.
     pub(super) last: (StreamId, PoolIndex),
-    /// Whether any request of the default stream, which always has pools, has missed.
+    /// Whether any request of the default stream has missed. The default stream always has pools.
     pub(super) default_stream_asks: bool,
-    /// External streams: their owners may destroy them without telling the allocator, so a stream's handle is passed to
-    /// the driver only within a call of the program that names the stream.
+    /// The external streams. Their owners may destroy them without telling the allocator. So an external stream's
+    /// handle is passed to the driver only within a call of the program that names the stream.
     pub(super) external: FxHashSet<StreamId>,
-    /// The large pool of idle ranges, which every stream has passed and may take.
+    /// The large pool of idle ranges. Every stream has passed idle ranges and may take them.
     pub(super) idle: PoolIndex,
     /// The private pools, with their uses and routes.
     pub(super) private: PrivatePools,
-    /// The pairs of private pools. Of several pairs of one stream, the last one serves it.
+    /// The pairs of private pools. Of several pairs of one stream, the last pair serves the stream.
     pub(super) pairs: Vec<PrivatePair>,
-    /// Large pools of vacant pairs.
+    /// The large pools of vacant pairs.
     pub(super) vacant: Vec<PoolIndex>,
-    /// With this many pools, pools are vacated before a pair is added.
+    /// The number of pools from which on pools are vacated before a pair is added.
     pub(super) vacate_from: usize,
-    /// How often the pools of a class were searched, for any stream: the clock for the age of free blocks.
+    /// How often the pools of a class were searched, for any stream. This number is the clock for the ages of free
+    /// blocks.
     searches: [u64; 2],
 }
 
@@ -77,7 +78,7 @@ impl Pools {
         self.table.try_reserve(2)
     }
 
-    /// Adds a pair, for which there is room. Returns its large pool.
+    /// Adds a pair. The table has room for the pair. Returns the pair's large pool.
     pub(super) fn push_pair(&mut self, pair: [Pool; 2]) -> PoolIndex {
         let large = PoolIndex::of_slot(self.table.len());
         self.table.extend(pair);
@@ -94,7 +95,7 @@ impl Pools {
         PoolIndex::large_of(self.table.len())
     }
 
-    /// Returns the large pool of idle ranges, which every stream has passed and may take.
+    /// Returns the large pool of idle ranges. Every stream has passed idle ranges and may take them.
     #[inline]
     pub(in crate::heap) fn idle(&self) -> PoolIndex {
         self.idle
@@ -108,7 +109,7 @@ impl Pools {
         &mut self.private
     }
 
-    /// Returns the pairs of private pools. Of several pairs of one stream, the last one serves it.
+    /// Returns the pairs of private pools. Of several pairs of one stream, the last pair serves the stream.
     pub(in crate::heap) fn pairs(&self) -> &[PrivatePair] {
         &self.pairs
     }
@@ -123,7 +124,7 @@ impl Pools {
         self[pool].private
     }
 
-    /// Returns the private pool that a pool is part of; [`PoolId::NONE`] if the pool is public.
+    /// Returns the private pool to which a pool belongs; [`PoolId::NONE`] if the pool is public.
     pub(in crate::heap) fn owner_of(&self, pool: PoolIndex) -> PoolId {
         if !self.is_private(pool) {
             return PoolId::NONE;
@@ -138,7 +139,8 @@ impl Pools {
         self.searches[class as usize] += 1;
     }
 
-    /// Returns how often the pools of a class were searched so far: the clock for the age of free blocks.
+    /// Returns how often the pools of a class were searched so far. This number is the clock for the ages of free
+    /// blocks.
     #[inline]
     pub(in crate::heap) fn clock(&self, class: Class) -> u64 {
         self.searches[class as usize]
@@ -152,7 +154,7 @@ impl Pools {
         &mut self.pairs[0]
     }
 
-    /// Lists a pool as vacant, whatever it holds, for tests that break the table.
+    /// Lists a pool as vacant, whatever blocks the pool holds, for tests that break the table.
     pub(in crate::heap) fn vacate(&mut self, large: PoolIndex) {
         self.vacant.push(large);
     }
