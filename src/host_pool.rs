@@ -37,9 +37,9 @@ const WITHOUT_WORK: StreamId = StreamId(u64::MAX - 1);
 /// let stream = driver.create_stream()?;
 /// let pool = HostPool::pinned(driver, Config::default())?;
 /// let address = pool.allocate(100 << 20)?;
-/// // The CPU writes to it, and a copy to the GPU is given to the stream. Then:
+/// // The CPU writes to the memory, and the stream gets a copy to the GPU. Then:
 /// pool.record_use(address, stream)?;
-/// // It serves again when the stream has come past the copy.
+/// // The memory is reused when the stream has passed the copy.
 /// pool.free(address)?;
 /// # Ok(())
 /// # }

@@ -37,7 +37,7 @@ use super::core::Allocator;
 /// allocator.pools().end(pool)?;
 /// // The graph can be launched from here on.
 /// assert_eq!(allocator.pools().stats(pool)?.reserved_bytes, 10 << 20);
-/// // It cannot any more.
+/// // The graph cannot be launched any more.
 /// allocator.pools().release(pool)?;
 /// assert_eq!(allocator.empty_cache()?, 10 << 20);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -61,9 +61,9 @@ pub struct Pools<'a>(pub(super) &'a Allocator);
 /// let address = allocator.pools().allocate(weights, 1 << 30, StreamId::DEFAULT)?;
 /// assert_eq!(allocator.tags().sleep(weights, &Backup::Host)?, 1 << 30);
 /// assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
-/// // Others use the memory of the device here.
+/// // Other programs can use the memory of the device now.
 /// assert_eq!(allocator.tags().wake(weights)?, 1 << 30);
-/// // The block is at its address, and holds what it held.
+/// // The block has its address and its contents again.
 /// allocator.free(address)?;
 /// allocator.pools().release(weights)?;
 /// # Ok::<(), seamalloc::Error>(())
@@ -87,7 +87,7 @@ pub struct Tags<'a>(pub(super) &'a Allocator);
 /// let cache = allocator.growing().reserve(40 << 30, StreamId::DEFAULT)?;
 /// assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
 /// allocator.growing().grow(cache, 10 << 20)?;
-/// // 10 MiB at the address `cache` can be used; later more, where it is.
+/// // 10 MiB can be used at the address `cache`. More memory follows at the same address.
 /// allocator.growing().grow(cache, 1 << 30)?;
 /// assert_eq!(allocator.stats().reserved_bytes.all.current, 1 << 30);
 /// allocator.growing().shrink(cache, 10 << 20)?;
@@ -156,7 +156,7 @@ pub struct Sharing<'a>(pub(super) &'a Allocator);
 /// let allocator = Allocator::open("sim:h200,capacity=1GiB", "spill:host=4GiB")?;
 /// let states = allocator.allocate(600 << 20, StreamId::DEFAULT)?;
 /// allocator.spill().advise(states, Advice::Cold)?;
-/// // Both together are more than the device has.
+/// // Both allocations together are larger than the device's memory.
 /// let activations = allocator.allocate(700 << 20, StreamId::DEFAULT)?;
 /// assert!(allocator.stats().spilled_bytes.current >= 276 << 20);
 /// allocator.free(activations)?;
@@ -180,7 +180,7 @@ pub struct Spilling<'a>(pub(super) &'a Allocator);
 /// let allocator = Allocator::open("sim:h200", "")?;
 /// allocator.free(allocator.allocate(1 << 30, StreamId::DEFAULT)?)?;
 /// assert_eq!(allocator.lending().lendable().free, 1 << 30);
-/// // Only memory goes that the GPU has passed: a first call records events, a later one releases.
+/// // Only memory that the GPU has passed is lent: a first call records events, and a later call releases.
 /// let mut lent = allocator.lending().lend(1 << 30)?;
 /// lent += allocator.lending().lend((1 << 30) - lent)?;
 /// assert_eq!(lent, 1 << 30);
