@@ -101,7 +101,7 @@ impl Core {
         &mut self,
         mut step: impl FnMut(&mut AnyStrategy, &mut AllocatorContext<'_>) -> Served,
     ) -> Result<Found> {
-        // A block that is found can then be handed out.
+        // A block that the step finds can then be handed out.
         self.heap.reserve_live()?;
         let mut served = self.timed(&mut step);
         if matches!(served, Err(Miss::OutOfMemory { .. })) && self.takes_plain_memory() {

@@ -20,8 +20,8 @@
 //! - Sizes, offsets and addresses are bytes.
 //! - Every call may fail. A call that fails has changed nothing, except that a call which a stream capture forbids
 //!   invalidates that capture.
-//! - Each call has the contract of the CUDA call of the same name, and of its measured behaviour. An implementation
-//!   refuses what CUDA refuses, with the same [`Status`](crate::Status).
+//! - Each call behaves as the CUDA call of the same name is documented and was measured. An implementation refuses the
+//!   arguments that CUDA refuses, with the same [`Status`](crate::Status).
 //! - A line `pre:` is the caller's duty. A driver refuses the call if it can tell that the line is broken. A line
 //!   with "unchecked" cannot be checked: on a real GPU the context may be lost, or results may be wrong.
 

@@ -6,8 +6,8 @@
 use crate::error::{DriverError, DriverResult};
 use crate::ids::StreamId;
 
-/// Which calls a stream capture forbids (`CUstreamCaptureMode`). A capture has a mode, and so has each thread: a call
-/// is forbidden only if both forbid it.
+/// The calls that a stream capture forbids (`CUstreamCaptureMode`). A capture has a mode, and so has each thread: a
+/// call is forbidden only if both forbid it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CaptureMode {
     /// Forbids unsafe calls of any thread. Every thread starts in this mode.
