@@ -67,7 +67,7 @@ pub fn zeros<T: Number>(len: usize) -> Grown<Vec<T>> {
     // SAFETY: the layout has a size.
     let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
     if start.is_null() {
-        // Only a list can make the error for a size overflow.
+        // Only a list can make the error, since the standard library has no constructor for it.
         return filled(T::from(0), len);
     }
     // SAFETY: the global allocator gave so many numbers for this layout, and all of them are zeros.

@@ -10,7 +10,7 @@
 //! prelude.rs      all traits of a driver, for their methods
 //! machine.rs      how much memory the machine has
 //! span.rs         ranges of addresses      units.rs   sizes as people write them      nearest.rs   the guess at a misspelt name
-//! fallible.rs     lists of the host that may find no memory
+//! fallible.rs     collections whose growth may fail
 //! ```
 //!
 //! Code above this crate does not know CUDA, and code in the crate does not know blocks, pools or strategies.

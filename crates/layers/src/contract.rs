@@ -55,7 +55,7 @@ pub trait MemoryResource: Send + Sync {
     /// Returns the memory of the device, in bytes.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     fn memory_info(&self) -> Result<MemoryInfo>;
 
     /// Returns whether work given to `stream` is being captured for a graph.

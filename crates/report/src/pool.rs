@@ -36,7 +36,7 @@ pub struct PoolStats {
     pub allocated_bytes: u64,
     /// Bytes of blocks that are handed out, or freed and waiting for other streams.
     pub active_bytes: u64,
-    /// Bytes held for the pool: active ones, and free ones that serve only this pool.
+    /// Bytes held for the pool: active bytes, and free bytes that serve only this pool.
     pub reserved_bytes: u64,
     /// Bytes that the pool holds again when it wakes (`Tags::sleep`); 0 while it is awake.
     pub asleep_bytes: u64,

@@ -120,7 +120,7 @@ pub(super) const fn capture_mode(mode: CaptureMode) -> u32 {
 pub(super) struct MemLocation {
     /// `CUmemLocationType`.
     pub(super) kind: u32,
-    /// The device's ordinal, if the location is a device; the number of the node, if it is one.
+    /// The device's ordinal, if the location is a device; the number of the node, if the location is a node.
     pub(super) id: c_int,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct LockedBuffer {
     pub(super) size: usize,
     pub(super) origin: Origin,
     pub(super) event: EventId,
-    /// Whether a copy was issued that nobody has waited for.
+    /// Whether a copy was issued for which no wait was made yet.
     pub(super) busy: bool,
     pub(super) freed: bool,
 }

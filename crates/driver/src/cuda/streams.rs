@@ -1,7 +1,7 @@
 //! Which streams reach libcuda, and streams made for programs that have none, such as a replay.
 //!
-//! Owns: the calls of [`Streams`], and which streams were made here; only those can be destroyed. Creating and
-//! destroying them are not calls of an allocator, and are not counted.
+//! Owns: the calls of [`Streams`], and which streams were made here; only these streams can be destroyed. Creating and
+//! destroying streams are not calls of an allocator, and are not counted.
 
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -70,8 +70,8 @@ impl CudaDriver {
         self.trusts_streams.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the handle for libcuda, if it is that of the default stream, of a live stream made here, or of a stream
-    /// for which the program vouches.
+    /// Returns the handle for libcuda, if the stream is the default stream, a live stream made here, or a stream for
+    /// which the program vouches.
     pub(super) fn raw_stream(&self, call: Call, stream: StreamId) -> DriverResult<CUstream> {
         let canonical = self.canonical_stream(stream)?;
         let known = canonical == StreamId::DEFAULT
@@ -100,18 +100,18 @@ impl CudaDriver {
     /// forget it before (`allocator.streams().forget`).
     ///
     /// # Errors
-    /// [`Status::INVALID_HANDLE`] for any other stream; the driver's.
+    /// [`Status::INVALID_HANDLE`] for any other stream; the driver's error.
     pub fn destroy_stream(&self, stream: StreamId) -> Result<(), CudaOpenError> {
         const CALL: &str = "cuStreamDestroy";
         if !self.streams.lock().remove(&stream) {
             return Err(self.api().failed(CALL, Status::INVALID_HANDLE));
         }
-        // SAFETY: it came from cuStreamCreate and is destroyed for the first time.
+        // SAFETY: the stream came from cuStreamCreate and is destroyed for the first time.
         self.make(CALL, |api| unsafe { api.stream_destroy(ptr::with_exposed_provenance_mut(stream.0 as usize)) })
     }
 
     /// Makes a driver call for the program, such as destroying a stream. Only an allocator's calls are counted, so this
-    /// one is not.
+    /// call is not.
     pub(super) fn make(
         &self,
         call: &'static str,

@@ -38,7 +38,7 @@ fn asked<T>(change: impl FnOnce(&mut Asked) -> T) -> T {
     ASKED.with_borrow_mut(change)
 }
 
-/// Takes addresses that begin with no large page, so that there is something to trim before and behind.
+/// Takes addresses that begin with no large page, so that pages before and behind must be trimmed.
 fn map(size: usize) -> rustix::io::Result<*mut c_void> {
     const PAGE: usize = 4096;
     let start = (System::default().map)(size + PAGE)?;
