@@ -1,4 +1,4 @@
-//! How much memory an allocator may hold.
+//! The limits on the memory that an allocator may hold.
 //!
 //! Owns: the two limits, and whether an increase keeps within them. PyTorch's strategies count a whole segment against
 //! the fraction, even if only a part of the segment is mapped; the limit in bytes counts the bytes that are really

@@ -1,4 +1,4 @@
-//! Allocation: the one path of every hit, to a public pool or a private one.
+//! Allocation: the one path of every hit, to a public or a private pool.
 //!
 //! Owns: the order of steps of a hit, which is `Heap::fit` and `Heap::hand_out`. `miss.rs` has the steps of a miss.
 

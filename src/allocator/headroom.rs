@@ -50,8 +50,9 @@ impl DeviceLending<'_> {
     /// stream capture, and without a headroom, the call does nothing.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver): the device did not tell how much is free, or a call failed; memory given back before
-    /// stays given back, and is accounted. [`Error::HostMemory`](crate::Error::HostMemory).
+    /// [`Error::Driver`](crate::Error::Driver): the driver did not report the device's free memory, or a call failed.
+    /// Memory given back before the error stays given back, and is accounted.
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{prelude::*, StreamId, sim::{SimConfig, SimGpu}}};

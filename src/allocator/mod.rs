@@ -13,7 +13,7 @@
 //! | miss, search | the steps of a request that no free block fits, and the means of each step |
 //! | pressure | a step of a miss: callbacks of the program are asked to free memory |
 //! | pending | two steps of a miss: the strategy is asked, and the CPU waits for pending memory |
-//! | borrowing, lending | a step of a miss: other processes on the device are asked for memory; memory is lent to them |
+//! | borrowing, lending | a step of a miss: other processes are asked for memory; memory is lent to them |
 //! | poll, freed | completing frees that the GPU has passed; the ways in which a block becomes free |
 //! | release | giving memory back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | growing | allocations that grow in place |
@@ -22,7 +22,7 @@
 //! | spill, spilled | moving live memory to host memory, and back |
 //! | headroom | giving free memory back when others need memory of the device |
 //! | idle | giving memory back while the program does not use the allocator |
-//! | streams | `record_stream`, streams that end, and streams of others |
+//! | streams | `record_stream`, streams that end, and external streams |
 //! | private_pool, pool_end, own_segments, checkpoint | CUDA graphs and `MemPool` |
 //! | report | statistics, snapshots, observers |
 //! | guarded, watch | guard mode: the operations for programs, and the steps in an allocation and a free |

@@ -16,12 +16,12 @@
 //! | from begin to end of a capture | |
 //! |---|---|
 //! | events | none is recorded or queried; when memory is short, earlier events are queried in relaxed mode |
-//! | frees with `record_stream` | wait for the end, without events; only for an external stream an event is recorded at the free |
+//! | frees with `record_stream` | wait for the end, without events; an external stream gets an event at the free |
 //! | `empty_cache`, `trim` | do nothing |
 //! | `cudaMalloc` | in relaxed mode; calls for virtual memory are legal |
 //!
-//! A graph may be launched on another stream than the one of its capture, so a capture takes no memory that is free for
-//! one stream only. When the route begins, the CPU waits for the streams on which the pool's memory was used outside of
+//! A graph may be launched on another stream than its capture's, so a capture takes no memory that is free for one
+//! stream only. When the route begins, the CPU waits for the streams on which the pool's memory was used outside of
 //! captures. Memory that is freed outside of captures later is set aside until the next begin, in a pair of pools that
 //! captured requests do not use.
 //!

@@ -6,7 +6,7 @@ use std::collections::TryReserveError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IpcError {
-    /// The bytes are not those of [`crate::IpcHandle::handle`].
+    /// The bytes are not a handle ([`crate::IpcHandle::handle`]).
     #[error("these {size} bytes name no shared memory of seamalloc: {why}")]
     BadHandle {
         /// The number of bytes.

@@ -1,4 +1,4 @@
-//! How descriptors reach another process: a thread of the process that shares memory answers on a socket.
+//! The sending of descriptors to other processes: a thread of the process that shares memory answers on a socket.
 //!
 //! Owns: that thread, and which descriptors it may send. The thread holds no descriptor open: a descriptor is closed
 //! with the last allocation that was shared through it, and a later request for it is an error.

@@ -140,7 +140,7 @@ impl Place {
     }
 }
 
-/// Returns the endpoint and the bytes of each chunk, if the bytes can be those of chunks.
+/// Returns the endpoint and the bytes of each chunk, if the bytes can describe chunks.
 fn endpoint_and_chunks(bytes: &[u8]) -> Result<(Endpoint, &[[u8; 16]]), &'static str> {
     const SHORT: &str = "they end too early";
     let (pid, rest) = bytes.split_first_chunk().ok_or(SHORT)?;

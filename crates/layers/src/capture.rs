@@ -1,7 +1,7 @@
 //! A layer that gives each CUDA graph a private pool.
 //!
-//! Owns: which graph has which pool, and how often it is prepared. The rules are those of Paddle's facade (`allocator_facade.cc`,
-//! commit 05a90fc):
+//! Owns: the pool of each graph, and the number of its prepares. The rules are those of Paddle's facade
+//! (`allocator_facade.cc`, commit 05a90fc):
 //! - `PrepareMemoryPoolForCUDAGraph` makes a pool for a graph, or adds a use to the graph's pool; each
 //!   `RemoveMemoryPoolOfCUDAGraph` ends a use, and the last such call ends the pool;
 //! - `AllocatorFacade::GetPrivate`: requests of a capture go to the graph's pool, which must be prepared;

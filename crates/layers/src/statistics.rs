@@ -48,7 +48,7 @@ impl Counter {
 pub struct Counters {
     /// Bytes, as they were asked for.
     pub bytes: Counter,
-    /// Blocks, those of 0 bytes included.
+    /// Blocks, including blocks of 0 bytes.
     pub blocks: Counter,
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The id of a private pool: a pair of numbers, as PyTorch's `MempoolId_t`. PyTorch numbers the pools of graphs `(n,
-/// 0)` and those of users `(0, n)`.
+/// 0)` and the pools of users `(0, n)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PoolId(pub u64, pub u64);

@@ -35,7 +35,7 @@ pub struct StatByPool {
     pub large_pool: Stat,
 }
 
-/// Looks and releases for the headroom ([`Config::headroom`](seamalloc_config::Config::headroom)).
+/// The looks and releases for the headroom ([`Config::headroom`](seamalloc_config::Config::headroom)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -97,7 +97,7 @@ pub struct SleepStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SpillStats {
-    /// How many times a request was served only because memory was spilled for it.
+    /// The number of requests that were served only because memory was spilled.
     pub requests: u64,
     /// Pieces of memory that were spilled.
     pub chunks: u64,
@@ -171,11 +171,12 @@ macro_rules! statistics {
                 num_alloc_retries: u64,
                 /// Requests that were refused.
                 num_ooms: u64,
-                /// How often the CPU waited for all outstanding events.
+                /// The number of times that the CPU waited for all outstanding events.
                 num_sync_all_streams: u64,
-                /// How often memory was taken from the driver (`malloc`, or memory mapped into an expandable segment).
+                /// The number of times that memory was taken from the driver (`malloc`, or memory mapped into an
+                /// expandable segment).
                 num_device_alloc: u64,
-                /// How often memory was given back to the driver.
+                /// The number of times that memory was given back to the driver.
                 num_device_free: u64,
                 /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
                 stalls: Stalls,
@@ -191,13 +192,13 @@ macro_rules! statistics {
                 views_dropped: u64,
                 /// GPU-side waits of a stream for work of another on freed memory: for its epoch, or for a recorded use.
                 stream_waits: u64,
-                /// How much memory those waits passed on, and how old their events were.
+                /// The memory that the `stream_waits` passed on, and the ages of their events.
                 waits: Waits,
                 /// Waits of the CPU for memory before a request would be refused, with the strategy `stitch`.
                 pending_waits: PendingWaits,
                 /// Chunks that were split.
                 splits: SplitStats,
-                /// How memory was spilled.
+                /// The figures of spilled memory.
                 spills: SpillStats,
                 /// Memory that went back for the sake of others, with a headroom.
                 headroom: HeadroomStats,
@@ -205,8 +206,8 @@ macro_rules! statistics {
             looked_up {
                 /// The strategy in force.
                 strategy: StrategyKind,
-                /// The strategy in whose place it is, because the device has no virtual memory, or the driver refused all addresses
-                /// (`Reports::fallback_from`).
+                /// The strategy that `strategy` replaces, because the device has no virtual memory, or the driver
+                /// refused all addresses (`Reports::fallback_from`).
                 instead_of: Option<StrategyKind>,
                 /// The option of that name in bytes; `None` is unlimited.
                 max_split_size: Option<u64>,
@@ -214,17 +215,17 @@ macro_rules! statistics {
                 view_mappings: u64,
                 /// Views that exist at present.
                 views: u64,
-                /// Bytes of address space that they take.
+                /// Bytes of address space that the views take.
                 view_address_space_bytes: u64,
-                /// Tags that sleep.
+                /// The figures of tags that sleep.
                 sleep: SleepStats,
-                /// Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. Both together are no more than
-                /// lay spilled at most; `Allocator::empty_cache` gives them back.
+                /// Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. The sum of both never
+                /// exceeds the peak of spilled bytes; `Allocator::empty_cache` gives them back.
                 spill_kept_bytes: u64,
                 /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
                 /// memory yet.
                 host_bytes: u64,
-                /// Guard mode; all 0 where it is off.
+                /// The figures of guard mode; all are 0 if guard mode is off.
                 guard: GuardStats,
             }
         }

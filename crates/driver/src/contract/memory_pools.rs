@@ -47,14 +47,15 @@ pub trait MemoryPools {
     /// `cuMemAllocFromPoolAsync`: returns the address of `size` bytes for work given to `stream` from now on.
     ///
     /// pre: `size` is not 0.
-    /// pre: `stream` is not being captured: a graph would own the memory, and a device without memory may not refuse before the
-    /// launch (unchecked on a real GPU).
+    /// pre: `stream` is not being captured: a graph would own the memory, and a device without memory may not refuse
+    /// before the launch (unchecked on a real GPU).
     fn pool_malloc(&self, pool: MemoryPool, size: u64, stream: StreamId) -> DriverResult<u64>;
 
     /// `cuMemFreeAsync`: gives memory back to its pool after all work given to `stream` so far. The CPU does not wait.
     ///
     /// pre: `address` came from `pool_malloc`, and was not freed.
-    /// pre: `stream` is not being captured, and comes after all work that uses the memory (both unchecked on a real GPU).
+    /// pre: `stream` is not being captured, and comes after all work that uses the memory (both unchecked on a real
+    /// GPU).
     fn pool_free(&self, address: u64, stream: StreamId) -> DriverResult<()>;
 
     /// `cuMemPoolTrimTo`: gives free memory back to the device, until the pool holds `keep` bytes or no more can go.

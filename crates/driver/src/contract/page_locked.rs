@@ -30,14 +30,14 @@ pub trait PageLocked {
 
     /// `cuMemcpyDtoHAsync`: copies `size` bytes from address `from` into a buffer, from `offset` on. The CPU does not wait.
     ///
-    /// pre: the range is memory of this device that the device may use, not empty, and has room in the buffer. pre:
-    /// until the wait for the buffer, no work writes the range, and the range stays mapped (unchecked).
+    /// pre: the range is memory of this device that the device may use, not empty, and has room in the buffer.
+    /// pre: until the wait for the buffer, no work writes the range, and the range stays mapped (unchecked).
     fn copy_out(&self, from: u64, buffer: HostBuffer, offset: u64, size: u64) -> DriverResult<()>;
 
     /// `cuMemcpyHtoDAsync`: copies `size` bytes of a buffer, from `offset` on, to address `to`. The CPU does not wait.
     ///
-    /// pre: the range is memory of this device that the device may use, not empty, and lies in the buffer. pre: until
-    /// the wait for the buffer, no work uses the range, and the range stays mapped (unchecked).
+    /// pre: the range is memory of this device that the device may use, not empty, and lies in the buffer.
+    /// pre: until the wait for the buffer, no work uses the range, and the range stays mapped (unchecked).
     fn copy_in(&self, buffer: HostBuffer, offset: u64, to: u64, size: u64) -> DriverResult<()>;
 
     /// `cuEventSynchronize`: the CPU waits for all copies of a buffer that were given so far.
@@ -48,7 +48,8 @@ pub trait PageLocked {
     /// Calls `with` on `size` bytes of a buffer, from `offset` on, so that the CPU can use them. Makes no driver call.
     ///
     /// pre: the CPU has waited for every copy of the buffer; otherwise the status is
-    /// [`Status::NOT_READY`](crate::Status::NOT_READY). pre: `with` makes no call of this driver.
+    /// [`Status::NOT_READY`](crate::Status::NOT_READY).
+    /// pre: `with` makes no call of this driver.
     fn host_bytes(
         &self,
         buffer: HostBuffer,

@@ -23,7 +23,7 @@ pub enum CaptureMode {
 pub trait StreamCapture {
     /// `cuStreamIsCapturing`: returns whether the stream is being captured, even if the capture is invalid already.
     ///
-    /// pre: the handle is that of a live stream (unchecked, as for [`Events`](super::Events)).
+    /// pre: the handle is the handle of a live stream (unchecked, as for [`Events`](super::Events)).
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool>;
 
     /// `cuThreadExchangeStreamCaptureMode`: sets the mode of the calling thread, and returns the previous mode. In

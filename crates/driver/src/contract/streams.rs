@@ -7,8 +7,8 @@ use crate::ids::StreamId;
 
 /// The stream that a handle names, and the wait for a stream. The program makes the streams; an allocator makes none.
 ///
-/// pre, for the calls that reach the driver: the handle is that of a live stream (unchecked if the driver was told to
-/// trust streams, see [`CudaDriver`](crate::cuda::CudaDriver)).
+/// pre, for the calls that reach the driver: the handle is the handle of a live stream (unchecked if the driver was
+/// told to trust streams, see [`CudaDriver`](crate::cuda::CudaDriver)).
 pub trait Streams {
     /// Returns the handle by which the driver knows `stream`, if it has several. Makes no driver call. Returns
     /// [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE) for a handle that does not name one particular stream.

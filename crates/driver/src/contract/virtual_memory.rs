@@ -23,8 +23,8 @@ pub trait VirtualMemory {
 
     /// `cuMemAddressFree`: gives a reservation back.
     ///
-    /// pre: `address` and `size` are the address and the size of exactly one reservation. pre: no memory is mapped in
-    /// the reservation.
+    /// pre: `address` and `size` are the address and the size of exactly one reservation.
+    /// pre: no memory is mapped in the reservation.
     fn address_free(&self, address: u64, size: u64) -> DriverResult<()>;
 
     /// `cuMemCreate`: returns a handle of `size` bytes of physical memory on the device. Returns
@@ -47,8 +47,8 @@ pub trait VirtualMemory {
     /// be used before `set_access`.
     ///
     /// pre: `offset` is 0 and `size` is the size of the handle; otherwise the status is
-    /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED). pre: the addresses lie in one reservation, and no
-    /// memory is mapped at them.
+    /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED).
+    /// pre: the addresses lie in one reservation, and no memory is mapped at them.
     fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()>;
 
     /// `cuMemUnmap`: removes every mapping of a range. The call does not wait for the GPU.

@@ -33,7 +33,7 @@ const COPIES: u64 = 3;
 const MARKS: u64 = 4;
 /// Blocks and threads of a copy.
 const COPY_GRID: (c_uint, c_uint) = (264, 512);
-/// How long the CPU watches a word without giving up its core.
+/// The time for which the CPU watches a word without giving up its core.
 const SPIN: Duration = Duration::from_millis(2);
 
 /// The parts of a gate that a device keeps.

@@ -7,7 +7,7 @@ use std::ptr;
 use super::host_pages::Pages;
 use crate::{Call, DriverError, DriverResult, EventId, Status};
 
-/// Where the memory of a buffer came from.
+/// The source of a buffer's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Origin {
     /// Pages of the system, which are registered with the driver.

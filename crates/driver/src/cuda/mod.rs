@@ -5,13 +5,13 @@
 //! streams.rs          which streams are accepted, and streams made for programs that have none
 //! stream_gate.rs      the calls of a gate on streams          gate.rs     the gate: a kernel in each stream (gate.ptx)
 //! contents.rs         the bytes in memory: fills, and copies to the CPU
-//! peer_access.rs      other devices' access to this device's memory    access.rs   the peers, and the ranges with access
+//! peer_access.rs      other devices' access to this device's memory      access.rs   the peers, and the mapped ranges
 //! reopening.rs        other devices' access to memory that is mapped already
 //! process_sharing.rs  memory that processes share
 //! memory_pools.rs     stream-ordered memory: pools, and allocations from them
 //! open.rs             opening a GPU, with the features of the GPU and its driver; closing it
 //! page_locked.rs      page-locked host memory, and its copies
-//! registration.rs     the sources of this memory: pages of the system (host_pages.rs) that the driver locks, or the driver's memory
+//! registration.rs     the sources of this memory: locked pages of the system (host_pages.rs), or the driver's memory
 //! place.rs            the place of a device's memory: on the GPU, or page-locked in the machine
 //! query.rs            queries of a device that need no context
 //! device.rs           CudaDriver: one open GPU, its live events and handles

@@ -63,9 +63,9 @@ impl CudaDriver {
     ///
     /// # Safety
     /// The program vouches for every [`StreamId`] that reaches this driver from now on, through an allocator or
-    /// directly, except the default stream and those of [`Self::create_stream`]: it is the handle of a stream of this
-    /// device's primary context, and the stream lives until the last call that names it has returned. An allocator may
-    /// name a stream until `allocator.streams().forget`, or until it is dropped.
+    /// directly, except the default stream and streams of [`Self::create_stream`]: each is the handle of a stream of
+    /// this device's primary context, and the stream lives until the last call that names it has returned. An allocator
+    /// may name a stream until `allocator.streams().forget`, or until it is dropped.
     pub unsafe fn trust_streams(&self) {
         self.trusts_streams.store(true, Ordering::Relaxed);
     }

@@ -21,10 +21,10 @@ struct Asked {
     /// The taken address ranges, and how many bytes of each were not given back.
     taken: Vec<(usize, usize)>,
     left: usize,
-    /// How often address ranges were taken.
+    /// The number of address ranges that were taken.
     times: usize,
     refused: Option<(Advice, Errno)>,
-    /// How many more give-backs succeed before one is refused.
+    /// The number of further give-backs that succeed before the next is refused.
     keeps: Option<usize>,
 }
 
@@ -117,7 +117,7 @@ fn flags_at(address: usize) -> Vec<String> {
 }
 
 /// Returns whether every page is present, according to the kernel; `true` where pages have another size than 4 KiB, or
-/// the kernel does not tell.
+/// the kernel does not report it.
 fn is_made(address: usize, size: usize) -> bool {
     const PAGE: usize = 4096;
     let Ok(file) = std::fs::File::open("/proc/self/pagemap") else { return true };
