@@ -51,6 +51,7 @@ impl Pools<'_> {
     /// free. The source is dropped after the last segment went back. Until then the pool can be opened again, like any
     /// other.
     ///
+    /// # Errors
     /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if the pool already has memory or segments of
     /// its own; [`Error::HostMemory`]; [`Error::Driver`] if devices that may use the allocator's memory could not get
     /// access to plain memory. `segments` are dropped then.
@@ -71,6 +72,7 @@ impl Pools<'_> {
     /// Keeps each segment of a private pool one block from this call on, as described at [`Segments::unsplit`]. The
     /// pool gets segments by the driver's `malloc` if it has none of its own.
     ///
+    /// # Errors
     /// [`Error::UnknownPool`] if the pool has no use; [`Error::PoolInUse`] if it has memory already that is not in
     /// segments of its own; [`Error::Driver`] as for [`Self::open_with`].
     pub fn set_unsplit(self, pool: PoolId) -> Result<()> {

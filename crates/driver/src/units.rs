@@ -60,6 +60,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
 /// Reads a size as [`parse_bytes`] does, and refuses a number alone: in an option, such a number might be meant in MiB,
 /// as in PyTorch's options that end in `_mb`.
 ///
+/// # Errors
 /// The errors of [`parse_bytes`], and an error for a number without a unit. `85899345920B` has a unit.
 pub fn parse_bytes_with_unit(text: &str) -> Result<u64, ParseBytesError> {
     let bytes = parse_bytes(text)?;

@@ -12,8 +12,8 @@ pub trait Contents {
     /// CPU does not wait. In a stream that is being captured, the fill becomes a part of the graph, and runs only when
     /// the graph is launched.
     ///
-    /// pre: the range is memory of this device that the device may use, and `size` is not 0. pre: the handle is the
-    /// handle of a live stream (unchecked, as for [`Events`](super::Events)).
+    /// pre: the range is memory of this device that the device may use, and `size` is not 0.
+    /// pre: the handle is the handle of a live stream (unchecked, as for [`Events`](super::Events)).
     fn fill(&self, address: u64, size: u64, value: u8, stream: StreamId) -> DriverResult<()>;
 
     /// `cuMemcpyDtoHAsync` on a stream of the driver's own: copies memory to the CPU, which waits for the copy, and for no

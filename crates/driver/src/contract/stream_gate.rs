@@ -35,9 +35,9 @@ pub trait StreamGate {
     /// While the gate is closed, the thread that closed it may make only calls of
     /// [`VirtualMemory`](super::VirtualMemory): most other calls would wait for the held streams for ever.
     ///
-    /// pre: the ranges are memory of this device that the device may use; no other work uses the targets. pre: the
-    /// handles are handles of live streams (unchecked, as for [`Events`](super::Events)). pre: no capture forbids
-    /// calls.
+    /// pre: the ranges are memory of this device that the device may use; no other work uses the targets.
+    /// pre: the handles are handles of live streams (unchecked, as for [`Events`](super::Events)).
+    /// pre: no capture forbids calls.
     fn close_gate(&self, streams: &[StreamId], copies: &[GateCopy], patience_ns: u64) -> DriverResult<bool>;
 
     /// Opens the gate that [`Self::close_gate`] closed. The held streams go on. The call cannot fail, because opening

@@ -49,6 +49,7 @@ impl Streams for CudaDriver {
 impl CudaDriver {
     /// Creates a stream by `cuStreamCreate`, which does not wait for the default stream.
     ///
+    /// # Errors
     /// The error of the driver.
     pub fn create_stream(&self) -> Result<StreamId, CudaOpenError> {
         let mut stream = ptr::null_mut();
