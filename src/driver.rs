@@ -6,7 +6,7 @@
 //! device.rs       Device: devices by name
 //! ```
 //!
-//! Code above this module does not know CUDA, and code in it does not know blocks, pools or strategies.
+//! Code above this module does not know CUDA, and code in this module does not know blocks, pools or strategies.
 
 mod device;
 

@@ -11,31 +11,32 @@ use std::collections::TryReserveError;
 /// The result of an allocator's operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation failed. Live allocations are as they were before the call (except for [`Error::NotRestorable`], and
-/// for a checkpoint that was restored in part before [`Error::HostMemory`]); free memory may have gone back to the driver.
+/// The reason why an operation failed. Live allocations are unchanged, except after [`Error::NotRestorable`], and after
+/// a checkpoint that was restored in part before [`Error::HostMemory`]. Free memory may have gone back to the driver.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is not enough memory. Free some and try again; the report says how much memory is held, and where.
+    /// There is not enough memory. Free some memory and try again; the report says how much memory is held, and where.
     #[error("{0}")]
     OutOfMemory(OutOfMemoryReport),
     /// The host, not the device, has too little memory: for the tables of the allocator, or for the report of a refusal.
     /// The same call can succeed once the host has memory.
     #[error("the host has too little memory for the tables of the allocator")]
     HostMemory,
-    /// No device has this much memory.
+    /// The request is larger than the memory of any device.
     #[error("a request of {size} bytes is larger than any allocation may be (2^60 bytes)")]
     RequestTooLarge {
         /// Bytes asked for.
         size: u64,
     },
-    /// The address is not that of a live allocation of this allocator: it was freed already, or never handed out.
+    /// No live allocation of this allocator starts at the address: the allocation was freed already, or the address was
+    /// never handed out.
     #[error("{address:#x} is not the address of a live allocation (freed twice, or of another allocator?)")]
     InvalidAddress {
         /// The address.
         address: u64,
     },
-    /// The address is not that of a live allocation, and guard mode knows what is there.
+    /// No live allocation starts at the address, and guard mode knows which allocation was there.
     #[error("{address:#x} is not the address of a live allocation; {finding}")]
     WrongFree {
         /// The address.
@@ -43,7 +44,7 @@ pub enum Error {
         /// The allocation that was there, and the mistake.
         finding: Box<Finding>,
     },
-    /// There is no such private pool, or it has no use left.
+    /// The private pool does not exist, or has no use left.
     #[error("there is no private pool {pool} (released, or never created?)")]
     UnknownPool {
         /// The pool.
@@ -61,7 +62,8 @@ pub enum Error {
         /// The pool.
         pool: PoolId,
     },
-    /// The private pool has memory or segments of its own already; the source of its segments must be chosen before.
+    /// The private pool has memory or segments of its own already; the source of its segments must be chosen before the
+    /// pool has memory.
     #[error("private pool {pool} has memory already, or segments of its own: they are chosen once, before it has any")]
     PoolInUse {
         /// The pool.
@@ -76,13 +78,14 @@ pub enum Error {
         /// The error, in words.
         detail: String,
     },
-    /// The private pool sleeps: [`Tags::wake`](crate::operations::Tags::wake) it before memory of it is asked for, or shared.
+    /// The private pool sleeps. [`Tags::wake`](crate::operations::Tags::wake) must wake the pool before its memory is
+    /// requested or shared.
     #[error("private pool {pool} sleeps: its memory was given back; wake it first")]
     PoolAsleep {
         /// The pool.
         pool: PoolId,
     },
-    /// The private pool cannot sleep at all, or not now. Nothing has changed.
+    /// The private pool cannot sleep, or cannot sleep now. The pool is unchanged.
     #[error("private pool {pool} cannot sleep: {why}")]
     NotSleepable {
         /// The pool.
@@ -90,7 +93,7 @@ pub enum Error {
         /// The reason, and what to do.
         why: &'static str,
     },
-    /// The contents of a private pool could not be written to a file, or read from it. Nothing has changed.
+    /// The contents of a private pool could not be written to a file, or read from the file. The pool is unchanged.
     #[error("the contents of a private pool in the file {path:?}: {detail}")]
     Backup {
         /// The file.
@@ -98,8 +101,9 @@ pub enum Error {
         /// The error of the system.
         detail: String,
     },
-    /// An allocation cannot grow in place, or not now: it was not reserved for growth, the strategy or an option
-    /// forbids it, or the operation cannot be done with an allocation that grows. Nothing has changed.
+    /// An allocation cannot grow in place, or cannot grow now: it was not reserved for growth, the strategy or an
+    /// option forbids growth, or the operation is impossible with an allocation that grows. The allocation is
+    /// unchanged.
     #[error("the allocation at {address:#x} cannot grow in place, or this cannot be done with one that does: {why}")]
     NotGrowable {
         /// The address of the allocation; 0 if it has none yet.
@@ -107,7 +111,7 @@ pub enum Error {
         /// The reason, and what to do.
         why: &'static str,
     },
-    /// An allocation was to grow beyond the addresses that were reserved for it. Nothing has changed.
+    /// An allocation was to grow beyond the addresses that were reserved for it. The allocation is unchanged.
     #[error("{size} bytes are more than the {capacity} that were reserved at {address:#x}")]
     BeyondCapacity {
         /// The address of the allocation.
@@ -117,8 +121,8 @@ pub enum Error {
         /// Bytes reserved.
         capacity: u64,
     },
-    /// A block cannot be handed out again where it was, because its private pool does not hold that memory free. The
-    /// blocks before it in the list were handed out.
+    /// A block cannot be handed out again at its address, because its private pool does not hold that memory free. The
+    /// blocks before this block in the list were handed out.
     #[error(
         "the block at {address:#x} cannot be restored: it is not free memory of its private pool (of another pool, \
          released since, or waiting for other streams), or the strategy is not `stitch`, or the pool has segments of \
@@ -170,7 +174,7 @@ pub enum Error {
     /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] CudaOpenError),
-    /// There is no device of that name.
+    /// No device could be opened by that name.
     #[error(transparent)]
     Open(Box<OpenError>),
     /// The driver failed for another reason than too little memory.
@@ -179,7 +183,7 @@ pub enum Error {
     /// Memory could not be shared with another process, or memory of another process could not be opened.
     #[error(transparent)]
     Ipc(#[from] crate::ipc::IpcError),
-    /// An internal rule of the allocator is broken. Please report it.
+    /// An internal rule of the allocator is broken. Please report the message.
     #[error("internal error in seamalloc: {0}")]
     Internal(&'static str),
 }
@@ -210,7 +214,7 @@ impl From<NotDone> for Error {
 }
 
 impl Error {
-    /// Returns whether freeing memory and trying again may help.
+    /// Returns whether the error is [`Error::OutOfMemory`]. Freeing memory and trying again may then help.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory(_))

@@ -1,6 +1,6 @@
-//! Memory that the CPU and streams use: page-locked host memory, cached.
+//! A cache of page-locked host memory, which the CPU and streams use.
 //!
-//! Owns: which requests may have the memory of a freed allocation, and when. Everything else is the allocator's.
+//! Owns: which requests may reuse the memory of a freed allocation, and when. The allocator does everything else.
 //!
 //! # Note: host pools
 //!
@@ -8,11 +8,11 @@
 //! programs that offload to it cache it. PyTorch's cache (`CachingHostAllocator`) rounds sizes up to powers of two and
 //! neither splits nor merges blocks.
 //!
-//! **Approach.** An [`Allocator`] on a device whose memory is the host's: requests are split, merged and stitched as on
-//! a GPU, and sizes are rounded to 512 bytes only. Memory of a GPU is reused in the order of the stream that it was
-//! allocated for, before the work there has ended. The CPU follows no stream's order. So all allocations here are for
-//! one stream that has no work, and every stream that uses an allocation is another stream to
-//! [`Allocator::record_stream`]: a freed allocation serves again once an event of each such stream is complete.
+//! **Approach.** A host pool is an [`Allocator`] on a device whose memory is host memory. Blocks are split, merged and
+//! stitched as on a GPU, and sizes are rounded to 512 bytes only. Memory of a GPU is reused in the order of its stream,
+//! before the stream's earlier work has ended. The CPU follows no stream's order. So all allocations of a host pool are
+//! for one stream without work, and every stream that uses an allocation is recorded as another stream
+//! ([`Allocator::record_stream`]). A freed allocation is reused once an event of each such stream is complete.
 
 use crate::allocator::Allocator;
 use crate::config::{Config, ConfigError};
@@ -21,7 +21,7 @@ use crate::driver::{Device, Driver, StreamId};
 use crate::error::Result;
 use std::sync::Arc;
 
-/// A handle that no program has, as a stream without work for devices on which a stream need not be created.
+/// The handle of a stream without work, for devices on which a stream need not be created. No program uses this handle.
 const WITHOUT_WORK: StreamId = StreamId(u64::MAX - 1);
 
 /// A cache of memory that the CPU and streams use at the same addresses, such as page-locked memory
@@ -37,31 +37,32 @@ const WITHOUT_WORK: StreamId = StreamId(u64::MAX - 1);
 /// let stream = driver.create_stream()?;
 /// let pool = HostPool::pinned(driver, Config::default())?;
 /// let address = pool.allocate(100 << 20)?;
-/// // The CPU writes to it, and a copy to the GPU is given to the stream. Then:
+/// // The CPU writes to the memory, and the stream gets a copy to the GPU. Then:
 /// pool.record_use(address, stream)?;
-/// // It serves again when the stream has come past the copy.
+/// // The memory is reused when the stream has passed the copy.
 /// pool.free(address)?;
 /// # Ok(())
 /// # }
 /// ```
 pub struct HostPool {
     allocator: Allocator,
-    /// The stream for which all allocations are made.
+    /// The stream without work for which all allocations are made.
     own: StreamId,
 }
 
 impl HostPool {
-    /// Makes a pool of memory of `driver`, which the CPU can use. `own` is a stream of the driver that gets no work.
+    /// Creates a pool of the memory of `driver`, which the CPU can use. `own` is a stream of the driver that gets no
+    /// work.
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) for options that make the device read or write contents, guard mode,
-    /// `spill` and `split:ungated`; those of [`Allocator::new`].
+    /// `spill` and `split:ungated`; the errors of [`Allocator::new`].
     pub fn new(driver: Arc<dyn Driver>, own: StreamId, config: Config) -> Result<Self> {
         Ok(Self { allocator: Allocator::new(driver, Self::config(config)?)?, own })
     }
 
-    /// Opens page-locked memory by its name and makes a pool of it: `pinned:0`, `pinned:0,node=1`. Plain host memory
-    /// (`host:1GiB`) and a simulated GPU (`sim:h200`) serve to try a program without a GPU.
+    /// Opens page-locked memory by its name and creates a pool of that memory: `pinned:0`, `pinned:0,node=1`. Plain
+    /// host memory (`host:1GiB`) and a simulated GPU (`sim:h200`) let a program run without a GPU.
     ///
     /// ```
     /// use seamalloc::HostPool;
@@ -73,8 +74,8 @@ impl HostPool {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Open`](crate::Error::Open), [`Error::Device`](crate::Error::Device) for a device that cannot be had; those of
-    /// [`Self::new`] and of [`Config::parse`].
+    /// [`Error::Open`](crate::Error::Open), [`Error::Device`](crate::Error::Device) for a device that cannot be opened;
+    /// the errors of [`Self::new`] and of [`Config::parse`].
     pub fn open(device: &str, options: &str) -> Result<Self> {
         let config = Self::config(Config::parse(options)?)?;
         let opened = Device::parse(device)?.open()?;
@@ -98,7 +99,7 @@ impl HostPool {
         config.check_for_host_pool()
     }
 
-    /// Makes a pool of the page-locked memory of [`CudaDriver::open_pinned`]. Streams of other libraries need
+    /// Creates a pool of the page-locked memory of [`CudaDriver::open_pinned`]. Streams of other libraries need
     /// [`CudaDriver::trust_streams`].
     ///
     /// # Errors
@@ -108,8 +109,8 @@ impl HostPool {
         Self::new(driver, own, config)
     }
 
-    /// Allocates `size` bytes. Returns an address that is a multiple of 512, for the CPU and the device alike; for 0
-    /// bytes, address 0, which [`Self::free`] ignores.
+    /// Allocates `size` bytes. Returns the address, a multiple of 512, which is valid for the CPU and the device.
+    /// Returns address 0 for 0 bytes; [`Self::free`] ignores address 0.
     ///
     /// # Errors
     /// The errors of [`Allocator::allocate`].
@@ -117,9 +118,9 @@ impl HostPool {
         self.allocator.allocate(size, self.own)
     }
 
-    /// Notes that work given to `stream` uses an allocation: once freed, the allocation serves again when the stream
-    /// has passed all work given to it until the free. Each stream must be named before the free, however often it uses
-    /// the allocation.
+    /// Records that work given to `stream` uses an allocation. After the free, the memory is reused only when the
+    /// stream has passed all work given to it before the free. Each stream must be named before the free, and needs to
+    /// be named only once.
     ///
     /// # Errors
     /// The errors of [`Allocator::record_stream`].
@@ -127,7 +128,8 @@ impl HostPool {
         self.allocator.record_stream(address, stream)
     }
 
-    /// Frees an allocation. The CPU must not use its memory any more; streams that were named may.
+    /// Frees an allocation. The CPU must not use the memory any more. Work that was given to the named streams before
+    /// the free may still use it.
     ///
     /// # Errors
     /// The errors of [`Allocator::free`].
@@ -135,7 +137,7 @@ impl HostPool {
         self.allocator.free(address)
     }
 
-    /// Returns the allocator of the memory: for statistics, limits, snapshots, and to give memory back
+    /// Returns the allocator of the pool, for statistics, limits and snapshots, and to give memory back
     /// ([`Allocator::empty_cache`]).
     #[must_use]
     pub fn allocator(&self) -> &Allocator {

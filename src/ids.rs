@@ -23,7 +23,7 @@ impl Class {
     }
 }
 
-/// The account in which physical memory is counted that is part of no block.
+/// The account for physical memory that is part of no block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Account {
     /// Memory of the device, for a class of requests.
@@ -38,8 +38,8 @@ impl From<Class> for Account {
     }
 }
 
-/// The index of one of the heap's pools. A stream has a pair of pools: one for large requests, one for small ones. So
-/// has each stream of a private pool, and so has idle memory.
+/// The index of one of the heap's pools. A stream has a pair of pools: one for large requests, one for small ones. Each
+/// stream of a private pool has such a pair too, and so has idle memory.
 ///
 /// ```text
 /// bit 31 … 1   the number of the pair
@@ -52,7 +52,7 @@ impl PoolIndex {
     /// The large pool of the default stream.
     pub(crate) const DEFAULT: Self = Self(0);
 
-    /// The large pool of a pair.
+    /// Returns the large pool of the pair `number`.
     pub(crate) const fn of_pair(number: usize) -> Self {
         Self((number as u32) << 1)
     }

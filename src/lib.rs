@@ -10,18 +10,18 @@
 //! ```
 //!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
-//!   `stitch` joins free memory wherever it lies; `caching` and `expandable` are PyTorch's two. With the feature
-//!   `baselines` there are the allocators of the literature, for comparison.
-//! - [`Block`], [`Growing`], [`Pool`], [`PoolRoute`], [`Stream`]: values that a program owns, and that end when they
-//!   are dropped.
+//!   `stitch` joins free memory of any addresses; `caching` and `expandable` are PyTorch's two strategies. The feature
+//!   `baselines` adds allocators of the literature, for comparison.
+//! - [`Block`], [`Growing`], [`Pool`], [`PoolRoute`], [`Stream`]: values that a program owns. Dropping such a value
+//!   frees its memory, or ends its use of the allocator.
 //! - [`HostPool`]: an allocator for page-locked host memory, which the CPU uses too.
-//! - [`driver`]: the calls that an allocator makes of a GPU. [`driver::sim::SimGpu`] simulates one,
-//!   [`driver::cuda::CudaDriver`] is a real one, which [`Allocator::cuda`] opens, and [`driver::host::HostDriver`] has the
-//!   machine's own memory.
+//! - [`driver`]: the driver calls that an allocator makes. [`driver::sim::SimGpu`] simulates a GPU,
+//!   [`driver::cuda::CudaDriver`] calls a real GPU ([`Allocator::cuda`] opens it), and [`driver::host::HostDriver`]
+//!   hands out the machine's own memory.
 //!
-//! The package `seamalloc-trace` reads, writes, records, generates and replays allocation traces of real programs.
-//! The package `seamalloc-layers` has layers over an allocator: limits, logs, retries, one allocator a stream, pools of
-//! graphs.
+//! The package `seamalloc-trace` reads, writes, records, generates and replays allocation traces of real programs. The
+//! package `seamalloc-layers` has layers over an allocator: limits, logs, retries, one allocator for each stream, pools
+//! for CUDA graphs.
 //!
 //! The README shows the command `seamalloc`, which compares strategies on traces. docs/rust.md is the page for
 //! programs, docs/design.md explains how the allocator works, and docs/ARCHITECTURE.md is the map of the code.
@@ -101,7 +101,7 @@ struct SleepPage;
 #[doc = include_str!("../docs/growing.md")]
 struct GrowingPage;
 
-/// The examples of the page for Rust are tests; one of them is over cudarc.
+/// The examples of the page for Rust are tests; one example uses cudarc.
 #[cfg(all(doctest, feature = "cudarc"))]
 #[doc = include_str!("../docs/rust.md")]
 struct RustPage;

@@ -1,8 +1,8 @@
-//! How much memory an allocator may hold.
+//! The limits on the memory that an allocator may hold.
 //!
 //! Owns: the two limits, and whether an increase keeps within them. PyTorch's strategies count a whole segment against
-//! the fraction, whatever they map of it; the limit in bytes counts the bytes that are really taken. The headroom
-//! limits not the memory held, but how much of the device stays free, whoever holds the rest.
+//! the fraction, even if only a part of the segment is mapped; the limit in bytes counts the bytes that are really
+//! taken. The headroom bounds the free memory of the device, not the memory held.
 
 use crate::config::Config;
 use crate::report::out_of_memory::Limit;
@@ -15,7 +15,7 @@ pub(crate) struct Limits {
     headroom: u64,
 }
 
-/// Memory that is about to be taken, in bytes, as each limit counts it. `None`: this limit is checked elsewhere.
+/// The bytes about to be taken, as each limit counts them. `None` for a limit that is checked elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Increase {
     pub(crate) against_fraction: Option<u64>,
@@ -28,12 +28,12 @@ impl Increase {
         Self { against_fraction: Some(bytes), against_bytes: Some(bytes) }
     }
 
-    /// Returns a segment as PyTorch counts it, before any memory is taken.
+    /// Returns the increase for a whole segment, which counts against the fraction only, as in PyTorch.
     pub(crate) const fn segment(bytes: u64) -> Self {
         Self { against_fraction: Some(bytes), against_bytes: None }
     }
 
-    /// Returns the bytes really taken for a segment that was counted before.
+    /// Returns the increase for the bytes really taken for a segment, whose whole size was counted before.
     pub(crate) const fn taken(bytes: u64) -> Self {
         Self { against_fraction: None, against_bytes: Some(bytes) }
     }
@@ -46,17 +46,17 @@ impl Limits {
         Self { fraction, bytes: config.memory_limit, headroom: config.headroom.kept_bytes() }
     }
 
-    /// Returns the lower of the two limits.
+    /// Returns the lower of the two limits, or `None` without a limit.
     pub(crate) fn lowest(&self) -> Option<u64> {
         self.fraction.into_iter().chain(self.bytes).min()
     }
 
-    /// Returns the limit by `memory_fraction`.
+    /// Returns the limit by `memory_fraction`, or `None` without that option.
     pub(crate) fn by_fraction(&self) -> Option<u64> {
         self.fraction
     }
 
-    /// Returns the bytes of the device that stay free.
+    /// Returns the bytes of the device that must stay free.
     pub(crate) fn headroom(&self) -> u64 {
         self.headroom
     }
@@ -67,9 +67,9 @@ impl Limits {
         within.min(free.saturating_sub(self.headroom))
     }
 
-    /// Returns by how many bytes the memory held, or the memory of others, must fall before `more` bytes may be taken,
-    /// if `held` bytes are held and `free` bytes of the device are free. `held` may be above a limit that was lowered,
-    /// and `free` below the headroom.
+    /// Returns how many bytes the allocator or other users of the device must give back before `more` bytes may be
+    /// taken. `held` bytes are held, and `free` bytes of the device are free. `held` may be above a limit that was
+    /// lowered, and `free` below the headroom.
     pub(crate) fn missing(&self, held: u64, free: u64, more: u64) -> u64 {
         let beyond_limit = self.lowest().map_or(0, |limit| held.saturating_add(more).saturating_sub(limit));
         beyond_limit.max(more.saturating_add(self.headroom).saturating_sub(free))
@@ -85,7 +85,7 @@ impl Limits {
         self.exceeded(held, more).is_none()
     }
 
-    /// Returns which limits more memory would exceed.
+    /// Returns the limits that more memory would exceed, or `None` if it keeps within them.
     pub(crate) fn exceeded(&self, held: u64, more: Increase) -> Option<Limit> {
         let exceeds = |limit: Option<u64>, more: Option<u64>| {
             limit.zip(more).is_some_and(|(limit, more)| held.saturating_add(more) > limit)
@@ -127,7 +127,7 @@ mod tests {
         assert!(limits.leaves_headroom(30, Increase::of(10)) && !limits.leaves_headroom(30, Increase::of(11)));
         assert!(limits.leaves_headroom(20, Increase::of(0)) && !limits.leaves_headroom(19, Increase::of(0)));
         assert!(!limits.leaves_headroom(u64::MAX - 1, Increase::of(u64::MAX)));
-        // PyTorch's count is not the memory taken.
+        // A whole segment counts against the fraction only; its memory is not taken yet.
         assert!(limits.leaves_headroom(0, Increase::segment(10)));
     }
 

@@ -1,4 +1,4 @@
-//! Allocation: the one path of every hit, to a public pool or a private one.
+//! Allocation: the one path of every hit, to a public or a private pool.
 //!
 //! Owns: the order of steps of a hit, which is `Heap::fit` and `Heap::hand_out`. `miss.rs` has the steps of a miss.
 
@@ -12,13 +12,14 @@ use crate::heap::FitRules;
 use crate::ids::{PoolId, StreamId};
 
 impl Allocator {
-    /// Allocates `size` bytes for work on `stream`. Returns an address that is a multiple of 512; for 0 bytes, address
-    /// 0, which [`Self::free`] ignores.
+    /// Allocates `size` bytes for work on `stream`. Returns the address, which is a multiple of 512. Returns address 0
+    /// for 0 bytes; [`Self::free`] ignores address 0.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] with a report, after everything that could be was given back; [`Error::RequestTooLarge`];
-    /// [`Error::Driver`] if a driver call failed for another reason; [`Error::Source`] if the request was routed to a
-    /// private pool whose source failed; [`Error::HostMemory`]. Nothing has changed for live allocations.
+    /// [`Error::OutOfMemory`] with a report, after all memory that could go back was given back;
+    /// [`Error::RequestTooLarge`]; [`Error::Driver`] if a driver call failed for another reason; [`Error::Source`] if
+    /// the request was routed to a private pool whose source failed; [`Error::HostMemory`]. Live allocations are
+    /// unchanged.
     pub fn allocate(&self, size: u64, stream: StreamId) -> Result<u64> {
         if size == 0 {
             return Ok(0);
@@ -59,8 +60,8 @@ impl Pools<'_> {
     /// whatever routes there are.
     ///
     /// # Errors
-    /// The errors of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if the pool has no use;
-    /// [`Error::Source`] if its own source failed.
+    /// The errors of [`Allocator::allocate`](crate::Allocator::allocate); [`Error::UnknownPool`] if the pool has no
+    /// use; [`Error::Source`] if the pool's own source failed.
     pub fn allocate(self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
         let guard = &mut self.0.core.lock();
         let core = &mut **guard;

@@ -1,4 +1,4 @@
-//! Other processes on the device are asked for memory; and memory goes back to the device when they ask.
+//! Asks other processes on the device for memory, and gives memory back when they ask.
 //!
 //! Owns: which memory is missing, and the tries after an answer. `lending.rs` has the public operations, and
 //! `features/lending.rs` how much to ask for.

@@ -1,8 +1,9 @@
-//! Checkpoints of private pools: the list of a pool's live blocks, and a pool in which exactly these are live again.
+//! Checkpoints of private pools: the list of a pool's live blocks, and a restore, after which exactly these blocks are
+//! live again.
 //!
 //! Owns: the steps of a restore. A launched graph fills blocks that were freed when it was captured. A program that
-//! goes on from its results, to capture the next graph in the same pool, needs these blocks to be live again at their
-//! addresses. PyTorch does this for trees of graphs (`torch.compile(mode="reduce-overhead")`).
+//! goes on from the graph's results, to capture the next graph in the same pool, needs these blocks to be live again at
+//! their addresses. PyTorch does this for trees of graphs (`torch.compile(mode="reduce-overhead")`).
 
 use super::core::Core;
 use super::operations::Pools;
@@ -12,7 +13,7 @@ use crate::ids::PoolId;
 use crate::report::pool::PoolBlock;
 
 impl Pools<'_> {
-    /// Returns a checkpoint of a private pool: its live blocks, by address. Walks all blocks.
+    /// Returns a checkpoint of a private pool: its live blocks, by address. The call walks all blocks.
     ///
     /// # Errors
     /// [`Error::UnknownPool`] if the pool does not exist.
@@ -22,15 +23,16 @@ impl Pools<'_> {
         core.heap.live_of(pool)
     }
 
-    /// Frees every live block of a private pool, then hands out those of a checkpoint again, at the same addresses and
-    /// over the same memory. Blocks that are live before and after count as freed and allocated. If some of the pool's
-    /// memory was freed in the order of a stream, the CPU waits for that stream.
+    /// Frees every live block of a private pool, then hands out the blocks of a checkpoint again, at the same addresses
+    /// and over the same memory. Blocks that are live before and after count as freed and allocated. If some of the
+    /// pool's memory was freed in the order of a stream, the CPU waits for that stream.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] if the pool has no use, and nothing has changed; [`Error::NotRestorable`] if a block
-    /// cannot be had, which is always so with other strategies than `stitch` and for pools with segments of their own;
-    /// [`Error::NotGrowable`] while an allocation of the pool grows in place; [`Error::Driver`] if a wait failed;
-    /// [`Error::HostMemory`], after which some of the pool's blocks may have been freed, and the same call can succeed.
+    /// [`Error::UnknownPool`] if the pool has no use, after which the pool is unchanged; [`Error::NotRestorable`] if a
+    /// block cannot be handed out again, as always with other strategies than `stitch` and for pools with segments of
+    /// their own; [`Error::NotGrowable`] while an allocation of the pool grows in place; [`Error::Driver`] if a wait
+    /// failed; [`Error::HostMemory`], after which some of the pool's blocks may have been freed, and the same call can
+    /// succeed.
     pub fn restore(self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.heap.private().exists(pool)?;

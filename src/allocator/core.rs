@@ -24,12 +24,12 @@ use crate::units::format_bytes_exactly;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The log target of the warning that a device cannot have the default strategy.
+/// The log target of the warning that a device does not support the default strategy.
 const FALLBACK: &str = "seamalloc::fallback";
 
 /// A caching allocator for the memory of one device.
 ///
-/// Addresses are those of the device (`CUdeviceptr`). Memory freed on a stream is handed out again on that stream in
+/// Addresses are device addresses (`CUdeviceptr`). Memory freed on a stream is handed out again on that stream in
 /// stream order, without waiting for the GPU. If other streams use a block, name them with
 /// [`Allocator::record_stream`].
 ///
@@ -71,12 +71,12 @@ pub(super) struct Core {
 }
 
 impl Allocator {
-    /// Makes an allocator that holds no memory. Makes no driver call.
+    /// Creates an allocator that holds no memory, without a driver call.
     ///
     /// # Errors
-    /// [`Error::Config`] for options outside of their range, a headroom of all that the device has among them, and for a
-    /// strategy that is not in this build ([`ConfigError::WithoutBaselines`](crate::ConfigError::WithoutBaselines));
-    /// [`Error::NoVirtualMemory`] and [`Error::Granularity`] if the device cannot do what the strategy needs;
+    /// [`Error::Config`] for options outside of their range (also a headroom as large as the device's memory), and for
+    /// a strategy that is not in this build ([`ConfigError::WithoutBaselines`](crate::ConfigError::WithoutBaselines));
+    /// [`Error::NoVirtualMemory`] and [`Error::Granularity`] if the device lacks a property that the strategy needs;
     /// [`Error::HostMemory`].
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
         let properties = driver.properties();
@@ -122,7 +122,7 @@ impl Allocator {
         })
     }
 
-    /// Calls `run` with the tables, for tests that look at them or break them.
+    /// Calls `run` with the tables, for tests that read or break the tables.
     #[cfg(test)]
     pub(crate) fn with_heap<T>(&self, run: impl FnOnce(&mut Heap) -> T) -> T {
         run(&mut self.core.lock().heap)
@@ -172,8 +172,8 @@ impl Core {
         result
     }
 
-    /// Returns how physical memory may be exchanged under live addresses: an exchange does not wait for work of other
-    /// devices.
+    /// Returns how physical memory may be exchanged under live addresses. An exchange does not wait for work of other
+    /// devices, so memory that these use is never exchanged.
     fn exchanges(&self) -> Exchanges {
         match self.config.split {
             // A split waits for the device, which a bound on waits forbids.
@@ -185,7 +185,8 @@ impl Core {
         }
     }
 
-    /// Returns the value of `split` with which chunks could be split, if they cannot be now.
+    /// Returns the value of `split` with which chunks could be split. Returns `None` if chunks can be split now, or
+    /// under no value.
     fn split_to_set(&self) -> Option<Split> {
         let gates = self.driver.properties().stream_gates;
         let (split, helps) = match self.config.split {
@@ -196,7 +197,7 @@ impl Core {
         (helps && self.config.wait_ms.is_none() && self.nobody_else_looks()).then_some(split)
     }
 
-    /// Returns the present memory for estimates, where the device has `free` bytes free.
+    /// Returns the present state of memory for estimates, if the device has `free` bytes free.
     pub(super) fn present(&self, free: u64) -> Present<'_> {
         let room = self.limits.room(self.heap.reserved(), free);
         let gate = || !self.features.fallback.no_gate && self.streams.known.may_be_held(&self.heap);
@@ -208,7 +209,7 @@ impl Core {
         Present { heap: &self.heap, config: &self.config, room, splits }
     }
 
-    /// Returns how much live memory may be spilled, if any.
+    /// Returns how many bytes of live memory may be spilled, or `None` if memory is not spilled.
     pub(super) fn may_spill(&self) -> Option<u64> {
         self.config.spill.filter(|_| self.nobody_else_looks())
     }
@@ -270,7 +271,7 @@ impl Core {
     }
 
     /// Replaces a strategy that the program did not name by `caching`, if the driver has refused every range of
-    /// addresses, and no memory lies in one or depends on the strategy. Returns whether it did.
+    /// addresses, and no memory lies in a range or depends on the strategy. Returns whether the strategy was replaced.
     pub(super) fn takes_plain_memory(&mut self) -> bool {
         let has_ranges = self.heap.home().is_some() || self.heap.views().iter().next().is_some();
         let depends = self.heap.private().has_apart() || !self.features.growing.is_empty();
@@ -313,8 +314,8 @@ impl Core {
     }
 }
 
-/// Returns the options with a strategy that the device can have, if none was named, and the strategy that it cannot
-/// have.
+/// Returns the options with a strategy that the device supports, if no strategy was named. Also returns the strategy
+/// that was replaced, or `None`.
 fn for_device(config: Config, device: &DeviceProperties) -> (Config, Option<StrategyKind>) {
     if device.virtual_memory || config.insists_on_strategy() || !config.strategy.needs_virtual_memory() {
         return (config, None);
@@ -336,7 +337,7 @@ fn with_plain_memory(config: Config, device: &DeviceProperties, reason: &str) ->
     Config { strategy, ..config }
 }
 
-/// Returns the options without a spill budget that is never spent. Logs a warning for each option without effect.
+/// Returns the options without a spill budget that has no effect. Logs a warning for each option without effect.
 fn heeded(config: Config, device: &DeviceProperties) -> Config {
     config::tell_without_effect(&config, device);
     let spills = config::has_effect("spill", &config, device);
@@ -355,7 +356,7 @@ fn heap_rules(config: &Config, strategy: &dyn Strategy, device: &DevicePropertie
     }
 }
 
-/// Returns the error for a headroom that leaves no memory to hold.
+/// Returns the error for a headroom that is as large as the device's memory.
 fn headroom_too_large(config: &Config, device: &DeviceProperties) -> ConfigError {
     ConfigError::BadValue {
         option: "headroom".to_owned(),

@@ -10,13 +10,14 @@ use crate::ids::{BlockId, StreamId};
 use crate::strategy::FreeUsedBy;
 
 impl Allocator {
-    /// Frees an allocation. Its memory serves later requests of its stream at once; if other streams were named with
-    /// [`Self::record_stream`], it serves requests once those have passed this point.
+    /// Frees an allocation. The memory serves later requests of the allocation's stream at once. If other streams were
+    /// named with [`Self::record_stream`], the memory serves requests only once these streams have passed this point.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
     /// [`Error::Driver`](crate::Error::Driver) if an event could not be recorded, and the allocation stays live. The
-    /// free does not fail if the host is out of memory: the block then waits for its events until there is some.
+    /// free does not fail if the host is out of memory: the block then waits for its events until the host has memory
+    /// again.
     pub fn free(&self, address: u64) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -46,14 +47,15 @@ impl Allocator {
     /// stream may use the allocation, even if [`Self::record_stream`] did not name it. As in PyTorch, the memory serves
     /// its own stream at once. Other streams, and the driver, also wait for all work given to `stream` so far.
     ///
-    /// PyTorch's own allocator never passes memory from one stream to another. So its programs may free a tensor under
-    /// the stream that used it, and are correct as long as the tensor's own stream makes no request meanwhile.
+    /// PyTorch's own allocator never passes memory from one stream to another. So a PyTorch program may free a tensor
+    /// while the stream that used it is current, and is correct as long as the tensor's own stream makes no request
+    /// meanwhile.
     ///
     /// With the strategy `expandable`, and during a stream capture, when no event can be recorded, the memory waits for
     /// both streams, as with [`Self::free_on`].
     ///
     /// # Errors
-    /// The errors of [`Self::free`]; [`Error::HostMemory`] if another stream than its own is named, and the allocation
+    /// The errors of [`Self::free`]; [`Error::HostMemory`] if `stream` is not the allocation's own, and the allocation
     /// stays live.
     pub fn free_with_current_stream(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
@@ -66,7 +68,7 @@ impl Allocator {
         }
         let id = core.take_live(address)?;
         if !core.is_own_stream(id, stream) {
-            // The current stream at a free is not a named one.
+            // The current stream at a free does not count as named.
             core.find_missing_record_stream(id);
             return core.naming(stream, |core| core.free_used_by(id, stream));
         }
@@ -90,7 +92,7 @@ impl Core {
         }
     }
 
-    /// Frees by `free`, which names a stream, and tells guard mode which stream that is.
+    /// Calls `free`, and tells guard mode meanwhile which stream the free names.
     fn naming<T>(&mut self, stream: StreamId, free: impl FnOnce(&mut Self) -> T) -> T {
         let name = |core: &mut Self, stream| {
             if let Some(guard) = &mut core.features.guard {
@@ -128,7 +130,7 @@ impl Core {
         self.freed(address, size, pool)
     }
 
-    /// Returns the way of a block whose free takes more than a step.
+    /// Returns the free path of a block that has uses.
     fn free_path(&self, id: BlockId) -> FreePath {
         let grows = !self.features.growing.is_empty() && self.heap.grown_in(id).is_some();
         if grows { FreePath::ByFeature } else { self.path_of_used(id) }
@@ -149,8 +151,8 @@ impl Core {
         freed
     }
 
-    /// Notes that a block is freed while `stream` is current. Returns the stream if the block has to wait for it and did
-    /// not before.
+    /// Notes that a block is freed while `stream` is current. Returns `stream` if the block has to wait for it, and did
+    /// not have to before.
     fn note_used_by(&mut self, id: BlockId, stream: StreamId) -> Result<Option<StreamId>> {
         let stream = self.driver.canonical_stream(stream)?;
         if self.is_own_stream(id, stream) {

@@ -1,4 +1,4 @@
-//! A block becomes free after its free: at once, once other streams have passed, or in the driver's own pool.
+//! The ways in which a freed block becomes free: at once, once other streams have passed, or in the driver's own pool.
 //!
 //! Owns: which of these ways a block takes, and the steps that follow on a free. `free.rs` has the operations.
 
@@ -33,7 +33,7 @@ impl Core {
         self.heap.end_part(id, true);
         let path = self.path_of_used(id);
         if let Err(error) = self.free_used(id, path) {
-            // The part is live still, if it could not be freed.
+            // A part that could not be freed is still live.
             if self.heap.live(address) == Ok(id) {
                 self.heap.end_part(id, false);
             }
@@ -60,7 +60,8 @@ impl Core {
         self.checked()
     }
 
-    /// Returns the way of a block that other streams use, that belongs to a private pool, or that guard mode watches.
+    /// Returns the free path of a block that other streams use, that belongs to a private pool, or that guard mode
+    /// watches.
     pub(super) fn path_of_used(&self, id: BlockId) -> FreePath {
         let Block { kind, pool, .. } = *self.heap.block(id);
         // Guarded memory is not of the driver's pool, and a private pool keeps its memory.
@@ -80,7 +81,8 @@ impl Core {
         Ok(())
     }
 
-    /// Frees a block once the streams that were named for it have passed; a spilled block, once its own stream has too.
+    /// Frees a block once the streams that were named for it have passed. A spilled block also waits for its own
+    /// stream.
     fn free_after_streams(&mut self, id: BlockId) -> Result<()> {
         let own = self.wait_for_own(id);
         let sleeps = self.heap.is_asleep(self.heap.block(id).pool);
@@ -134,7 +136,7 @@ impl Core {
         Ok(())
     }
 
-    /// Gives a public block back to the driver's pool. Returns `false` if it cannot be done now.
+    /// Gives a public block back to the driver's pool. Returns `false` if the block cannot go back now.
     fn free_to_driver(&mut self, id: BlockId) -> Result<bool> {
         let freed = self.timed(|strategy, context| match strategy.stream_ordered() {
             Some(strategy) => strategy.free(context, id),
@@ -167,8 +169,8 @@ impl Core {
         }
     }
 
-    /// Takes a step of the epochs, where memory passes from stream to stream. A block that was just freed is free, whether
-    /// the step succeeds or not: a failure is logged.
+    /// Takes a step of the epochs, where memory passes from stream to stream. A failure is only logged, because the
+    /// freed block is free in any case.
     fn on_epochs<T>(
         &mut self,
         failed: &'static str,

@@ -74,15 +74,15 @@ impl GrowingAllocations<'_> {
     }
 
     /// Grows an allocation of [`Self::reserve`], so that at least its first `size` bytes can be used, in the order of
-    /// its stream. Its address and contents stay. If it has that much memory already, the driver is not called. The
-    /// allocation never shrinks.
+    /// its stream. Its address and contents stay. If the allocation has that much memory already, the driver is not
+    /// called. This call never shrinks the allocation.
     ///
     /// # Errors
     /// The errors of [`Allocator::allocate`](crate::Allocator::allocate), [`Error::OutOfMemory`] with a report for the
     /// missing bytes; [`Error::InvalidAddress`] if no addresses were reserved there; [`Error::BeyondCapacity`];
     /// [`Error::NotGrowable`] during a capture, or if a graph may use memory that the allocation gave back and others
     /// have taken since, or once its stream was [forgotten](crate::operations::Streams::forget); [`Error::PoolAsleep`].
-    /// The allocation has as much memory as before.
+    /// After an error, the allocation has as much memory as before.
     pub fn grow(self, address: u64, size: u64) -> Result<()> {
         if self.0.core.lock().features.growing.grow_within(address, size)? {
             return Ok(());
@@ -95,8 +95,9 @@ impl GrowingAllocations<'_> {
         guard.checked()
     }
 
-    /// Gives back whole chunks behind the first `size` bytes of an allocation of [`Self::reserve`], in the order of its streams,
-    /// as [`Allocator::free`](crate::Allocator::free) does. The rest keeps its address and contents.
+    /// Gives back whole chunks behind the first `size` bytes of an allocation of [`Self::reserve`], in the order of its
+    /// streams, as [`Allocator::free`](crate::Allocator::free) does. The rest keeps its address and contents.
+    ///
     /// # Errors
     /// [`Error::InvalidAddress`] if no addresses were reserved there; [`Error::NotGrowable`] while another thread grows
     /// the allocation; [`Error::HostMemory`]; [`Error::Driver`] if an event could not be recorded. Chunks given back
@@ -108,8 +109,8 @@ impl GrowingAllocations<'_> {
         core.checked()
     }
 
-    /// Grows or shrinks an allocation of [`Self::reserve`] to `size` bytes: the rule of TensorRT's `IGpuAllocator::reallocate`
-    /// for memory that is `kRESIZABLE`.
+    /// Grows or shrinks an allocation of [`Self::reserve`] to `size` bytes, as TensorRT's `IGpuAllocator::reallocate`
+    /// does for memory that is `kRESIZABLE`.
     ///
     /// # Errors
     /// The errors of [`Self::grow`] and [`Self::shrink`].
@@ -164,8 +165,8 @@ impl Core {
         Ok(address)
     }
 
-    /// Returns the request for the next part of an allocation, and the bytes of a part that also takes memory ahead, if
-    /// those are more. Returns `None` if the allocation has `size` bytes.
+    /// Returns the request for the next part of an allocation, and the size of a larger part that also takes memory
+    /// ahead, if there is one. Returns `None` if the allocation has `size` bytes.
     fn next_part(&mut self, address: u64, size: u64) -> Result<Option<(AllocRequest, Option<u64>)>> {
         let Some(next) = self.features.growing.next_bytes(address, size)? else { return Ok(None) };
         let growth = self.features.growing.get(address)?;
@@ -174,12 +175,12 @@ impl Core {
         Ok(Some((asked, next.ahead)))
     }
 
-    /// Returns the private pool of the next part: that of the parts before it. Once that pool has ended, all parts are
-    /// public, though another pool may have its number by then.
+    /// Returns the private pool of the next part, which is the pool of the earlier parts. Returns `None` once that pool
+    /// has ended, since all parts are then public, even if another pool has the same number by then.
     ///
     /// # Errors
-    /// [`Error::PoolAsleep`], also for a pool that was released asleep: chunks that are mapped behind the parts sleep
-    /// too.
+    /// [`Error::PoolAsleep`], also for a pool that was released while it slept: chunks that are mapped behind the parts
+    /// sleep too.
     fn owner_of_next(&self, growth: &Growth) -> Result<Option<PoolId>> {
         let Some(owner) = growth.owner else { return Ok(None) };
         if let Some(last) = growth.parts.last()
@@ -191,8 +192,8 @@ impl Core {
         Ok(Some(owner).filter(|owner| self.heap.private().exists(*owner).is_ok()))
     }
 
-    /// Takes a part by the means that take no memory from others. Returns its address, or `None` if there is too little
-    /// memory.
+    /// Takes a part by cheap means, which take no memory from others. Returns its address, or `None` if there is too
+    /// little memory.
     fn take_ahead(&mut self, asked: &AllocRequest) -> Result<Option<u64>> {
         let prepared = self.prepare(asked)?;
         match self.ask_strategy(&prepared, Means::Cheap)? {
@@ -201,7 +202,7 @@ impl Core {
         }
     }
 
-    /// Notes a part that was handed out.
+    /// Adds a part that was handed out to the table.
     fn add_part(&mut self, address: u64, part: u64) -> Result<()> {
         let id = self.heap.live(part)?;
         let size = self.heap.block(id).size;
@@ -243,7 +244,7 @@ impl Core {
     /// Returns whether an allocation that grows begins at an address.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if a part of such an allocation begins there, which is no allocation by itself.
+    /// [`Error::InvalidAddress`] if a part of such an allocation begins there: a part is no allocation by itself.
     pub(super) fn grows_at(&self, address: u64) -> Result<bool> {
         if self.features.growing.is_empty() || self.features.growing.contains(address) {
             return Ok(!self.features.growing.is_empty());

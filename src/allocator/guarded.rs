@@ -1,7 +1,7 @@
 //! Guard mode: the public operations, and the steps of an allocation and a free while it is on.
 //!
-//! Owns: the order of these steps. While guard mode is on, every request and every free takes the slow path, by the flags
-//! that private pools and `record_stream` set on it; while it is off, nothing here is reached.
+//! Owns: the order of these steps. While guard mode is on, every request and every free takes the slow path, by the
+//! flags that private pools and `record_stream` set too. While guard mode is off, this code is not reached.
 
 use super::core::{Allocator, Core};
 use super::operations::GuardMode;
@@ -31,15 +31,16 @@ impl Allocator {
 }
 
 impl GuardMode<'_> {
-    /// Returns the live or freed allocation to which an address belongs, or at whose edge it lies. Returns `None` if
-    /// that is not known, or guard mode is off. Works after the context was lost: it makes no driver call.
+    /// Returns the live or freed allocation to which an address belongs, or at whose edge it lies. Returns `None` if no
+    /// such allocation is known, or guard mode is off. The call works after the context was lost, since it makes no
+    /// driver call.
     #[must_use]
     pub fn explain(self, address: u64) -> Option<Explanation> {
         self.0.core.lock().features.guard.as_ref()?.explain(address)
     }
 
     /// Returns the mistakes that guard mode has found: the first 1000, oldest first. [`stats`](crate::Allocator::stats)
-    /// has the number of all.
+    /// has the total number.
     #[must_use]
     pub fn findings(self) -> Vec<Finding> {
         self.0.core.lock().features.guard.as_ref().map_or_else(Vec::new, |guard| guard.findings().to_vec())
@@ -93,7 +94,7 @@ impl GuardMode<'_> {
     }
 
     /// Tells guard mode that the program recorded an event on `stream`, behind all work noted so far. `event` is any
-    /// number by which the program names it; recording it again replaces the earlier record.
+    /// number by which the program names the event; recording the same number again replaces the earlier record.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) if `stream` names no particular stream.

@@ -1,28 +1,29 @@
-//! Free memory goes back where others need the device's.
+//! Free memory goes back when other users of the device need memory.
 //!
-//! Owns: how much goes back, and in which order of steps. `features/headroom.rs` decides when.
+//! Owns: how much memory goes back, and the order of the steps. `features/headroom.rs` decides when.
 //!
 //! # Note: headroom
 //!
-//! **Rationale.** NCCL, cuBLAS and other processes take memory of the device when they need it, and fail where there is
-//! none, while an allocator that caches has gigabytes free. A limit on the memory held does not help: it says nothing
-//! of the memory that others hold.
+//! **Rationale.** NCCL, cuBLAS and other processes take memory of the device when they need it, and fail if the device
+//! has none, while a caching allocator may have gigabytes free. A limit on the memory held does not help, because it
+//! does not count the memory that others hold.
 //!
 //! **Approach.** One option does two things. Memory does not grow into the headroom: `AllocatorContext::allows` asks
 //! the device before each growth, and a refusal is handled as at a limit. And when others take memory of the headroom,
 //! free memory goes back until the headroom is whole again. The allocator looks at the device at misses, once in 10 ms
 //! or 256 misses and never at a hit, after the request is served, so that the request first takes the free memory that
-//! it needs. Only memory that the GPU has passed goes, without a wait (a free of the driver's that waits by itself does
-//! wait). A look that finds the device short, and no memory to give, doubles the pause, up to 64 times.
+//! it needs. Only memory that the GPU has passed goes, and the allocator does not wait for it (`cudaFree` itself does
+//! wait). A look that finds too little free on the device, and no memory to give back, doubles the pause, up to 64
+//! times.
 //!
-//! A soft headroom, the default, refuses no growth. Every ten seconds a miss looks at the device, and if less is free than
-//! the headroom, memory goes back that was not needed at any time since the last look: the bytes held beyond the most that
-//! were in use. A job whose steps are shorter takes nothing again, so the cost is one question to the driver.
+//! A soft headroom, the default, refuses no growth. Every ten seconds a miss looks at the device. If less than the
+//! headroom is free, the memory goes back that was unused since the last look: the bytes held beyond the most that were
+//! in use. A job with steps of less than ten seconds does not need this memory again, so the cost is one driver call.
 //!
 //! **Limitations.**
-//! - Without misses a program never looks.
+//! - A program without misses never looks at the device.
 //!   [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom) looks at any time.
-//! - Between the question and the growth others may take memory too: the headroom is kept, not owned.
+//! - Between the look and the growth, others may take memory too: the headroom is not reserved.
 //! - During a capture nothing goes back.
 
 use super::core::Core;
@@ -38,19 +39,20 @@ const FRAGMENTED: u64 = 128;
 
 impl DeviceLending<'_> {
     /// Asks how much of the device is free, and gives free memory back until the headroom
-    /// ([`Config::headroom`](crate::Config::headroom), a soft one too) is free again. Returns the bytes given back. Some of the
-    /// requests that find no free block do so too, with a soft headroom only as far as memory was unused for ten seconds; a
-    /// program without such requests calls this before others need memory, or from time to time.
+    /// ([`Config::headroom`](crate::Config::headroom), a soft one too) is free again. Returns the bytes given back.
+    /// Some misses do the same; with a soft headroom they give back only memory that was unused for ten seconds. A
+    /// program without misses calls this method before others need memory, or from time to time.
     ///
-    /// The call gives back the missing bytes, as far as the GPU has passed them: memory that is free for every stream,
-    /// and memory that streams keep for themselves and are done with. An event is recorded on each stream that freed
-    /// memory since the last call, so that the rest can go at a later one. With `stitch`, `expandable` and
-    /// `malloc-async` the CPU does not wait; strategies of plain memory give it back by `cudaFree`, which waits. Memory
-    /// of private pools stays. During a stream capture, and without a headroom, the call does nothing.
+    /// The call gives back the missing bytes, as far as the GPU has passed them, from memory that is free for every
+    /// stream and from memory of single streams. An event is recorded on each stream that freed memory since the last
+    /// call, so that a later call can give back the rest. With `stitch`, `expandable` and `malloc-async` the CPU does
+    /// not wait; strategies of plain memory call `cudaFree`, which waits. Memory of private pools stays. During a
+    /// stream capture, and without a headroom, the call does nothing.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver): the device did not tell how much is free, or a call failed; memory given back before
-    /// stays given back, and is accounted. [`Error::HostMemory`](crate::Error::HostMemory).
+    /// [`Error::Driver`](crate::Error::Driver): the driver did not report the device's free memory, or a call failed.
+    /// Memory given back before the error stays given back, and is accounted.
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{prelude::*, StreamId, sim::{SimConfig, SimGpu}}};
@@ -72,7 +74,8 @@ impl DeviceLending<'_> {
         core.keep_headroom(u64::MAX)
     }
 
-    /// Gives memory back for the headroom, as far as it is due. Returns the bytes given back.
+    /// Gives memory back for the headroom, if a look is due; without a soft headroom, a look is always due. Returns the
+    /// bytes given back.
     pub(super) fn tick_headroom(self) -> Result<u64> {
         if !self.0.core.lock().config.headroom.is_soft {
             return self.enforce_headroom();
@@ -85,7 +88,7 @@ impl DeviceLending<'_> {
 }
 
 impl Core {
-    /// Gives memory back after a miss, if a look is due. A failure is logged: the request was served, or refused, all the same.
+    /// Gives memory back after a miss, if a look is due. A failure is only logged, since the request itself is over.
     #[cold]
     pub(super) fn yield_at_miss(&mut self) {
         let (now, is_soft) = (self.driver.clock_ns(), self.config.headroom.is_soft);
@@ -103,7 +106,8 @@ impl Core {
         }
     }
 
-    /// Returns the bytes held beyond the most that were in use since the last look, less what fragmentation may take.
+    /// Returns the bytes held beyond the most that were in use since the last look, less an allowance for
+    /// fragmentation.
     fn unused_since_last_look(&mut self) -> u64 {
         let (held, used) = (self.heap.reserved(), self.heap.journal_mut().most_used_since_last_look());
         held.saturating_sub(used).saturating_sub(held / FRAGMENTED)
@@ -112,7 +116,7 @@ impl Core {
     /// Gives back at most `most` bytes and hardly more, until the headroom is free or nothing more can go.
     fn keep_headroom(&mut self, most: u64) -> Result<u64> {
         self.heap.journal_mut().looked_for_headroom();
-        // Whatever the result, the next look is not due at once.
+        // The next look is not due at once, whatever the result of this look.
         self.features.headroom.done(self.driver.clock_ns(), true);
         let free = self.timed(|_, context| context.driver().memory_info())?.free;
         let missing = self.config.headroom.bytes.saturating_sub(free).min(most);

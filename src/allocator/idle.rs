@@ -1,6 +1,6 @@
 //! Memory goes back to the driver while the program does not use the allocator.
 //!
-//! Owns: when a program counts as idle, and for how long it must be before memory goes.
+//! Owns: when a program counts as idle, and how long it must be idle before memory goes back.
 //!
 //! # Note: idleness
 //!
@@ -8,14 +8,14 @@
 //! the device could use that memory; but taking it again costs time, which a busy program should not pay.
 //!
 //! **Approach.** A caller with a clock looks at the allocator about once a second. Where the program has allocated and
-//! freed nothing since the last look, the time adds up, and memory goes once it is [`PRICE`] times as long as the
-//! driver will need to give the memory again. So the program loses at most a thousandth of its idle time when it goes
-//! on. The first look at that time records an event on each stream, a later one releases the memory that they have
-//! passed: neither the CPU nor the GPU waits.
+//! freed nothing since the last look, the time adds up, and memory goes back once this time is [`PRICE`] times as long
+//! as the driver would need to give the memory again. So a program that resumes loses at most a thousandth of its idle
+//! time. The first look after that time records an event on each stream, and a later look releases the memory that the
+//! streams have passed. Neither the CPU nor the GPU waits.
 //!
 //! **Limitations.**
 //! - A server that gets requests at shorter intervals than the required idle time never counts as idle.
-//! - With other strategies than `stitch` no memory goes: they cannot tell passed memory without a wait.
+//! - With other strategies than `stitch` no memory goes: the other strategies cannot tell passed memory without a wait.
 
 use super::core::Allocator;
 use super::operations::{DeviceLending, Streams};
@@ -26,15 +26,15 @@ use std::time::Duration;
 
 /// The idle time before memory goes, as a multiple of the time that it takes to get the memory again.
 const PRICE: u32 = 1000;
-/// The time that the driver takes to give a GiB again, in nanoseconds: its chunks, their release, and the views over
-/// them. Recorded jobs with several streams take 2.4 to 8.1 ms.
+/// The time in nanoseconds that a GiB of memory costs in the driver: its release, new chunks, and the views over them.
+/// Recorded jobs with several streams take 2.4 to 8.1 ms.
 const NS_PER_GIB: u64 = 10_000_000;
 const GIB: u64 = 1 << 30;
 
 /// Gives an allocator's free memory back to the driver while the program does not use the allocator.
 ///
-/// The type has no clock and no thread: call [`tick`](Self::tick) about once a second. The C library and PyTorch's
-/// package do, with the option [`idle_release_s`](crate::Config::idle_release_s).
+/// The type has no clock and no thread: call [`tick`](Self::tick) about once a second. The C library and the PyTorch
+/// package make these calls, with the option [`idle_release_s`](crate::Config::idle_release_s).
 ///
 /// ```
 /// # use seamalloc::{Allocator, Config, IdleRelease, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -56,12 +56,12 @@ pub struct IdleRelease {
     seen: Option<(u64, u64)>,
     /// The time at which these numbers last changed.
     since: Duration,
-    /// Looks in this idle time that were to give memory back.
+    /// The number of looks in this idle time that tried to give memory back.
     looks: u32,
 }
 
-/// The most looks in a row that may give memory back. The first only records events, and work that was given to the GPU
-/// may still run at the second.
+/// The most looks in one idle time that try to give memory back. The first look only records events, and work on the
+/// GPU may still run at the second look.
 const MOST_LOOKS: u32 = 60;
 
 impl IdleRelease {
@@ -74,11 +74,12 @@ impl IdleRelease {
 
     /// Looks at the allocator at the time `now`, of any clock that does not go backwards, and gives memory back if the
     /// program is idle. Returns the bytes given back. The call may call the driver, without waiting for the GPU. With a
-    /// headroom it also enforces that
-    /// ([`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom)), idle or not.
+    /// headroom, the call also gives memory back for the headroom
+    /// ([`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom)), even if the program
+    /// is not idle.
     ///
     /// # Errors
-    /// As [`DeviceLending::release_passed`](crate::operations::DeviceLending::release_passed) and
+    /// The errors of [`DeviceLending::release_passed`](crate::operations::DeviceLending::release_passed) and
     /// [`DeviceLending::enforce_headroom`](crate::operations::DeviceLending::enforce_headroom).
     pub fn tick(&mut self, allocator: &Allocator, now: Duration) -> Result<u64> {
         let kept = allocator.lending().tick_headroom()?;
@@ -112,9 +113,9 @@ fn price(free: u64) -> Duration {
 impl DeviceLending<'_> {
     /// Gives back to the driver all free memory that the GPU is known to have passed, without a wait of the CPU or the
     /// GPU. Returns the bytes given back. An event is recorded on each stream that freed memory since the last call, so
-    /// that memory freed before this call can go at the next one, if the GPU is done with it by then. Memory of private
-    /// pools that were not released stays. During a stream capture, and with other strategies than `stitch`, nothing is
-    /// given back.
+    /// that memory freed before this call can go back at the next call, if the GPU has passed the memory by then.
+    /// Memory of private pools that were not released stays. During a stream capture, and with other strategies than
+    /// `stitch`, nothing is given back.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver); memory given back before the failed call stays given back, and is accounted.
@@ -130,11 +131,11 @@ impl DeviceLending<'_> {
 }
 
 impl Streams<'_> {
-    /// Warns (`tracing`, target `seamalloc::waits`) of each stream that still waits on the GPU for another one whose
-    /// freed memory it was given, if an earlier call, at least so long ago, found it waiting. Returns the number of
-    /// such streams. Only waits for work of the present round are considered, which may deadlock if ranks of a job wait
-    /// for one another; each pair of streams is warned of once. Call this every few seconds; the C library does. During
-    /// a stream capture no event is queried.
+    /// Logs a warning (`tracing`, target `seamalloc::waits`) for each overdue wait: a stream still waits on the GPU for
+    /// another stream, because it was given memory freed there, and a call at least `at_least` ago found it waiting.
+    /// Returns the number of these waits. The call considers only waits for work of the present round, which may
+    /// deadlock if ranks of a job wait for one another. Each pair of streams is reported once. Call this method every
+    /// few seconds, as the C library does. During a stream capture no event is queried.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver): an event could not be queried.

@@ -20,7 +20,7 @@ use crate::report::lending::LendableBytes;
 use std::sync::Arc;
 
 impl Allocator {
-    /// Returns the bytes that are live but not held: of tags that sleep, and of spilled memory.
+    /// Returns the bytes that are live but not held: the bytes of sleeping tags, and of spilled memory.
     pub(super) fn live_elsewhere(&self) -> u64 {
         let heap = &self.core.lock().heap;
         heap.live_asleep() + heap.live_spilled()
@@ -29,10 +29,10 @@ impl Allocator {
 
 impl DeviceLending<'_> {
     /// Sets the lender that asks other processes for memory before a request is refused; with `None` no process is
-    /// asked. A request that is under way at the change may still ask the lender before.
+    /// asked. A request that is under way at the change may still ask the previous lender.
     pub fn set_lender(self, lender: Option<Arc<dyn Lender>>) {
         let before = std::mem::replace(&mut self.0.core.lock().features.lending.lender, lender);
-        // The lender is the program's, and dropping it may call anything.
+        // The lender is a value of the program: dropping it may call the allocator.
         drop(before);
     }
 
@@ -52,10 +52,10 @@ impl DeviceLending<'_> {
     ///
     /// With the strategy `stitch` only memory that the GPU is known to have passed goes, without a wait: an event is
     /// recorded on each stream that freed memory since the last call, so that memory freed before this call can go at
-    /// the next one. With other strategies the CPU may wait for the GPU. During a stream capture nothing goes.
+    /// the next one. With other strategies the CPU may wait for the GPU. During a stream capture no memory goes back.
     ///
     /// # Errors
-    /// As [`Allocator::trim`](crate::Allocator::trim).
+    /// The errors of [`Allocator::trim`](crate::Allocator::trim).
     pub fn lend(self, bytes: u64) -> Result<u64> {
         let core = &mut *self.0.core.lock();
         if core.capturing() || bytes == 0 {

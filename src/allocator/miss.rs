@@ -1,7 +1,7 @@
-//! The way of a request that no free block fits: a list of steps.
+//! The steps of a request that no free block fits.
 //!
-//! Owns: which steps there are, and their order. Each step returns the block that it finds, and knows none of the
-//! others. [`Search`] holds the results of a step that later ones need.
+//! Owns: which steps there are, and their order. Each step returns the block that it finds, and knows no other step.
+//! [`Search`] holds the results of a step that later steps need.
 
 use super::borrowing::borrow;
 use super::core::{Allocator, Core};
@@ -18,11 +18,11 @@ use parking_lot::MutexGuard;
 type Step = fn(&mut Search<'_, '_>) -> Result<Option<BlockId>>;
 
 /// The steps, first to last: memory that other streams have passed; the program's callbacks; the strategy by cheap
-/// means, and by all means unless the request is to wait; a wait for pending memory; the memory of other processes; a wait for
-/// whatever others give back.
+/// means, and by all means unless the request should wait; a wait for pending memory; the memory of other processes; a
+/// wait for memory that others give back.
 const STEPS: [Step; 6] = [complete_frees, call_back, own_means, wait, borrow, retry];
 
-/// Serves a request that no free block fits, or refuses it. Afterwards memory goes back that the headroom lacks.
+/// Serves a request that no free block fits, or refuses it. Afterwards, memory that the headroom lacks goes back.
 #[cold]
 pub(super) fn serve(
     allocator: &Allocator,

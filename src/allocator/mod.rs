@@ -1,30 +1,31 @@
 //! The allocator: one device, one lock, any number of threads and streams.
 //!
-//! Owns: the public API. A hit involves only `allocate.rs` or `free.rs` and the heap; a miss goes through the steps of `miss.rs`.
+//! Owns: the public API. A hit involves only `allocate.rs` or `free.rs` and the heap. A miss goes through the steps of
+//! `miss.rs`.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | core | the state behind the lock, and how a step that calls the driver is run |
-//! | open | allocators on devices that are named |
+//! | open | opening an allocator by a device's name |
 //! | operations | the groups of operations beside those that every program needs |
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
-//! | prepared, stream_names, serve | a request on its way to a block, also on the slow path |
-//! | miss, search | the steps of a request that no free block fits, and what each of them may do |
-//! | pressure | a step: programs are asked for memory |
-//! | pending | two steps: the strategy is asked, and pending memory is waited for |
-//! | borrowing, lending | a step: other processes on the device are asked for memory; and they ask |
-//! | poll, freed | frees that have passed are completed; the ways on which a block becomes free |
-//! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
+//! | prepared, stream_names, serve | the steps of a request until it has a block, also on the slow path |
+//! | miss, search | the steps of a request that no free block fits, and the means of each step |
+//! | pressure | a step of a miss: callbacks of the program are asked to free memory |
+//! | pending | two steps of a miss: the strategy is asked, and the CPU waits for pending memory |
+//! | borrowing, lending | a step of a miss: other processes are asked for memory; memory is lent to them |
+//! | poll, freed | completing frees that the GPU has passed; the ways in which a block becomes free |
+//! | release | giving memory back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | growing | allocations that grow in place |
-//! | sleep | memory of tags goes, and comes again at the same addresses |
-//! | sleep_change | programs are told of that, before and after |
-//! | spill, spilled | live memory lies in host memory, and comes back |
-//! | headroom | free memory goes back where others need the device's |
-//! | idle | memory goes back while nobody uses the allocator |
-//! | streams | `record_stream`, streams that end, and streams of others |
+//! | sleep | giving the memory of a tag back, and taking it again at the same addresses |
+//! | sleep_change | the callbacks before and after a tag sleeps or wakes |
+//! | spill, spilled | moving live memory to host memory, and back |
+//! | headroom | giving free memory back when others need memory of the device |
+//! | idle | giving memory back while the program does not use the allocator |
+//! | streams | `record_stream`, streams that end, and external streams |
 //! | private_pool, pool_end, own_segments, checkpoint | CUDA graphs and `MemPool` |
 //! | report | statistics, snapshots, observers |
-//! | guarded, watch | guard mode: what programs ask and say, and its steps in an allocation and a free |
+//! | guarded, watch | guard mode: the operations for programs, and the steps in an allocation and a free |
 //! | peers, shared_memory | other devices, other processes |
 //!
 //! The features among these have their state in `features/`. Calls between methods of `Core` go one way: a file calls

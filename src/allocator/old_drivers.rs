@@ -1,4 +1,4 @@
-//! Tests of the allocator on CUDA drivers and devices that lack something.
+//! Tests of the allocator on CUDA drivers and devices that lack features.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Allocators on devices that are named.
+//! Opening an allocator by a device's name.
 //!
-//! Owns: the order in which options and device are checked, and the promise that streams of others require.
+//! Owns: the order in which options and device are checked, and the safety conditions for streams from elsewhere.
 
 use super::core::Allocator;
 use crate::config::Config;
@@ -10,8 +10,8 @@ use crate::error::Result;
 use std::sync::Arc;
 
 impl Allocator {
-    /// Opens a device by its name and makes an allocator on it, with options in PyTorch's syntax
-    /// ([`Config::parse`], docs/options.md; `""` for none). [`Device`] lists the names.
+    /// Opens a device by its name and creates an allocator on it, with options in PyTorch's syntax ([`Config::parse`],
+    /// docs/options.md; `""` for none). [`Device`] lists the names.
     ///
     /// ```
     /// use seamalloc::{Allocator, StreamId};
@@ -22,14 +22,14 @@ impl Allocator {
     /// # Ok::<(), seamalloc::Error>(())
     /// ```
     ///
-    /// On a real GPU only the default stream and streams of the driver's own may be named: others are refused with an error of
-    /// the driver's. Programs that have their streams from elsewhere call [`Self::open_trusting`]. Page-locked memory
-    /// (`pinned:0`) gets the options of a [`HostPool`](crate::HostPool), which says who may use it when:
-    /// [`HostPool::open`](crate::HostPool::open).
+    /// On a real GPU only the default stream and streams that the driver created may be named; the driver refuses other
+    /// streams with an error. Programs that have their streams from elsewhere call [`Self::open_trusting`]. Page-locked
+    /// memory (`pinned:0`) gets the options of a [`HostPool`](crate::HostPool);
+    /// [`HostPool::open`](crate::HostPool::open) is the usual way to open it.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for an option that is misspelt or outside of its range, before a device is opened;
-    /// [`Error::Open`](crate::Error::Open) for a device that cannot be had; those of [`Self::new`].
+    /// [`Error::Config`](crate::Error::Config) for an option that is misspelt or outside of its range, before a device
+    /// is opened; [`Error::Open`](crate::Error::Open) for a device that cannot be opened; the errors of [`Self::new`].
     pub fn open(device: &str, options: &str) -> Result<Self> {
         let (device, config) = read(device, options)?;
         Self::new(device.open()?.driver, config)
@@ -37,7 +37,7 @@ impl Allocator {
 
     /// Opens an allocator as [`Self::open`] does, for programs that have their streams from elsewhere: cudarc, cust,
     /// CUDA's runtime. The allocator shares the device's primary context with them. [`Stream`](crate::Stream) keeps the
-    /// promise for streams that it holds.
+    /// safety contract for the stream that it holds.
     ///
     /// ```no_run
     /// # fn stream() -> *mut u8 { std::ptr::null_mut() }
@@ -60,12 +60,13 @@ impl Allocator {
     #[allow(unsafe_code, reason = "the caller vouches for the handles of streams, which libcuda follows as pointers")]
     pub unsafe fn open_trusting(device: &str, options: &str) -> Result<Self> {
         let (device, config) = read(device, options)?;
-        // SAFETY: the caller's promise covers the streams that come through the allocator; no one else has the driver.
+        // SAFETY: the caller's promise covers the streams that come through the allocator; no other code has the
+        // driver.
         Self::new(unsafe { device.open_trusting() }?.driver, config)
     }
 
-    /// Makes an allocator on an NVIDIA GPU, with typed options, for programs that have their streams from elsewhere:
-    /// [`Self::open_trusting`] with `cuda:` and the ordinal.
+    /// Creates an allocator on an NVIDIA GPU, with typed options, for programs that have their streams from elsewhere.
+    /// The call is [`Self::open_trusting`] with `cuda:` and the ordinal.
     ///
     /// `ordinal` counts the devices that `CUDA_VISIBLE_DEVICES` lets the process see. Streams are named by their handles:
     /// [`StreamId::from_raw`](crate::driver::StreamId::from_raw).
@@ -88,17 +89,18 @@ impl Allocator {
     /// The contract of [`Self::open_trusting`].
     ///
     /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if there is no driver or no such device; those of [`Self::new`].
+    /// [`Error::Device`](crate::Error::Device) if there is no driver or no such device; the errors of [`Self::new`].
     #[allow(unsafe_code, reason = "the caller vouches for the handles of streams, which libcuda follows as pointers")]
     pub unsafe fn cuda(ordinal: u32, config: Config) -> Result<Self> {
         let driver = CudaDriver::open(ordinal)?;
-        // SAFETY: the caller's promise covers the streams that come through the allocator; no one else has the driver.
+        // SAFETY: the caller's promise covers the streams that come through the allocator; no other code has the
+        // driver.
         unsafe { driver.trust_streams() };
         Self::new(Arc::new(driver), config)
     }
 }
 
-/// Reads the options, then the name of the device, so that a misspelt option opens none.
+/// Parses the options and the name of the device. No device is opened, so that a misspelt option is found first.
 pub(super) fn read(device: &str, options: &str) -> Result<(Device, Config)> {
     let config = Config::parse(options)?;
     let device = Device::parse(device)?;

@@ -1,8 +1,8 @@
 //! The operations of an allocator by subject.
 //!
 //! Owns: which groups of operations there are. Each group is a value that borrows the allocator, without state of its
-//! own; its methods are in the files of the feature. The operations that every program needs are on [`Allocator`]
-//! itself.
+//! own. The methods of a group are in the files of its feature. The operations that every program needs are on
+//! [`Allocator`] itself.
 
 use super::core::Allocator;
 
@@ -10,7 +10,7 @@ use super::core::Allocator;
 ///
 /// A private pool's memory serves only requests made for the pool. Addresses that it has handed out stay mapped to the
 /// same memory until the pool has no use left, so that a graph captured with them can be replayed.
-/// [`Pool`](crate::Pool) is the type that owns one.
+/// [`Pool`](crate::Pool) is the type that owns a private pool.
 ///
 /// | PyTorch | here |
 /// |---|---|
@@ -37,7 +37,7 @@ use super::core::Allocator;
 /// allocator.pools().end(pool)?;
 /// // The graph can be launched from here on.
 /// assert_eq!(allocator.pools().stats(pool)?.reserved_bytes, 10 << 20);
-/// // It cannot any more.
+/// // The graph cannot be launched any more.
 /// allocator.pools().release(pool)?;
 /// assert_eq!(allocator.empty_cache()?, 10 << 20);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -48,10 +48,10 @@ pub struct Pools<'a>(pub(super) &'a Allocator);
 
 /// Tags: memory that sleeps and wakes.
 ///
-/// A *tag* is a private pool whose physical memory comes in chunks of its own, so that all of it can go without
-/// touching that of others: the weights, the key-value cache, the optimizer's state. The caller of an allocation names
-/// its tag: by [`Pools::allocate`], or by a [`Route`](crate::Route). While a tag sleeps, its blocks stay live at their
-/// addresses, without memory.
+/// A *tag* is a private pool with chunks of its own, so that all its physical memory can be given back without touching
+/// other memory. Examples are the weights, the key-value cache and the optimizer's state. The caller names the tag of
+/// an allocation by [`Pools::allocate`], or by a [`Route`](crate::Route). While a tag sleeps, its blocks stay live at
+/// their addresses, without memory.
 ///
 /// ```
 /// use seamalloc::{Allocator, Backup, StreamId};
@@ -61,9 +61,9 @@ pub struct Pools<'a>(pub(super) &'a Allocator);
 /// let address = allocator.pools().allocate(weights, 1 << 30, StreamId::DEFAULT)?;
 /// assert_eq!(allocator.tags().sleep(weights, &Backup::Host)?, 1 << 30);
 /// assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
-/// // Others use the memory of the device here.
+/// // Other programs can use the memory of the device now.
 /// assert_eq!(allocator.tags().wake(weights)?, 1 << 30);
-/// // The block is at its address, and holds what it held.
+/// // The block has its address and its contents again.
 /// allocator.free(address)?;
 /// allocator.pools().release(weights)?;
 /// # Ok::<(), seamalloc::Error>(())
@@ -75,9 +75,10 @@ pub struct Tags<'a>(pub(super) &'a Allocator);
 /// Allocations that grow in place.
 ///
 /// [`reserve`](Self::reserve) takes addresses and no memory, [`grow`](Self::grow) and [`shrink`](Self::shrink) change
-/// how many of them have memory, and [`Allocator::free`] ends the allocation, as any other. The address stays, no bytes
-/// are copied, and the memory held exceeds the memory in use by one granule (2 MiB) or a 128th at most. Free memory of
-/// any place serves, in whole chunks. [`Growing`](crate::Growing) is the type that owns such an allocation.
+/// how many of the addresses have memory, and [`Allocator::free`] frees the allocation like any other. The address
+/// stays, no bytes are copied, and the memory held exceeds the memory in use by one granule (2 MiB) or a 128th at most.
+/// Whole free chunks of any addresses serve as its memory. [`Growing`](crate::Growing) is the type that owns such an
+/// allocation.
 ///
 /// ```
 /// use seamalloc::{Allocator, StreamId};
@@ -86,7 +87,7 @@ pub struct Tags<'a>(pub(super) &'a Allocator);
 /// let cache = allocator.growing().reserve(40 << 30, StreamId::DEFAULT)?;
 /// assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
 /// allocator.growing().grow(cache, 10 << 20)?;
-/// // 10 MiB at the address `cache` can be used; later more, where it is.
+/// // 10 MiB can be used at the address `cache`. More memory follows at the same address.
 /// allocator.growing().grow(cache, 1 << 30)?;
 /// assert_eq!(allocator.stats().reserved_bytes.all.current, 1 << 30);
 /// allocator.growing().shrink(cache, 10 << 20)?;
@@ -97,12 +98,12 @@ pub struct Tags<'a>(pub(super) &'a Allocator);
 #[must_use]
 pub struct GrowingAllocations<'a>(pub(super) &'a Allocator);
 
-/// Guard mode: mistakes of the program are found where they are made.
+/// Guard mode, which finds memory mistakes of the program where they are made.
 ///
 /// The option `guard:on` ([`GuardOptions`](crate::GuardOptions)) looks for mistakes of the program: memory that is used
 /// beyond its end or after its free, invalid frees, and frees without [`record_stream`](Allocator::record_stream). A
-/// mistake that the CPU can see is a [`Finding`](crate::Finding): logged, counted and kept. A mistake on the GPU ends
-/// in an illegal address, and [`explain`](Self::explain) says which allocation was there.
+/// mistake that the CPU can see becomes a [`Finding`](crate::Finding), which is logged, counted and kept. A mistake on
+/// the GPU ends in an illegal address error, and [`explain`](Self::explain) says which allocation was at the address.
 ///
 /// ```
 /// use seamalloc::{Allocator, Config, driver::{StreamId, sim::{Range, SimConfig, SimGpu}}};
@@ -125,8 +126,9 @@ pub struct GuardMode<'a>(pub(super) &'a Allocator);
 
 /// Memory that other devices, libraries and processes use too.
 ///
-/// An allocation is exported as a handle, which another process opens as CUDA's IPC does; its physical memory can be pinned for a
-/// library that registers it, such as NCCL; and other devices of the process can be given access to all memory.
+/// An allocation is exported as a handle, which another process opens, as with CUDA's IPC. Physical memory can be
+/// pinned for a library that registers it, such as NCCL. Other devices of the process can be given access to all
+/// memory.
 ///
 /// ```
 /// use seamalloc::{Allocator, StreamId};
@@ -145,8 +147,8 @@ pub struct Sharing<'a>(pub(super) &'a Allocator);
 /// Live memory that does not fit the device.
 ///
 /// With [`Config::spill`](crate::Config::spill), live memory that does not fit the device lies in host memory, at its
-/// addresses: to serve a request that would be refused, chunks that were not used for long are exchanged. Kernels use
-/// them as before, but over the bus.
+/// addresses. To serve a request that would be refused otherwise, chunks that were not used for a long time are moved
+/// to host memory. Kernels use these chunks as before, but over the bus.
 ///
 /// ```
 /// use seamalloc::{Advice, Allocator, StreamId};
@@ -154,7 +156,7 @@ pub struct Sharing<'a>(pub(super) &'a Allocator);
 /// let allocator = Allocator::open("sim:h200,capacity=1GiB", "spill:host=4GiB")?;
 /// let states = allocator.allocate(600 << 20, StreamId::DEFAULT)?;
 /// allocator.spill().advise(states, Advice::Cold)?;
-/// // Both together are more than the device has.
+/// // Both allocations together are larger than the device's memory.
 /// let activations = allocator.allocate(700 << 20, StreamId::DEFAULT)?;
 /// assert!(allocator.stats().spilled_bytes.current >= 276 << 20);
 /// allocator.free(activations)?;
@@ -168,8 +170,9 @@ pub struct Spilling<'a>(pub(super) &'a Allocator);
 
 /// Memory of the device that other processes need or can lend.
 ///
-/// Free memory is lent to a process that lacks it, goes back while the program is idle, and goes back where the device has too
-/// little free ([`Config::headroom`](crate::Config::headroom)). A [`Lender`](crate::Lender) asks other processes in turn.
+/// Free memory is lent to processes that lack memory. Free memory also goes back to the driver while the program is
+/// idle, and when the device has too little free memory ([`Config::headroom`](crate::Config::headroom)). A
+/// [`Lender`](crate::Lender) asks other processes for memory.
 ///
 /// ```
 /// use seamalloc::{Allocator, StreamId};
@@ -177,7 +180,7 @@ pub struct Spilling<'a>(pub(super) &'a Allocator);
 /// let allocator = Allocator::open("sim:h200", "")?;
 /// allocator.free(allocator.allocate(1 << 30, StreamId::DEFAULT)?)?;
 /// assert_eq!(allocator.lending().lendable().free, 1 << 30);
-/// // Only memory goes that the GPU has passed: a first call records events, a later one releases.
+/// // Only memory that the GPU has passed is lent: a first call records events, and a later call releases.
 /// let mut lent = allocator.lending().lend(1 << 30)?;
 /// lent += allocator.lending().lend((1 << 30) - lent)?;
 /// assert_eq!(lent, 1 << 30);
@@ -187,7 +190,7 @@ pub struct Spilling<'a>(pub(super) &'a Allocator);
 #[must_use]
 pub struct DeviceLending<'a>(pub(super) &'a Allocator);
 
-/// Limits on the memory that is held, and callbacks for requests that meet one.
+/// Limits on the memory that is held, and callbacks for requests that would exceed a limit.
 ///
 /// ```
 /// use seamalloc::{Allocator, StreamId};
@@ -203,19 +206,20 @@ pub struct DeviceLending<'a>(pub(super) &'a Allocator);
 #[must_use]
 pub struct MemoryLimits<'a>(pub(super) &'a Allocator);
 
-/// Streams: until when the allocator may pass them to the driver, and how they are forgotten.
+/// Streams: how long the allocator may pass a stream to the driver, and how a program ends this time.
 ///
 /// A [`StreamId`](crate::StreamId) is the handle of a stream. The stream must live for as long as the allocator may
 /// pass it to the driver: from the first call with it to [`forget`](Self::forget), or to the end of the allocator.
-/// Events are recorded on it even after its memory was freed. [`Stream`](crate::Stream) is the type that forgets one by
-/// itself.
+/// Events are recorded on it even after its memory was freed. [`Stream`](crate::Stream) is the type that forgets its
+/// stream when it is dropped.
 ///
-/// Drivers give the handle of a destroyed stream to a new one. If the driver numbers streams (CUDA 12.0), the allocator
-/// notices this before another stream gets memory that was freed on it, and before such memory goes back to the driver;
-/// the CPU then waits for the device. The allocator does not notice it at requests of the new stream, which may get
-/// memory that the old one still uses, nor for a stream named with [`record_stream`](Allocator::record_stream) or
-/// [`free_with_current_stream`](Allocator::free_with_current_stream), nor in private pools. So forget a stream before
-/// it is destroyed.
+/// Drivers reuse the handle of a destroyed stream for a new stream. If the driver numbers streams (CUDA 12.0), the
+/// allocator notices the reuse before another stream gets memory that was freed on the old stream, and before such
+/// memory goes back to the driver; the CPU then waits for the device. The allocator does not notice the reuse at
+/// requests of the new stream, which may get memory that the old stream still uses. Nor does it notice the reuse for a
+/// stream named with [`record_stream`](Allocator::record_stream) or
+/// [`free_with_current_stream`](Allocator::free_with_current_stream), or in private pools. So forget a stream before it
+/// is destroyed.
 ///
 /// ```
 /// use seamalloc::{Allocator, StreamId};
@@ -291,13 +295,13 @@ impl Allocator {
         DeviceLending(self)
     }
 
-    /// Returns the limits on held memory, and the callbacks of requests that meet one.
+    /// Returns the limits on held memory, and the callbacks for requests that would exceed a limit.
     #[inline]
     pub fn limits(&self) -> MemoryLimits<'_> {
         MemoryLimits(self)
     }
 
-    /// Returns the operations of streams that are not needed for each allocation.
+    /// Returns the operations on streams that most programs do not need.
     #[inline]
     pub fn streams(&self) -> Streams<'_> {
         Streams(self)

@@ -9,8 +9,9 @@ use crate::ids::PoolId;
 
 /// # Private pools with segments of their own
 ///
-/// PyTorch's `MemPool(allocator=…)` and `MemPool(no_split=True)`. Such a pool is used, released and counted like any
-/// other. The difference is the source of its memory, to which the memory returns when the pool has ended.
+/// These pools serve PyTorch's `MemPool(allocator=…)` and `MemPool(no_split=True)`. Such a pool is used, released and
+/// counted like any other. The difference is the source of its memory, to which the memory returns when the pool has
+/// ended.
 ///
 /// ```
 /// use seamalloc::driver::{PlainMemory, StreamId, sim::{SimConfig, SimGpu}};
@@ -21,7 +22,7 @@ use crate::ids::PoolId;
 ///
 /// impl SegmentSource for Registered {
 ///     fn malloc(&mut self, size: u64) -> Result<u64, SourceError> {
-///         // And tell a library of it.
+///         // A real source also registers the memory with a library.
 ///         self.0.malloc(size).map_err(|_| SourceError::OutOfMemory)
 ///     }
 ///     fn free(&mut self, address: u64, _size: u64) -> Result<(), SourceError> {
@@ -46,9 +47,11 @@ impl Pools<'_> {
     /// After the last use of the pool was released, its memory serves no requests. Free memory goes back by
     /// [`Self::empty`], [`Allocator::empty_cache`](crate::Allocator::empty_cache) and
     /// [`Allocator::trim`](crate::Allocator::trim), before a request would fail, and at the end of the allocator, each
-    /// time after a wait for the device. Live blocks stay valid, and go back in the same way after they were freed. The
-    /// source is dropped after the last segment went back. Until then the pool can be opened again, like any other.
+    /// time after a wait for the device. Live blocks stay valid, and their memory goes back in the same way after the
+    /// free. The source is dropped after the last segment went back. Until then the pool can be opened again, like any
+    /// other.
     ///
+    /// # Errors
     /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if the pool already has memory or segments of
     /// its own; [`Error::HostMemory`]; [`Error::Driver`] if devices that may use the allocator's memory could not get
     /// access to plain memory. `segments` are dropped then.
@@ -69,6 +72,7 @@ impl Pools<'_> {
     /// Keeps each segment of a private pool one block from this call on, as described at [`Segments::unsplit`]. The
     /// pool gets segments by the driver's `malloc` if it has none of its own.
     ///
+    /// # Errors
     /// [`Error::UnknownPool`] if the pool has no use; [`Error::PoolInUse`] if it has memory already that is not in
     /// segments of its own; [`Error::Driver`] as for [`Self::open_with`].
     pub fn set_unsplit(self, pool: PoolId) -> Result<()> {

@@ -7,22 +7,22 @@ use crate::strategy::has_plain_memory;
 
 impl Sharing<'_> {
     /// Lets the device with this ordinal read and write all memory of this allocator, present and future. Mapped memory
-    /// has one access list for the whole process (`cuMemSetAccess`), whichever part of the process asked for it. With
-    /// the strategies that use plain memory, `caching` and `gmlake`, and from the first private pool with segments of
-    /// its own on, CUDA's peer access between the two primary contexts is enabled too, and stays enabled.
+    /// has one access list for the whole process (`cuMemSetAccess`), whichever part of the process set it. With the
+    /// strategies that use plain memory, `caching` and `gmlake`, and from the first private pool with segments of its
+    /// own on, CUDA's peer access between the two primary contexts is enabled too, and stays enabled.
     ///
     /// Each further device makes mapping slower: with one, a stitched range took nearly twice as long on an H200.
-    /// Enabling a device twice is the same as once; the device itself needs no enabling.
+    /// Enabling a device twice has no further effect. The allocator's own device needs no call.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver):
-    /// [`PEER_ACCESS_UNSUPPORTED`](crate::driver::Status::PEER_ACCESS_UNSUPPORTED) if the two cannot be peers;
-    /// [`INVALID_DEVICE`](crate::driver::Status::INVALID_DEVICE) if there is no such device. Nothing has changed.
-    /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`.
+    /// [`PEER_ACCESS_UNSUPPORTED`](crate::driver::Status::PEER_ACCESS_UNSUPPORTED) if the two devices cannot be peers;
+    /// [`INVALID_DEVICE`](crate::driver::Status::INVALID_DEVICE) if there is no such device. After an error, access is
+    /// unchanged. [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`.
     pub fn enable_peer_access(self, ordinal: u32) -> Result<()> {
         let core = &mut *self.0.core.lock();
         core.must_not_be_pooled("access of other devices")?;
-        // No memory that other devices use is exchanged any more, so spilled memory comes back first.
+        // Memory that other devices use cannot be exchanged, so spilled memory comes back first.
         if core.heap.spilled() > 0 && !core.capturing() {
             core.bring_back(None)?;
         }
@@ -32,7 +32,7 @@ impl Sharing<'_> {
         if !core.features.sharing.peers.contains(&ordinal) {
             core.features.sharing.peers.push(ordinal);
         }
-        // The host memory kept for the next spill would serve none any more.
+        // The host memory kept for the next spill would serve no later spill.
         if !core.capturing() && core.heap.host_stock().bytes() > 0 {
             core.release_host_stock();
         }
@@ -46,7 +46,7 @@ impl Core {
         if self.rules.abilities.exports { Ok(()) } else { Err(Error::NotOfPools { what }) }
     }
 
-    /// Gives all peers access to plain memory too, before it is used.
+    /// Gives all peers access to plain memory too, before plain memory is used.
     pub(super) fn open_plain_to_peers(&mut self) -> Result<()> {
         let peers = std::mem::take(&mut self.features.sharing.peers);
         let enabled = self.timed(|_, context| {

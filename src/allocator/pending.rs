@@ -1,4 +1,5 @@
-//! Freed memory that work on the GPU still uses: a request that would be refused waits for it, the oldest first.
+//! Freed memory that work on the GPU still uses: a request that would be refused waits for such memory, the oldest
+//! first.
 //!
 //! Owns: the order of these waits, the tries after each, and their bound. The lock is not held during a wait: other
 //! threads allocate and free, and so do host functions on which the awaited work may depend.
@@ -52,8 +53,8 @@ pub(super) fn own_means(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> 
     Ok(search.note(found))
 }
 
-/// Waits for pending memory, if the request is to. Returns a block of that memory, or of memory that the GPU has passed
-/// by then. If waits have no bound, all means are tried in the end.
+/// Waits for pending memory, if the request should wait. Returns a block of that memory, or of memory that the GPU has
+/// passed by then. If waits have no bound, all means are tried in the end.
 pub(super) fn wait(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     let Some(room) = search.room else { return Ok(None) };
     let bound = search.core.config.wait_ms.map(|ms| ms.saturating_mul(MS));
@@ -76,7 +77,7 @@ pub(super) fn wait(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
 }
 
 impl Waiting {
-    /// Waits for pending memory that may serve the request where it lies.
+    /// Waits for pending memory that may serve the request at its present addresses.
     fn for_oldest(&mut self, search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
         let at_first = search.core.pending_bytes(&search.prepared.request)?;
         let enough = (at_first / PART).max(search.prepared.request.size);
@@ -85,13 +86,13 @@ impl Waiting {
         while !search.core.capturing() {
             let others = search.core.timed(|_, context| shares(context));
             let pending = search.core.oldest(&search.prepared.request, others)?;
-            // A second wait would not free memory that the first did not, and memory freed since the start is not
-            // waited for.
+            // A second wait would not free memory that the first wait did not free. Memory freed since the start is not
+            // awaited.
             let is_next = |pending: &Pending| last.as_ref() != Some(pending) && pending.at <= begun;
             let Some(pending) = pending.filter(is_next) else { return search.retry(Means::Cheap) };
             let done = self.unlocked(search, &pending)?;
             search.prepare_again()?;
-            // A capture that began meanwhile allows no more questions.
+            // A capture that began meanwhile allows no more event queries.
             if search.core.capturing() {
                 break;
             }
@@ -132,7 +133,7 @@ impl Waiting {
         }
     }
 
-    /// Waits for pending memory without the lock. Returns whether it is free.
+    /// Waits for pending memory without the lock. Returns whether the memory is free.
     fn unlocked(&mut self, search: &mut Search<'_, '_>, pending: &Pending) -> Result<bool> {
         let (driver, core) = (&*search.allocator.driver, &mut *search.core);
         let (before, busy) = (driver.clock_ns(), driver.busy_ns());
@@ -146,21 +147,21 @@ impl Waiting {
         self.spent_ns = self.spent_ns.saturating_add(spent);
         self.any = true;
         let done = waited?;
-        // Other threads may take each time the memory that a wait has freed.
+        // Other threads may take the memory that each wait has freed, so the time is checked after every wait.
         self.expired |= !done || self.until.is_some_and(|until| driver.clock_ns() >= until);
         Ok(done)
     }
 }
 
 impl Core {
-    /// Returns the last means of a request: without means that wait for the device, if the waits of a request have a
-    /// bound.
+    /// Returns the means of a request's last try. If the waits of a request have a bound, these means do not wait for
+    /// the device.
     pub(super) fn last_means(&self) -> Means {
         let bounded = self.config.wait_ms.is_some() && self.rules.waits_for_oldest && !self.capturing();
         if bounded { Means::Passed } else { Means::All }
     }
 
-    /// Returns whether free memory may serve the request where it lies.
+    /// Returns whether free memory may serve the request at its present addresses.
     fn may_fit(&mut self, request: &Request, room: u64) -> bool {
         self.timed(|strategy, context| {
             let across = context.config.sharing == StreamSharing::Wait;
@@ -178,20 +179,20 @@ impl Core {
     }
 }
 
-/// Returns whether the request may have memory of other streams where it lies, once these have passed.
+/// Returns whether a request may have memory of other streams at its present addresses, once these streams have passed.
 fn shares(context: &AllocatorContext<'_>) -> bool {
     context.config.sharing != StreamSharing::Never
 }
 
-/// Returns the bytes that are pending, and may serve the request where they lie.
+/// Returns the pending bytes that may serve the request at their present addresses.
 fn pending_bytes(context: &mut AllocatorContext<'_>, request: &Request) -> Result<u64> {
     let wanted = Wanted { own: request.pool.large(), others: shares(context) };
     let (streams, on) = context.on_streams();
     streams.pending_bytes(on.heap, wanted)
 }
 
-/// Returns the bytes by which memory can grow, if the request is to wait: because pending memory may serve it, or
-/// because its waits have a bound.
+/// Returns the bytes by which memory can grow, if the request should wait because pending memory may serve it, or
+/// because its waits have a bound. Returns `None` if the request should not wait.
 fn room_of_waiting(context: &mut AllocatorContext<'_>, request: &Request) -> Result<Option<u64>> {
     let pending = pending_bytes(context, request)?;
     let bounded = context.config.wait_ms.is_some();

@@ -1,4 +1,4 @@
-//! Private pools begin a capture, and end: the waits for that, and when their memory becomes public.
+//! The waits before a private pool begins a capture, and the end of private pools, when their memory becomes public.
 
 use super::core::Core;
 use crate::backing::finish_drops;
@@ -8,14 +8,14 @@ use crate::ids::{PoolId, StreamId};
 
 impl Core {
     /// Waits until the GPU has passed all uses of a private pool's free memory, except on streams that are being
-    /// captured: those cannot be waited for, and their captures get other memory.
+    /// captured. The CPU cannot wait for such streams, and their captures get other memory.
     pub(super) fn wait_for_pool(&mut self, owner: PoolId) -> Result<()> {
         self.heap.join_ended_pairs(owner)?;
         let capturing = self.capturing();
         for stream in self.heap.streams_to_pass(owner)? {
-            // An external stream may be gone: the device is waited for.
+            // An external stream may be gone, so the CPU waits for the device.
             let external = self.heap.is_external(stream);
-            // During a capture the device cannot be waited for, and the default stream's wait may include a captured
+            // During a capture the CPU cannot wait for the device, and the default stream's wait may include a captured
             // stream.
             if capturing && (external || stream == StreamId::DEFAULT || self.driver.is_capturing(stream)?) {
                 continue;
@@ -32,8 +32,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes memory idle that streams have passed, where they share it: a capture can query no event, and its graph
-    /// never gives back the memory that it takes.
+    /// Makes memory that streams have passed idle, if streams share memory. The reason is that a capture can query no
+    /// event, and that its graph never gives back the memory that it takes.
     pub(super) fn gather_for_capture(&mut self) -> Result<()> {
         if self.rules.passes_memory_on && !self.capturing() {
             self.timed(|_, context| {
@@ -45,8 +45,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the memory of released pools public, except of those whose memory a graph or an unnamed stream may use,
-    /// and those with segments of their own.
+    /// Makes the memory of released pools public, except of pools whose memory a graph or an unnamed stream may use,
+    /// and of pools with segments of their own.
     pub(super) fn merge_released_pools(&mut self) {
         if let Err(error) = self.try_merge_released_pools() {
             tracing::warn!(%error, "memory of a released private pool stays apart until it is reclaimed");
@@ -74,7 +74,7 @@ impl Core {
             }
         }
         if slept && !self.capturing() {
-            // Views of the pool map nothing any more.
+            // Views of the pool map no memory any more.
             self.timed(|_, context| finish_drops(context))?;
         }
         Ok(())

@@ -42,14 +42,14 @@ pub(super) struct Private {
     pub(super) owner: PoolId,
     /// Whether a stream capture takes the block.
     pub(super) captured: bool,
-    /// If the pool has segments of its own: whether these stay unsplit.
+    /// Whether the pool's own segments stay unsplit; `None` if the pool has no segments of its own.
     pub(super) unsplit: Option<bool>,
     /// Whether the pool has chunks of its own.
     pub(super) apart: bool,
 }
 
 impl Core {
-    /// Returns the request: rounded, and of the pool of its stream.
+    /// Returns the request with its rounded size, for the pool of its stream.
     #[inline(always)]
     pub(super) fn public_request(&mut self, requested: u64, stream: StreamId) -> Result<Request> {
         let size = self.heap.layout().rounding.round(requested, &self.config.roundup_power2_divisions);
@@ -60,7 +60,7 @@ impl Core {
         Ok(Request { size, requested, pool, class, extends: ViewId::NONE })
     }
 
-    /// Returns what the program asks as a request for a pool.
+    /// Returns the program's request as a request for a pool.
     pub(super) fn prepare(&mut self, asked: &AllocRequest) -> Result<Prepared> {
         let mut prepared = match asked.owner {
             Some(owner) => self.private_request(asked, owner)?,
@@ -75,17 +75,17 @@ impl Core {
         Ok(prepared)
     }
 
-    /// Returns what the program asks of a private pool as a request for one of its pools: a private pool has pools of its
-    /// own for each stream.
+    /// Returns the program's request to a private pool as a request for one of its pools: a private pool has pools of
+    /// its own for each stream.
     pub(super) fn private_request(&mut self, asked: &AllocRequest, owner: PoolId) -> Result<Prepared> {
         let (unsplit, apart) = self.heap.private().own_memory(owner)?;
         let layout = if unsplit.is_some() { Layout::PYTORCH } else { *self.heap.layout() };
         let size = layout.rounding.round(asked.size, &self.config.roundup_power2_divisions);
         let stream = self.driver.canonical_stream(asked.stream)?;
-        // The default stream cannot be captured, and the query may be refused while another stream is.
+        // The default stream cannot be captured, and the query may be refused while another stream is captured.
         let may_be = self.capturing() && stream != StreamId::DEFAULT;
         let captured = may_be && self.driver.is_capturing(stream)?;
-        // After the pool is released, its memory belongs to the stream that had the handle now.
+        // After the pool is released, its memory belongs to the stream that has this handle now.
         let last = self.heap.private_pair(owner, stream);
         let is_known = stream == StreamId::DEFAULT || last.is_some_and(|large| !self.heap.pool(large).ended);
         let number = if is_known { None } else { self.number_of(stream)? };
@@ -97,7 +97,7 @@ impl Core {
         Ok(Prepared { request, private: Some(Private { owner, captured, unsplit, apart }) })
     }
 
-    /// Takes the free block that serves a request best, or none.
+    /// Takes the free block that serves a request best. Returns [`BlockId::NONE`] if no free block does.
     pub(super) fn fit(&mut self, prepared: &Prepared) -> BlockId {
         if prepared.request.extends.is_some() {
             return BlockId::NONE;
@@ -149,7 +149,8 @@ impl Core {
         })
     }
 
-    /// Takes the free block that serves a request best, with memory at its addresses.
+    /// Takes the free block that serves a request best, with memory at its addresses. Returns `None` if no free block
+    /// does.
     pub(super) fn fit_usable(&mut self, prepared: &Prepared) -> Result<Option<BlockId>> {
         let Some(id) = self.fit(prepared).some() else { return Ok(None) };
         self.make_usable(id, &prepared.request)?;

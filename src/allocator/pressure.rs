@@ -21,9 +21,9 @@ impl MemoryLimits<'_> {
     ///
     /// The thread that makes the request calls `callback` without any lock of the allocator: the callback may call
     /// every method of the allocator. A request of the callback itself is refused without callbacks if memory is short.
-    /// Several threads may call it at once, and it may still be running on another thread when it is removed. A
-    /// callback that panics is removed, and the request goes on. It should hold the allocator by [`std::sync::Weak`],
-    /// because an allocator that it owned would never be dropped.
+    /// Several threads may call `callback` at once, and it may still be running on another thread when it is removed. A
+    /// callback that panics is removed, and the request goes on. The callback should hold the allocator by
+    /// [`std::sync::Weak`]: an allocator that its own callback owns would never be dropped.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -44,14 +44,14 @@ impl MemoryLimits<'_> {
         self.0.callbacks.add(Arc::new(callback))
     }
 
-    /// Removes a callback. Returns `false` if it was removed already, or panicked.
+    /// Removes a callback. Returns `false` if the callback was removed already, or panicked.
     pub fn remove_callback(self, callback: CallbackId) -> bool {
         self.0.callbacks.remove(callback)
     }
 }
 
 /// Asks the program for memory, if the strategy finds none by cheap means, and retries after each callback that freed
-/// some.
+/// memory.
 pub(super) fn call_back(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     let Some(mut calls) = search.allocator.callbacks.begin()? else { return Ok(None) };
     if let Some(id) = search.ask(Means::Cheap)? {

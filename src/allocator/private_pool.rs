@@ -1,12 +1,12 @@
 //! Private pools: the public operations on them, and the rules during a stream capture.
 //!
-//! Owns: those operations. The heap keeps the uses, routes and memory of each pool.
+//! Owns: the operations and these rules. The heap keeps the uses, routes and memory of each pool.
 //!
 //! # Note: capture
 //!
-//! **Rationale.** A CUDA graph uses the addresses of its capture each time it is launched, on any stream. So they must
-//! lead to the same memory, which no one else may have, until the graph is gone. And while a stream is being captured,
-//! many calls are refused and invalidate the capture, in other threads too.
+//! **Rationale.** A CUDA graph uses the addresses of its capture each time it is launched, on any stream. So these
+//! addresses must keep the same memory, which no one else may have, until the graph is gone. And while a stream is
+//! being captured, many calls are refused and invalidate the capture, in other threads too.
 //!
 //! **Approach.** Requests of a capture go to a private pool, by name or by a [`Route`] that is begun before the capture
 //! and ended after it. The pool takes idle memory before it grows. All memory that it has handed out is pinned: its
@@ -15,18 +15,19 @@
 //!
 //! | from begin to end of a capture | |
 //! |---|---|
-//! | events | none is recorded or queried; when memory is short, earlier ones are queried in relaxed mode |
-//! | frees with `record_stream` | are held, without events, until the end; an external stream has its event at the free |
+//! | events | none is recorded or queried; when memory is short, earlier events are queried in relaxed mode |
+//! | frees with `record_stream` | wait for the end, without events; an external stream gets an event at the free |
 //! | `empty_cache`, `trim` | do nothing |
 //! | `cudaMalloc` | in relaxed mode; calls for virtual memory are legal |
 //!
-//! A graph may be launched on another stream than the one of its capture, so a capture takes no memory that is free
-//! only in the order of some stream. When the route begins, the CPU waits for the streams on which the pool's memory
-//! was used outside of captures. Memory freed so later is set aside, in a pair of pools that captured requests do not
-//! use, until the next begin.
+//! A graph may be launched on another stream than its capture's, so a capture takes no memory that is free for one
+//! stream only. When the route begins, the CPU waits for the streams on which the pool's memory was used outside of
+//! captures. Memory that is freed outside of captures later is set aside until the next begin, in a pair of pools that
+//! captured requests do not use.
 //!
-//! When the last use is released, a pool that no capture used becomes its streams' memory in stream order. Memory that
-//! a graph may use becomes public only after a wait for the device, since graphs run on unnamed streams.
+//! When the last use is released, the memory of a pool that no capture used becomes public, in the order of its
+//! streams. Memory that a graph may use becomes public only after a wait for the device, since graphs run on unnamed
+//! streams.
 //!
 //! **Limitations.**
 //! - Graphs that share a pool must be launched in the order of their captures, and their results read before the next
@@ -43,15 +44,15 @@ use crate::ids::PoolId;
 use crate::report::pool::PoolStats;
 
 impl Pools<'_> {
-    /// Makes a new private pool with one use, which [`Self::release`] ends. It holds no memory yet. Returns
-    /// [`PoolId::NONE`], which every operation refuses, if the host has no memory for it.
+    /// Creates a private pool with one use, which [`Self::release`] ends. The pool holds no memory yet. Returns
+    /// [`PoolId::NONE`], which every operation refuses, if the host has no memory for the pool's entry.
     #[must_use]
     pub fn create(self) -> PoolId {
         self.0.core.lock().heap.private_mut().create().unwrap_or(PoolId::NONE)
     }
 
     /// Adds one use to the private pool of this id, which is made if it does not exist; PyTorch chooses the ids itself.
-    /// A released pool whose memory waits for the device comes back with that memory.
+    /// A released pool whose memory still waits for the device is opened again with that memory.
     ///
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) for [`PoolId::NONE`].
@@ -59,7 +60,7 @@ impl Pools<'_> {
         self.0.core.lock().heap.private_mut().open(pool)
     }
 
-    /// Adds one use to a private pool: it takes one more [`Self::release`] to end it.
+    /// Adds one use to a private pool, which one more [`Self::release`] must end.
     ///
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool has no use.
@@ -67,11 +68,12 @@ impl Pools<'_> {
         self.0.core.lock().heap.private_mut().retain(pool)
     }
 
-    /// Ends one use of a private pool. After the last one, its memory becomes public: at once, in the order of its
-    /// streams, if no capture has used it. Memory that a graph may still use, or another stream under which some of it
-    /// was freed ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), becomes public
-    /// when the device has passed everything; [`Allocator::empty_cache`](crate::Allocator::empty_cache) waits for that,
-    /// and so does a request before it would fail. Segments of its own go back to where they came from
+    /// Ends one use of a private pool. After the last release, the pool's memory becomes public. If no capture has used
+    /// the pool, this happens at once, in the order of its streams. Memory that a graph may still use, or that was
+    /// freed under another stream
+    /// ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), becomes public when the
+    /// device has passed all its work; [`Allocator::empty_cache`](crate::Allocator::empty_cache) waits for the device,
+    /// and so does a request before it would fail. Segments of the pool's own go back to their source
     /// ([`Self::open_with`]). Live allocations stay valid, and are freed like any other. While requests are routed to
     /// the pool, it lives on until [`Self::end`].
     ///
@@ -88,18 +90,18 @@ impl Pools<'_> {
     }
 
     /// Routes the requests that `route` covers to a private pool from now on. If several routes cover a request, the
-    /// one begun last takes it. A pool has one route at a time, or several of threads ([`Route::this_thread`],
-    /// [`Route::other_threads`]). For a stream capture, use [`Route::capturing`]: begin the route before the capture, and
-    /// end it after the capture.
+    /// route begun last takes the request. A pool has one route at a time, or several routes of threads
+    /// ([`Route::this_thread`], [`Route::other_threads`]). For a stream capture, use [`Route::capturing`]: begin the
+    /// route before the capture, and end it after the capture.
     ///
-    /// A capture takes no memory of the pool that the GPU may still be using: if some was freed on a stream outside of
-    /// a capture, the CPU waits for that stream here. It does not wait for a stream that was only the current one at
-    /// the free ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)): the capture may
-    /// take such memory, as in PyTorch.
+    /// A capture takes no memory of the pool that the GPU may still be using: if memory was freed on a stream outside
+    /// of a capture, the CPU waits for that stream here. The CPU does not wait for a stream that was only the current
+    /// stream at the free ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)): the
+    /// capture may take such memory, as in PyTorch.
     ///
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool); [`Error::PoolRouted`](crate::Error::PoolRouted);
-    /// [`Error::Driver`](crate::Error::Driver) if a wait failed, and nothing is routed.
+    /// [`Error::Driver`](crate::Error::Driver) if a wait failed; the route has then not begun.
     pub fn begin(self, pool: PoolId, route: Route) -> Result<()> {
         self.begin_route(pool, route).map(|_| ())
     }
@@ -142,7 +144,7 @@ impl Pools<'_> {
         core.checked()
     }
 
-    /// Returns the state of a private pool. Walks all blocks.
+    /// Returns the state of a private pool. The call walks all blocks.
     ///
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool does not exist. A pool whose memory waits for the
@@ -152,7 +154,7 @@ impl Pools<'_> {
     }
 
     /// Returns every private pool that is used or holds memory, in the order of their ids. The list is empty if the
-    /// host has no memory for it.
+    /// host has no memory for the list.
     #[must_use]
     pub fn ids(self) -> Vec<PoolId> {
         self.0.core.lock().heap.private().ids().unwrap_or_default()

@@ -13,13 +13,14 @@ use crate::ids::PoolId;
 use crate::strategy::{AnyStrategy, Goal};
 
 impl Allocator {
-    /// Waits for freed blocks that other streams use, and gives all free memory that can go back to the driver. Returns
-    /// the bytes of the device given back. Host memory that is kept for the next spill goes back too. Memory of private
-    /// pools that were not released stays. During a stream capture, when the CPU cannot wait, the call does nothing.
+    /// Waits for freed blocks that other streams still use, and gives back all free memory that the driver can take.
+    /// Returns the bytes of device memory given back. Host memory that is kept for the next spill goes back too. Memory
+    /// of private pools that were not released stays. During a stream capture, when the CPU cannot wait, the call does
+    /// nothing.
     ///
     /// # Errors
     /// [`Error::Driver`]; memory given back before the failed call stays given back, and is accounted.
-    /// [`Error::Source`] if a source refused its own memory; all else was given back.
+    /// [`Error::Source`] if a segment source failed to free its memory; all other memory was given back.
     pub fn empty_cache(&self) -> Result<u64> {
         let core = &mut *self.core.lock();
         if core.capturing() {
@@ -37,10 +38,10 @@ impl Allocator {
     /// Gives free memory back to the driver until `bytes` were given back, and hardly more. Returns the bytes given
     /// back: fewer than `bytes` only if less is free.
     ///
-    /// Bytes are physical ones, and go in whole pieces: with `caching` segments that are wholly free, with `expandable`
-    /// the units of its segments (2 or 20 MiB), with `gmlake` primitive blocks that are not split, with `stitch` chunks
-    /// (2 MiB or a multiple). Only pieces that are needed go. The pieces that fit best are chosen, and of equal ones
-    /// those unused longest.
+    /// Only physical bytes count, and memory goes back in whole pieces: with `caching` segments that are wholly free,
+    /// with `expandable` the units of its segments (2 or 20 MiB), with `gmlake` primitive blocks that are not split,
+    /// with `stitch` chunks (2 MiB or a multiple). Only as many pieces go as are needed. The pieces that fit best are
+    /// chosen, and among equal pieces those that were unused longest.
     ///
     /// If memory that the GPU has passed suffices, the CPU does not wait (except with `caching`, whose `cudaFree` waits
     /// by itself); otherwise it waits for the streams. Memory of private pools that were not released stays. During a
@@ -49,7 +50,8 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::Driver`]; memory given back before the failed call stays given back, and is accounted.
-    /// [`Error::Source`] if the source of an ended private pool refused its own memory; all else was given back.
+    /// [`Error::Source`] if the source of an ended private pool failed to free its memory; all other memory was given
+    /// back.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -71,8 +73,8 @@ impl Allocator {
 
 impl Pools<'_> {
     /// Waits for the device, and gives the memory of a private pool without uses back to the driver, or to its source.
-    /// Returns the bytes given back: 0 during a stream capture, or if the pool has a use or is gone (memory of a pool
-    /// without segments of its own that no capture has used is public from its release on).
+    /// Returns the bytes given back. Returns 0 during a stream capture, and if the pool has a use or is gone. A pool
+    /// without segments of its own that no capture has used is gone from its release on.
     ///
     /// # Errors
     /// [`Error::Driver`], [`Error::Source`]; memory given back before the failed call stays given back, and is
@@ -105,8 +107,8 @@ impl MemoryLimits<'_> {
 
     /// Limits the physical bytes that the allocator may hold at any moment; `None` lifts the limit. If
     /// [`Self::set_fraction`] allows less, the lower limit counts. Free memory beyond the new limit is given back, as
-    /// by [`Allocator::trim`](crate::Allocator::trim); memory in use beyond it stays, and no more is taken until enough
-    /// was freed.
+    /// by [`Allocator::trim`](crate::Allocator::trim). Memory in use beyond the limit stays, and no memory is taken
+    /// until enough was freed.
     ///
     /// # Errors
     /// [`Error::Driver`], [`Error::Source`] if memory could not be given back; the limit is in force nevertheless.
@@ -143,10 +145,10 @@ impl Core {
         Ok(before.saturating_sub(self.heap.reserved()))
     }
 
-    /// Gives back everything that can go, at the end of the allocator.
+    /// Gives back all memory that can go back, at the end of the allocator.
     fn close(&mut self) -> Result<()> {
         let closed = self.timed(|strategy, context| {
-            // If the wait fails, the blocks that wait stay; all else can be given back.
+            // If the wait fails, the blocks that wait stay, and all other memory can be given back.
             let reclaimed = wait_and_reclaim(context).and_then(|failed| failed.map_or(Ok(()), Err));
             let released = strategy.release(context, Goal::Everything);
             let closed = strategy.stream_ordered().map_or(Ok(()), |strategy| strategy.close(context));
@@ -160,10 +162,10 @@ impl Core {
 }
 
 /// Waits for frees, takes the memory of ended private pools, and lets the strategy release. An error of a private
-/// pool's source is returned last, for it stops nothing else.
+/// pool's source is returned last, after all other steps.
 pub(super) fn reclaim(strategy: &mut AnyStrategy, context: &mut AllocatorContext<'_>, goal: Goal) -> Result<()> {
-    // Memory that a failed call has left mapped goes first. Strategies that map nothing ask for no such rollback,
-    // though guarded memory is mapped for them.
+    // Memory that a failed call has left mapped goes first. Strategies that map no memory do not ask for this rollback
+    // themselves, though guarded memory is mapped for them.
     context.retry_rollback()?;
     context.heap_mut().journal_mut().synchronized();
     let failed = wait_and_reclaim(context)?;

@@ -44,7 +44,7 @@ impl Allocator {
 
 impl Reports<'_> {
     /// Returns the usable size in bytes of the live allocation that starts at `address`: the bytes that the program
-    /// asked for, rounded up. In guard mode bytes beyond the bytes asked for may not be used, and do not count.
+    /// asked for, rounded up. In guard mode the size is not rounded up, since bytes beyond the request may not be used.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
@@ -75,19 +75,19 @@ impl Reports<'_> {
         self.0.core.lock().heap.reserved()
     }
 
-    /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where
-    /// no strategy was named and the device has no virtual memory, as vGPUs and some virtual machines have none, or,
-    /// from the first request on, where the driver refuses addresses in every size. Then the strategy is
-    /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a
-    /// warning.
+    /// Returns the strategy that another strategy has replaced, or `None`. [`StrategyKind::Stitch`] is replaced if no
+    /// strategy was named and the device has no virtual memory management, as on vGPUs and some virtual machines.
+    /// Stitch is also replaced, from the first request on, if the driver refuses address ranges of every size. The
+    /// replacement is [`StrategyKind::Caching`], which needs no virtual memory and fragments as PyTorch's own allocator
+    /// does; the log has a warning.
     #[must_use]
     pub fn fallback_from(self) -> Option<StrategyKind> {
         self.0.core.lock().features.fallback.instead_of
     }
 
-    /// Returns how the memory is divided at present: how much is free for which streams, and how much of it one request
-    /// could have. Walks over all free ranges under the lock, and makes no driver call. If the host has no memory for
-    /// the lists, every figure is 0.
+    /// Returns the present fragmentation: how much memory is free for which streams, and how much of the free memory
+    /// one request could have. The call walks over all free ranges under the lock, and makes no driver call. If the
+    /// host has no memory for the lists, every figure is 0.
     #[must_use]
     pub fn fragmentation(self) -> Fragmentation {
         self.try_fragmentation().unwrap_or_default()
@@ -105,14 +105,14 @@ impl Reports<'_> {
             .measure(sharing, |pool| core.strategy.estimates().largest_servable(&core.heap, &core.config, pool, across))
     }
 
-    /// Returns the largest request, in bytes, that some stream could be given at present: from free memory that is
-    /// held, and from memory that the device and the limits leave; from both together where the strategy joins them and
-    /// the bounds on views allow it. Where chunks may be split, all free granules (2 MiB) count that splits get at. Walks
-    /// over all free ranges under the lock, and all blocks where chunks may be split, and asks the driver for its free
-    /// memory.
+    /// Returns the largest request, in bytes, that some stream could be given at present. The request could be served
+    /// by free memory that is held, or by memory that the device and the limits leave, or by both together if the
+    /// strategy joins memory and the bounds on views allow it. Where chunks may be split, the free granules (2 MiB)
+    /// that splits can reach count too. The call walks over all free ranges under the lock, and over all blocks where
+    /// chunks may be split, and asks the driver for its free memory.
     ///
     /// # Errors
-    /// The driver's.
+    /// [`Error::Driver`](crate::Error::Driver) if the driver does not report its free memory.
     pub fn largest_request(self) -> Result<u64> {
         let free = self.0.driver.memory_info()?.free;
         let core = &*self.0.core.lock();
@@ -127,7 +127,7 @@ impl Reports<'_> {
         if layout.class_of(size) == Class::Large {
             return Ok(size);
         }
-        // Large memory of so few bytes serves no small request.
+        // So few bytes of large memory serve no small request.
         let small = core.heap.stream_pools().map(|pool| of(pool.small())).max().unwrap_or(room).min(layout.small_limit);
         Ok(layout.rounding.largest_within(small, &core.config.roundup_power2_divisions))
     }
@@ -157,8 +157,8 @@ impl Reports<'_> {
         self.0.snapshot_of(&self.0.core.lock())
     }
 
-    /// Returns the last operations that the flight recorder has kept, and the state after them. Takes the lock for as
-    /// long as it takes to read them: some 100 us at the default size.
+    /// Returns the last operations that the flight recorder has kept, and the state after them. The lock is held while
+    /// the operations are read, some 100 us at the default size.
     ///
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
@@ -207,22 +207,22 @@ impl Reports<'_> {
         self.0.core.lock().heap.journal_mut().add_observer(observer)
     }
 
-    /// Ends an observer that was added. Returns the observer, or `None` if there is none of this id: it was removed
-    /// before, or it panicked. After this call the observer is not called any more.
+    /// Removes the observer of this id and returns it. Returns `None` if the observer was removed before, or panicked.
+    /// The observer is not called after this call.
     pub fn remove_observer(self, id: ObserverId) -> Option<Box<dyn Observer>> {
         self.0.core.lock().heap.journal_mut().remove_observer(id)
     }
 
-    /// Registers `observer` for all changes from now on, in the place of the one that this method registered before,
-    /// which is returned. Observers of [`Self::add_observer`] stay.
+    /// Registers `observer` for all changes from now on, and returns the observer that it replaces, which this method
+    /// registered before. Observers of [`Self::add_observer`] stay.
     pub fn set_observer(self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.0.core.lock().heap.journal_mut().set_observer(observer)
     }
 
-    /// Walks every table and checks every rule that always holds. Slow; for tests.
+    /// Walks every table and checks every invariant. The check is slow, and meant for tests.
     ///
     /// # Errors
-    /// Says which rule is broken, and where.
+    /// The error text names the broken invariant and its place.
     pub fn check(self) -> std::result::Result<(), String> {
         self.0.core.lock().check()
     }

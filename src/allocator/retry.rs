@@ -10,10 +10,11 @@ use parking_lot::MutexGuard;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the thread sleeps before it looks for frees of this process.
+/// The time that the thread sleeps before it looks for frees of this process.
 const TICK: Duration = Duration::from_millis(1);
 
-/// After how many looks the device is asked how much memory is free: other processes give theirs back without a word.
+/// The number of looks after which the driver is asked for the device's free memory, since other processes do not
+/// report their frees.
 const LOOKS_PER_QUESTION: u32 = 10;
 
 /// The figures by which a request sees that memory may have become free.
@@ -21,7 +22,7 @@ const LOOKS_PER_QUESTION: u32 = 10;
 struct Seen {
     /// Allocations and frees so far.
     operations: u64,
-    /// Free bytes of the device; 0 if it does not tell.
+    /// Free bytes of the device; 0 if the driver does not report them.
     free: u64,
 }
 
@@ -32,8 +33,8 @@ impl Seen {
     }
 }
 
-/// Tries the request again whenever memory may have become free, as long as the option `retry_ms` says. Not during a
-/// capture, in which another thread may wait for this one's lock.
+/// Tries the request again whenever memory may have become free, for as long as the option `retry_ms` says. During a
+/// capture the request is not tried again, because another thread may wait for a lock of this thread.
 pub(super) fn retry(search: &mut Search<'_, '_>) -> Result<Option<BlockId>> {
     let patience = Duration::from_millis(search.core.config.retry_ms);
     // No wait makes room for more than the device has, or a limit allows.

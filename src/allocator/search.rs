@@ -11,19 +11,19 @@ use crate::ids::BlockId;
 use crate::strategy::{AnyStrategy, Means, serve_own_segments};
 use parking_lot::MutexGuard;
 
-/// The answer of a strategy: a block, or the usage of all views with the one that the bounds forbade.
+/// The answer of a strategy: a block, or the usage of all views together with a view that the bounds forbade.
 pub(super) type Found = std::result::Result<BlockId, Option<ViewUsage>>;
 
 /// A request that no free block fits, and the results of its steps.
 pub(super) struct Search<'a, 'guard> {
     pub(super) allocator: &'a Allocator,
-    /// Some steps give the lock back for a while.
+    /// The lock, which some steps release for a while.
     pub(super) core: &'a mut MutexGuard<'guard, Core>,
     pub(super) asked: &'a AllocRequest,
     pub(super) prepared: Prepared,
-    /// The usage of all views with the one that the bounds forbade at the last question, if they did.
+    /// The usage of all views together with a view that the bounds forbade at the last try, if they did.
     pub(super) refused: Option<ViewUsage>,
-    /// Bytes by which memory can grow, if the request is to wait for pending memory.
+    /// Bytes by which memory can grow, if the request should wait for pending memory.
     pub(super) room: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ impl<'a, 'guard> Search<'a, 'guard> {
         Ok(self.note(found))
     }
 
-    /// Notes why there is no block. Returns the block.
+    /// Returns the block that was found, or notes why there is none.
     pub(super) fn note(&mut self, found: Found) -> Option<BlockId> {
         match found {
             Ok(id) => Some(id),
@@ -101,7 +101,7 @@ impl Core {
         &mut self,
         mut step: impl FnMut(&mut AnyStrategy, &mut AllocatorContext<'_>) -> Served,
     ) -> Result<Found> {
-        // A block that is found can then be handed out.
+        // A block that the step finds can then be handed out.
         self.heap.reserve_live()?;
         let mut served = self.timed(&mut step);
         if matches!(served, Err(Miss::OutOfMemory { .. })) && self.takes_plain_memory() {

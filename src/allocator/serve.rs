@@ -14,8 +14,8 @@ impl Allocator {
         self.serve_prepared(guard, asked, prepared)
     }
 
-    /// Serves a request of a private pool. Other rules apply to the memory that it may take, and more is noted of its
-    /// block.
+    /// Serves a request of a private pool. A private pool has other rules for the memory that a request may take, and
+    /// more data is noted for the block.
     pub(super) fn serve_private(
         &self,
         guard: &mut MutexGuard<'_, Core>,

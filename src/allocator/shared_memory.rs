@@ -12,18 +12,20 @@ use crate::heap::{Physical, PhysicalSpan};
 use crate::ipc::{IpcError, IpcHandle, Place, SharedChunk, fetch, offer};
 
 impl Sharing<'_> {
-    /// Returns a handle with which another process can open a live allocation by [`Self::open`], as CUDA's IPC does for
-    /// memory of `cudaMalloc`; stitched memory works too. The allocation must stay live until every process with the
-    /// handle has closed it: otherwise its memory may be reused. The process that opens it can also reach neighbours in
-    /// the same chunks of memory (2 MiB and more).
+    /// Returns a handle with which another process can open a live allocation by [`Self::open`], as with CUDA's IPC for
+    /// memory of `cudaMalloc`. Stitched memory can be shared too. The allocation must stay live until every process
+    /// with the handle has closed it: otherwise its memory may be reused. A process that opens the handle can also
+    /// access neighbouring allocations in the same chunks (2 MiB and more).
     ///
     /// The first call starts a thread that sends the memory to processes of the same user (and root) which have the
-    /// handle. The thread needs an abstract socket of the process's network namespace. Linux only.
+    /// handle. The thread needs an abstract socket of the process's network namespace. Sharing chunks works on Linux
+    /// only.
     ///
-    /// A shared allocation costs an open file descriptor (`ulimit -n`) for each chunk of memory that it touches, and
-    /// the first one another for the socket: 3 GiB in chunks of 2 MiB cost 1,536. Allocations in one chunk share one
-    /// descriptor, and sharing again costs none. A descriptor is closed when the last of its allocations is freed; then
-    /// the handle opens nothing any more. Memory of `cudaMalloc` costs none.
+    /// A shared allocation costs an open file descriptor (`ulimit -n`) for each chunk of memory that it touches, for
+    /// example 1,536 descriptors for 3 GiB in chunks of 2 MiB. The first shared allocation costs one more descriptor,
+    /// for the socket. Allocations in one chunk share a descriptor, and sharing an allocation again costs none. A
+    /// descriptor is closed when the last of its allocations is freed; the handle is invalid from then on. Memory of
+    /// `cudaMalloc` costs no descriptor.
     ///
     /// # Errors
     /// A call that fails leaves every descriptor as it was.
@@ -66,9 +68,9 @@ impl Sharing<'_> {
         Ok(IpcHandle { handle: place.to_bytes()?, offset })
     }
 
-    /// Pins the physical memory of a live allocation until its free: with [`Config::split`](crate::Config::split), it
-    /// is not exchanged for other memory under the same addresses. Needed for memory that is registered by more than
-    /// its addresses, as with NCCL or for RDMA. Memory that is [shared](Self::export) is pinned anyway.
+    /// Pins the physical memory of a live allocation until its free. Pinned memory is not exchanged for other memory
+    /// under the same addresses ([`Config::split`](crate::Config::split)). Memory must be pinned if a library registers
+    /// physical memory, as NCCL and RDMA do. Memory that is [shared](Self::export) is pinned anyway.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
@@ -98,15 +100,16 @@ impl Sharing<'_> {
         })
     }
 
-    /// Opens memory that a process shares, by [`IpcHandle::handle`]. Returns the address of the whole memory that the
-    /// handle names; the allocation itself begins [`IpcHandle::offset`] bytes later. The device may read and write it,
-    /// on any stream; the program must order this with the other process. Memory that is opened twice gets two
-    /// addresses; memory of `cudaMalloc` gets the same address twice. Either way it must be closed twice.
+    /// Opens memory that a process shares, by [`IpcHandle::handle`]. Returns the start address of the memory that the
+    /// handle names; the allocation itself begins [`IpcHandle::offset`] bytes later. The device may read and write the
+    /// memory on any stream; the program must order these accesses with the other process. Chunks that are opened twice
+    /// get two addresses; memory of `cudaMalloc` gets the same address twice. In both cases the memory must be closed
+    /// twice.
     ///
     /// # Errors
     /// [`Error::Ipc`](crate::Error::Ipc) for a bad handle, for memory that its process has freed, and for a process
     /// that is gone or has not sent everything within 10 seconds of the call; [`Error::Driver`](crate::Error::Driver)
-    /// if the memory cannot be imported or mapped. Nothing is opened then.
+    /// if the memory cannot be imported or mapped. After an error no memory is open.
     pub fn open(self, handle: &[u8]) -> Result<u64> {
         match Place::from_bytes(handle)? {
             Place::Plain(memory) => {
@@ -138,7 +141,8 @@ impl Sharing<'_> {
     ///
     /// # Errors
     /// [`Error::Ipc`](crate::Error::Ipc) if nothing was opened there; [`Error::Driver`](crate::Error::Driver) if a call
-    /// failed: the memory counts as closed for the program, and closing the rest is tried again at the same occasions.
+    /// failed: the memory counts as closed for the program, and the allocator tries to close the rest at the occasions
+    /// above.
     pub fn close(self, address: u64) -> Result<()> {
         let core = &mut *self.0.core.lock();
         if !core.features.sharing.opened.close(address) {
@@ -158,7 +162,8 @@ impl Core {
         Ok(self.features.sharing.opened.give_back(&*self.driver)?)
     }
 
-    /// Gives back the memory that the program has closed, at the end of the allocator. All else stays open.
+    /// Gives back the memory that the program has closed, at the end of the allocator. Memory that the program has not
+    /// closed stays open.
     pub(super) fn close_shared_at_end(&mut self) {
         let open = self.features.sharing.opened.count();
         if open > 0 {
@@ -169,7 +174,7 @@ impl Core {
         }
     }
 
-    /// Makes calls that a capture forbids without invalidating captures.
+    /// Makes calls that a stream capture forbids, in a mode that does not invalidate captures.
     fn allowed_in_captures<T>(&self, calls: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
         let driver = &*self.driver;
         in_relaxed_capture_mode(driver, self.capturing(), || calls(driver))

@@ -58,7 +58,8 @@ impl Allocator {
 
 impl Tags<'_> {
     /// Makes a new tag: a private pool with one use, as [`Pools::create`](crate::operations::Pools::create) does, with
-    /// chunks of its own. The tag takes no free memory of others, and gives them none while it lives.
+    /// chunks of its own. While the tag lives, it takes no free memory of other pools, and they take none of its
+    /// memory.
     ///
     /// # Errors
     /// [`Error::NotSleepable`] with other strategies than `stitch`; [`Error::HostMemory`].
@@ -92,16 +93,17 @@ impl Tags<'_> {
     /// Gives all physical memory of a tag back to the driver, and keeps the contents of its live blocks as `backup`
     /// says. Returns the bytes given back: 0 if the tag holds none, or sleeps already. Waits for the device first.
     ///
-    /// Addresses stay, of blocks and of views, and so do graphs that were captured with them. Until [`Self::wake`] has returned,
-    /// **no work of any stream, device or process may use the tag's memory**, and no graph that does may be launched: the
-    /// device would meet addresses without memory. Meanwhile blocks of the tag can be freed; requests for it are
-    /// [`Error::PoolAsleep`].
+    /// The addresses of blocks and views stay, and graphs that were captured with these addresses stay valid. Until
+    /// [`Self::wake`] has returned, **no work of any stream, device or process may use the tag's memory**, and no graph
+    /// that uses the memory may be launched: the device would access addresses without memory. Meanwhile blocks of the
+    /// tag can be freed; requests for the tag fail with [`Error::PoolAsleep`].
     ///
     /// # Errors
     /// [`Error::NotSleepable`] for a pool that is no tag, for memory that is shared with other processes or pinned
     /// ([`Sharing::pin_physical`](crate::operations::Sharing::pin_physical)), in guard mode, and during a stream
     /// capture; [`Error::UnknownPool`] if the tag has no use; [`Error::HostMemory`] if the backup does not fit;
-    /// [`Error::Backup`] if its file fails; [`Error::Driver`]. The tag is then awake, and everything is as before.
+    /// [`Error::Backup`] if its file fails; [`Error::Driver`]. After an error the tag is awake, and its memory is as
+    /// before.
     pub fn sleep(self, tag: PoolId, backup: &Backup) -> Result<u64> {
         let Some(change) = self.0.begin_change(tag, SleepStage::BeforeSleep)? else { return Ok(0) };
         let slept = self.0.fall_asleep(tag, backup);
@@ -110,13 +112,13 @@ impl Tags<'_> {
     }
 
     /// Gives a sleeping tag its memory again, at the same addresses, with the contents of its live blocks. Returns the
-    /// bytes taken: 0 if the tag does not sleep. If too little memory is left, free memory of others is given back
+    /// bytes taken: 0 if the tag does not sleep. If too little memory is left, free memory of other pools is given back
     /// first, as by [`Allocator::trim`](crate::Allocator::trim).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::UnknownPool`] if the tag has no use; [`Error::NotSleepable`] during a stream
-    /// capture; [`Error::Backup`] if the file fails; [`Error::HostMemory`]; [`Error::Driver`]. The tag then sleeps on,
-    /// its backup is kept, and waking it can be tried again.
+    /// capture; [`Error::Backup`] if the file fails; [`Error::HostMemory`]; [`Error::Driver`]. After an error the tag
+    /// still sleeps, its backup is kept, and the call can be repeated.
     pub fn wake(self, tag: PoolId) -> Result<u64> {
         let Some(change) = self.0.begin_change(tag, SleepStage::BeforeWake)? else { return Ok(0) };
         let woken = self.0.wake_up(tag);
@@ -125,10 +127,10 @@ impl Tags<'_> {
     }
 
     /// Gives page-locked memory that was kept for backups ([`Backup::Pinned`]), and that no sleeping tag needs, back to
-    /// the host. Returns the bytes.
+    /// the host. Returns the bytes given back.
     ///
     /// # Errors
-    /// [`Error::NotSleepable`] during a stream capture; [`Error::Driver`], after which the rest is kept.
+    /// [`Error::NotSleepable`] during a stream capture; [`Error::Driver`]; memory that was not given back is kept.
     pub fn release_backups(self) -> Result<u64> {
         let core = &mut *self.0.core.lock();
         if core.capturing() {
@@ -146,7 +148,8 @@ impl Tags<'_> {
 }
 
 impl Core {
-    /// Wakes a tag of which `bytes` bytes sleep. If there is too little room, free memory of others goes back first.
+    /// Wakes a tag of which `bytes` bytes sleep. If there is too little room, free memory of other pools goes back
+    /// first.
     fn wake(&mut self, tag: PoolId, bytes: u64) -> std::result::Result<u64, Miss> {
         let mut woken = self.timed(|_, context| backing::wake(context, tag));
         for everything in [false, true] {

@@ -1,6 +1,7 @@
-//! A tag that falls asleep or wakes, as a program's callbacks see it.
+//! The callbacks of a program that are told when a tag falls asleep or wakes.
 //!
-//! Owns: which callbacks are told of which stage. A callback that agreed to a change is always told how it ended.
+//! Owns: which callbacks are told of which stage. A callback that agreed to a change is always told the result of the
+//! change.
 
 use super::core::{Allocator, Core};
 use super::operations::Tags;
@@ -22,8 +23,8 @@ impl<'a> Change<'a> {
     /// Asks all callbacks, for a tag that is marked as changing.
     ///
     /// # Errors
-    /// [`Error::NotSleepable`] if one refuses; [`Error::HostMemory`]. Callbacks that had agreed were told that nothing
-    /// changed.
+    /// [`Error::NotSleepable`] if one refuses; [`Error::HostMemory`]. Callbacks that had agreed were told that the tag
+    /// stayed as it was.
     pub(super) fn begin(allocator: &'a Allocator, notice: SleepNotice) -> Result<Self> {
         let mut change = Self { allocator, told: Vec::new(), notice };
         let callbacks = allocator.sleep_callbacks.all()?;
@@ -77,15 +78,15 @@ impl Allocator {
 }
 
 impl Tags<'_> {
-    /// Registers `callback` for tags that sleep and wake, for programs that have told others of a tag's memory: NCCL's
-    /// registered buffers, RDMA, pools of other libraries. The callback runs before and after each change, in the
-    /// thread that makes the change ([`SleepStage`]). Its answer counts before a change: `false` refuses it, with
-    /// [`Error::NotSleepable`]. Each callback that agreed is told the result of the change, also after a failure: the
-    /// last one first.
+    /// Registers `callback` for tags that sleep and wake, for programs that have registered a tag's memory elsewhere:
+    /// with NCCL, for RDMA, in pools of other libraries. The callback runs before and after each change, in the thread
+    /// that makes the change ([`SleepStage`]). Before a change, the answer `false` refuses the change with
+    /// [`Error::NotSleepable`]. Each callback that agreed is told the result of the change, also after a failure, in
+    /// reverse order.
     ///
     /// The callback runs without any lock of the allocator, and may call every method, such as
-    /// [`Pools::blocks`](crate::operations::Pools::blocks) for the addresses; but not `sleep` and `wake` of the same
-    /// tag, which are refused meanwhile. A callback that panics does not agree. It should hold the allocator by
+    /// [`Pools::blocks`](crate::operations::Pools::blocks) for the addresses. Only `sleep` and `wake` of the same tag
+    /// are refused meanwhile. A callback that panics counts as a refusal. A callback should hold the allocator by
     /// [`std::sync::Weak`].
     ///
     /// ```
@@ -113,8 +114,8 @@ impl Tags<'_> {
         Ok(self.0.sleep_callbacks.add(Arc::new(callback))?)
     }
 
-    /// Removes a callback of [`Self::on_change`]. Returns whether it was registered. A change under way still tells it
-    /// the result.
+    /// Removes a callback of [`Self::on_change`]. Returns whether it was registered. A change under way still tells the
+    /// callback its result.
     pub fn remove_callback(self, callback: CallbackId) -> bool {
         self.0.sleep_callbacks.remove(callback)
     }

@@ -8,13 +8,13 @@ use crate::error::Result;
 
 impl Spilling<'_> {
     /// Advises how the program uses a live allocation from now on; the call counts as a use. [`Advice::Cold`] memory is
-    /// spilled first, [`Advice::Hot`] memory last, and it comes back at once if the device has room for it. For an
-    /// allocation that grows, the advice holds for all of it, later parts included. Address 0 is ignored, and so is the
-    /// advice where no memory is spilled.
+    /// spilled first. [`Advice::Hot`] memory is spilled last, and comes back at once if the device has room. For an
+    /// allocation that grows, the advice holds for all its parts, including later ones. Address 0 is ignored. The
+    /// advice has no effect without the option `spill`.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
-    /// [`Error::HostMemory`](crate::Error::HostMemory); the driver's, and the advice is taken.
+    /// [`Error::HostMemory`](crate::Error::HostMemory); the driver's errors, after which the advice is in force.
     pub fn advise(self, address: u64, advice: Advice) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -33,16 +33,16 @@ impl Spilling<'_> {
         core.checked()
     }
 
-    /// Returns spilled memory to the device, as far as there is room; free memory is given back for it. Returns the
-    /// bytes that came back. The CPU waits for the device. During a stream capture, and once another device has access
-    /// to the memory, no memory comes back.
+    /// Returns spilled memory to the device, as far as there is room; free memory is given back to make room. Returns
+    /// the bytes that came back. The CPU waits for the device. During a stream capture, and once another device has
+    /// access to the memory, no memory comes back.
     ///
     /// During the call, no thread may give the device work that uses memory of the allocator, as with
     /// [`Split`](crate::Split).
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver), [`Error::HostMemory`](crate::Error::HostMemory); memory that came back
-    /// before the error stays.
+    /// before the error stays on the device.
     pub fn restore(self) -> Result<u64> {
         let core = &mut *self.0.core.lock();
         if core.heap.spilled() == 0 || core.capturing() || core.may_spill().is_none() {

@@ -1,6 +1,6 @@
-//! Spilled memory comes back to the device, or is released once none of it is live.
+//! Spilled memory comes back to the device, or is released once no block in it is live.
 //!
-//! Owns: when it does. `spill.rs` has the public operations.
+//! Owns: when memory comes back or is released. `spill.rs` has the public operations.
 
 use super::core::Core;
 use crate::backing;
@@ -9,21 +9,22 @@ use crate::features::spill::bring_back;
 use crate::heap::Request;
 use crate::ids::{BlockId, ChunkId, Class, StreamId, ViewId};
 
-/// The part (1/n) of the memory limit that stays free where memory comes back by itself.
+/// The part (1/n) of the memory limit that must stay free if spilled memory is to come back without a call of the
+/// program.
 const SPARE: u64 = 16;
 
 impl Core {
-    /// Returns spilled memory to the device, or only these chunks, after a wait for the device. Where there is too
-    /// little room, free memory is given back for it.
+    /// Returns all spilled memory to the device, or only the chunks `only`, after a wait for the device. If there is
+    /// too little room, free memory is given back first.
     pub(super) fn bring_back(&mut self, only: Option<&[ChunkId]>) -> Result<u64> {
         let spilled = self.heap.spilled_chunks().filter(|(id, _)| only.is_none_or(|only| only.contains(id)));
         let bytes: u64 = spilled.map(|(_, chunk)| chunk.size).sum();
         self.timed(|strategy, context| bring_back(strategy, context, only, bytes))
     }
 
-    /// Returns spilled memory to the device where no request had to spill for long, if much of the memory held is free.
-    /// The host memory that it lay in is kept, and given back after as long again. A failure is logged: the memory
-    /// stays where it is.
+    /// Returns spilled memory to the device if no request had to spill for a long time, and much of the memory held is
+    /// free. The host memory is kept for as long again, and then given back. On failure, which is logged, the memory
+    /// stays spilled.
     #[cold]
     pub(super) fn return_spilled(&mut self) {
         let limit = self.limits.lowest().unwrap_or(u64::MAX).min(self.driver.properties().total_memory);
@@ -50,19 +51,19 @@ impl Core {
         }
     }
 
-    /// Returns whether a stream is being captured without the allocator being told: a wait for the device would end
-    /// that capture. External streams, and streams that made no request, are not asked.
+    /// Returns whether a stream is being captured without the allocator being told: a wait for the device would
+    /// invalidate that capture. The driver is not asked about external streams, and streams that made no request.
     fn some_stream_is_captured(&self) -> bool {
         let captured = |large| {
             let pool = self.heap.pool(large);
             let is_asked = !pool.ended && pool.stream != StreamId::DEFAULT && !self.heap.is_external(pool.stream);
-            // A stream that is gone is captured by nobody. If the driver cannot tell, the stream may be captured.
+            // A stream that was destroyed is not captured. If the driver cannot tell, the stream may be captured.
             is_asked && self.driver.is_capturing(pool.stream).unwrap_or_else(|error| !error.status.may_name_no_stream())
         };
         self.heap.stream_pools().any(captured)
     }
 
-    /// Gives back the host memory that is kept for the next spill. On failure, which is logged, it stays.
+    /// Gives back the host memory that is kept for the next spill. On failure, which is logged, the memory stays.
     pub(super) fn release_host_stock(&mut self) {
         if self.heap.host_stock().bytes() == 0 {
             return;
@@ -72,11 +73,12 @@ impl Core {
         }
     }
 
-    /// Gives back host memory in which no block is live any more. On failure, which is logged, it stays, and is tried
-    /// again.
+    /// Gives back host memory in which no block is live any more. On failure, which is logged, the memory stays, and a
+    /// later call tries again.
     ///
     /// # Errors
-    /// A call failed, and memory is missing at an address: no request may be served before it is mapped again.
+    /// An error if a call failed and memory is missing at an address: no request may be served before that memory is
+    /// mapped again.
     #[cold]
     pub(super) fn drop_spilled(&mut self) -> Result<()> {
         let Err(error) = self.timed(|_, context| backing::drop_spilled(context)) else { return Ok(()) };
@@ -92,9 +94,9 @@ impl Core {
         self.heap.spilled() > 0 && !self.heap.is_private(self.heap.block(id).pool) && self.heap.is_spilled(id)
     }
 
-    /// Makes a spilled block that is about to be freed wait for its own stream too: then its host memory goes back
-    /// instead of serving requests as device memory. Returns whether the block is to wait. It is not if the host has no
-    /// memory for the note; its memory then goes with the next epoch.
+    /// Makes a spilled block that is about to be freed wait for its own stream too, so that its host memory goes back
+    /// instead of serving requests as device memory. Returns whether the block must wait. Returns `false` if the host
+    /// has no memory for the block's entry; the block's memory then goes back with the next epoch.
     pub(super) fn wait_for_own(&mut self, id: BlockId) -> bool {
         if !self.goes_when_freed(id) || self.heap.waits_for_own(id).is_err() {
             return false;
@@ -106,17 +108,17 @@ impl Core {
         noted
     }
 
-    /// Undoes [`Self::wait_for_own`], where the block could not be freed.
+    /// Undoes [`Self::wait_for_own`], if the block could not be freed.
     pub(super) fn forget_own(&mut self, id: BlockId) {
         self.heap.waits_for_own_no_more(id);
         let stream = self.heap.pool(self.heap.block(id).pool.large()).stream;
         self.streams.recorded.forget_use(&mut self.heap, id, stream);
     }
 
-    /// Returns the memory of a live block to the device, because others are to use it.
+    /// Returns the memory of a live block to the device, because other processes or libraries will use it.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) if the device has no room for it; those of the driver.
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) if the device has no room for the memory; the driver's errors.
     pub(super) fn must_be_on_device(&mut self, id: BlockId) -> Result<()> {
         let spilled = self.heap.spilled_under(id)?;
         if spilled.is_empty() {

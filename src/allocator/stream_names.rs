@@ -6,7 +6,8 @@ use crate::ids::{BlockId, Class, PoolIndex, StreamId};
 use crate::streams;
 
 impl Core {
-    /// Notes that a stream other than its own uses a block. Returns whether that was new.
+    /// Records that a stream other than the block's own uses a block. Returns whether the block had no record of the
+    /// stream.
     pub(super) fn name_stream(&mut self, id: BlockId, stream: StreamId) -> Result<bool> {
         self.streams.known.add(stream)?;
         self.heap.used_now(id);

@@ -12,7 +12,7 @@ use crate::ids::{PoolIndex, StreamId};
 use crate::streams::StreamState;
 
 impl Allocator {
-    /// Notes that work on `stream` uses the allocation: after it is freed, its memory waits for that stream too. The
+    /// Records that work on `stream` uses the allocation. After the free, the memory waits for that stream too. The
     /// allocation's own stream need not be named. Address 0 is ignored.
     ///
     /// With the flag [`use_stream_safe_cuda_allocator`](crate::PaddleFlags::use_stream_safe_cuda_allocator) of a
@@ -20,7 +20,7 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
-    /// [`Error::HostMemory`](crate::Error::HostMemory); the driver's.
+    /// [`Error::HostMemory`](crate::Error::HostMemory); [`Error::Driver`](crate::Error::Driver).
     pub fn record_stream(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -39,13 +39,13 @@ impl Allocator {
 
 impl Streams<'_> {
     /// Undoes [`Allocator::record_stream`](crate::Allocator::record_stream) for a live allocation that `stream` uses no
-    /// more: the program has waited for that work, or the allocation's own stream has. Once freed, the memory does not
-    /// wait for that stream. Paddle's `EraseStream` (`StreamSafeCUDAAllocation`). Does nothing if the stream was not
-    /// named. Address 0 is ignored.
+    /// more, because the program or the allocation's own stream has waited for the work of `stream`. Once freed, the
+    /// memory does not wait for `stream`. The counterpart in Paddle is `EraseStream` (`StreamSafeCUDAAllocation`). The
+    /// call does nothing if the stream was not named. Address 0 is ignored.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; the driver's, if it
-    /// does not know the stream.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
+    /// [`Error::Driver`](crate::Error::Driver) if the driver does not know the stream.
     pub fn unrecord(self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -64,12 +64,13 @@ impl Streams<'_> {
         core.checked()
     }
 
-    /// Tells the allocator of a stream that may use its memory and that no request, free or
-    /// [`Allocator::record_stream`](crate::Allocator::record_stream) names. A gate holds the stream while chunks are split
-    /// ([`Split`](crate::Split)). [`Self::forget`] before the stream is destroyed.
+    /// Registers a stream that may use the allocator's memory and that no request, free or
+    /// [`Allocator::record_stream`](crate::Allocator::record_stream) names. A gate holds the stream while chunks are
+    /// split ([`Split`](crate::Split)). Call [`Self::forget`] before the stream is destroyed.
     ///
     /// # Errors
-    /// The driver's, if it does not know the stream; [`Error::HostMemory`](crate::Error::HostMemory).
+    /// [`Error::Driver`](crate::Error::Driver) if the driver does not know the stream;
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn announce(self, stream: StreamId) -> Result<()> {
         let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
@@ -77,15 +78,16 @@ impl Streams<'_> {
         Ok(())
     }
 
-    /// Marks `stream` as belonging to an owner who may destroy it without notice, such as PyTorch's `ExternalStream`.
-    /// The allocator then names it to the driver only within calls that name it, when it must be live: a request for
-    /// it, [`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream) with it as the current
+    /// Marks `stream` as belonging to an owner who may destroy the stream without notice, such as PyTorch's
+    /// `ExternalStream`. The allocator then passes the stream to the driver only within calls that name the stream, so
+    /// it must be live during these: a request for it,
+    /// [`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream) with it as the current
     /// stream, and the free of an allocation that [`Allocator::record_stream`](crate::Allocator::record_stream) named
     /// it for. Memory that is freed otherwise, or while the stream is being captured, serves other streams only after a
     /// wait for the device. [`Self::forget`] ends the mark. The default stream is ignored.
     ///
     /// # Errors
-    /// The driver's, if it does not know the stream.
+    /// [`Error::Driver`](crate::Error::Driver) if the driver does not know the stream.
     pub fn mark_external(self, stream: StreamId) -> Result<()> {
         let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
@@ -99,14 +101,14 @@ impl Streams<'_> {
     }
 
     /// Forgets a stream that the program is about to destroy: the CPU waits for its work, and the allocator never
-    /// passes it to the driver again. Its free memory serves other streams, with `stitch` at once. With the other
-    /// strategies, which do not share, it serves a new stream with that handle, or goes back to the driver when memory
-    /// is short. Frees that wait for the stream are completed.
+    /// passes it to the driver again. The stream's free memory then serves other streams at once with `stitch`. With
+    /// the other strategies, which do not share, the memory serves a new stream with the same handle, or goes back to
+    /// the driver when memory is short. Frees that wait for the stream are completed.
     ///
-    /// Its live memory stays valid, and belongs to no stream: once freed it serves others, so name the streams that go
-    /// on using it with [`Allocator::record_stream`](crate::Allocator::record_stream). A later call with the same
-    /// handle means a new stream, which must be named for that memory like any other. The default stream cannot be
-    /// destroyed, and is not forgotten.
+    /// The stream's live memory stays valid, and belongs to no stream. Once freed, this memory serves other streams, so
+    /// name the streams that go on using it with [`Allocator::record_stream`](crate::Allocator::record_stream). A later
+    /// call with the same handle means a new stream, which must be named for that memory like any other. The default
+    /// stream cannot be destroyed, and is not forgotten.
     ///
     /// The wait is short if the program has already waited itself. Where memory of the stream was freed under another
     /// one ([`Allocator::free_with_current_stream`](crate::Allocator::free_with_current_stream)), the CPU waits for the
@@ -128,7 +130,7 @@ impl Streams<'_> {
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver) while a stream is being captured, when the CPU cannot wait
-    /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]), or if the wait failed. The stream is then known as before.
+    /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]), or if the wait failed. After an error, the stream stays registered.
     pub fn forget(self, stream: StreamId) -> Result<()> {
         let core = &mut *self.0.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
@@ -149,7 +151,7 @@ impl Core {
         let pools = self.heap.pools_of(stream).try_to_vec()?;
         let known = pools.iter().copied().find(|large| !self.heap.is_private(*large) && !self.heap.pool(*large).ended);
         let waited = self.timed(|_, context| {
-            // The handle may name a new stream by now: a wait for that one does not cover the old one's work.
+            // The handle may name a new stream by now: a wait for the new stream does not cover the old stream's work.
             if let Some(large) = known
                 && context.on_streams().1.stream_state(large)? == StreamState::Ended
             {

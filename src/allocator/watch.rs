@@ -10,7 +10,7 @@ use crate::features::guard::Guard;
 use crate::ids::{BlockId, StreamId};
 
 impl Core {
-    /// Runs a step of guard mode. Returns `None` if it is off.
+    /// Runs a step of guard mode. Returns `None` if guard mode is off.
     pub(super) fn on_guard<T>(&mut self, step: impl FnOnce(&mut Guard, &mut AllocatorContext<'_>) -> T) -> Option<T> {
         let mut guard = self.features.guard.take()?;
         let result = self.timed(|_, context| step(&mut guard, context));
@@ -36,8 +36,9 @@ impl Core {
         Ok(Some(address))
     }
 
-    /// Returns whether a request may be guarded. A source's memory comes in the source's segments, so it is not. Memory
-    /// that a graph uses cannot be unmapped while the graph may be launched, so it is guarded only if `graphs` is set.
+    /// Returns whether a request may be guarded. Memory of a segment source comes in the source's segments, so it is
+    /// not guarded. Memory that a graph uses cannot be unmapped while the graph may be launched, so it is guarded only
+    /// if `graphs` is set.
     fn may_be_guarded(&self, prepared: &Prepared, graphs: bool) -> bool {
         let Some(private) = prepared.private else { return true };
         let is_captured = private.captured || self.heap.private().get(private.owner).is_some_and(|pool| pool.captured);
@@ -53,8 +54,8 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a live allocation out of the address table. If none starts at the address, the error says what guard mode
-    /// knows of it.
+    /// Takes a live allocation out of the address table. If no live allocation starts at the address, the error says
+    /// which allocation guard mode knows there.
     #[inline]
     pub(super) fn take_live(&mut self, address: u64) -> Result<BlockId> {
         self.heap.take_live(address).map_err(|error| self.explained(address, error))
@@ -83,8 +84,8 @@ impl Core {
         });
     }
 
-    /// Finds the streams that still use a block which is about to be freed, and that were not named. The memory waits
-    /// for them all the same: the run goes on as if they had been named.
+    /// Finds the streams that still use a block which is about to be freed, and that the program did not name. The
+    /// memory then waits for these streams as if the program had named them.
     pub(super) fn find_missing_record_stream(&mut self, id: BlockId) {
         if self.features.guard.is_none() {
             return;
@@ -99,8 +100,8 @@ impl Core {
         }
     }
 
-    /// Gives back the memory of a private pool that has just ended, so that a graph launched all the same meets an
-    /// illegal address. The CPU waits for the device.
+    /// Gives back the memory of a private pool that has just ended, so that a graph launched afterwards ends in an
+    /// illegal address error. The CPU waits for the device.
     pub(super) fn end_guarded_pools(&mut self) {
         if self.capturing() || !self.features.guard.as_ref().is_some_and(|guard| guard.options().graphs) {
             return;

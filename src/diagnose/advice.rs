@@ -49,7 +49,7 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
         () if wait_longer(input, figures).is_some() => {
             Cause::StillUsed { most_ms: input.config.wait_ms.unwrap_or_default() }
         }
-        // If the driver did not tell how much is free, it is unknown whether all of it would have been enough.
+        // If the driver did not report its free memory, it is unknown whether the whole device would have been enough.
         () if needed > max_held && (input.device.is_some() || input.limits.lowest().is_some()) => Cause::TooLittle,
         // A refusal because of the bounds on views is not the driver's.
         () if figures.is_refused_by_driver() && input.refused.is_none() => Cause::Refused,

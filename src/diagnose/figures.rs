@@ -21,7 +21,7 @@ const LEAST_MARGIN: u64 = 64 << 20;
 pub(super) struct Figures<'a> {
     pub(super) input: &'a ReportInput<'a>,
     pub(super) memory: &'a Fragmentation,
-    /// The strategy that serves the request: that of its private pool, or the allocator's.
+    /// The strategy that serves the request: the strategy of its private pool, or the allocator's.
     pub(super) strategy: &'a dyn Estimates,
     pub(super) segmented: bool,
     /// Whether views join free memory.
@@ -33,11 +33,11 @@ pub(super) struct Figures<'a> {
     pub(super) servable_across: u64,
     /// The bytes by which memory would have to grow.
     pub(super) growth: u64,
-    /// The bytes that the driver could give and the limits allow; 0 if the driver did not tell.
+    /// The bytes that the driver could give and the limits allow; 0 if the driver did not report its free memory.
     pub(super) room: u64,
     /// The most bytes that may be held at present.
     pub(super) max_held: u64,
-    /// The bytes in use, and those of the request.
+    /// The bytes in use plus the bytes of the request.
     pub(super) needed: u64,
     /// The free bytes of other private pools.
     pub(super) fenced: u64,
@@ -78,7 +78,7 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// Returns whether the request is more than the device has, or than the limits allow, whatever is held.
+    /// Returns whether the request is larger than the device or the limits allow, whatever memory is held.
     pub(super) fn exceeds_all(&self) -> bool {
         let ReportInput { heap, request, limits, properties, device, .. } = *self.input;
         let total = device.map_or(properties.total_memory, |info| info.total);
@@ -107,12 +107,12 @@ impl<'a> Figures<'a> {
         self.strategy.growth_needed(&self.input.present, request, assumption)
     }
 
-    /// Returns which limits forbid this growth.
+    /// Returns the limits that forbid this growth, or `None` if none does.
     pub(super) fn exceeded(&self) -> Option<Limit> {
         self.exceeded_by(self.growth)
     }
 
-    /// Returns which limits forbid a growth by `growth` bytes for the request.
+    /// Returns the limits that forbid a growth by `growth` bytes for the request, or `None` if none does.
     pub(super) fn exceeded_by(&self, growth: u64) -> Option<Limit> {
         let ReportInput { heap, config, request, limits, .. } = *self.input;
         // `expandable` counts against the fraction as PyTorch does.
@@ -124,13 +124,13 @@ impl<'a> Figures<'a> {
         limits.exceeded(heap.reserved(), more)
     }
 
-    /// Returns whether the driver has refused memory that it calls free, and that the limits allow.
+    /// Returns whether the driver has refused memory that it reports as free, and that the limits allow.
     pub(super) fn is_refused_by_driver(&self) -> bool {
         self.growth <= self.room && self.exceeded().is_none()
     }
 
-    /// Returns the usage of all views with the refused one and those refused before it: each live block may be in a
-    /// view, which has its own chunks except for the two at its ends.
+    /// Returns the usage of all views, with the refused view and the views refused before it: each live block may be in
+    /// a view, which has its own chunks except for the two at its ends.
     pub(super) fn views_wanted(&self, refused: ViewUsage) -> ViewUsage {
         let live = self.input.heap.counters().allocation.current();
         let ends = 2 * live * largest_chunk(self.input.heap);
@@ -160,8 +160,8 @@ impl<'a> Figures<'a> {
         self.free_large().map(|block| block.size.saturating_sub(chunk)).sum()
     }
 
-    /// Returns the bytes of the request, and those that must be left over if chunks are split for it: room for copies,
-    /// and the margin for memory that lies differently.
+    /// Returns the bytes of the request plus the bytes that must be left over if chunks are split for it: room for
+    /// copies, and the margin for memory that lies differently.
     pub(super) fn with_copies(&self) -> u64 {
         let margin = self.margin.max(largest_chunk(self.input.heap).saturating_mul(2));
         self.input.request.size.saturating_add(margin)
@@ -173,7 +173,7 @@ impl<'a> Figures<'a> {
         self.free_large().map(|block| granules(block) * GRANULE).sum()
     }
 
-    /// Returns the free blocks of the streams' large pools, and the idle ones.
+    /// Returns the free blocks of the streams' large pools and of idle memory.
     fn free_large(&self) -> impl Iterator<Item = &Block> {
         let heap = self.input.heap;
         // If the host has no memory for the list of a pool, the pool counts as full.
@@ -181,7 +181,7 @@ impl<'a> Figures<'a> {
         free.map(|id| heap.block(id))
     }
 
-    /// Returns the free bytes of the request's stream, and the idle ones.
+    /// Returns the free bytes of the request's stream plus the idle bytes.
     pub(super) fn free_for_request(&self) -> u64 {
         let own = self.input.heap.memory_owner(self.input.request.pool);
         let open = self.memory.pools.iter().filter(|pool| pool.owner == own || pool.owner == Owner::Everyone);
@@ -194,7 +194,7 @@ impl<'a> Figures<'a> {
         heap.largest_in(request.pool).max(heap.largest_in(heap.idle().of(request.class)))
     }
 
-    /// Returns the largest request of the same kind that would certainly be served at present; 0 if none.
+    /// Returns the largest request of the same kind that would certainly be served at present; 0 if there is none.
     pub(super) fn at_most(&self) -> u64 {
         let ReportInput { heap, config, request, .. } = *self.input;
         let whole = |unit: u64| self.room - self.room % unit.max(1);

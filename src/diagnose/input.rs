@@ -10,25 +10,25 @@ use crate::strategy::{Estimates, Present};
 /// The allocator's state right after the failed request.
 pub(crate) struct ReportInput<'a> {
     pub(crate) heap: &'a Heap,
-    /// The state of memory for estimates of growth, with the bytes that the driver could give and the limits allow; none if the
-    /// driver did not tell.
+    /// The state of memory for estimates of growth, with the bytes that the driver could give and the limits allow; 0
+    /// bytes if the driver did not report its free memory.
     pub(crate) present: Present<'a>,
     pub(crate) strategy: &'a dyn Estimates,
-    /// When memory freed on one stream may serve another.
+    /// The rule by which memory freed on one stream may serve another.
     pub(crate) sharing: StreamSharing,
     pub(crate) config: &'a Config,
     pub(crate) limits: Limits,
     pub(crate) properties: &'a DeviceProperties,
-    /// `None` if the driver did not tell.
+    /// The memory of the device; `None` if the driver did not report it.
     pub(crate) device: Option<MemoryInfo>,
     pub(crate) request: &'a Request,
     /// The name of the policy that chooses the memory to spill.
     pub(crate) spill_policy: &'static str,
     /// The value of `split` with which chunks could be split, if they cannot be now.
     pub(crate) split: Option<Split>,
-    /// The usage of all views with the one that the bounds forbade, if they did.
+    /// The usage of all views together with a view that the bounds forbade, if they did.
     pub(crate) refused: Option<ViewUsage>,
-    /// The strategy that the present one replaces.
+    /// The strategy that the present strategy replaces, if any.
     pub(crate) instead_of: Option<StrategyKind>,
     /// The requests to other processes.
     pub(crate) lending: Option<Lending>,

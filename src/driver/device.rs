@@ -1,6 +1,6 @@
 //! Devices by name: `sim:h200`, `host:4GiB`, `cuda:0`, `pinned:0`.
 //!
-//! Owns: which driver a name means, and the opening of it. The names' details are each driver's own.
+//! Owns: which driver a name means, and how the device is opened. Each driver parses the details of its names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,9 +49,9 @@ pub enum Device {
     /// Page-locked host memory.
     #[non_exhaustive]
     Pinned {
-        /// The number of the GPU that uses it too.
+        /// The number of the GPU that also uses the memory.
         ordinal: u32,
-        /// The NUMA node that it is on; `None` is the one nearest to the GPU.
+        /// The NUMA node of the memory; `None` for the node nearest to the GPU.
         node: Option<u32>,
     },
 }
@@ -61,16 +61,16 @@ pub enum Device {
 pub struct OpenDevice {
     /// The device's driver.
     pub driver: Arc<dyn Driver>,
-    /// Of page-locked memory: a stream of the driver's that has no work, which all of it is for
-    /// ([`HostPool`](crate::HostPool)).
+    /// A stream without work, for which page-locked memory is allocated ([`HostPool`](crate::HostPool)). `None` for
+    /// other devices.
     pub own_stream: Option<StreamId>,
 }
 
-/// Why a device was not opened.
+/// The reason why a device was not opened.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// There is no such kind of device.
+    /// The name begins with no known kind of device.
     #[error(
         "`{name}` is no device; expected cuda:0, page-locked memory such as pinned:0, host memory such as host:4GiB, or a simulated one such as sim:h200"
     )]
@@ -87,24 +87,24 @@ pub enum OpenError {
         /// The name as given.
         name: String,
     },
-    /// The simulated GPU cannot be had.
+    /// The simulated GPU could not be opened.
     #[cfg(feature = "sim")]
     #[error(transparent)]
     Sim(#[from] SimConfigError),
-    /// Host memory cannot be had.
+    /// The device of host memory could not be opened.
     #[cfg(feature = "sim")]
     #[error(transparent)]
     Host(#[from] HostConfigError),
-    /// The GPU cannot be had.
+    /// The GPU could not be opened.
     #[error(transparent)]
     Cuda(#[from] CudaOpenError),
-    /// A call of its driver failed.
+    /// A call of the device's driver failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }
 
 impl Device {
-    /// Reads a name. Opens nothing.
+    /// Parses the name of a device, without opening the device.
     ///
     /// # Errors
     /// [`OpenError`], which says what was expected.
@@ -121,7 +121,7 @@ impl Device {
         }
     }
 
-    /// Reads the name of a device that needs no GPU.
+    /// Parses the name of a device that needs no GPU.
     #[cfg(feature = "sim")]
     fn without_gpu(name: &str) -> Result<Self, OpenError> {
         if name.starts_with("sim") {
@@ -137,7 +137,7 @@ impl Device {
         Err(OpenError::WithoutSim { name: name.to_owned() })
     }
 
-    /// Returns the number that tells it from others of its kind: that of `cuda:1` and `pinned:1` is 1, that of all others 0.
+    /// Returns the number of the GPU: 1 for `cuda:1` and `pinned:1`. Returns 0 for devices without a GPU.
     #[must_use]
     pub fn ordinal(&self) -> u32 {
         match self {
@@ -147,13 +147,14 @@ impl Device {
         }
     }
 
-    /// Returns whether the CPU and a GPU use its memory at the same addresses.
+    /// Returns whether the device is page-locked host memory, which the CPU and a GPU use at the same addresses.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         matches!(self, Self::Pinned { .. })
     }
 
-    /// Opens it. On a real GPU the default stream and those of [`CudaDriver::create_stream`] may be named, no others.
+    /// Opens the device. On a real GPU only the default stream and streams of [`CudaDriver::create_stream`] may be
+    /// named.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -161,12 +162,12 @@ impl Device {
         Ok(self.open_with_cuda()?.0)
     }
 
-    /// Opens it for a program that has its streams from elsewhere: cudarc, cust, CUDA's runtime.
+    /// Opens the device for a program that has its streams from elsewhere: cudarc, cust, CUDA's runtime.
     ///
     /// # Safety
     /// The caller must keep the conditions of [`CudaDriver::trust_streams`]: every stream that the driver is told of
-    /// belongs to the device's primary context, and lives for as long as the driver may name it. Other devices ask for
-    /// nothing.
+    /// belongs to the device's primary context, and lives for as long as the driver may name it. Devices without a GPU
+    /// have no such condition.
     ///
     /// # Errors
     /// The errors of [`Self::open`].
@@ -174,7 +175,7 @@ impl Device {
     pub unsafe fn open_trusting(&self) -> Result<OpenDevice, OpenError> {
         let (opened, cuda) = self.open_with_cuda()?;
         if let Some(cuda) = cuda {
-            // SAFETY: the caller's promise covers the streams that come from it; no one else has the driver.
+            // SAFETY: the caller's promise covers the streams that come from the caller; no other code has the driver.
             unsafe { cuda.trust_streams() };
         }
         Ok(opened)

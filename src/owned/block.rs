@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// A live allocation, which is freed when it is dropped.
 ///
 /// `A` is the pointer to the allocator. A `Block<&Allocator>` costs what [`Allocator::allocate`] and
-/// [`Allocator::free`] cost. A `Block<Arc<Allocator>>`, which is `Block` alone, keeps the allocator alive, can be
-/// stored in any type of the program, and costs two more atomic operations.
+/// [`Allocator::free`] cost. A `Block<Arc<Allocator>>`, also written `Block`, keeps the allocator alive, can be stored
+/// in any type of the program, and costs two more atomic operations.
 ///
 /// ```
 /// use seamalloc::{Allocator, Block, StreamId};
@@ -29,18 +29,18 @@ use std::sync::Arc;
 ///
 /// // Counted: for a struct, a thread, a static.
 /// let mut weights = Block::new(Arc::clone(&allocator), 1 << 30, copies)?;
-/// // Another stream reads it last, and its memory waits for both.
+/// // Another stream reads the block last, and the memory waits for both streams.
 /// weights.set_last_use(compute);
 /// drop(weights);
 /// assert_eq!(allocator.stats().allocation.all.current, 0);
 /// # Ok::<(), seamalloc::Error>(())
 /// ```
 ///
-/// **What drop does.** The drop frees the allocation, on the block's own stream or on that of [`Self::set_last_use`].
-/// It does not wait, and does not panic, so it is safe while the program unwinds. If the free fails, the block stays
-/// live, and an error of `tracing` says so: memory that may be in use is not given away. Call [`Self::free`] to see the
-/// error. A block in a `static` is not dropped at exit; a block of a thread is dropped with the thread. After CUDA has
-/// shut down, the free, or the end of the allocator, only fails.
+/// **What drop does.** The drop frees the allocation, on the block's own stream or on the stream of
+/// [`Self::set_last_use`]. The drop does not wait, and does not panic, so it is safe while the program unwinds. If the
+/// free fails, the block stays live, and an error of `tracing` says so: memory that may be in use is not given away.
+/// Call [`Self::free`] to see the error. A block in a `static` is not dropped at exit; a block of a thread is dropped
+/// with the thread. After CUDA has shut down, the free, or the end of the allocator, fails with an error.
 ///
 /// Drop no block in an observer, a segment source or a filter of a [`Route`](crate::Route): these run under the allocator's lock.
 #[must_use = "a block that is not kept is freed at once"]
@@ -82,18 +82,18 @@ impl<A: Deref<Target = Allocator>> Block<A> {
         Ok(Self { allocator, address, len: size, last_use: LastUse::on(stream) })
     }
 
-    /// Takes ownership of an allocation of `allocator` that no other owner frees: of [`Self::into_raw`], of
-    /// [`Allocator::allocate`], of C.
+    /// Takes ownership of an allocation of `allocator` that no other owner frees, such as a value of
+    /// [`Self::into_raw`], or an address of [`Allocator::allocate`] or of the C library.
     ///
-    /// The values are not checked. If no live allocation starts there, the free fails when the block is dropped, and
-    /// the log says so.
+    /// The values are not checked. If no live allocation starts at the address, the free fails when the block is
+    /// dropped, and the error is logged.
     pub fn from_raw(allocator: A, raw: RawBlock) -> Self {
         let RawBlock { address, size, stream } = raw;
         Self { allocator, address, len: size, last_use: LastUse::on(stream) }
     }
 
-    /// Returns the allocation as a plain value, which no longer frees itself. If another stream uses it last, this
-    /// names that stream to the allocator ([`Allocator::record_stream`]); an error of that is logged.
+    /// Returns the allocation as a plain value, which no longer frees itself. A stream of [`Self::set_last_use`] is
+    /// named to the allocator ([`Allocator::record_stream`]); if this fails, the error is logged.
     #[must_use = "the allocation leaks unless somebody frees it"]
     pub fn into_raw(mut self) -> RawBlock {
         let raw = RawBlock { address: self.address, size: self.len, stream: self.last_use.own() };
@@ -109,7 +109,8 @@ impl<A: Deref<Target = Allocator>> Block<A> {
         self.address
     }
 
-    /// Returns the address as a pointer, for functions of C that take one. On a GPU it may not be dereferenced.
+    /// Returns the address as a pointer, for C functions that take pointers. The CPU may not dereference a pointer to
+    /// GPU memory.
     #[must_use]
     #[inline]
     pub fn as_ptr<T>(&self) -> *mut T {
@@ -152,14 +153,14 @@ impl<A: Deref<Target = Allocator>> Block<A> {
     }
 
     /// Sets the stream that uses the block last: the block is then freed as by [`Allocator::free_on`]. If that stream
-    /// is not the block's own, its memory waits for both. The last call counts; for several streams beside its own, use
-    /// [`Self::record_stream`].
+    /// is not the block's own, the memory waits for both streams. The last call counts; for several streams beside its
+    /// own, use [`Self::record_stream`].
     #[inline]
     pub fn set_last_use(&mut self, stream: impl Into<StreamId>) {
         self.last_use.set(stream.into());
     }
 
-    /// Notes that work on `stream` uses the block: once freed, its memory waits for that stream too
+    /// Records that work on `stream` uses the block: after the free, the block's memory waits for that stream too
     /// ([`Allocator::record_stream`]).
     ///
     /// # Errors
@@ -168,10 +169,10 @@ impl<A: Deref<Target = Allocator>> Block<A> {
         self.allocator.record_stream(self.address, stream.into())
     }
 
-    /// Frees the block now. Afterwards it has no memory, and dropping it does nothing.
+    /// Frees the block now. Afterwards the block has no memory, and dropping it does nothing.
     ///
     /// # Errors
-    /// The errors of [`Allocator::free_on`]: the block is as before, and the call can be repeated.
+    /// The errors of [`Allocator::free_on`]: after an error the block is unchanged, and the call can be repeated.
     pub fn free(&mut self) -> Result<()> {
         self.give_back()?;
         self.forget();

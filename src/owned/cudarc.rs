@@ -17,13 +17,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 impl<A: Deref<Target = Allocator>> Stream<A, Arc<CudaStream>> {
-    /// Names a stream of cudarc's and keeps it alive until the allocator has forgotten it.
+    /// Names a stream of cudarc and keeps the stream alive until the allocator has forgotten it.
     pub fn of_cudarc(allocator: A, stream: Arc<CudaStream>) -> Self {
         Self::holding(allocator, stream, |stream| StreamId::from(stream))
     }
 }
 
-/// Why memory for cudarc could not be allocated.
+/// The reason why memory for cudarc could not be allocated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaBlockError {
@@ -54,8 +54,8 @@ pub enum CudaBlockError {
 /// A [`Block`] of values of one type, which cudarc's copies and kernels take like a [`CudaSlice`], and which goes back to its
 /// allocator when it is dropped.
 ///
-/// It dereferences to a `&CudaSlice<T>` and gives views ([`Self::as_view`], [`Self::as_view_mut`]); it gives no `&mut
-/// CudaSlice<T>`, with which cudarc could be made to free memory that is not its own.
+/// A `CudaBlock` dereferences to a `&CudaSlice<T>`, and gives views ([`Self::as_view`], [`Self::as_view_mut`]). It
+/// gives no `&mut CudaSlice<T>`, because cudarc could then be made to free memory of the allocator.
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -75,9 +75,9 @@ pub enum CudaBlockError {
 ///
 /// **Several streams.** While cudarc tracks events (`CudaContext::is_managing_stream_synchronization`, its default once
 /// it has made a stream), its stream waits on the GPU for all uses through cudarc before the block is freed, so no
-/// stream need be named. Otherwise name other streams with [`Block::record_stream`] of [`Self::block`]. While it
-/// tracks, cudarc makes two events for each block, and panics where it cannot: a step with many short-lived blocks
-/// turns tracking off (`disable_event_tracking`) or keeps the blocks.
+/// stream need be named. Otherwise name other streams with [`Block::record_stream`] of [`Self::block`]. While cudarc
+/// tracks events, it creates two events for each block, and panics if it cannot. So a program with many short-lived
+/// blocks should turn tracking off (`disable_event_tracking`), or keep the blocks.
 #[must_use = "a block that is not kept is freed at once"]
 pub struct CudaBlock<T, A: Deref<Target = Allocator> = Arc<Allocator>> {
     /// The slice, which only the drop takes.
@@ -90,7 +90,7 @@ impl<T: DeviceRepr, A: Deref<Target = Allocator>> CudaBlock<T, A> {
     /// Allocates memory for `len` values for work on `stream`.
     ///
     /// # Safety
-    /// No value may be read before it was written: the bytes are what the last user left there.
+    /// No value may be read before it was written: the memory holds bytes of earlier allocations.
     ///
     /// # Errors
     /// [`CudaBlockError`].
@@ -103,8 +103,8 @@ impl<T: DeviceRepr, A: Deref<Target = Allocator>> CudaBlock<T, A> {
         unsafe { Self::from_block(block, stream) }
     }
 
-    /// Makes a typed block of as many values as the block has room for. `stream` is the stream that it was allocated
-    /// for.
+    /// Makes a typed block of as many values as the block has room for. `stream` is the stream that the block was
+    /// allocated for.
     ///
     /// # Safety
     /// The bytes of the block are values of `T`, or no value is read before it was written.
@@ -139,7 +139,7 @@ impl<T: DeviceRepr, A: Deref<Target = Allocator>> CudaBlock<T, A> {
         Ok(zeroed)
     }
 
-    /// Allocates memory for the values of `host`, which `stream` copies there.
+    /// Allocates memory for the values of `host`, which `stream` copies to the device.
     ///
     /// # Errors
     /// [`CudaBlockError`].
@@ -174,7 +174,8 @@ impl<T, A: Deref<Target = Allocator>> CudaBlock<T, A> {
 impl<T, A: Deref<Target = Allocator>> Drop for CudaBlock<T, A> {
     #[allow(unsafe_code, reason = "the slice leaves before the block is freed")]
     fn drop(&mut self) {
-        // SAFETY: nobody takes the slice twice: this is its end. Its stream waits for the uses that cudarc knows, on the GPU.
+        // SAFETY: the slice is taken only here, at the end of the block. Its stream waits on the GPU for the uses that
+        // cudarc knows.
         let _address = unsafe { ManuallyDrop::take(&mut self.slice) }.leak();
     }
 }
@@ -209,7 +210,7 @@ impl<T, A: Deref<Target = Allocator>> DevicePtrMut<T> for CudaBlock<T, A> {
     }
 }
 
-// SAFETY: as for the slice in it, whose own implementation is called.
+// SAFETY: the slice in the block is passed on to its own implementation.
 #[allow(unsafe_code, reason = "the trait is unsafe, since what it takes goes to a kernel")]
 unsafe impl<'a, 'b: 'a, T, A: Deref<Target = Allocator>> PushKernelArg<&'b CudaBlock<T, A>> for LaunchArgs<'a> {
     #[inline(always)]

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 /// An allocation that grows and shrinks at one address, and is freed when it is dropped: a key-value cache, a buffer of tokens.
 ///
-/// `A` is the pointer to the allocator, as for a [`Block`](super::Block), and drop does the same as for a block.
+/// `A` is the pointer to the allocator, as for a [`Block`](super::Block), and dropping the value frees the allocation
+/// in the same way.
 ///
 /// ```
 /// use seamalloc::{Allocator, Growing, StreamId};
@@ -64,13 +65,14 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         self.address
     }
 
-    /// Returns the address as a pointer, for functions of C that take one. On a GPU it may not be dereferenced.
+    /// Returns the address as a pointer, for C functions that take pointers. The CPU may not dereference a pointer to
+    /// GPU memory.
     #[must_use]
     pub fn as_ptr<T>(&self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.address as usize)
     }
 
-    /// Returns the bytes in use: those that the last [`Self::grow`] or [`Self::shrink`] asked for.
+    /// Returns the bytes in use: the size that the last [`Self::grow`] or [`Self::shrink`] asked for.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.extent().len
@@ -82,8 +84,8 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         self.len() == 0
     }
 
-    /// Returns the bytes that have memory, at least [`Self::len`]: up to here the allocation grows without a driver
-    /// call.
+    /// Returns the bytes that have memory, at least [`Self::len`]: up to this size the allocation grows without a
+    /// driver call.
     #[must_use]
     pub fn mapped(&self) -> u64 {
         self.extent().mapped
@@ -107,22 +109,22 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         &self.allocator
     }
 
-    /// Grows to at least `size` bytes; a size below the present one changes nothing. The address and the contents stay.
+    /// Grows to at least `size` bytes; a size below the present size has no effect. The address and the contents stay.
     /// Within [`Self::mapped`] the driver is not called.
     ///
     /// # Errors
-    /// The errors of [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow); the allocation is as
-    /// before.
+    /// The errors of [`GrowingAllocations::grow`](crate::operations::GrowingAllocations::grow); after an error the
+    /// allocation is unchanged.
     pub fn grow(&mut self, size: u64) -> Result<()> {
         self.allocator.growing().grow(self.address, size)
     }
 
-    /// Shrinks to `size` bytes; a size above the present one changes nothing. Whole chunks of memory behind these bytes
-    /// serve other requests, in the order of the allocation's streams, that of [`Self::set_last_use`] included.
+    /// Shrinks to `size` bytes; a size above the present size has no effect. Whole chunks of memory behind these bytes
+    /// serve other requests, in the order of the allocation's streams, including the stream of [`Self::set_last_use`].
     ///
     /// # Errors
     /// The errors of [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink). [`Self::mapped`]
-    /// says what is left.
+    /// returns the bytes that still have memory.
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         if size >= self.len() {
             return Ok(());
@@ -131,7 +133,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         self.allocator.growing().shrink(self.address, size)
     }
 
-    /// Asks the allocator for the extent of the allocation. It is empty after a free.
+    /// Returns the extent of the allocation, which is empty after a free.
     fn extent(&self) -> Extent {
         self.allocator.growing().extent(self.address).unwrap_or_default()
     }
@@ -141,8 +143,8 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         self.last_use.set(stream.into());
     }
 
-    /// Notes that work on `stream` uses the allocation: memory that it gives back waits for that stream too
-    /// ([`Allocator::record_stream`]).
+    /// Records that work on `stream` uses the allocation: memory that the allocation gives back waits for that stream
+    /// too ([`Allocator::record_stream`]).
     ///
     /// # Errors
     /// The errors of [`Allocator::record_stream`].
@@ -150,8 +152,8 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         self.allocator.record_stream(self.address, stream.into())
     }
 
-    /// Returns the address of the allocation, which no longer frees itself: use [`Allocator::free`]. If another stream
-    /// uses it last, this names that stream to the allocator ([`Allocator::record_stream`]); an error of that is
+    /// Returns the address of the allocation, which no longer frees itself: use [`Allocator::free`]. A stream of
+    /// [`Self::set_last_use`] is named to the allocator ([`Allocator::record_stream`]); if this fails, the error is
     /// logged.
     #[must_use = "the allocation leaks unless somebody frees it"]
     pub fn into_address(mut self) -> u64 {
@@ -159,7 +161,7 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
         std::mem::take(&mut self.address)
     }
 
-    /// Frees the allocation now. Afterwards it has no memory and no addresses, and dropping it does nothing.
+    /// Frees the allocation now. Afterwards the value has no memory and no addresses, and dropping it does nothing.
     ///
     /// # Errors
     /// The errors of [`Allocator::free_on`]. Parts that were not freed yet stay, and the call can be repeated.

@@ -1,6 +1,6 @@
 //! The stream on which a program uses an allocation last.
 //!
-//! Owns: how the allocator is told of that stream, on every way out of the types that own an allocation.
+//! Owns: how the allocator is told of that stream, whenever a type that owns an allocation frees it or gives it up.
 
 use crate::allocator::Allocator;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::ids::StreamId;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastUse {
     own: StreamId,
-    /// The stream that the program named, if it did. Its handle may equal that of the own stream, and still mean
+    /// The stream that the program named, if it did. Its handle may equal the handle of the own stream, and still mean
     /// another stream after [`Streams::forget`](crate::operations::Streams::forget).
     named: Option<StreamId>,
 }
@@ -53,8 +53,7 @@ impl LastUse {
         }
     }
 
-    /// Names the stream of the last use to the allocator, so that whoever frees the allocation later need not know of
-    /// it.
+    /// Names the stream of the last use to the allocator, so that a later free need not name it.
     pub(super) fn record(&self, allocator: &Allocator, address: u64) -> Result<()> {
         self.named.map_or(Ok(()), |stream| allocator.record_stream(address, stream))
     }

@@ -1,19 +1,19 @@
 //! Types by which a program owns memory and other resources of an allocator, which end when they are dropped.
 //!
 //! Owns: [`Block`], a live allocation; [`Growing`], an allocation that grows in place; [`Pool`] and [`PoolRoute`], the
-//! use of a private pool and its route; [`Stream`], a stream until it is forgotten. Each value is its allocator, or a
-//! pointer to it, and a few numbers: nothing here keeps a table.
+//! use of a private pool and its route; [`Stream`], a stream until it is forgotten. Each value consists of a pointer to
+//! the allocator and a few numbers, without a table.
 //!
 //! # Note: the pointer to the allocator
 //!
 //! **Rationale.** A value that frees itself must know its allocator. A borrow costs nothing, and cannot be stored in a
 //! program's long-lived types; a counted pointer can, and costs two atomic operations for each block.
 //!
-//! **Approach.** Every type here is generic over the pointer: `&Allocator`, `Arc<Allocator>`, `Rc<Allocator>`, a
-//! pointer of the program's own. The type says what it costs, and whether it may go to other threads.
+//! **Approach.** Every type is generic over the pointer: `&Allocator`, `Arc<Allocator>`, `Rc<Allocator>`, or a pointer
+//! type of the program. The pointer's type decides the cost, and whether the value may go to other threads.
 //!
-//! **Limitations.** A value that is dropped under the allocator's lock, in an observer or in a filter of a route, waits
-//! for the lock for ever, like any other call from there. Errors in a drop go to the log.
+//! **Limitations.** A value that is dropped under the allocator's lock, in an observer or in a filter of a route,
+//! deadlocks, like any other call made there. Errors in a drop go to the log.
 
 mod block;
 #[cfg(feature = "cudarc")]

@@ -11,10 +11,11 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// One use of a private pool, which ends when it is dropped ([`Pools::release`](crate::operations::Pools::release)).
+/// One use of a private pool, which ends when the value is dropped
+/// ([`Pools::release`](crate::operations::Pools::release)).
 ///
 /// [`Pool::create`] makes a new pool; [`Pool::of_id`] uses the pool of an id that another part of the program chose.
-/// Unlike [`Pools::create`](crate::operations::Pools::create), `create` returns no id that means "none".
+/// Unlike [`Pools::create`](crate::operations::Pools::create), `create` fails with an error if the host has no memory.
 ///
 /// ```
 /// use seamalloc::{Allocator, Pool, StreamId};
@@ -23,13 +24,13 @@ use std::sync::Arc;
 /// let stream = StreamId(7);
 /// let pool = Pool::create(&allocator)?;
 /// let capture = pool.capture(stream)?;
-/// // The stream is captured here; what it allocates comes from the pool.
+/// // The stream is captured here; its allocations come from the pool.
 /// let temporary = allocator.block(10 << 20, stream)?;
 /// drop(temporary);
 /// capture.end()?;
-/// // The graph is launched here, as often as one likes: its addresses stay.
+/// // The graph can be launched here any number of times: its addresses stay.
 /// assert_eq!(pool.stats()?.reserved_bytes, 10 << 20);
-/// // It is not launched any more.
+/// // The graph is not launched any more.
 /// drop(pool);
 /// # Ok::<(), seamalloc::Error>(())
 /// ```
@@ -66,7 +67,8 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         Ok(Self { allocator, id })
     }
 
-    /// Uses the tag of an id, which is made if there is none ([`Tags::open`](crate::operations::Tags::open)).
+    /// Adds one use to the tag of this id, which is created if it does not exist
+    /// ([`Tags::open`](crate::operations::Tags::open)).
     ///
     /// # Errors
     /// The errors of [`Tags::open`](crate::operations::Tags::open).
@@ -75,8 +77,8 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         Ok(Self { allocator, id })
     }
 
-    /// Uses the private pool of an id, which is made if there is none: for programs that choose the ids themselves, as PyTorch
-    /// does ([`Pools::open`](crate::operations::Pools::open)).
+    /// Adds one use to the private pool of this id, which is created if it does not exist. The method is for programs
+    /// that choose the ids themselves, as PyTorch does ([`Pools::open`](crate::operations::Pools::open)).
     ///
     /// # Errors
     /// The errors of [`Pools::open`](crate::operations::Pools::open).
@@ -85,7 +87,8 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         Ok(Self { allocator, id })
     }
 
-    /// Uses the private pool of an id with segments of its own ([`Pools::open_with`](crate::operations::Pools::open_with)).
+    /// Adds one use to the private pool of this id, with segments of its own
+    /// ([`Pools::open_with`](crate::operations::Pools::open_with)).
     ///
     /// # Errors
     /// The errors of [`Pools::open_with`](crate::operations::Pools::open_with).
@@ -94,8 +97,8 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         Ok(Self { allocator, id })
     }
 
-    /// Takes ownership of one use of a pool that no other owner ends: of [`Self::into_id`], of
-    /// [`Pools::create`](crate::operations::Pools::create), of C.
+    /// Takes ownership of one use of a pool that no other owner ends, such as a use from [`Self::into_id`],
+    /// [`Pools::create`](crate::operations::Pools::create) or the C library.
     pub fn from_id(allocator: A, id: PoolId) -> Self {
         Self { allocator, id }
     }
@@ -142,8 +145,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         Growing::new_in(self.allocator.clone(), self.id, capacity, stream)
     }
 
-    /// Allocates `size` bytes from the pool for work on `stream`, whatever routes there are. The block may outlive the
-    /// pool.
+    /// Allocates `size` bytes from the pool for work on `stream`, regardless of routes. The block may outlive the pool.
     ///
     /// # Errors
     /// The errors of [`Pools::allocate`](crate::operations::Pools::allocate).
@@ -167,8 +169,8 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         Ok(PoolRoute { allocator: self.allocator.clone(), pool: self.id, number })
     }
 
-    /// Routes the requests for a stream to the pool while the stream is captured: call it before the capture begins, and end the
-    /// route after the capture has ended.
+    /// Routes the requests for a stream to the pool while the stream is captured. Call this method before the capture
+    /// begins, and end the route after the capture has ended.
     ///
     /// # Errors
     /// The errors of [`Pools::begin`](crate::operations::Pools::begin).
@@ -179,7 +181,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         self.route(Route::stream(stream.into()).capturing())
     }
 
-    /// Returns the state of the pool. Walks all blocks.
+    /// Returns the state of the pool. The call walks all blocks.
     ///
     /// # Errors
     /// [`Error::UnknownPool`] after [`Self::release`].
@@ -188,7 +190,7 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     }
 
     /// Gives back all physical memory of a tag until [`Self::wake`], and keeps the contents of its blocks as `backup`
-    /// says. Returns the bytes given back. No work may use the tag's memory until then
+    /// says. Returns the bytes given back. No work may use the tag's memory until the tag is awake again
     /// ([`Tags::sleep`](crate::operations::Tags::sleep)).
     ///
     /// # Errors
@@ -238,8 +240,9 @@ impl<A: Deref<Target = Allocator>> fmt::Debug for Pool<A> {
     }
 }
 
-/// A route of requests to a private pool ([`Pool::route`]), which ends when it is dropped
-/// ([`Pools::end`](crate::operations::Pools::end)). While it lasts, the pool lives, even if its last use ends.
+/// A route of requests to a private pool ([`Pool::route`]), which ends when the value is dropped
+/// ([`Pools::end`](crate::operations::Pools::end)). The pool lives as long as the route, even if the pool's last use
+/// ends.
 ///
 /// If the end fails in a drop, an error of `tracing` says so; [`Self::end`] returns the error.
 #[must_use = "a route that is not kept ends at once"]
@@ -260,7 +263,7 @@ impl<A: Deref<Target = Allocator>> PoolRoute<A> {
     /// Ends the route now.
     ///
     /// # Errors
-    /// The errors of [`Pools::end`](crate::operations::Pools::end); the end is not tried again.
+    /// The errors of [`Pools::end`](crate::operations::Pools::end); the call is not repeated when the value is dropped.
     pub fn end(mut self) -> Result<()> {
         let pool = std::mem::replace(&mut self.pool, PoolId::NONE);
         self.allocator.pools().end_route(pool, Some(self.number))

@@ -4,8 +4,8 @@ use crate::ids::StreamId;
 
 /// An allocation that does not free itself: its address, the bytes that were asked for, and its stream.
 ///
-/// [`Block::into_raw`](super::Block::into_raw) returns one, and the layers of `seamalloc-layers` pass them to each
-/// other. A raw block of 0 bytes has address 0 and no memory.
+/// [`Block::into_raw`](super::Block::into_raw) returns a raw block, and the layers of `seamalloc-layers` pass raw
+/// blocks to each other. A raw block of 0 bytes has address 0 and no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct RawBlock {

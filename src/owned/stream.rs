@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A stream of the program. When this is dropped, the allocator forgets the stream
+/// A stream of the program. When the value is dropped, the allocator forgets the stream
 /// ([`Streams::forget`](crate::operations::Streams::forget)), and then `held`, which keeps the stream alive, is
 /// dropped.
 ///
@@ -22,15 +22,15 @@ use std::sync::Arc;
 /// let stream = Stream::new(&allocator, handle_of_c());
 /// let block = allocator.block(1 << 20, &stream)?;
 /// drop(block);
-/// // Its memory serves other streams from here on, and its handle may mean another one.
+/// // The stream's memory serves other streams from here on, and its handle may name another stream.
 /// drop(stream);
 /// # Ok::<(), seamalloc::Error>(())
 /// ```
 ///
 /// **What drop does.** The CPU waits for the stream's work, which is short if the program has waited itself. Live
-/// blocks of the stream stay valid. If the wait fails, as it does while a stream is captured, an error of `tracing`
-/// says so, and `held` is dropped nevertheless; [`Self::forget`] returns the error. Drop this before the stream is
-/// destroyed, and after the last call that names the stream.
+/// blocks of the stream stay valid. If the wait fails, as it does while a stream is captured, the error is logged, and
+/// `held` is dropped nevertheless; [`Self::forget`] returns the error. Drop the value before the stream is destroyed,
+/// and after the last call that names the stream.
 #[must_use = "a stream that is not kept is forgotten at once"]
 pub struct Stream<A: Deref<Target = Allocator> = Arc<Allocator>, S = ()> {
     allocator: A,
@@ -41,7 +41,7 @@ pub struct Stream<A: Deref<Target = Allocator> = Arc<Allocator>, S = ()> {
 }
 
 impl<A: Deref<Target = Allocator>> Stream<A> {
-    /// Names a stream by its handle, as other bindings of CUDA have it: `cu_stream()` of cudarc, `as_inner()` of cust, a
+    /// Names a stream by its handle, as other CUDA bindings return it: `cu_stream()` of cudarc, `as_inner()` of cust, a
     /// `cudaStream_t` of C, a [`StreamId`]. On a real GPU, other handles than the driver's own need
     /// [`Allocator::open_trusting`].
     pub fn new(allocator: A, handle: impl Into<StreamId>) -> Self {
@@ -70,10 +70,11 @@ impl<A: Deref<Target = Allocator>, S> Stream<A, S> {
         &self.held
     }
 
-    /// Makes the allocator forget the stream now. Afterwards, dropping this does nothing.
+    /// Makes the allocator forget the stream now. Afterwards, dropping the value does nothing.
     ///
     /// # Errors
-    /// The errors of [`Streams::forget`](crate::operations::Streams::forget); the stream is as before.
+    /// The errors of [`Streams::forget`](crate::operations::Streams::forget); after an error the stream stays
+    /// registered.
     pub fn forget(&mut self) -> Result<()> {
         self.allocator.streams().forget(self.id)?;
         self.is_forgotten = true;

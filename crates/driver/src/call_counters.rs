@@ -28,7 +28,7 @@ impl CallCounters {
     /// Counts one call that began at `start` and ends now.
     pub fn add(&self, call: Call, start: Instant) {
         let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // Relaxed: the figures guard nothing, and a reader may see one call's count before its time.
+        // Relaxed: no other memory depends on the figures, and a reader may see one call's count before its time.
         self.counts[call as usize].fetch_add(1, Ordering::Relaxed);
         self.nanoseconds[call as usize].fetch_add(ns, Ordering::Relaxed);
         self.busy.fetch_add(ns, Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl CallCounters {
         })
     }
 
-    /// Total time in nanoseconds.
+    /// Returns the total time of all calls, in nanoseconds.
     pub fn busy_ns(&self) -> u64 {
         self.busy.load(Ordering::Relaxed)
     }

@@ -1,10 +1,10 @@
-//! How often each kind of driver call was made, and how long it took.
+//! The statistics of driver calls: the number of calls of each kind, and the time that they took.
 //!
 //! Owns: the figures, which are plain values. The drivers do the counting.
 
 use super::error::Call;
 
-/// How often one kind of call was made, and how long the calling CPU spent in it.
+/// The number of calls of one kind, and the time that the calling thread spent in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CallStat {

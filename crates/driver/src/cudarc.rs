@@ -1,11 +1,11 @@
-//! The streams of cudarc by name (feature `cudarc`).
+//! Conversions from cudarc's streams to [`StreamId`] (feature `cudarc`).
 
 use crate::ids::StreamId;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
-/// Converts a stream of cudarc's. The default stream of a context is [`StreamId::DEFAULT`]; the allocator refuses its
-/// stream "per thread".
+/// Converts a stream of cudarc. The default stream of a context is [`StreamId::DEFAULT`]; the allocator refuses the
+/// context's stream "per thread".
 impl From<&CudaStream> for StreamId {
     fn from(stream: &CudaStream) -> Self {
         Self::from_raw(stream.cu_stream())

@@ -13,7 +13,7 @@ pub struct DriverError {
     pub call: Call,
     /// The status that the driver returned.
     pub status: Status,
-    /// The arguments, and what is wrong with them, if that is known.
+    /// The arguments, and the mistake in them if it is known.
     pub detail: String,
 }
 
@@ -48,10 +48,10 @@ macro_rules! calls {
         impl Call {
             /// Every kind of call.
             pub const ALL: [Self; Self::COUNT] = [$(Self::$variant,)*];
-            /// How many kinds there are in all.
+            /// The number of kinds of calls.
             pub const COUNT: usize = [$($name,)*].len();
 
-            /// Short name, as in `--json` output: `set_access`.
+            /// Returns the short name, as in `--json` output: `set_access`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
@@ -107,7 +107,7 @@ calls! {
     IsCapturing = "is_capturing", "cuStreamIsCapturing";
     /// `cuCtxSynchronize`
     Synchronize = "synchronize", "cuCtxSynchronize";
-    /// `cuMemsetD8Async`: only guard mode makes it
+    /// `cuMemsetD8Async`: made in guard mode only
     Fill = "fill", "cuMemsetD8Async";
     /// `cuMemcpyDtoHAsync`: made in guard mode, and where memory goes to sleep
     Read = "read", "cuMemcpyDtoHAsync";
@@ -121,9 +121,9 @@ calls! {
     HostMalloc = "host_malloc", "cuMemHostAlloc";
     /// `cuMemFreeHost`, or `cuMemHostUnregister`
     HostFree = "host_free", "cuMemFreeHost";
-    /// `cuMemcpyDtoHAsync` into page-locked memory, which the CPU does not wait for
+    /// `cuMemcpyDtoHAsync` into page-locked memory, without a wait of the CPU
     CopyOut = "copy_out", "cuMemcpyDtoHAsync";
-    /// `cuMemcpyHtoDAsync` from page-locked memory, which the CPU does not wait for
+    /// `cuMemcpyHtoDAsync` from page-locked memory, without a wait of the CPU
     CopyIn = "copy_in", "cuMemcpyHtoDAsync";
     /// `cuEventSynchronize` behind the copies of page-locked memory
     HostWait = "host_wait", "cuEventSynchronize";
@@ -155,7 +155,7 @@ calls! {
     PoolTrim = "pool_trim", "cuMemPoolTrimTo";
     /// `cuMemPoolGetAttribute`
     PoolAttribute = "pool_attribute", "cuMemPoolGetAttribute";
-    /// `cuStreamCreate`: of a stream on which frees of several streams are joined
+    /// `cuStreamCreate`: for a stream on which frees of several streams are joined
     StreamCreate = "stream_create", "cuStreamCreate";
     /// `cuStreamDestroy`
     StreamDestroy = "stream_destroy", "cuStreamDestroy";
@@ -168,7 +168,7 @@ calls! {
 }
 
 impl Call {
-    /// Returns whether an allocator makes this call. Programs make the others.
+    /// Returns whether an allocator makes this call. Programs make the other calls.
     #[must_use]
     pub const fn is_allocators(self) -> bool {
         !matches!(self, Self::Launch | Self::BeginCapture | Self::EndCapture)
@@ -245,7 +245,7 @@ macro_rules! statuses {
         impl Status {
             $($(#[$doc])* pub const $name: Self = Self($value);)*
 
-            /// CUDA's name of the status, if it is known here.
+            /// Returns CUDA's name of the status, or `None` if this crate does not know the status.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 { $($value => Some($text),)* _ => None }
@@ -337,8 +337,8 @@ impl Status {
 }
 
 impl Status {
-    /// Returns whether this may be the status of a call that names a stream which was destroyed. An H200 (driver
-    /// 580.159) answers `CUDA_ERROR_INVALID_CONTEXT`. A context that is gone answers the same to every call.
+    /// Returns whether a call that names a destroyed stream may return this status. An H200 (driver 580.159) answers
+    /// `CUDA_ERROR_INVALID_CONTEXT`. A destroyed context returns the same status for every call.
     #[must_use]
     pub const fn may_name_no_stream(self) -> bool {
         matches!(self, Self::INVALID_HANDLE | Self::INVALID_CONTEXT | Self::CONTEXT_IS_DESTROYED)

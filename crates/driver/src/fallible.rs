@@ -1,4 +1,5 @@
-//! Collections of the host that grow only where the host has memory. `Vec::push` and its like end the process there.
+//! Collections whose growth returns an error if the host has no memory. `Vec::push` and similar methods end the process
+//! in this case.
 //!
 //! Owns: the ways to grow a collection and to report that it did not grow. A change first makes room in all tables that
 //! it will write (`try_reserve`), and then writes them: within that room no write fails.
@@ -12,9 +13,9 @@ use std::hash::{BuildHasher, Hash};
 /// The result of a step for which the host may have too little memory.
 pub type Grown<T> = std::result::Result<T, TryReserveError>;
 
-/// A list whose growth may fail for lack of memory.
+/// A list whose growth may fail because the host has too little memory.
 pub trait TryPush<T> {
-    /// Appends an element, or changes nothing.
+    /// Appends an element. On error the list is unchanged.
     fn try_push(&mut self, value: T) -> Grown<()>;
 }
 
@@ -56,8 +57,8 @@ impl Number for u8 {}
 impl Number for u32 {}
 impl Number for u64 {}
 
-/// Returns `len` zeros. The kernel fills large tables with zeros, page by page on first use: this function writes
-/// nothing.
+/// Returns `len` zeros. The kernel fills large tables with zeros, page by page on first use: this function writes no
+/// byte.
 #[allow(unsafe_code)]
 pub fn zeros<T: Number>(len: usize) -> Grown<Vec<T>> {
     let Some(layout) = Layout::array::<T>(len).ok().filter(|layout| layout.size() > 0) else {
@@ -66,7 +67,7 @@ pub fn zeros<T: Number>(len: usize) -> Grown<Vec<T>> {
     // SAFETY: the layout has a size.
     let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
     if start.is_null() {
-        // Only a list can make the error for a size overflow.
+        // Only a list can make the error, since the standard library has no constructor for it.
         return filled(T::from(0), len);
     }
     // SAFETY: the global allocator gave so many numbers for this layout, and all of them are zeros.
@@ -80,14 +81,14 @@ pub fn with_room<T>(capacity: usize) -> Grown<Vec<T>> {
     Ok(out)
 }
 
-/// Inserts an entry, or changes nothing. Returns the previous value.
+/// Inserts an entry, and returns the previous value of the key. On error the map is unchanged.
 pub fn try_insert<K: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<K, V, S>, key: K, value: V) -> Grown<Option<V>> {
     map.try_reserve(1)?;
     Ok(map.insert(key, value))
 }
 
 /// Returns a value in a box, as an array of one: Rust has no fallible allocation of a plain box. Returns `None` if the
-/// host has no memory; then the value is dropped.
+/// host has no memory; the value is then dropped.
 pub fn boxed<T>(value: T) -> Option<Box<[T; 1]>> {
     let mut one = with_room(1).ok()?;
     one.push(value);
@@ -103,7 +104,7 @@ pub fn copy_of(text: &str) -> Grown<String> {
     Ok(out)
 }
 
-/// Returns a text for an error: as much of it as the host has memory for.
+/// Returns a text for an error, cut off if the host has no memory for the rest.
 pub fn text(arguments: fmt::Arguments<'_>) -> String {
     write(arguments).text
 }

@@ -32,7 +32,7 @@ macro_rules! forward {
         /// use seamalloc::driver::sim::{SimConfig, SimGpu};
         /// use seamalloc::driver::{Call, Driver, DriverError, DriverResult, ForwardingDriver, PlainMemory, Status};
         ///
-        /// /// A device whose plain memory ends at so many bytes an allocation.
+        /// /// A device that refuses allocations of plain memory beyond `most` bytes.
         /// struct Limited {
         ///     gpu: SimGpu,
         ///     most: u64,
@@ -60,7 +60,7 @@ macro_rules! forward {
             /// Returns the driver below.
             fn inner(&self) -> &dyn Driver;
 
-            /// Makes one call of the driver below. Every call that the layer does not write goes through here.
+            /// Makes one call of the driver below. Every call that the layer does not write goes through this method.
             fn make_call<T>(&self, _call: Call, make: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
                 make(self.inner())
             }

@@ -14,8 +14,8 @@ impl StreamId {
     /// The default (legacy) stream.
     pub const DEFAULT: Self = Self(0);
 
-    /// The stream with this handle, as other bindings of CUDA have it: `stream.cu_stream()` of cudarc, `as_inner()` of
-    /// cust, a `cudaStream_t` of C.
+    /// Returns the stream with this handle, as other CUDA bindings return it: `stream.cu_stream()` of cudarc,
+    /// `as_inner()` of cust, a `cudaStream_t` of C.
     ///
     /// ```
     /// use seamalloc::driver::StreamId;

@@ -1,5 +1,4 @@
-//! The calls of a GPU driver that an allocator makes, and nothing else. Programs have all of the crate as
-//! `seamalloc::driver`.
+//! The calls of a GPU driver that an allocator makes, and nothing else. Programs use the crate as `seamalloc::driver`.
 //!
 //! ```text
 //! contract/       the small traits of a driver, by purpose, and the duties of both sides of each call
@@ -11,10 +10,10 @@
 //! prelude.rs      all traits of a driver, for their methods
 //! machine.rs      how much memory the machine has
 //! span.rs         ranges of addresses      units.rs   sizes as people write them      nearest.rs   the guess at a misspelt name
-//! fallible.rs     lists of the host that may find no memory
+//! fallible.rs     collections whose growth may fail
 //! ```
 //!
-//! Code above this crate does not know CUDA, and code in it does not know blocks, pools or strategies.
+//! Code above this crate does not know CUDA, and code in the crate does not know blocks, pools or strategies.
 
 #![deny(unsafe_code)]
 

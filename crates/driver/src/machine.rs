@@ -38,8 +38,9 @@ const GROUPS: [Groups; 2] = [
     },
 ];
 
-/// Returns the total host memory, and the bytes that programs could still take of it, as the kernel estimates
-/// them. A control group with a limit, of either version, bounds both. `None` if the system does not tell.
+/// Returns the total host memory, and the bytes that programs could still take of it, as the kernel estimates them. A
+/// control group with a limit, of either version, bounds both. Returns `None` if the system does not report these
+/// figures.
 pub fn memory() -> Option<MemoryInfo> {
     let machine = read(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -60,7 +61,8 @@ fn read(text: &str) -> Option<MemoryInfo> {
 }
 
 impl Groups {
-    /// Reads `/proc/self/cgroup`: the path of the process's group, `/` inside of a container, or one of the machine around it.
+    /// Returns the path of the process's group from `/proc/self/cgroup`: `/` inside of a container, or a path of the
+    /// machine around the container.
     fn of<'a>(&self, text: &'a str) -> Option<&'a str> {
         text.lines().find_map(|line| {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;

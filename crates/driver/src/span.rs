@@ -1,6 +1,6 @@
 //! A range of addresses.
 
-/// Contiguous bytes: the address of the first, and how many.
+/// A range of contiguous bytes: the address of the first byte, and the number of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
     pub start: u64,
@@ -13,7 +13,7 @@ impl Span {
         Self { start, size }
     }
 
-    /// Makes the span of the bytes from `start` up to `end`, which may not lie before it.
+    /// Makes the span of the bytes from `start` up to `end`. `end` may not lie before `start`.
     #[inline]
     pub const fn between(start: u64, end: u64) -> Self {
         Self { start, size: end - start }
@@ -31,7 +31,7 @@ impl Span {
         self.start <= address && address - self.start < self.size
     }
 
-    /// Returns the bytes that are in both spans, if any.
+    /// Returns the bytes that are in both spans, or `None` if there are none.
     #[inline]
     pub fn intersection(&self, other: &Self) -> Option<Self> {
         let (start, end) = (self.start.max(other.start), self.end().min(other.end()));

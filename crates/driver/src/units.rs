@@ -1,6 +1,6 @@
 //! Sizes in bytes as people write them.
 //!
-//! Owns: reading `80GiB` and writing `1.50 GiB`. The meaning of the sizes is the caller's.
+//! Owns: reading `80GiB` and writing `1.50 GiB`. The callers know what the sizes mean.
 
 use std::fmt;
 
@@ -57,10 +57,11 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     parse(text.trim()).map_err(|problem| ParseBytesError { text: text.to_owned(), problem })
 }
 
-/// Reads a size as [`parse_bytes`] does, and refuses a number alone: in an option it might be meant in MiB, as those of
-/// PyTorch's that end in `_mb` are.
+/// Reads a size as [`parse_bytes`] does, and refuses a number alone: in an option, such a number might be meant in MiB,
+/// as in PyTorch's options that end in `_mb`.
 ///
-/// As [`parse_bytes`], and for a number without a unit. `85899345920B` has one.
+/// # Errors
+/// The errors of [`parse_bytes`], and an error for a number without a unit. `85899345920B` has a unit.
 pub fn parse_bytes_with_unit(text: &str) -> Result<u64, ParseBytesError> {
     let bytes = parse_bytes(text)?;
     if text.trim().ends_with(|last: char| last.is_ascii_alphabetic()) {
@@ -110,8 +111,8 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// Returns a size without loss, in the largest unit that divides it: `80GiB`, `1000001B`. [`parse_bytes`] reads it back,
-/// and so does [`parse_bytes_with_unit`].
+/// Returns a size without loss, in the largest unit that divides it: `80GiB`, `1000001B`. [`parse_bytes`] reads the
+/// text back, and so does [`parse_bytes_with_unit`].
 #[must_use]
 pub fn format_bytes_exactly(bytes: u64) -> String {
     Exactly(bytes).to_string()

@@ -2,11 +2,11 @@
 
 use std::collections::TryReserveError;
 
-/// Why memory could not be shared, or shared memory could not be opened.
+/// The reason why memory could not be shared, or shared memory could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IpcError {
-    /// The bytes are not those of [`crate::IpcHandle::handle`].
+    /// The bytes are not a handle ([`crate::IpcHandle::handle`]).
     #[error("these {size} bytes name no shared memory of seamalloc: {why}")]
     BadHandle {
         /// The number of bytes.
@@ -47,7 +47,7 @@ pub enum IpcError {
     },
 }
 
-/// The reason why a step failed. `seamalloc::Error` has a variant for each.
+/// The reason why a step failed. `seamalloc::Error` has a variant for each reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotDone {
     /// The host has too little memory for a list.

@@ -1,7 +1,7 @@
 //! The end of the socket that asks for descriptors.
 //!
-//! Owns: the deadline. A fetch ends by then, whatever the other process does (it has stopped, its queue of connections
-//! is full, it says nothing, or one byte at a time): every system call gets the rest of the time as its timeout.
+//! Owns: the deadline. A fetch ends by the deadline, even if the other process has stopped, its queue of connections is
+//! full, or it sends nothing or one byte at a time. Every system call gets the rest of the time as its timeout.
 
 use super::error::{IpcError, NotDone};
 use super::fd_protocol::{BATCH, DEADLINE, FOUND, GONE, WORD, admit};
@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The shortest timeout that a socket is given: one that is rounded to 0 would mean none.
+/// The shortest timeout that a socket is given: a timeout that is rounded to 0 would mean no timeout.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Fetches the descriptors with these numbers, of another process or of this one.
@@ -69,7 +69,7 @@ impl Conversation {
         let conversation = Self { socket, time, end: Instant::now() + time };
         let name = SocketAddrUnix::new_abstract_name(endpoint.name().as_bytes())?;
         // If the other process's queue of connections is full, this call waits in line with others that connect. A
-        // socket that does not block would have to ask again and again, and lose to whoever asks more often.
+        // non-blocking socket would have to try again and again, and would lose to clients that try more often.
         conversation.by_the_end(Timeout::Send, |socket| connect(socket, &name))?;
         admit(&conversation.socket)?;
         Ok(conversation)

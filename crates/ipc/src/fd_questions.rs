@@ -1,7 +1,7 @@
 //! One client of the server: the bytes that it has sent so far, and the answers to its questions.
 //!
-//! Owns: how a client's bytes become questions, and which descriptors answer them. Nothing here waits, and no
-//! descriptor is held between two calls.
+//! Owns: how a client's bytes become questions, and which descriptors answer them. The code never waits, and holds no
+//! descriptor between two calls.
 
 use super::fd_protocol::{BATCH, DEADLINE, FOUND, GONE, WORD};
 use parking_lot::Mutex;
@@ -39,7 +39,7 @@ impl FdTable {
     }
 }
 
-/// The next step of a client: what it is to send or to receive.
+/// The next step of a client: the message that it must send or receive.
 enum State {
     Password,
     Count,
@@ -87,7 +87,7 @@ impl Client {
     }
 
     /// Reads once, or answers once, so that a client that never stops asking takes turns with others. Returns whether
-    /// it stays.
+    /// the client stays.
     pub(super) fn proceed(&mut self, password: &[u8], table: &Mutex<FdTable>) -> io::Result<bool> {
         if !matches!(self.state, State::Answer) {
             let Some(wanted) = self.said.get_mut(self.length..self.expected) else { return Ok(false) };

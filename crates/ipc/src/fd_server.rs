@@ -1,7 +1,7 @@
-//! How descriptors reach another process: a thread of the process that shares memory answers on a socket.
+//! The sending of descriptors to other processes: a thread of the process that shares memory answers on a socket.
 //!
-//! Owns: that thread, and which descriptors it may send. The thread holds none: a descriptor is closed with the last
-//! allocation that was shared through it, and asking for it then is an error.
+//! Owns: that thread, and which descriptors it may send. The thread holds no descriptor open: a descriptor is closed
+//! with the last allocation that was shared through it, and a later request for it is an error.
 //!
 //! The thread waits for no single client: it reads and writes what can be read and written at once, for all clients,
 //! and drops a client after a time. So a client that sends nothing, or does not take its answers, delays no other
@@ -32,8 +32,8 @@ const TARGET: &str = "seamalloc::ipc";
 /// Clients that are served at once. Others wait in the queue of connections.
 const MAX_CLIENTS: usize = 64;
 /// The time in which a client must prove that it has a handle while others wait. Clients send the proof as soon as they
-/// are connected. At this pace a queue full of clients that never do (4096, Linux's default) is worked off in 6.4 s,
-/// before the clients behind them give up.
+/// are connected. At this pace a queue full of clients that never send it (4096, Linux's default) is worked off in 6.4
+/// s, before the clients behind them give up.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// The pause in which no new client is served after a connection could not be taken, probably because of too many open
 /// files.
@@ -143,8 +143,8 @@ impl Server {
     }
 }
 
-/// Drops the client that has waited longest without a proof, if all places are taken and its time is over. Returns when
-/// its time will be over otherwise.
+/// Drops the client that has waited longest without a proof, if all places are taken and its time is over. Otherwise
+/// returns the time at which the client's time will be over.
 fn make_room(clients: &mut Vec<Client>, now: Instant) -> Option<Instant> {
     if clients.len() < MAX_CLIENTS {
         return None;
@@ -159,7 +159,8 @@ fn make_room(clients: &mut Vec<Client>, now: Instant) -> Option<Instant> {
     None
 }
 
-/// Waits, at most for this time, until a socket is ready. Returns for the listener and each client whether it is.
+/// Waits, at most for this time, until a socket is ready. Returns for the listener and each client whether its socket
+/// is ready.
 fn wait(listener: &UnixListener, listens: bool, clients: &[Client], time: Option<Duration>) -> io::Result<Vec<bool>> {
     let listening = if listens { PollFlags::IN } else { PollFlags::empty() };
     let mut polled = Vec::with_capacity(1 + clients.len());

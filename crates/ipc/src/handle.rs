@@ -11,7 +11,7 @@ use seamalloc_driver::IpcMemory;
 use seamalloc_driver::fallible::{Grown, TryCollect, with_room};
 use std::fmt;
 
-/// Chunks are multiples of this, in bytes: the granularity of the driver's virtual-memory calls.
+/// The sizes of chunks are multiples of this number of bytes: the granularity of the driver's virtual-memory calls.
 const GRANULE: u64 = 2 << 20;
 const MAGIC: &[u8; 8] = b"seam-ipc";
 const CHUNKS: [u8; 4] = [1, 0, 0, 0];
@@ -20,9 +20,9 @@ const PLAIN: [u8; 4] = [2, 0, 0, 0];
 /// A live allocation that other processes can open: `Sharing::export`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpcHandle {
-    /// The bytes that name the memory of the allocation, to be sent as they are: some dozens and 16 for each chunk. The
-    /// same memory has the same bytes every time while one of its allocations stays shared, so that a receiver can
-    /// recognize it.
+    /// The bytes that name the memory of the allocation, to be sent unchanged: some dozens of bytes, and 16 more for
+    /// each chunk. The same memory has the same bytes every time while one of its allocations stays shared, so that a
+    /// receiver can recognize it.
     pub handle: Vec<u8>,
     /// The offset of the allocation in that memory, in bytes.
     pub offset: u64,
@@ -56,7 +56,7 @@ pub struct SharedChunk {
 pub struct Endpoint {
     pub(crate) pid: u32,
     /// A random number. Its first half is in the socket's name, which everyone on the machine can read
-    /// (`/proc/net/unix`); a client must send the second half before it gets anything.
+    /// (`/proc/net/unix`); a client must send the second half before it gets a descriptor.
     pub(crate) secret: [u8; 16],
 }
 
@@ -121,7 +121,7 @@ impl Place {
     /// Reads the bytes of a handle.
     ///
     /// # Errors
-    /// [`IpcError::BadHandle`] for bytes that are none; [`NotDone::HostMemory`].
+    /// [`IpcError::BadHandle`] for bytes that are no handle; [`NotDone::HostMemory`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, NotDone> {
         let bad = |why| IpcError::BadHandle { size: bytes.len(), why };
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("they do not begin as one does"))?;
@@ -140,7 +140,7 @@ impl Place {
     }
 }
 
-/// Returns the endpoint and the bytes of each chunk, if the bytes can be those of chunks.
+/// Returns the endpoint and the bytes of each chunk, if the bytes can describe chunks.
 fn endpoint_and_chunks(bytes: &[u8]) -> Result<(Endpoint, &[[u8; 16]]), &'static str> {
     const SHORT: &str = "they end too early";
     let (pid, rest) = bytes.split_first_chunk().ok_or(SHORT)?;

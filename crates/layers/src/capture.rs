@@ -1,15 +1,15 @@
 //! A layer that gives each CUDA graph a private pool.
 //!
-//! Owns: which graph has which pool, and how often it is prepared. The rules are those of Paddle's facade (`allocator_facade.cc`,
-//! commit 05a90fc):
-//! - `PrepareMemoryPoolForCUDAGraph` makes a pool for a graph, or adds a use to the one that it has; each
-//!   `RemoveMemoryPoolOfCUDAGraph` ends a use, and the last one the pool;
+//! Owns: the pool of each graph, and the number of its prepares. The rules are those of Paddle's facade
+//! (`allocator_facade.cc`, commit 05a90fc):
+//! - `PrepareMemoryPoolForCUDAGraph` makes a pool for a graph, or adds a use to the graph's pool; each
+//!   `RemoveMemoryPoolOfCUDAGraph` ends a use, and the last such call ends the pool;
 //! - `AllocatorFacade::GetPrivate`: requests of a capture go to the graph's pool, which must be prepared;
-//! - `StreamSafeCUDAAllocator::ReleaseImpl` (`stream_safe_cuda_allocator.cc`): nothing is released in a capture.
+//! - `StreamSafeCUDAAllocator::ReleaseImpl` (`stream_safe_cuda_allocator.cc`): no memory is released during a capture.
 //!
 //! The allocator defines private pools and what is legal in a capture
 //! (docs/decisions/0020-private-pools-and-captures.md). Paddle asks which thread is capturing, and each pool is a
-//! facade of its own; here the program names the stream, and all pools share the device's memory.
+//! facade of its own; in this layer the program names the stream, and all pools share the device's memory.
 
 use crate::contract::{Layer, PrivatePools};
 use crate::error::{ResourceError, Result};
@@ -27,7 +27,7 @@ struct Prepared {
     capturing: bool,
 }
 
-/// Gives each CUDA graph a private pool, and releases nothing while one is captured.
+/// Gives each CUDA graph a private pool, and releases no memory while a graph is captured.
 ///
 /// ```
 /// use seamalloc::driver::{StreamId, sim::{CaptureMode, SimConfig, SimGpu}};
@@ -82,7 +82,7 @@ impl<R: PrivatePools> Capture<R> {
     }
 
     /// Ends one use of a graph's pool. After the last use the graph may not be launched any more, and the pool's memory
-    /// serves others.
+    /// serves other requests.
     ///
     /// # Errors
     /// [`ResourceError::UnknownGraph`]; [`ResourceError::GraphCapturing`]; an error of the resource below, and the use
@@ -133,7 +133,7 @@ impl<R: PrivatePools> Capture<R> {
         Ok(())
     }
 
-    /// Returns the pool that is prepared for a graph.
+    /// Returns the pool that is prepared for a graph, or `None`.
     pub fn pool(&self, graph: u64) -> Option<PoolId> {
         self.graphs.lock().get(&graph).map(|prepared| prepared.pool)
     }

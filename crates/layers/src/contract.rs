@@ -1,8 +1,8 @@
 //! The contract between layers.
 //!
-//! Owns: [`MemoryResource`], the operations of the resource below a layer; [`RawBlock`], the value that they pass;
-//! [`Layer`], by which a layer writes only the operations that it changes; [`PrivatePools`], the additional operations
-//! below a layer for graphs.
+//! Owns: [`MemoryResource`], the operations of the resource below a layer; [`RawBlock`], the value that these
+//! operations pass; [`Layer`], by which a layer writes only the operations that it changes; [`PrivatePools`], the
+//! additional operations below a layer for graphs.
 //!
 //! The contract has RMM's shape (`stream_ordered_memory_resource.hpp`: `allocate`, `deallocate` with the size and a
 //! stream) with the additional operations of Paddle's facade (`phi::Allocator::Release`, `RecordStream`), and with
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// A source of memory of one device: an [`Allocator`](seamalloc::Allocator), or a layer over another resource.
 ///
-/// Any number of threads may call a resource at once. After a call that failed, the resource is as before.
+/// Any number of threads may call a resource at once. A call that fails leaves the resource unchanged.
 pub trait MemoryResource: Send + Sync {
     /// Allocates `size` bytes for work on `stream`. A request for 0 bytes gets [`RawBlock::empty`].
     ///
@@ -27,23 +27,23 @@ pub trait MemoryResource: Send + Sync {
     fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock>;
 
     /// Frees a block, as [`Self::allocate`] returned it, that `stream` used last. If that stream is not the block's
-    /// own, the memory waits for both.
+    /// own, the memory waits for both streams.
     ///
     /// # Errors
-    /// The block stays live.
+    /// An error of the resource; the block stays live.
     fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()>;
 
-    /// Notes that work on `stream` uses a block too: once freed, its memory waits for that stream.
+    /// Records that work on `stream` uses a block too: after the free, the block's memory waits for that stream.
     ///
     /// # Errors
-    /// The use was not noted.
+    /// An error of the resource; the use is not recorded.
     fn record_stream(&self, block: RawBlock, stream: StreamId) -> Result<()>;
 
-    /// Undoes [`Self::record_stream`], because `stream` uses the block no more: the program has waited for it. Does
-    /// nothing if the stream was not named.
+    /// Undoes [`Self::record_stream`], because `stream` uses the block no more: the program has waited for the work of
+    /// `stream`. The call does nothing if the stream was not named.
     ///
     /// # Errors
-    /// The note stays.
+    /// An error of the resource; the record stays.
     fn erase_stream(&self, block: RawBlock, stream: StreamId) -> Result<()>;
 
     /// Gives free memory back to the driver. Returns the bytes given back.
@@ -55,13 +55,14 @@ pub trait MemoryResource: Send + Sync {
     /// Returns the memory of the device, in bytes.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     fn memory_info(&self) -> Result<MemoryInfo>;
 
     /// Returns whether work given to `stream` is being captured for a graph.
     ///
     /// # Errors
-    /// The driver's: while another stream is being captured, the default stream may not be asked about.
+    /// The driver's error: while another stream is being captured, the driver refuses the question for the default
+    /// stream.
     fn is_capturing(&self, stream: StreamId) -> Result<bool>;
 
     /// Writes the names of the resource's layers, the outermost first: `retry > limit > stitch`.
@@ -90,31 +91,32 @@ pub trait PrivatePools: MemoryResource {
     /// Adds a private pool with one use. Returns its id.
     ///
     /// # Errors
-    /// The host has no memory for it.
+    /// An error if the host has no memory for the pool.
     fn create_pool(&self) -> Result<PoolId>;
 
-    /// Ends the use of a private pool. Its memory serves others once no graph can use it.
+    /// Ends the use of a private pool. Its memory serves other requests once no graph can use it.
     ///
     /// # Errors
-    /// There is no such pool.
+    /// An error if there is no such pool.
     fn release_pool(&self, pool: PoolId) -> Result<()>;
 
     /// Routes requests for `stream`, which is about to be captured, to a private pool.
     ///
     /// # Errors
-    /// Nothing is routed.
+    /// An error of the resource; no requests are routed.
     fn begin_capture(&self, pool: PoolId, stream: StreamId) -> Result<()>;
 
     /// Ends the route, after the capture.
     ///
     /// # Errors
-    /// No requests are routed to the pool.
+    /// An error if no requests are routed to the pool.
     fn end_capture(&self, pool: PoolId) -> Result<()>;
 }
 
-/// A resource over another one, which writes the methods that it changes. All other methods go to the resource below.
+/// A resource over another resource, which implements only the methods that it changes. All other methods go to the
+/// resource below.
 ///
-/// Each layer is a [`MemoryResource`], and has [`PrivatePools`] if the resource below has.
+/// Each layer is a [`MemoryResource`], and has [`PrivatePools`] if the resource below has them.
 ///
 /// ```
 /// use seamalloc::driver::StreamId;

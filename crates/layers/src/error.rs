@@ -10,7 +10,7 @@ use std::collections::TryReserveError;
 /// The result of a resource's operation.
 pub type Result<T> = std::result::Result<T, ResourceError>;
 
-/// Why an operation of a resource failed.
+/// The reason why an operation of a resource failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResourceError {
@@ -43,13 +43,13 @@ pub enum ResourceError {
         /// The bytes named at the free.
         freed: u64,
     },
-    /// No private pool was prepared for the graph, or it was removed.
+    /// No private pool was prepared for the graph, or the pool was removed.
     #[error("no memory pool is prepared for graph {graph}")]
     UnknownGraph {
         /// The graph.
         graph: u64,
     },
-    /// A capture for the graph is under way: it must end first.
+    /// A capture for the graph is under way, and must end first.
     #[error("graph {graph} is being captured")]
     GraphCapturing {
         /// The graph.

@@ -42,7 +42,7 @@ pub struct FacadeBuilder {
 ///     .open([gpu as Arc<dyn seamalloc::driver::Driver>])?;
 /// let memory = &facade.devices()[0];
 /// assert_eq!(format!("{memory:?}"), "retry > paddle-auto-growth by stream");
-/// // Nothing is made for a request without bytes, nor before the first one with some.
+/// // No allocator is made for a request of 0 bytes, or before the first larger request.
 /// assert_eq!(memory.allocate(0, StreamId(7))?.address, 0);
 /// assert_eq!(facade.allocators(0)?.len(), 0);
 /// let block = memory.allocate(10 << 20, StreamId(7))?;
@@ -57,8 +57,8 @@ pub struct Facade {
 
 impl Facade {
     /// Begins a facade of the strategy of this name, with options as [`Config::parse`] reads them. The name overrides a
-    /// strategy in the options. `paddle-thread-local` has one allocator for each thread, all others one for each
-    /// device, unless [`FacadeBuilder::spread`] says otherwise.
+    /// strategy in the options. `paddle-thread-local` has one allocator for each thread, all other strategies have one
+    /// for each device, unless [`FacadeBuilder::spread`] says otherwise.
     ///
     /// # Errors
     /// [`Error::Config`](seamalloc::Error::Config) for an unknown name or option.
@@ -75,7 +75,7 @@ impl Facade {
         &self.devices
     }
 
-    /// Returns the allocators that were made so far for a device; none for an unknown device.
+    /// Returns the allocators that were made so far for a device. The list is empty for an unknown device.
     ///
     /// # Errors
     /// [`Error::HostMemory`](seamalloc::Error::HostMemory).
@@ -128,7 +128,8 @@ impl FacadeBuilder {
         self.around_all(move |resource| Arc::new(Retry::new(resource, retry_time_ms)))
     }
 
-    /// Adds a [`Statistics`] layer around all allocators of each device, and passes it to `keep`, to read its counters.
+    /// Adds a [`Statistics`] layer around all allocators of each device, and passes the layer to `keep`, so that the
+    /// program can read the counters.
     #[must_use]
     pub fn statistics(self, keep: impl Fn(Arc<Statistics<SharedResource>>) + Send + Sync + 'static) -> Self {
         self.around_all(move |resource| {
@@ -138,7 +139,7 @@ impl FacadeBuilder {
         })
     }
 
-    /// Makes the facade, over these devices. Makes no driver call and no allocator.
+    /// Makes the facade over these devices, without a driver call and without an allocator.
     ///
     /// # Errors
     /// [`Error::HostMemory`](seamalloc::Error::HostMemory).

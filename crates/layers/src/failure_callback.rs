@@ -4,9 +4,9 @@
 //! (`failure_callback_resource_adaptor_impl.hpp` lines 59 to 73): as long as the callback returns `true`, the request
 //! is made again.
 //!
-//! [`MemoryLimits::on_pressure`](seamalloc::operations::MemoryLimits::on_pressure) differs: it is asked within a request,
-//! before the CPU waits for the GPU. This callback is asked after the resource below has refused, for any resource and
-//! any error.
+//! [`MemoryLimits::on_pressure`](seamalloc::operations::MemoryLimits::on_pressure) differs: that callback is called
+//! within a request, before the CPU waits for the GPU. The callback of this layer is called after the resource below
+//! has refused, for any resource and any error.
 
 use crate::contract::{Layer, MemoryResource};
 use crate::error::{ResourceError, Result};
@@ -30,7 +30,7 @@ impl<R: MemoryResource> FailureCallback<R> {
     /// error. On `true` the request is made again; on `false` the caller gets the error.
     ///
     /// The thread of the request calls `callback` without any lock of the layer. The callback may allocate and free
-    /// through the layer; a request of its own that fails calls it again. A panic counts as `false`.
+    /// through the layer; a failed request of the callback calls the callback again. A panic counts as `false`.
     pub fn new(upstream: R, callback: impl Fn(u64, &ResourceError) -> bool + Send + Sync + 'static) -> Self {
         Self::on(upstream, ResourceError::is_out_of_memory, callback)
     }

@@ -1,19 +1,19 @@
 //! Layers over an allocator: small types that each change one operation of the resource below, and stack.
 //!
-//! A [`MemoryResource`] hands out blocks: an [`Allocator`](seamalloc::Allocator), or a layer over another resource. Layers
-//! are generic over the resource below; behind an [`Arc`](std::sync::Arc) any resource is one too, as `Arc<dyn
-//! MemoryResource>`. Layers add no memory of their own, and after a call that failed each is as before.
+//! A [`MemoryResource`] hands out blocks: an [`Allocator`](seamalloc::Allocator), or a layer over another resource.
+//! Layers are generic over the resource below; an [`Arc`](std::sync::Arc) of a resource is a resource too, also as
+//! `Arc<dyn MemoryResource>`. Layers add no memory of their own, and a call that fails leaves each layer unchanged.
 //!
 //! | layer | changes |
 //! |---|---|
-//! | [`Limit`] | no more than so many bytes are live |
+//! | [`Limit`] | requests beyond a limit of live bytes are refused |
 //! | [`Logging`] | a line for each request and free, which RMM's replay reads |
 //! | [`Tracking`] | a table of live blocks, with stacks; unknown frees are errors |
 //! | [`FailureCallback`] | the program is asked about requests that failed |
 //! | [`Retry`] | a request that finds too little memory waits for frees of other threads |
-//! | [`Statistics`] | counts what is live, and peaks |
+//! | [`Statistics`] | counts live blocks and bytes, and their peaks |
 //! | [`Capture`] | a private pool for each CUDA graph; no release during a capture |
-//! | [`Facade`] | allocators by name, one a device, a stream or a thread, made when first used |
+//! | [`Facade`] | allocators by name, one for each device, stream or thread, made when first used |
 //!
 //! ```
 //! use seamalloc::driver::{StreamId, sim::{SimConfig, SimGpu}};

@@ -2,11 +2,11 @@
 //!
 //! Owns: the count. The rule is that of RMM's `limiting_resource_adaptor` (`limiting_resource_adaptor_impl.cpp` lines
 //! 40 to 69: the size is rounded up to the alignment; a request that would exceed the limit is refused before the
-//! resource below is asked). RMM raises the count first and lowers it again, so that a refused request may refuse
-//! another thread's that would fit; here the count is raised only if the request fits.
+//! resource below is asked). RMM raises the count first and lowers it again, so that a request that will be refused may
+//! make another thread's fitting request fail; this layer raises the count only if the request fits.
 //!
 //! The option `memory_limit` differs: it bounds the memory that an allocator holds of the device. This layer bounds the
-//! live requests of one part of a program, whatever serves them.
+//! live requests of one part of a program, whichever resource serves them.
 
 use crate::contract::{Layer, MemoryResource};
 use crate::error::{ResourceError, Result};
@@ -14,7 +14,7 @@ use seamalloc::RawBlock;
 use seamalloc::StreamId;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The default multiple to which sizes are rounded up, in bytes: that of the allocator's smallest blocks.
+/// The default multiple to which sizes are rounded up, in bytes: the size of the allocator's smallest blocks.
 pub const LIMIT_ALIGNMENT: u64 = 512;
 
 /// Refuses requests beyond a limit of live bytes.

@@ -10,7 +10,7 @@
 //! 1,13:05:59.000214,allocate,0x7f2c40000000,1048576,0
 //! 1,13:05:59.000391,free,0x7f2c40000000,1048576,0
 //! ```
-//! The time of day is UTC. Threads are numbered from 1. RMM's replay takes the default stream alone.
+//! The time of day is UTC. Threads are numbered from 1. RMM's replay accepts only the default stream.
 
 use crate::contract::{Layer, MemoryResource};
 use crate::error::Result;
@@ -44,7 +44,7 @@ impl<R: MemoryResource, W: Write + Send> Logging<R, W> {
     /// The layer calls `out` under its lock: `out` must not use the layer.
     ///
     /// # Errors
-    /// The header could not be written.
+    /// The writer's error if the header could not be written.
     pub fn new(upstream: R, mut out: W) -> io::Result<Self> {
         writeln!(out, "{LOG_HEADER}")?;
         Ok(Self { upstream, log: Mutex::new(Log { out, lost: 0 }) })
@@ -53,7 +53,7 @@ impl<R: MemoryResource, W: Write + Send> Logging<R, W> {
     /// Writes the buffered lines.
     ///
     /// # Errors
-    /// The writer's.
+    /// The writer's error.
     pub fn flush(&self) -> io::Result<()> {
         self.log.lock().out.flush()
     }
@@ -81,7 +81,7 @@ fn thread_number() -> u64 {
     thread_local! {
         static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    // A thread that is ending has no number any more.
+    // A thread that is ending has no number any more, and counts as 0.
     NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 

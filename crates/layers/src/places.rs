@@ -1,15 +1,16 @@
 //! The allocators of one device, made when they are first used: one for all requests, one for each stream, or one for
 //! each thread.
 //!
-//! Owns: which allocator serves a request, and to which a block goes back. The rules are those of Paddle's facade
-//! (`allocator_facade.cc`, commit 05a90fc):
-//! - `GetAllocator(place, stream, create_if_not_found)`: an allocator a stream, made at the first request for it; looked up
-//!   under a lock that readers share;
+//! Owns: which allocator serves a request, and to which allocator a block goes back. The rules are those of Paddle's
+//! facade (`allocator_facade.cc`, commit 05a90fc):
+//! - `GetAllocator(place, stream, create_if_not_found)`: one allocator for each stream, made at the stream's first
+//!   request and looked up under a lock that readers share;
 //! - `ZeroSizeAllocator`: a request for 0 bytes gets address 0 and no allocator;
-//! - `StreamSafeCUDAAllocator::AllocateImpl` and `ReleaseImpl` (`stream_safe_cuda_allocator.cc`, commit 02a5e4e): before a request is
-//!   refused, the allocators of all streams give back what is free, and it is tried once more; not in a capture;
-//! - `ThreadLocalCUDAAllocatorPool` (`thread_local_allocator.h`, commit 3c0becf): an allocator a thread; a block keeps the
-//!   one it came from alive, and goes back to it, whichever thread frees it.
+//! - `StreamSafeCUDAAllocator::AllocateImpl` and `ReleaseImpl` (`stream_safe_cuda_allocator.cc`, commit 02a5e4e):
+//!   before a request is refused, the allocators of all streams give back their free memory, and the request is tried
+//!   once more; not during a capture;
+//! - `ThreadLocalCUDAAllocatorPool` (`thread_local_allocator.h`, commit 3c0becf): one allocator for each thread; a
+//!   block keeps its allocator alive, and goes back to it, whichever thread frees the block.
 
 use crate::contract::{MemoryResource, PrivatePools};
 use crate::error::{ResourceError, Result};
@@ -30,7 +31,8 @@ use std::thread::{self, ThreadId};
 /// A resource that several owners share, as a [`Facade`](crate::Facade) stacks them.
 pub type SharedResource = Arc<dyn PrivatePools>;
 
-/// How a [`Facade`](crate::Facade) divides a device among allocators. Each has options, limits and statistics of its own.
+/// The division of a device of a [`Facade`](crate::Facade) among allocators. Each allocator has options, limits and
+/// statistics of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Spread {
@@ -88,7 +90,7 @@ struct Owners {
     count: u64,
 }
 
-/// Private pools of places are numbered from here: pools of programs have small numbers.
+/// The first number of private pools of places: pools of programs have small numbers.
 const FIRST_POOL: u64 = 1 << 63;
 
 impl Places {
@@ -105,7 +107,7 @@ impl Places {
         }
     }
 
-    /// Returns the allocator for requests of this thread for a stream. It is made now if there is none.
+    /// Returns the allocator for requests of this thread for a stream. The allocator is made now if there is none.
     fn for_request(self: &Arc<Self>, stream: StreamId) -> Result<Arc<Served>> {
         let key = self.key(stream);
         if let Some(served) = self.state.read().served.get(&key) {
@@ -130,7 +132,7 @@ impl Places {
         Ok(served)
     }
 
-    /// Makes an allocator, which has the private pools and knows of the captures of the others.
+    /// Makes an allocator, with the private pools and the captures of the other allocators.
     fn make(&self, state: &State) -> Result<Served> {
         let allocator = Arc::new(Allocator::new(Arc::clone(&self.driver), self.config.clone())?);
         for pool in &state.pools {
@@ -176,7 +178,7 @@ impl Places {
         }
     }
 
-    /// Returns all allocators, each once.
+    /// Returns every allocator once.
     fn all(&self) -> Result<Vec<Arc<Served>>> {
         distinct(&self.state.read())
     }
@@ -185,8 +187,8 @@ impl Places {
         Ok(self.all()?.iter().map(|served| Arc::clone(&served.allocator)).collect())
     }
 
-    /// Forgets a stream that the program is about to destroy; with one allocator a stream, its allocator ends with its
-    /// last block.
+    /// Forgets a stream that the program is about to destroy; with one allocator for each stream, the stream's
+    /// allocator ends with its last block.
     pub(super) fn forget_stream(&self, stream: StreamId) -> Result<()> {
         let all = self.all()?;
         for served in &all {
@@ -199,7 +201,7 @@ impl Places {
         let state = &mut *self.state.write();
         let Some(served) = state.served.get(&Key::Stream(stream)).cloned() else { return Ok(()) };
         let names = state.served.values().filter(|other| Arc::ptr_eq(other, &served)).count();
-        // Nobody else is about to use it, and no block will come back.
+        // No other thread is about to use the allocator, and no block will come back.
         if Arc::strong_count(&served) == names + 1 && served.allocator.stats().allocated_bytes.all.current == 0 {
             state.served.retain(|_, other| !Arc::ptr_eq(other, &served));
         }
@@ -239,7 +241,8 @@ impl Places {
         Ok(block)
     }
 
-    /// Applies a step to the allocators one by one; if it fails for one, undoes it for those before.
+    /// Applies a step to the allocators one by one. If the step fails for an allocator, it is undone for the earlier
+    /// ones.
     fn for_each(
         state: &State,
         run: impl Fn(&Allocator) -> seamalloc::Result<()>,

@@ -21,7 +21,7 @@
 //! [`FailureCallback`](crate::FailureCallback) below may make it, does not wait.
 //!
 //! The allocator's own wait before a refusal (docs/decisions/0044-waiting-for-the-oldest.md, option `wait_ms`) is for
-//! memory that was freed and that the GPU still uses. It comes before this one.
+//! memory that was freed and that the GPU still uses. That wait comes before the wait of this layer.
 
 use crate::contract::{Layer, MemoryResource};
 use crate::error::{ResourceError, Result};
@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// The longest time for which a new request lets waiting ones try first.
+/// The longest time for which a new request lets waiting requests try first.
 pub const GIVE_WAY: Duration = Duration::from_millis(50);
 
 /// The time that a request waits in Paddle (`FLAGS_gpu_allocator_retry_time`), in milliseconds.
@@ -67,7 +67,7 @@ pub struct RetryFigures {
     pub served: u64,
     /// The part of `waited` whose time was over, and whose last try failed too.
     pub timed_out: u64,
-    /// Tries of waiting requests after the first of each.
+    /// Tries of waiting requests, without the first try of each.
     pub tries: u64,
 }
 
@@ -108,7 +108,7 @@ impl<R: MemoryResource> Retry<R> {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Notes that memory was freed, and wakes the requests that wait for it.
+    /// Counts a free, and wakes the waiting requests.
     fn freed(&self) {
         self.frees.fetch_add(1, Ordering::SeqCst);
         if self.waiting() > 0 {
@@ -141,7 +141,8 @@ impl<R: MemoryResource> Retry<R> {
         !self.time.is_zero() && matches!(self.upstream.is_capturing(stream), Ok(false))
     }
 
-    /// Waits for a request's turn and tries, until it is served, fails otherwise or its time is over.
+    /// Waits for a request's turn and tries, until the request is served, fails with another error, or its time is
+    /// over.
     #[cold]
     fn wait(&self, size: u64, stream: StreamId, tried: u64, refused: ResourceError) -> Result<RawBlock> {
         let until = Instant::now().checked_add(self.time);
@@ -163,7 +164,7 @@ impl<R: MemoryResource> Retry<R> {
         }
     }
 
-    /// Adds a waiting request behind all others; `None` if this thread is trying already.
+    /// Adds a waiting request behind all others. Returns `None` if this thread is trying already.
     fn enter(&self, tried: u64) -> Result<Option<Place<'_, R>>> {
         let mut queue = self.queue.lock();
         let thread = thread::current().id();
@@ -179,7 +180,7 @@ impl<R: MemoryResource> Retry<R> {
     }
 }
 
-/// The place of a request in the queue. It has the lock, except in a try.
+/// The place of a request in the queue. The place holds the lock, except in a try.
 struct Place<'a, R> {
     of: &'a Retry<R>,
     ticket: u64,

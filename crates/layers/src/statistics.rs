@@ -1,10 +1,10 @@
 //! A layer that counts live blocks and bytes.
 //!
-//! Owns: the counters. They are those of RMM's `statistics_resource_adaptor` (`statistics_resource_adaptor_impl.hpp`
-//! lines 34 to 59: value, peak and total; a stack of counters, of which the innermost counts, so that a part of a
-//! program has peaks of its own). Paddle's `StatAllocator` (`stat_allocator.h`) is the same with one level. The figures
-//! of a whole allocator are [`Allocator::stats`](seamalloc::Allocator::stats); this layer counts the blocks that pass
-//! through one place.
+//! Owns: the counters, which are the counters of RMM's `statistics_resource_adaptor`
+//! (`statistics_resource_adaptor_impl.hpp` lines 34 to 59: value, peak and total; a stack of counters, of which the
+//! innermost counts, so that a part of a program has peaks of its own). Paddle's `StatAllocator` (`stat_allocator.h`)
+//! counts the same figures with one level. The figures of a whole allocator are
+//! [`Allocator::stats`](seamalloc::Allocator::stats); this layer counts the blocks that pass through one place.
 
 use crate::contract::{Layer, MemoryResource};
 use crate::error::{ResourceError, Result};
@@ -48,7 +48,7 @@ impl Counter {
 pub struct Counters {
     /// Bytes, as they were asked for.
     pub bytes: Counter,
-    /// Blocks, those of 0 bytes included.
+    /// Blocks, including blocks of 0 bytes.
     pub blocks: Counter,
 }
 
@@ -58,7 +58,7 @@ struct Levels {
     innermost: Counters,
 }
 
-/// Counts the blocks and bytes that are allocated through it.
+/// Counts the blocks and bytes that are allocated through the layer.
 #[derive(Debug)]
 pub struct Statistics<R> {
     upstream: R,
@@ -66,7 +66,7 @@ pub struct Statistics<R> {
 }
 
 impl<R: MemoryResource> Statistics<R> {
-    /// Makes a layer that has counted nothing.
+    /// Makes a layer whose counters are 0.
     pub fn new(upstream: R) -> Self {
         Self { upstream, levels: Mutex::default() }
     }
@@ -76,8 +76,8 @@ impl<R: MemoryResource> Statistics<R> {
         self.levels.lock().innermost
     }
 
-    /// Begins new counters, which count from 0. Returns the present ones, which count again once the new ones are
-    /// popped.
+    /// Begins new counters, which count from 0. Returns the present counters, which count again once the new counters
+    /// are popped.
     ///
     /// # Errors
     /// [`Error::HostMemory`](seamalloc::Error::HostMemory).
@@ -87,7 +87,7 @@ impl<R: MemoryResource> Statistics<R> {
         Ok(std::mem::take(&mut levels.innermost))
     }
 
-    /// Ends the innermost counters, and adds them to the counters around. Returns the ended ones.
+    /// Ends the innermost counters, and adds them to the counters around. Returns the ended counters.
     ///
     /// # Errors
     /// [`ResourceError::NothingPushed`].

@@ -2,8 +2,8 @@
 //!
 //! Owns: the table of live blocks. The rule is that of RMM's `tracking_resource_adaptor`
 //! (`tracking_resource_adaptor_impl.cpp` lines 57 to 98: a table by address, a stack for each on request, a text of the
-//! outstanding blocks). RMM logs an unknown free and a wrong size, and passes them on; here they are errors, and the
-//! resource below is not asked.
+//! outstanding blocks). RMM logs an unknown free and a wrong size, and passes them on. This layer returns an error, and
+//! does not call the resource below.
 
 use crate::contract::{Layer, MemoryResource};
 use crate::error::{ResourceError, Result};
@@ -68,7 +68,7 @@ struct Table {
     bytes: u64,
 }
 
-/// Keeps a table of live blocks, and refuses to free other ones.
+/// Keeps a table of live blocks, and refuses to free other blocks.
 #[derive(Debug)]
 pub struct Tracking<R> {
     upstream: R,
@@ -133,7 +133,7 @@ impl Table {
 
     fn insert(&mut self, block: RawBlock, stack: Option<Arc<Backtrace>>) -> Result<()> {
         let of = Outstanding { block, thread: thread::current().id(), number: self.count, stack };
-        // A block that lies where one is just being freed takes its place.
+        // A new block takes the entry of a block at the same address that is just being freed.
         let before = try_insert(&mut self.live, block.address, Entry { of, leaving: false })?;
         self.count += 1;
         self.bytes = self.bytes.saturating_add(block.size);

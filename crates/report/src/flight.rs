@@ -1,7 +1,7 @@
-//! The record of the flight recorder: the last operations of an allocator, and the memory that it held when they were
-//! read.
+//! The record of the flight recorder: the last operations of an allocator, and the memory that the allocator held when
+//! the record was read.
 //!
-//! Owns: the plain values. `heap/journal/flight.rs` records them, `seamalloc-trace` writes them to files.
+//! Owns: the plain values. `heap/journal/flight.rs` records the operations, and `seamalloc-trace` writes them to files.
 
 use super::observer::Event;
 use super::snapshot::Snapshot;
@@ -18,23 +18,23 @@ pub struct TimedEvent {
 
 /// The last operations of an allocator, from `Reports::flight`.
 ///
-/// An operation is an allocation, a free, the end of a free that had to wait for other streams, memory that came to a segment
-/// or left it, or a request that was refused. A free that waits for no stream is one operation and two events.
+/// An operation is an allocation, a free, the end of a free that had to wait for other streams, memory that a segment
+/// gained or lost, or a request that was refused. A free that waits for no stream is one operation and two events.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Flight {
-    /// The memory that the allocator held when the events were read, after the last of them.
+    /// The memory that the allocator held when the events were read, after the last event.
     pub snapshot: Snapshot,
     /// The recorded operations, the oldest first. The time of an operation that called the driver is exact to some
-    /// microseconds; operations between two of these are spread evenly, so that a hit reads no clock. The private pool
-    /// of an event is not kept once the pool has ended.
+    /// microseconds; the times of operations between two such operations are spread evenly, so that a hit reads no
+    /// clock. The private pool of an event is not kept once the pool has ended.
     pub events: Vec<TimedEvent>,
-    /// Operations since the allocator was made, whether they are still recorded or not.
+    /// Operations since the allocator was made, including operations that were overwritten.
     pub operations: u64,
-    /// The part of `operations` that later ones have overwritten.
+    /// The part of `operations` that later operations have overwritten.
     pub overwritten: u64,
-    /// The most operations that are recorded: [`Config::flight_recorder`](seamalloc_config::Config::flight_recorder). 0 if it is
-    /// off.
+    /// The most operations that are recorded: [`Config::flight_recorder`](seamalloc_config::Config::flight_recorder).
+    /// The value is 0 if the recorder is off.
     pub capacity: u64,
 }

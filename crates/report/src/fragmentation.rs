@@ -1,8 +1,8 @@
 //! The division of an allocator's memory at one moment: how much is in use, how much is free for which streams, and how
 //! much one request could have.
 //!
-//! Owns: the plain values of [`Fragmentation`] and the figures derived from them. `heap/measure.rs` measures them, in
-//! one walk over the free ranges.
+//! Owns: the plain values of [`Fragmentation`] and the figures derived from them. `heap/measure.rs` measures the
+//! values, in one walk over the free ranges.
 
 use crate::pool::PoolId;
 use seamalloc_driver::StreamId;
@@ -40,7 +40,8 @@ impl fmt::Display for Owner {
 pub struct PoolMemory {
     /// The owner that may take the memory first.
     pub owner: Owner,
-    /// Whether the pool serves requests of up to 1 MiB, from segments or slabs of their own, or larger ones.
+    /// Whether the pool serves requests of up to 1 MiB, from segments or slabs of their own. Other pools serve larger
+    /// requests.
     pub small: bool,
     /// Free bytes.
     pub free: u64,
@@ -48,10 +49,10 @@ pub struct PoolMemory {
     pub ranges: u64,
     /// Bytes of the longest of these ranges.
     pub largest: u64,
-    /// The part of `free` that another stream, which makes requests too, cannot take at present. Memory of the only
-    /// stream is not stranded. Where streams share no memory, all memory of a stream is stranded, if there is another
-    /// stream. With `sharing:completed`, memory is stranded that other streams may not take yet, and of small memory
-    /// always the free parts of slabs in use. A private pool's memory is stranded as a whole.
+    /// The part of `free` that other streams, if any make requests, cannot take at present. Memory of the only stream
+    /// is not stranded. Where streams share no memory, all memory of a stream is stranded, if there is another stream.
+    /// With `sharing:completed`, memory that other streams may not take yet is stranded, and the free parts of slabs in
+    /// use always are. A private pool's memory is stranded as a whole.
     pub stranded: u64,
 }
 
@@ -74,10 +75,10 @@ pub struct StreamMemory {
     pub stream: StreamId,
     /// Bytes of the longest free range that the stream may take.
     pub largest: u64,
-    /// The largest request that the stream could be given: by stitching if the strategy does that and the bounds on
+    /// The largest request that the stream could be given: by stitching if the strategy stitches and the bounds on
     /// views allow it, otherwise `largest`. Memory of other streams is counted where a GPU-side wait may pass it on
-    /// (`sharing:wait`). Near a bound the figure is a lower bound: more can be had once the GPU has passed the uses of
-    /// views that are in the way.
+    /// (`sharing:wait`). Near a bound the figure is a lower bound: a larger request may succeed once the GPU has passed
+    /// the uses of existing views.
     pub reachable: u64,
 }
 
@@ -94,10 +95,10 @@ impl StreamMemory {
 /// Sizes are bytes.
 ///
 /// Every byte held is in exactly one place: `reserved` is `allocated + pending + free + unsettled`, and `free` is the
-/// sum over `pools`. The sum exceeds `reserved` by live blocks without device memory: those of sleeping private pools
-/// (`asleep`) and spilled ones (`spilled`), which have host memory. In guard mode two kinds of memory are in `reserved`
-/// alone, since they serve no requests: the memory before guarded allocations, and that of freed ones until it is
-/// unmapped.
+/// sum over `pools`. The sum exceeds `reserved` by live blocks without device memory: blocks of sleeping private pools
+/// (`asleep`), and spilled blocks (`spilled`), which have host memory. In guard mode two kinds of memory are in
+/// `reserved` alone, since they serve no requests: the memory before guarded allocations, and the memory of freed
+/// guarded allocations until it is unmapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -108,16 +109,16 @@ pub struct Fragmentation {
     pub allocated: u64,
     /// The part of `reserved` in blocks that the program has freed and other streams still use.
     pub pending: u64,
-    /// Bytes that the program asked for, of the blocks in `allocated` and `pending`.
+    /// The bytes that the program asked for in the blocks of `allocated` and `pending`.
     pub requested: u64,
-    /// Free bytes, for any owner.
+    /// Free bytes of all owners together.
     pub free: u64,
     /// Bytes of a growth that failed halfway and could not be undone yet; part of no block.
     pub unsettled: u64,
-    /// The part of `allocated` and `pending` in private pools that sleep, for which no memory is held. Free ranges in
-    /// such pools are counted nowhere.
+    /// The part of `allocated` and `pending` in private pools that sleep, for which no memory is held. No figure counts
+    /// free ranges in such pools.
     pub asleep: u64,
-    /// The part of `allocated` and `free` that is spilled: it lies in host memory, and holds no device memory.
+    /// The part of `allocated` and `free` that is spilled: these blocks lie in host memory, and hold no device memory.
     pub spilled: u64,
     /// The pools that have free memory.
     pub pools: Vec<PoolMemory>,

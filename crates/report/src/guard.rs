@@ -1,6 +1,6 @@
 //! The reports of guard mode: the allocation to which an address belongs, and the mistakes of the program.
 //!
-//! Owns: the plain values and their words. `features/guard/` finds them.
+//! Owns: the plain values and their texts. `features/guard/` finds the mistakes.
 
 use seamalloc_driver::StreamId;
 use seamalloc_driver::units::format_bytes;
@@ -16,17 +16,17 @@ pub struct GuardedAllocation {
     pub address: u64,
     /// Bytes as requested.
     pub size: u64,
-    /// Bytes with rounding. A guarded allocation has no mapped memory behind these.
+    /// Bytes with rounding. A guarded allocation has no mapped memory behind these bytes.
     pub rounded: u64,
     /// The stream that the allocation was made for.
     pub stream: StreamId,
     /// Whether the allocation has memory of its own between addresses without memory.
     pub guarded: bool,
-    /// How the allocation was freed, if it was.
+    /// The free of the allocation; `None` while the allocation is live.
     pub freed: Option<Freed>,
 }
 
-/// How an allocation was freed.
+/// The free of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Freed {
@@ -74,7 +74,7 @@ pub struct Explanation {
     pub address: u64,
     /// The place of the address relative to the allocation.
     pub place: Place,
-    /// The allocation to which it belongs, or at whose edge it lies.
+    /// The allocation to which the address belongs, or at whose edge the address lies.
     pub allocation: GuardedAllocation,
 }
 
@@ -94,13 +94,13 @@ pub enum Finding {
     Underrun(Explanation),
     /// Memory was written after its free, the first byte seen at this address.
     WriteAfterFree(Explanation),
-    /// Memory was freed while another stream had not passed work that uses it, which `record_stream` did not name. Another
-    /// use of the memory could begin before that work ends, unless the allocation's stream waits for the other one before.
-    /// The memory waits for the other stream, so that this run goes on unharmed.
+    /// Memory was freed while another stream, which `record_stream` did not name, had not passed its work on the
+    /// memory. Another use of the memory could begin before that work ends, unless the allocation's stream waits for
+    /// the other stream first. In guard mode the memory waits for the other stream, so that this run is not harmed.
     MissingRecordStream {
         /// The allocation.
         allocation: GuardedAllocation,
-        /// The stream that used it.
+        /// The stream that used the memory.
         used_on: StreamId,
     },
 }
@@ -133,19 +133,19 @@ impl Finding {
     }
 }
 
-/// The memory that guard mode holds, and the mistakes that it has found. All 0 where it is off.
+/// The memory that guard mode holds, and the mistakes that it has found. All figures are 0 if guard mode is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct GuardStats {
     /// Allocations that were guarded so far.
     pub guarded: u64,
-    /// Allocations that should have been guarded, and were not, because memory, or the limits, did not suffice, or slack
-    /// would have taken more than a quarter of them.
+    /// Allocations that should have been guarded, and were not, because memory or the limits did not suffice, or
+    /// because slack would have taken more than a quarter of them.
     pub unguarded: u64,
     /// Physical bytes of guarded allocations, live and freed ones that are still mapped.
     pub held_bytes: u64,
-    /// The part of `held_bytes` that no allocation asked for: the price of whole units of 2 MiB.
+    /// The part of `held_bytes` that no allocation asked for: the loss from units of 2 MiB.
     pub slack_bytes: u64,
     /// Freed allocations whose addresses are kept from reuse.
     pub quarantined: u64,

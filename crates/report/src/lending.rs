@@ -4,7 +4,7 @@ use seamalloc_driver::units::format_bytes;
 use std::fmt;
 use std::time::Instant;
 
-/// Memory that a request lacks, as a `Lender` is asked for it.
+/// The memory that a request lacks, for which a `Lender` is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
@@ -31,17 +31,17 @@ impl Shortage {
 pub struct Lent {
     /// The number of processes that were asked.
     pub processes: u32,
-    /// Bytes that they gave back.
+    /// Bytes that these processes gave back.
     pub given: u64,
-    /// Bytes that they hold after that.
+    /// Bytes that these processes still hold.
     pub held: u64,
     /// The part of `held` that their programs use.
     pub live: u64,
     /// The part of `held` that is free, and below their guarantees.
     pub guaranteed: u64,
-    /// Whether to ask again if the device still has too little: its driver takes time to take memory back, and others
-    /// free memory. The lender has already waited for as long as makes sense. A request asks no more once it has waited for
-    /// [`Config::broker_wait_ms`](seamalloc_config::Config::broker_wait_ms).
+    /// Whether to ask again if the device still has too little memory: memory that goes back takes time to become free,
+    /// and other processes may free more. The lender has already waited for a suitable time. A request does not ask
+    /// again once it has waited for [`Config::broker_wait_ms`](seamalloc_config::Config::broker_wait_ms).
     pub again: bool,
 }
 
@@ -54,11 +54,11 @@ pub struct Lending {
     pub missing: u64,
     /// The number of questions.
     pub rounds: u32,
-    /// The number of other processes at the last question; 0 also where no broker answered.
+    /// The number of other processes at the last question; also 0 if no broker answered.
     pub processes: u32,
-    /// Bytes that they gave back in all.
+    /// Total bytes that these processes gave back.
     pub given: u64,
-    /// Bytes that they held at the last answer.
+    /// Bytes that these processes held at the last answer.
     pub held: u64,
     /// The part of `held` that their programs used.
     pub live: u64,
@@ -88,7 +88,7 @@ impl fmt::Display for Lending {
 pub struct LendableBytes {
     /// Bytes held of the device.
     pub held: u64,
-    /// The part of `held` that the program uses, and that freed blocks take which other streams still use.
+    /// The part of `held` in blocks that the program uses, and in freed blocks that other streams still use.
     pub live: u64,
     /// The rest of `held`. Free memory of private pools, and free parts of chunks that are partly in use, are included
     /// but cannot be given back.

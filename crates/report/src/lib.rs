@@ -1,7 +1,7 @@
 //! The reports of an allocator: statistics, snapshots, events, and the report of a refused request.
 //!
-//! Owns: plain values that print themselves. Nothing here looks at an allocator: the heap and `diagnose` fill them in.
-//! Programs have all of the crate as `seamalloc::report`.
+//! Owns: plain values that print themselves. The crate does not read an allocator: the heap and `diagnose` fill the
+//! values in. Programs use the crate as `seamalloc::report`.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! The events that an observer of an allocator gets, one for each change.
 //!
 //! Owns: the [`Event`] and the [`Observer`] trait. The events and their sizes are PyTorch's (`device_traces` of a
-//! memory snapshot), so that its tools can read them.
+//! memory snapshot), so that PyTorch's tools can read them.
 
 use crate::pool::PoolId;
 use seamalloc_driver::StreamId;
@@ -13,11 +13,11 @@ use seamalloc_driver::StreamId;
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Action {
-    /// A block was handed out; size as requested.
+    /// A block was handed out. The size is the requested size.
     Alloc,
-    /// The program freed a block; size as requested.
+    /// The program freed a block. The size is the requested size.
     FreeRequested,
-    /// Every stream has finished with a freed block; size as requested.
+    /// Every stream has finished with a freed block. The size is the requested size.
     FreeCompleted,
     /// A segment was taken from the driver by `malloc`.
     SegmentAlloc,
@@ -27,17 +27,17 @@ pub enum Action {
     SegmentMap,
     /// Physical memory was unmapped from a segment and given back.
     SegmentUnmap,
-    /// Memory left a segment for another one, which the following [`Action::SegmentJoined`] events name: a stitched
-    /// block, which is a segment of its own while it is live, took it or returned it, or the memory serves other
-    /// requests. The driver is not involved.
+    /// Memory left a segment for another segment, which the following [`Action::SegmentJoined`] events name. A stitched
+    /// block, which is a segment of its own while it is live, took or returned the memory, or the memory serves other
+    /// requests. No driver call is made.
     SegmentLeft,
-    /// Memory that left other segments joined this one.
+    /// Memory that left other segments joined this segment.
     SegmentJoined,
     /// A request was refused. The address holds the device's free bytes, as in PyTorch.
     Oom,
     /// Memory of live blocks was spilled: a range at home lies in host memory from now on
-    /// ([`Config::spill`](seamalloc_config::Config::spill)). The range stays in its segment, and its live blocks stay live.
-    /// [`Action::SegmentUnmap`] follows once it is freed.
+    /// ([`Config::spill`](seamalloc_config::Config::spill)). The range stays in its segment, and its live blocks stay
+    /// live. [`Action::SegmentUnmap`] follows once the range is freed.
     Spilled,
     /// A range that was spilled has memory of the device again.
     Returned,
@@ -50,15 +50,15 @@ pub enum Action {
 }
 
 impl Action {
-    /// Returns whether PyTorch's snapshots know such an event. They have none for memory that is spilled, sleeps or
-    /// comes back, and PyTorch's viewer fails on unknown events.
+    /// Returns whether PyTorch's snapshots know such an event. The snapshots have no events for memory that is spilled,
+    /// sleeps or comes back, and PyTorch's viewer fails on unknown events.
     #[must_use]
     pub const fn is_of_pytorch(self) -> bool {
         !matches!(self, Self::Spilled | Self::Returned | Self::Asleep | Self::Awake)
     }
 
-    /// Returns the name in PyTorch's snapshots, where joining counts as mapping; a name of our own for events that
-    /// PyTorch lacks.
+    /// Returns the name in PyTorch's snapshots, where joining counts as mapping. Events that PyTorch lacks have a name
+    /// of seamalloc's own.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -108,8 +108,9 @@ impl ObserverId {
     }
 }
 
-/// Watches an allocator. Called under the allocator's lock: be quick, and do not call the allocator.
+/// An observer of an allocator. [`Self::event`] is called under the allocator's lock: it must be quick, and must not
+/// call the allocator.
 pub trait Observer: Send {
-    /// Gets each event.
+    /// Receives each event.
     fn event(&mut self, event: &Event);
 }

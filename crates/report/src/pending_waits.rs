@@ -1,8 +1,8 @@
 //! Waits of the CPU for memory, before a request would be refused.
 
 /// Requests that found too little memory, and for which the CPU waited until work on the GPU was done with freed memory
-/// ([`Config::wait_ms`](seamalloc_config::Config::wait_ms)). Times are nanoseconds of the device's clock; on a simulated device,
-/// units of its clock.
+/// ([`Config::wait_ms`](seamalloc_config::Config::wait_ms)). Times are nanoseconds of the device's clock. On a
+/// simulated device, times are units of the simulated clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -22,8 +22,8 @@ pub struct PendingWaits {
 }
 
 impl PendingWaits {
-    /// Returns the waits since an earlier copy. `worst_ns` is not a difference: it counts since the last reset of
-    /// peaks.
+    /// Returns the waits since an earlier copy. `worst_ns` is not a difference: this figure counts since the last reset
+    /// of peaks.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The id of a private pool: a pair of numbers, as PyTorch's `MempoolId_t`. PyTorch numbers the pools of graphs `(n,
-/// 0)` and those of users `(0, n)`.
+/// 0)` and the pools of users `(0, n)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PoolId(pub u64, pub u64);
@@ -36,7 +36,7 @@ pub struct PoolStats {
     pub allocated_bytes: u64,
     /// Bytes of blocks that are handed out, or freed and waiting for other streams.
     pub active_bytes: u64,
-    /// Bytes held for the pool: active ones, and free ones that serve only this pool.
+    /// Bytes held for the pool: active bytes, and free bytes that serve only this pool.
     pub reserved_bytes: u64,
     /// Bytes that the pool holds again when it wakes (`Tags::sleep`); 0 while it is awake.
     pub asleep_bytes: u64,

@@ -20,7 +20,7 @@ pub struct MemoryPressure {
 }
 
 impl MemoryPressure {
-    /// Returns the request, before an allocator fills in what it holds.
+    /// Returns the request, before an allocator fills in the bytes that it holds.
     #[doc(hidden)]
     #[must_use]
     pub const fn new(requested: u64, stream: StreamId) -> Self {

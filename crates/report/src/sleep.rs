@@ -4,7 +4,7 @@
 
 use crate::pool::PoolId;
 
-/// The stage of a change at which a program is told.
+/// The stage of a tag's change at which callbacks are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SleepStage {
@@ -16,11 +16,11 @@ pub enum SleepStage {
     /// The tag is about to wake: its memory is not mapped yet.
     BeforeWake,
     /// The tag is awake: after it woke, or after sleeping failed. The addresses are the same, but the physical memory
-    /// is new; programs that ended a registration make it anew.
+    /// is new; programs that ended a registration register the memory again.
     Awake,
 }
 
-/// The notice of a change of a tag to a callback (`Tags::on_change`).
+/// The notice of a tag's change that a callback gets (`Tags::on_change`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SleepNotice {

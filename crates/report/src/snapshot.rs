@@ -36,19 +36,19 @@ impl BlockState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BlockInfo {
-    /// First byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// Bytes, rounding included.
+    /// The size in bytes, with rounding.
     pub size: u64,
-    /// Bytes as requested; for a free block those of its last use, or 0.
+    /// The requested size in bytes; for a free block the size of its last request, or 0.
     pub requested_size: u64,
     /// The state of the block.
     pub state: BlockState,
-    /// Bytes of the block that are spilled to host memory: they count in no figure of device memory held. PyTorch's
-    /// snapshots have no such key; it is written where it is not 0.
+    /// Bytes of the block that are spilled to host memory: no figure of held device memory counts these bytes.
+    /// PyTorch's snapshots have no such key; the key is written if it is not 0.
     pub spilled: u64,
-    /// Whether the block is of a private pool that sleeps, and has no memory at present. PyTorch has no such key; it is
-    /// written where it is true.
+    /// Whether the block is of a private pool that sleeps, and has no memory at present. PyTorch has no such key; the
+    /// key is written if it is true.
     pub asleep: bool,
 }
 
@@ -57,7 +57,7 @@ pub struct BlockInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SegmentInfo {
-    /// First byte.
+    /// The address of the first byte.
     pub address: u64,
     /// Bytes.
     pub total_size: u64,

@@ -1,7 +1,7 @@
 //! The time that operations spent in the driver: a histogram of fixed size, so that counting allocates no memory.
 
-/// Buckets of the histogram: bucket 0 holds stalls below 1 us, bucket i those from 2^(i-1) us to below 2^i us, and the
-/// last one all longer stalls (from 4.2 s).
+/// Buckets of the histogram: bucket 0 holds stalls below 1 us, bucket i stalls from 2^(i-1) us to below 2^i us, and the
+/// last bucket all longer stalls (from 4.2 s).
 pub const STALL_BUCKETS: usize = 24;
 
 /// Operations that called the driver, and the time that they spent in it.
@@ -20,8 +20,8 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Returns the stalls since an earlier copy. `worst_ns` is not a difference: it counts since the last reset of
-    /// peaks.
+    /// Returns the stalls since an earlier copy. `worst_ns` is not a difference: this figure counts since the last
+    /// reset of peaks.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut out = *self;
@@ -33,8 +33,8 @@ impl Stalls {
         out
     }
 
-    /// Returns a time in nanoseconds that this part (0 to 1) of the stalls did not exceed: the upper edge of their
-    /// bucket, at most twice the exact figure, and never more than the worst. Returns 0 without stalls.
+    /// Returns a time in nanoseconds that this part (0 to 1) of the stalls did not exceed. The time is the upper edge
+    /// of a bucket, at most twice the exact figure, and never more than the longest stall. Returns 0 without stalls.
     #[must_use]
     pub fn percentile_ns(&self, part: f64) -> u64 {
         let total: u64 = self.by_us.iter().sum();

@@ -35,37 +35,37 @@ pub struct StatByPool {
     pub large_pool: Stat,
 }
 
-/// Looks and releases for the headroom ([`Config::headroom`](seamalloc_config::Config::headroom)).
+/// The looks and releases for the headroom ([`Config::headroom`](seamalloc_config::Config::headroom)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct HeadroomStats {
-    /// How often the device was asked how much is free, to give memory back where that is too little.
+    /// The number of looks at the device's free memory.
     pub looks: u64,
-    /// How often it was too little.
+    /// The number of looks that found too little free memory.
     pub short: u64,
-    /// How often memory went back for it.
+    /// The number of times that memory went back for the headroom.
     pub yields: u64,
-    /// The bytes that went back.
+    /// The bytes that went back for the headroom.
     pub yielded_bytes: u64,
 }
 
-/// Chunks of physical memory that were split ([`Config::split`](seamalloc_config::Config::split)). The time that it took is part of
-/// [`Stats::stalls`].
+/// Chunks of physical memory that were split ([`Config::split`](seamalloc_config::Config::split)). The time of the
+/// splits is part of [`Stats::stalls`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SplitStats {
-    /// How many were.
+    /// The number of chunks that were split.
     pub chunks: u64,
-    /// The chunks that they became.
+    /// The number of chunks that the splits made.
     pub parts: u64,
     /// Bytes that were copied, because they were in use.
     pub copied_bytes: u64,
 }
 
 impl SplitStats {
-    /// Returns what was done since `earlier`, which must be an older copy of the same figures.
+    /// Returns the figures since `earlier`, which must be an older copy of the same figures.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -81,13 +81,13 @@ impl SplitStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SleepStats {
-    /// How often one fell asleep.
+    /// The number of times that a tag fell asleep.
     pub sleeps: u64,
-    /// How often one woke.
+    /// The number of times that a tag woke.
     pub wakes: u64,
-    /// Bytes that waking all of them takes from the device. They are not part of `reserved_bytes`.
+    /// Bytes that waking all sleeping tags takes from the device. These bytes are not part of `reserved_bytes`.
     pub asleep_bytes: u64,
-    /// Page-locked host memory for backups, whether it serves one at present or is kept for the next.
+    /// Bytes of page-locked host memory for backups, in use by a backup or kept for the next backup.
     pub page_locked_bytes: u64,
 }
 
@@ -97,23 +97,23 @@ pub struct SleepStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SpillStats {
-    /// How many times a request was served only because memory was spilled for it.
+    /// The number of requests that were served only because memory was spilled.
     pub requests: u64,
     /// Pieces of memory that were spilled.
     pub chunks: u64,
-    /// Bytes that were spilled to host memory which was kept of an earlier spill.
+    /// Bytes that were spilled to host memory which was kept from an earlier spill.
     pub reused_bytes: u64,
     /// Pieces that came back to the device.
     pub returned_chunks: u64,
-    /// Bytes of them.
+    /// Bytes of the pieces that came back.
     pub returned_bytes: u64,
-    /// The time in the driver, in nanoseconds, that spilling and coming back took, with the waits for the device. It is part of
-    /// [`Stats::stalls`].
+    /// The time in the driver, in nanoseconds, that spilling and coming back took, with the waits for the device. This
+    /// time is part of [`Stats::stalls`].
     pub total_ns: u64,
 }
 
 impl SpillStats {
-    /// Returns what was done since `earlier`, which must be an older copy of the same figures.
+    /// Returns the figures since `earlier`, which must be an older copy of the same figures.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -127,11 +127,11 @@ impl SpillStats {
     }
 }
 
-/// The table of the statistics, given to a macro that makes something of it: here the struct, in `heap/journal/counters.rs` the counters behind
-/// them.
+/// The table of the statistics, passed to a macro that makes code of it: the struct in this file, and the counters in
+/// `heap/journal/counters.rs`.
 ///
-/// To add a statistic, add it here where it belongs, and count it in a verb of `heap/journal/`. The JSON of the C library has it then, and a row
-/// in `ffi/src/figures.rs` adds it to the struct for C.
+/// To add a statistic, add a row to this table, and count the statistic in a verb of `heap/journal/`. The JSON of the C
+/// library then has the statistic, and a row in `ffi/src/figures.rs` adds it to the struct for C.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! statistics {
@@ -171,11 +171,12 @@ macro_rules! statistics {
                 num_alloc_retries: u64,
                 /// Requests that were refused.
                 num_ooms: u64,
-                /// How often the CPU waited for all outstanding events.
+                /// The number of times that the CPU waited for all outstanding events.
                 num_sync_all_streams: u64,
-                /// How often memory was taken from the driver (`malloc`, or memory mapped into an expandable segment).
+                /// The number of times that memory was taken from the driver (`malloc`, or memory mapped into an
+                /// expandable segment).
                 num_device_alloc: u64,
-                /// How often memory was given back to the driver.
+                /// The number of times that memory was given back to the driver.
                 num_device_free: u64,
                 /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
                 stalls: Stalls,
@@ -191,13 +192,13 @@ macro_rules! statistics {
                 views_dropped: u64,
                 /// GPU-side waits of a stream for work of another on freed memory: for its epoch, or for a recorded use.
                 stream_waits: u64,
-                /// How much memory those waits passed on, and how old their events were.
+                /// The memory that the `stream_waits` passed on, and the ages of their events.
                 waits: Waits,
                 /// Waits of the CPU for memory before a request would be refused, with the strategy `stitch`.
                 pending_waits: PendingWaits,
                 /// Chunks that were split.
                 splits: SplitStats,
-                /// How memory was spilled.
+                /// The figures of spilled memory.
                 spills: SpillStats,
                 /// Memory that went back for the sake of others, with a headroom.
                 headroom: HeadroomStats,
@@ -205,8 +206,8 @@ macro_rules! statistics {
             looked_up {
                 /// The strategy in force.
                 strategy: StrategyKind,
-                /// The strategy in whose place it is, because the device has no virtual memory, or the driver refused all addresses
-                /// (`Reports::fallback_from`).
+                /// The strategy that `strategy` replaces, because the device has no virtual memory, or the driver
+                /// refused all addresses (`Reports::fallback_from`).
                 instead_of: Option<StrategyKind>,
                 /// The option of that name in bytes; `None` is unlimited.
                 max_split_size: Option<u64>,
@@ -214,17 +215,17 @@ macro_rules! statistics {
                 view_mappings: u64,
                 /// Views that exist at present.
                 views: u64,
-                /// Bytes of address space that they take.
+                /// Bytes of address space that the views take.
                 view_address_space_bytes: u64,
-                /// Tags that sleep.
+                /// The figures of tags that sleep.
                 sleep: SleepStats,
-                /// Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. Both together are no more than
-                /// lay spilled at most; `Allocator::empty_cache` gives them back.
+                /// Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. The sum of both never
+                /// exceeds the peak of spilled bytes; `Allocator::empty_cache` gives them back.
                 spill_kept_bytes: u64,
                 /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
                 /// memory yet.
                 host_bytes: u64,
-                /// Guard mode; all 0 where it is off.
+                /// The figures of guard mode; all are 0 if guard mode is off.
                 guard: GuardStats,
             }
         }

@@ -1,6 +1,6 @@
 //! Figures in words, for a log or a terminal: one line for each subject, sizes with units.
 //!
-//! Owns: the `Display` of statistics, fragmentation and pools. Programs that read them take the fields, or `serde`.
+//! Owns: the `Display` of statistics, fragmentation and pools. Programs that read figures use the fields, or `serde`.
 
 use super::fragmentation::{Fragmentation, Owner, PoolMemory, StreamMemory};
 use super::pool::PoolStats;

@@ -22,8 +22,8 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Returns the waits since an earlier copy. The extremes are no differences: they count since the last reset of
-    /// peaks.
+    /// Returns the waits since an earlier copy. The smallest and the largest age are no differences: they count since
+    /// the last reset of peaks.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let (bytes, age_total) = (self.bytes, self.age_total);

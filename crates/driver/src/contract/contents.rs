@@ -8,17 +8,18 @@ use crate::ids::StreamId;
 
 /// The bytes in the device's memory.
 pub trait Contents {
-    /// `cuMemsetD8Async`: sets `size` bytes from `address` on to `value`, after all work given to `stream` so far. The CPU
-    /// does not wait. In a stream that is being captured, it becomes a part of the graph and does nothing before.
+    /// `cuMemsetD8Async`: sets `size` bytes from `address` on to `value`, after all work given to `stream` so far. The
+    /// CPU does not wait. In a stream that is being captured, the fill becomes a part of the graph, and runs only when
+    /// the graph is launched.
     ///
-    /// pre: the range is memory of this device that it may use, and `size` is not 0.
-    /// pre: the handle is that of a live stream (unchecked, as for [`Events`](super::Events)).
+    /// pre: the range is memory of this device that the device may use, and `size` is not 0.
+    /// pre: the handle is the handle of a live stream (unchecked, as for [`Events`](super::Events)).
     fn fill(&self, address: u64, size: u64, value: u8, stream: StreamId) -> DriverResult<()>;
 
     /// `cuMemcpyDtoHAsync` on a stream of the driver's own: copies memory to the CPU, which waits for the copy, and for no
     /// other work.
     ///
-    /// pre: the range is memory of this device that it may use, and not empty.
+    /// pre: the range is memory of this device that the device may use, and not empty.
     /// pre: no work writes the range meanwhile (unchecked).
     /// pre: no capture forbids the call.
     fn read(&self, address: u64, bytes: &mut [u8]) -> DriverResult<()>;
@@ -26,7 +27,7 @@ pub trait Contents {
     /// `cuMemcpyHtoDAsync` on a stream of the driver's own: copies bytes of the CPU to memory. The CPU waits for the copy, and
     /// for no other work.
     ///
-    /// pre: the range is memory of this device that it may use, and not empty.
+    /// pre: the range is memory of this device that the device may use, and not empty.
     /// pre: no work uses the range meanwhile (unchecked).
     /// pre: no capture forbids the call.
     fn write(&self, address: u64, bytes: &[u8]) -> DriverResult<()>;
@@ -34,9 +35,9 @@ pub trait Contents {
     /// `cuMemcpyAsync` on a stream of the driver's own: copies `size` bytes to other memory of the device, or to or from host
     /// memory that is mapped for it. The CPU waits for the copy, and for no other work.
     ///
-    /// pre: both ranges are memory of this device that it may use; they are whole words of 8 bytes, not empty, and share no
-    /// physical memory.
-    /// pre: no work writes the first meanwhile, or uses the second (unchecked).
+    /// pre: both ranges are memory of this device that the device may use. The ranges are whole words of 8 bytes, not
+    /// empty, and share no physical memory.
+    /// pre: meanwhile no work writes the range at `from`, or uses the range at `to` (unchecked).
     /// pre: no capture forbids the call.
     fn copy(&self, from: u64, to: u64, size: u64) -> DriverResult<()>;
 }

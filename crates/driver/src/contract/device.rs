@@ -22,7 +22,7 @@ use crate::error::DriverResult;
 pub struct MemoryInfo {
     /// Bytes that `create` and `malloc` could still hand out.
     pub free: u64,
-    /// Bytes the device has in all.
+    /// Total bytes of the device.
     pub total: u64,
 }
 
@@ -31,14 +31,15 @@ pub struct MemoryInfo {
 pub struct DeviceProperties {
     /// Short name for output: `sim:h200`, `cuda:0`.
     pub name: String,
-    /// The device's number among those that the process sees, 0 on a simulated one.
+    /// The device's number among the devices that the process sees; 0 for a simulated device.
     pub ordinal: u32,
-    /// Identifies the device on the machine, alike in each of its processes: the PCI bus address of a GPU,
-    /// `0000:3b:00`. Empty if no other process can have the same device, or if the driver does not tell.
+    /// The identity of the device on the machine, which is the same in each process: the PCI bus address of a GPU,
+    /// `0000:3b:00`. Empty if no other process can have the same device, or if the driver does not report it.
     pub identity: String,
     /// Physical memory of the device in bytes.
     pub total_memory: u64,
-    /// Every size and address of a virtual-memory call is a multiple of this, in bytes (2 MiB on all NVIDIA GPUs so far).
+    /// Every size and address of a virtual-memory call is a multiple of this number of bytes (2 MiB on all NVIDIA GPUs
+    /// so far).
     pub granularity: u64,
     /// The granularity that the driver recommends for speed, in bytes: a multiple of `granularity`.
     pub recommended_granularity: u64,
@@ -76,7 +77,7 @@ pub trait Driver:
     + Send
     + Sync
 {
-    /// Returns the properties of the device. Cheap; makes no driver call.
+    /// Returns the properties of the device. The method is cheap, and makes no driver call.
     fn properties(&self) -> &DeviceProperties;
 
     /// `cuMemGetInfo`: returns how much memory the device has, and how much of it is free.
@@ -84,8 +85,8 @@ pub trait Driver:
 
     /// `cuCtxSynchronize`: the CPU waits for all work of the device, on every stream.
     ///
-    /// pre: no stream is being captured. In a capture it is refused in every mode and from every thread, and invalidates
-    /// the capture.
+    /// pre: no stream is being captured. In a capture, the call is refused in every mode and from every thread, and
+    /// invalidates the capture.
     fn synchronize(&self) -> DriverResult<()>;
 
     /// Returns the calls made so far and the time spent in them. Makes no driver call.
@@ -95,10 +96,10 @@ pub trait Driver:
     /// copy.
     fn busy_ns(&self) -> u64;
 
-    /// Returns the time by the clock that the device's work goes by, in nanoseconds since some moment. A simulated device may
-    /// count something else. Makes no driver call.
+    /// Returns the time of the clock by which the device's work is timed, in nanoseconds since some moment. The clock
+    /// of a simulated device may not be real time. Makes no driver call.
     fn clock_ns(&self) -> u64;
 
-    /// Lets the calling thread do nothing for `ns` nanoseconds of [`Self::clock_ns`]. Makes no driver call.
+    /// Makes the calling thread wait for `ns` nanoseconds of [`Self::clock_ns`]. Makes no driver call.
     fn rest(&self, ns: u64);
 }

@@ -8,8 +8,8 @@ use crate::ids::{EventId, StreamId};
 /// Markers in streams, and waits for them by the CPU or by other streams.
 ///
 /// pre, for every call: an event came from `event_create`, and was not destroyed.
-/// pre, for every call: a stream's handle is that of a live stream (unchecked where the driver was told to trust them, see
-/// [`CudaDriver`](crate::cuda::CudaDriver)).
+/// pre, for every call: a stream's handle is the handle of a live stream (unchecked if the driver was told to trust
+/// streams, see [`CudaDriver`](crate::cuda::CudaDriver)).
 pub trait Events {
     /// `cuEventCreate`: returns a new event, without timing.
     fn event_create(&self) -> DriverResult<EventId>;

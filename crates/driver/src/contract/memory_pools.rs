@@ -26,12 +26,12 @@ impl PoolAttribute {
 /// Pools from which memory is allocated and freed in the order of streams (CUDA 11.2 and newer), and streams of the
 /// allocator's own, on which frees of several streams are joined.
 ///
-/// The three policies of reuse (`CU_MEMPOOL_ATTR_REUSE_…`) are left as the driver has them: all on. So freed memory serves the
-/// stream of its free at once; another stream once it waits for an event after the free, or once the free is complete; and, where
-/// the device has no more memory, any stream behind a wait that the driver adds.
+/// The three policies of reuse (`CU_MEMPOOL_ATTR_REUSE_…`) keep the driver's defaults: all on. So freed memory serves
+/// the stream of its free at once; another stream once that stream waits for an event after the free, or once the free
+/// is complete; and, where the device has no more memory, any stream behind a wait that the driver adds.
 ///
 /// A device whose [`memory_pools`](crate::DeviceProperties::memory_pools) is `false` answers every call with
-/// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED), or, if the driver is too old to have it, with
+/// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED), or, if the driver is too old to have pools, with
 /// [`Status::NOT_FOUND`](crate::Status::NOT_FOUND).
 pub trait MemoryPools {
     /// `cuMemPoolCreate`: returns a pool of memory of this device, which no other process can import. Whenever the CPU
@@ -39,7 +39,7 @@ pub trait MemoryPools {
     /// (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`).
     fn pool_create(&self, release_threshold: u64) -> DriverResult<MemoryPool>;
 
-    /// `cuMemPoolDestroy`: ends a pool. Its memory goes back to the device, once nothing of it is allocated.
+    /// `cuMemPoolDestroy`: ends a pool. Its memory goes back to the device, once no memory of the pool is allocated.
     ///
     /// pre: `pool` came from `pool_create`, and was not destroyed. The same holds for the calls below.
     fn pool_destroy(&self, pool: MemoryPool) -> DriverResult<()>;
@@ -47,14 +47,15 @@ pub trait MemoryPools {
     /// `cuMemAllocFromPoolAsync`: returns the address of `size` bytes for work given to `stream` from now on.
     ///
     /// pre: `size` is not 0.
-    /// pre: `stream` is not being captured: a graph would own the memory, and a device without memory may not refuse before the
-    /// launch (unchecked on a real GPU).
+    /// pre: `stream` is not being captured: a graph would own the memory, and a device without memory may not refuse
+    /// before the launch (unchecked on a real GPU).
     fn pool_malloc(&self, pool: MemoryPool, size: u64, stream: StreamId) -> DriverResult<u64>;
 
     /// `cuMemFreeAsync`: gives memory back to its pool after all work given to `stream` so far. The CPU does not wait.
     ///
     /// pre: `address` came from `pool_malloc`, and was not freed.
-    /// pre: `stream` is not being captured, and comes after all work that uses the memory (both unchecked on a real GPU).
+    /// pre: `stream` is not being captured, and comes after all work that uses the memory (both unchecked on a real
+    /// GPU).
     fn pool_free(&self, address: u64, stream: StreamId) -> DriverResult<()>;
 
     /// `cuMemPoolTrimTo`: gives free memory back to the device, until the pool holds `keep` bytes or no more can go.

@@ -6,10 +6,10 @@
 //! plain_memory.rs      PlainMemory: memory that has its address from the start
 //! memory_pools.rs      MemoryPools: memory that is allocated and freed in the order of streams
 //! events.rs            Events: markers in streams, and waits for them
-//! streams.rs           Streams: which stream a handle names, and the wait for one
+//! streams.rs           Streams: which stream a handle names, and the wait for a stream
 //! stream_capture.rs    StreamCapture: what captures forbid, and how a thread makes such a call nevertheless
 //! stream_gate.rs       StreamGate: streams that stand still while memory changes under fixed addresses
-//! contents.rs          Contents: the bytes in memory, for guard mode
+//! contents.rs          Contents: the bytes in memory, for guard mode, exchanges and sleep
 //! page_locked.rs       PageLocked: host memory that is copied from and to at the speed of the link
 //! peer_access.rs       PeerAccess: other devices of the process
 //! process_sharing.rs   ProcessSharing: other processes
@@ -20,8 +20,8 @@
 //! - Sizes, offsets and addresses are bytes.
 //! - Every call may fail. A call that fails has changed nothing, except that a call which a stream capture forbids
 //!   invalidates that capture.
-//! - Each call has the contract of the CUDA call of the same name, and of its measured behaviour. An implementation
-//!   refuses what CUDA refuses, with the same [`Status`](crate::Status).
+//! - Each call behaves as the CUDA call of the same name is documented and was measured. An implementation refuses the
+//!   arguments that CUDA refuses, with the same [`Status`](crate::Status).
 //! - A line `pre:` is the caller's duty. A driver refuses the call if it can tell that the line is broken. A line
 //!   with "unchecked" cannot be checked: on a real GPU the context may be lost, or results may be wrong.
 

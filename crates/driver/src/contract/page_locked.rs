@@ -1,24 +1,24 @@
 //! Page-locked host memory, for copies that run by themselves at the speed of the link.
 //!
-//! Owns: the contract of [`PageLocked`]. The contents of sleeping memory go through it.
+//! Owns: the contract of [`PageLocked`]. The contents of sleeping memory pass through such memory.
 
 use crate::error::DriverResult;
 use crate::ids::HostBuffer;
 
-/// Page-locked host memory, and copies between it and the device's.
+/// Page-locked host memory, and copies between this memory and the device's memory.
 ///
 /// ```text
 /// host_malloc -> buffer --+--> copy_out, copy_in -> host_wait --> host_bytes --+--> host_free
 ///                         +----------------------------------------------------+
 /// ```
-/// All copies run on one stream of the driver's own, in the order in which they are given: they wait for no other work, and none
-/// waits for them.
+/// All copies run on one stream of the driver's own, in the order in which they are given. The copies wait for no other
+/// work, and no other work waits for the copies.
 ///
-/// pre, for every call but `host_bytes`: no capture forbids it.
+/// pre, for every call but `host_bytes`: no capture forbids the call.
 pub trait PageLocked {
     /// `cuMemHostRegister` of pages that are populated first, or else `cuMemHostAlloc`: returns `size` bytes of
-    /// page-locked host memory, for all contexts, with unspecified contents. The call takes 0.15 ms a MiB where
-    /// there are huge pages, 0.36 by `cuMemHostAlloc`. Child processes do not inherit the memory.
+    /// page-locked host memory, for all contexts, with unspecified contents. The call takes 0.15 ms a MiB with huge
+    /// pages, and 0.36 ms a MiB by `cuMemHostAlloc`. Child processes do not inherit the memory.
     ///
     /// pre: `size` is not 0.
     fn host_malloc(&self, size: u64) -> DriverResult<HostBuffer>;
@@ -30,13 +30,13 @@ pub trait PageLocked {
 
     /// `cuMemcpyDtoHAsync`: copies `size` bytes from address `from` into a buffer, from `offset` on. The CPU does not wait.
     ///
-    /// pre: the range is memory of this device that it may use, not empty, and has room in the buffer.
+    /// pre: the range is memory of this device that the device may use, not empty, and has room in the buffer.
     /// pre: until the wait for the buffer, no work writes the range, and the range stays mapped (unchecked).
     fn copy_out(&self, from: u64, buffer: HostBuffer, offset: u64, size: u64) -> DriverResult<()>;
 
     /// `cuMemcpyHtoDAsync`: copies `size` bytes of a buffer, from `offset` on, to address `to`. The CPU does not wait.
     ///
-    /// pre: the range is memory of this device that it may use, not empty, and lies in the buffer.
+    /// pre: the range is memory of this device that the device may use, not empty, and lies in the buffer.
     /// pre: until the wait for the buffer, no work uses the range, and the range stays mapped (unchecked).
     fn copy_in(&self, buffer: HostBuffer, offset: u64, to: u64, size: u64) -> DriverResult<()>;
 
@@ -45,9 +45,10 @@ pub trait PageLocked {
     /// pre: the buffer came from `host_malloc`, and was not freed.
     fn host_wait(&self, buffer: HostBuffer) -> DriverResult<()>;
 
-    /// Lets the CPU use `size` bytes of a buffer, from `offset` on: calls `with` on them. Makes no driver call.
+    /// Calls `with` on `size` bytes of a buffer, from `offset` on, so that the CPU can use them. Makes no driver call.
     ///
-    /// pre: every copy of the buffer was waited for; else [`Status::NOT_READY`](crate::Status::NOT_READY).
+    /// pre: the CPU has waited for every copy of the buffer; otherwise the status is
+    /// [`Status::NOT_READY`](crate::Status::NOT_READY).
     /// pre: `with` makes no call of this driver.
     fn host_bytes(
         &self,

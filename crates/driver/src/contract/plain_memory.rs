@@ -6,7 +6,7 @@ use crate::error::DriverResult;
 
 /// Memory that has its address from the start.
 ///
-/// pre, for both calls: no capture forbids them, as the capture's mode and the thread's say
+/// pre, for both calls: no capture forbids them, according to the modes of the capture and of the thread
 /// ([`CaptureMode`](super::CaptureMode)).
 pub trait PlainMemory {
     /// `cuMemAlloc` (`cudaMalloc`): returns the address of `size` bytes, which the device can use at once.

@@ -42,7 +42,8 @@ impl Exported {
         &self.descriptor
     }
 
-    /// Returns a number that no other `Exported` of the process has or will have. Descriptors are used again.
+    /// Returns a number that no other `Exported` of the process has or will have. Descriptors, unlike this number, are
+    /// used again.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
@@ -83,11 +84,10 @@ impl WeakExported {
     }
 }
 
-/// Memory that processes share: that of `create` through file descriptors, that of `malloc` through CUDA's IPC handles.
-/// The driver does not send these to the other process.
+/// Memory that processes share: memory of `create` through file descriptors, memory of `malloc` through CUDA's IPC
+/// handles. The driver does not send these to the other process.
 ///
-/// A driver that shares nothing answers every call with
-/// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED).
+/// A driver that cannot share memory answers every call with [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED).
 pub trait ProcessSharing {
     /// `cuMemExportToShareableHandle`: returns memory of `create` as a file descriptor, which other processes can
     /// import. Further calls return the same descriptor while a copy of it is left. The descriptor is closed with its
@@ -103,7 +103,7 @@ pub trait ProcessSharing {
     /// pre: `size` is the size with which the memory was created (unchecked on a real GPU).
     fn import(&self, memory: &Exported, size: u64) -> DriverResult<Handle>;
 
-    /// `cuIpcGetMemHandle`: returns a handle for other processes to the allocation at `address`.
+    /// `cuIpcGetMemHandle`: returns a handle with which other processes can open the allocation at `address`.
     ///
     /// pre: `address` came from `malloc`, and was not freed.
     fn ipc_get(&self, address: u64) -> DriverResult<IpcMemory>;
@@ -114,7 +114,7 @@ pub trait ProcessSharing {
     /// pre: `memory` is of another process; a process cannot open its own memory.
     fn ipc_open(&self, memory: &IpcMemory) -> DriverResult<u64>;
 
-    /// `cuIpcCloseMemHandle`: ends one opening of `ipc_open`. Does not wait for the GPU.
+    /// `cuIpcCloseMemHandle`: ends one opening of `ipc_open`. The call does not wait for the GPU.
     ///
     /// pre: no work of the GPU uses the memory any more (unchecked).
     fn ipc_close(&self, address: u64) -> DriverResult<()>;

@@ -6,8 +6,8 @@
 use crate::error::{DriverError, DriverResult};
 use crate::ids::StreamId;
 
-/// Which calls a stream capture forbids (`CUstreamCaptureMode`). A capture has a mode, and so has each thread: a call
-/// is forbidden only if both forbid it.
+/// The calls that a stream capture forbids (`CUstreamCaptureMode`). A capture has a mode, and so has each thread: a
+/// call is forbidden only if both forbid it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CaptureMode {
     /// Forbids unsafe calls of any thread. Every thread starts in this mode.
@@ -23,7 +23,7 @@ pub enum CaptureMode {
 pub trait StreamCapture {
     /// `cuStreamIsCapturing`: returns whether the stream is being captured, even if the capture is invalid already.
     ///
-    /// pre: the handle is that of a live stream (unchecked, as for [`Events`](super::Events)).
+    /// pre: the handle is the handle of a live stream (unchecked, as for [`Events`](super::Events)).
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool>;
 
     /// `cuThreadExchangeStreamCaptureMode`: sets the mode of the calling thread, and returns the previous mode. In

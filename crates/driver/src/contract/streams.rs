@@ -1,21 +1,21 @@
-//! Streams: which stream a handle names, and the wait for one.
+//! Streams: which stream a handle names, and the wait for a stream.
 //!
 //! Owns: the contract of [`Streams`].
 
 use crate::error::DriverResult;
 use crate::ids::StreamId;
 
-/// Which stream a handle names, and the wait for one. The program makes the streams; an allocator makes none.
+/// The stream that a handle names, and the wait for a stream. The program makes the streams; an allocator makes none.
 ///
-/// pre, for the calls that reach the driver: the handle is that of a live stream (unchecked where the driver was told to
-/// trust them, see [`CudaDriver`](crate::cuda::CudaDriver)).
+/// pre, for the calls that reach the driver: the handle is the handle of a live stream (unchecked if the driver was
+/// told to trust streams, see [`CudaDriver`](crate::cuda::CudaDriver)).
 pub trait Streams {
-    /// Returns the handle by which the driver knows `stream`, if it has several. Makes no driver call. Refuses handles
-    /// that do not name one particular stream: [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE).
+    /// Returns the handle by which the driver knows `stream`, if it has several. Makes no driver call. Returns
+    /// [`Status::INVALID_HANDLE`](crate::Status::INVALID_HANDLE) for a handle that does not name one particular stream.
     fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId>;
 
     /// `cuStreamGetId`: returns a number that no other stream of the process ever has, while handles are used again.
-    /// Returns `None` if the driver does not tell, and for the default stream, which is never destroyed.
+    /// Returns `None` if the driver does not number streams, and for the default stream, which is never destroyed.
     ///
     /// pre: `stream` is not being captured.
     fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>>;

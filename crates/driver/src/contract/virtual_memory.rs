@@ -23,8 +23,8 @@ pub trait VirtualMemory {
 
     /// `cuMemAddressFree`: gives a reservation back.
     ///
-    /// pre: `address` and `size` are those of exactly one reservation.
-    /// pre: nothing is mapped in it.
+    /// pre: `address` and `size` are the address and the size of exactly one reservation.
+    /// pre: no memory is mapped in the reservation.
     fn address_free(&self, address: u64, size: u64) -> DriverResult<()>;
 
     /// `cuMemCreate`: returns a handle of `size` bytes of physical memory on the device. Returns
@@ -32,10 +32,10 @@ pub trait VirtualMemory {
     fn create(&self, size: u64) -> DriverResult<Handle>;
 
     /// `cuMemCreate` on a NUMA node of the machine (`CU_MEM_LOCATION_TYPE_HOST_NUMA`, CUDA 12.2): returns a handle of
-    /// `size` bytes of host memory, page-locked. This memory is mapped, used and released like memory of the
-    /// device. It is slower, and takes no device memory. Returns
-    /// [`Status::OUT_OF_MEMORY`](crate::Status::OUT_OF_MEMORY) if the machine has less than `size` free, and
-    /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED) where the device cannot use such memory.
+    /// `size` bytes of host memory, page-locked. This memory is mapped, used and released like memory of the device. It
+    /// is slower, and takes no device memory. Returns [`Status::OUT_OF_MEMORY`](crate::Status::OUT_OF_MEMORY) if the
+    /// machine has less than `size` free, and [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED) if the device
+    /// cannot use such memory.
     fn create_on_host(&self, size: u64) -> DriverResult<Handle>;
 
     /// `cuMemRelease`: drops the handle. The memory goes back to the device once no mapping of it is left.
@@ -46,11 +46,12 @@ pub trait VirtualMemory {
     /// `cuMemMap`: maps the whole of `handle` at `address`. A handle may be mapped at several addresses. The memory cannot
     /// be used before `set_access`.
     ///
-    /// pre: `offset` is 0 and `size` the handle's; else [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED).
-    /// pre: the addresses lie in one reservation, and nothing is mapped at them.
+    /// pre: `offset` is 0 and `size` is the size of the handle; otherwise the status is
+    /// [`Status::NOT_SUPPORTED`](crate::Status::NOT_SUPPORTED).
+    /// pre: the addresses lie in one reservation, and no memory is mapped at them.
     fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()>;
 
-    /// `cuMemUnmap`: removes every mapping of a range. Does not wait for the GPU.
+    /// `cuMemUnmap`: removes every mapping of a range. The call does not wait for the GPU.
     ///
     /// pre: the range consists of whole mappings without a gap.
     /// pre: no work of the GPU uses the range any more (unchecked).

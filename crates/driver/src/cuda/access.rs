@@ -21,7 +21,7 @@ pub(super) struct AccessState {
     /// The device itself, the CPU where the memory is the machine's, then the peers.
     pub(super) list: Vec<MemAccessDesc>,
     pub(super) peers: Vec<Peer>,
-    /// The ranges with access that are still mapped, start to end. None crosses the end of a reservation.
+    /// The ranges with access that are still mapped, start to end. No range crosses the end of a reservation.
     pub(super) ranges: BTreeMap<u64, u64>,
 }
 
@@ -48,7 +48,7 @@ impl Access {
 }
 
 impl AccessState {
-    /// Notes that a range has access.
+    /// Records that a range has access.
     pub(super) fn note(&mut self, start: u64, end: u64) {
         self.forget(start, end);
         self.ranges.insert(start, end);

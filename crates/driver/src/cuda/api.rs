@@ -15,7 +15,7 @@ use super::ffi::{
 };
 use crate::Status;
 
-/// The first name is that of the driver itself, the second that of a development package.
+/// The first name is the name of the driver's library, the second the name in a development package.
 #[cfg(target_os = "linux")]
 const LIBRARY_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 #[cfg(not(target_os = "linux"))]
@@ -66,8 +66,8 @@ macro_rules! entry_points {
                 }
             }
 
-            /// Returns whether the loaded driver has this entry point, such as `cuMemCreate`; `false` for those never
-            /// called here.
+            /// Returns whether the loaded driver has this entry point, such as `cuMemCreate`; `false` for entry points
+            /// that this crate never calls.
             #[must_use]
             pub fn has(&self, entry_point: &str) -> bool {
                 match entry_point {
@@ -232,13 +232,13 @@ impl CudaApi {
         Err(CudaLoadError::NotFound { detail: answers.join("; ") })
     }
 
-    /// Makes an API of these functions instead of those of a library.
+    /// Makes an API of these functions, without a library.
     #[cfg(any(test, feature = "fake_libcuda"))]
     pub(super) fn of(entry_points: EntryPoints) -> Self {
         Self { entry_points, name: "fake" }
     }
 
-    /// Returns the version of CUDA that the driver supports, or `None` if the driver does not tell.
+    /// Returns the version of CUDA that the driver supports, or `None` if the driver does not report it.
     #[must_use]
     pub fn driver_version(&self) -> Option<CudaVersion> {
         let mut raw = 0;
@@ -247,15 +247,15 @@ impl CudaApi {
         matches!(status, Ok(Status::SUCCESS)).then(|| CudaVersion::from_raw(raw))
     }
 
-    /// Returns the driver's name of a status, `CUDA_ERROR_NOT_SUPPORTED`. If the driver has none, returns the name
-    /// known here, or the number.
+    /// Returns the driver's name of a status, `CUDA_ERROR_NOT_SUPPORTED`. If the driver has no name for the status,
+    /// returns the name that this crate knows, or the number.
     #[must_use]
     pub fn error_name(&self, status: Status) -> String {
         let mut name = std::ptr::null();
         // SAFETY: the pointer is to a live pointer; the call needs neither cuInit nor a context.
         let answer = unsafe { self.get_error_name(status.0, &mut name) };
         if matches!(answer, Ok(Status::SUCCESS)) && !name.is_null() {
-            // SAFETY: on success it is a string constant of the library, which is never unloaded.
+            // SAFETY: on success the text is a string constant of the library, which is never unloaded.
             return unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         }
         status.name().map_or_else(|| format!("CUDA error {}", status.0), str::to_owned)

@@ -1,7 +1,7 @@
 //! The methods of the driver's traits, each of which is one call of libcuda.
 //!
-//! Owns: which entry point serves which call, with which arguments. device.rs handles contexts, errors and counting;
-//! streams, peers and other processes have files of their own.
+//! Owns: the entry point and the arguments of each call. device.rs handles contexts, errors and counting; streams,
+//! peers and other processes have files of their own.
 
 use std::ptr;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl VirtualMemory for CudaDriver {
     }
 
     fn release(&self, handle: Handle) -> DriverResult<()> {
-        // Removed from the table first, so that no `map` can use it any more.
+        // The handle leaves the table first, so that no `map` can use it any more.
         let Some(exported) = self.handles.lock().remove(&handle) else {
             return Err(unknown_handle(Call::Release, handle));
         };

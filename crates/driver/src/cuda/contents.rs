@@ -1,7 +1,7 @@
 //! The bytes of a real GPU's memory.
 //!
-//! Owns: the calls of [`Contents`], and the stream that copies run on. Work of other streams does not hold
-//! them up, and they hold up none.
+//! Owns: the calls of [`Contents`], and the stream that copies run on. Copies do not wait for work of other streams,
+//! and no other stream waits for copies.
 
 use super::api::CudaApi;
 use super::device::{CudaDriver, host_size, range_text};
@@ -24,8 +24,8 @@ impl Contents for CudaDriver {
         let copy = |api: &CudaApi| {
             // SAFETY: the buffer is live and has so many bytes; the driver checks the address; the stream is alive.
             let copied = unsafe { api.memcpy_dtoh_async(bytes.as_mut_ptr().cast(), address, size, raw) }?;
-            // Whatever became of the copy, nothing writes to the buffer afterwards.
-            // SAFETY: the stream is alive.
+            // After the wait no copy writes to the buffer, whether the copy succeeded or not. SAFETY: the stream is
+            // alive.
             let waited = unsafe { api.stream_synchronize(raw) }?;
             Ok(if copied == Status::SUCCESS { waited } else { copied })
         };
@@ -39,8 +39,7 @@ impl Contents for CudaDriver {
         let copy = |api: &CudaApi| {
             // SAFETY: the buffer is live and has so many bytes; the driver checks the address; the stream is alive.
             let copied = unsafe { api.memcpy_htod_async(address, bytes.as_ptr().cast(), size, raw) }?;
-            // Whatever became of the copy, nothing reads the buffer afterwards.
-            // SAFETY: the stream is alive.
+            // After the wait no copy reads the buffer, whether the copy succeeded or not. SAFETY: the stream is alive.
             let waited = unsafe { api.stream_synchronize(raw) }?;
             Ok(if copied == Status::SUCCESS { waited } else { copied })
         };

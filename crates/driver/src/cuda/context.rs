@@ -1,6 +1,7 @@
 //! The primary context of one device: retained once, and made current around each call.
 //!
-//! Owns: which context is current on the calling thread during a call. Afterwards the thread has its own again.
+//! Owns: which context is current on the calling thread during a call. Afterwards the thread's own context is current
+//! again.
 
 use std::ptr;
 
@@ -9,7 +10,7 @@ use super::error::MissingEntryPoint;
 use super::ffi::{CUcontext, CUdevice};
 use crate::Status;
 
-/// The primary context, which every library of the process shares. Released with [`PrimaryContext::release`].
+/// The primary context, which every library of the process shares. [`PrimaryContext::release`] releases the context.
 #[derive(Debug)]
 pub(super) struct PrimaryContext {
     context: CUcontext,
@@ -18,7 +19,7 @@ pub(super) struct PrimaryContext {
 
 // SAFETY: a context is not bound to the thread that retained it; libcuda locks for itself.
 unsafe impl Send for PrimaryContext {}
-// SAFETY: as above; nothing here is written after `retain`.
+// SAFETY: as above; no field is written after `retain`.
 unsafe impl Sync for PrimaryContext {}
 
 impl PrimaryContext {
@@ -67,7 +68,7 @@ impl PrimaryContext {
         } else {
             CudaApi::device_primary_ctx_release
         };
-        // SAFETY: it was retained once and this is its one release.
+        // SAFETY: the context was retained once, and is released only here.
         let answer = unsafe { release(api, self.device) };
         if answer != Ok(Status::SUCCESS) {
             tracing::debug!(?answer, device = self.device, "the primary context was not released");
@@ -75,7 +76,7 @@ impl PrimaryContext {
     }
 }
 
-/// Why a call could not be made.
+/// The reason why a call could not be made.
 #[derive(Debug)]
 pub(super) enum ContextError {
     /// The driver is too old.
@@ -98,7 +99,7 @@ struct Entered<'a> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut ours = ptr::null_mut();
-        // SAFETY: the pointer is to a live pointer; what is popped is what `enter` pushed.
+        // SAFETY: the pointer is to a live pointer; the popped context is the one that `enter` pushed.
         let answer = unsafe { self.api.ctx_pop_current(&mut ours) };
         if answer != Ok(Status::SUCCESS) {
             tracing::warn!(?answer, "the thread's own CUDA context was not restored");

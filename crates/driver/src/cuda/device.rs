@@ -30,9 +30,8 @@ use crate::{
 
 /// An NVIDIA GPU.
 ///
-/// Uses the device's primary context, as the CUDA runtime and frameworks do. A calling thread needs no current context
-/// and keeps the one it has. Dropping a `CudaDriver` releases the context, but no event, handle or memory that is still
-/// live.
+/// Uses the device's primary context, as the CUDA runtime and frameworks do. A calling thread needs no current context,
+/// and keeps its own. Dropping a `CudaDriver` releases the context, but no event, handle or memory that is still live.
 ///
 /// The driver accepts the default stream and streams of [`Self::create_stream`], until they are destroyed. libcuda
 /// follows a stream's handle as a pointer, which cannot be checked. So handles of other libraries are refused with
@@ -54,7 +53,7 @@ pub struct CudaDriver {
     pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
     /// Live page-locked host memory.
     pub(super) buffers: Mutex<FxHashMap<HostBuffer, Arc<Mutex<LockedBuffer>>>>,
-    /// Takes pages of the system for page-locked memory.
+    /// The source of the system's pages for page-locked memory.
     pub(super) host_pages: HostPages,
     /// Cleared once the driver or this system turns out to be unable to page-lock pages of the system.
     pub(super) registers_pages: AtomicBool,
@@ -84,7 +83,7 @@ impl CudaDriver {
         &self.api
     }
 
-    /// Returns the maker's name of the device, `NVIDIA H200`; empty if the driver does not tell.
+    /// Returns the maker's name of the device, `NVIDIA H200`; empty if the driver does not report it.
     #[must_use]
     pub fn model(&self) -> String {
         let mut bytes = [0_u8; 256];

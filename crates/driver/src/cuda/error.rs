@@ -40,13 +40,13 @@ pub enum CudaOpenError {
     /// The driver is too old.
     #[error(transparent)]
     MissingEntryPoint(#[from] MissingEntryPoint),
-    /// The name is not that of a CUDA device.
+    /// The name is not the name of a CUDA device.
     #[error("{name:?} is not a CUDA device: write cuda:0, cuda:1, …")]
     BadName {
         /// The name as it was given.
         name: String,
     },
-    /// The name is not that of page-locked memory.
+    /// The name is not the name of page-locked memory.
     #[error("{name:?} is not page-locked memory: write pinned:0, pinned:1, …, or pinned:0,node=1")]
     BadPinnedName {
         /// The name as it was given.
@@ -60,7 +60,7 @@ pub enum CudaOpenError {
     NoSuchDevice {
         /// The ordinal that was asked for.
         ordinal: u32,
-        /// How many devices there are.
+        /// The number of devices.
         devices: u32,
     },
     /// A call failed.

@@ -1,7 +1,7 @@
 //! CUDA's types and constants, as this crate passes them to libcuda.
 //!
 //! Owns: memory layouts and numbers. It makes no calls. `cuda-driver-sys` provides the types that cannot be wrong:
-//! integers and opaque pointers. Its structs and enums are not used: they are those of CUDA 10.2, where a private
+//! integers and opaque pointers. Its structs and enums are not used: they come from CUDA 10.2, where a private
 //! `CUmemAllocationProp` cannot be written (its handle type has no 0), and an unknown status is undefined behaviour in
 //! a Rust enum. Here an enum is a `u32`; the tests compare with `cuda-driver-sys`.
 
@@ -120,7 +120,7 @@ pub(super) const fn capture_mode(mode: CaptureMode) -> u32 {
 pub(super) struct MemLocation {
     /// `CUmemLocationType`.
     pub(super) kind: u32,
-    /// The device's ordinal, if the location is a device; the number of the node, if it is one.
+    /// The device's ordinal, if the location is a device; the number of the node, if the location is a node.
     pub(super) id: c_int,
 }
 

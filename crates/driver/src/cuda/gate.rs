@@ -9,8 +9,8 @@
 //! - A device runs 128 kernels at once, so about as many streams can be held.
 //! - While another thread is in `cudaFree`, which waits for the device, launches wait too. So the launches have a watchdog,
 //!   which opens the gate after a while. Maps, unmaps and changes of access do not wait, in any case that was tried.
-//! - Many kernels that read a word of the host slow the device down. So one, the relay, watches the host's word and passes
-//!   it on in the device's memory.
+//! - Many kernels that read a word of the host slow the device down. So one kernel, the relay, watches the host's word
+//!   and copies it to the device's memory.
 
 use super::api::CudaApi;
 use super::error::MissingEntryPoint;
@@ -33,7 +33,7 @@ const COPIES: u64 = 3;
 const MARKS: u64 = 4;
 /// Blocks and threads of a copy.
 const COPY_GRID: (c_uint, c_uint) = (264, 512);
-/// How long the CPU watches a word without giving up its core.
+/// The time for which the CPU watches a word without giving up its core.
 const SPIN: Duration = Duration::from_millis(2);
 
 /// The parts of a gate that a device keeps.
@@ -45,7 +45,7 @@ pub(super) struct Gate {
     /// The words of the host, for the CPU and for the device.
     pub(super) words: usize,
     pub(super) words_on_device: CUdeviceptr,
-    /// The word in device memory that tells the held streams.
+    /// The word in device memory that the held streams watch.
     pub(super) opened: CUdeviceptr,
     pub(super) relay: StreamId,
     pub(super) copies: StreamId,
@@ -66,7 +66,7 @@ impl Gate {
         self.words_on_device + 4 * number
     }
 
-    /// Lets all streams go on that wait for an epoch so far.
+    /// Releases all streams that wait for this epoch or an earlier one.
     pub(super) fn open(&self) {
         self.word(OPEN).store(self.epoch, Ordering::Release);
     }
@@ -137,7 +137,7 @@ impl Gate {
         let count = streams.len() as u32;
         let of_host = Hold { words: self.on_device(OPEN), count: 1, open: self.on_device(OPEN), mark: 0, passed_on: 0 };
         let of_device = Hold { words: self.opened, open: self.opened, ..of_host };
-        // The relay comes first: nothing of a stream that is held already may stand before it in a hardware channel.
+        // The relay comes first: no work of a held stream may stand before the relay in a hardware channel.
         let mut status =
             self.launch_hold(api, relay, Hold { mark: self.on_device(RELAY), passed_on: self.opened, ..of_host })?;
         for (stream, number) in streams.iter().zip(MARKS..) {
@@ -146,7 +146,8 @@ impl Gate {
             }
             status = self.launch_hold(api, *stream, Hold { mark: self.on_device(number), ..of_device })?;
         }
-        // All copies are given at once: what other threads give a held stream meanwhile may hold up what comes later.
+        // All copies are launched at once: work that other threads give to a held stream meanwhile may hold up later
+        // copies.
         let marks = Hold { mark: self.on_device(COPIES), words: self.on_device(MARKS), count, ..of_device };
         if status == Status::SUCCESS {
             status = self.launch_hold(api, own, marks)?;

@@ -63,11 +63,11 @@ impl Default for System {
 }
 
 fn map(size: usize) -> rustix::io::Result<*mut c_void> {
-    // SAFETY: without MAP_FIXED, the kernel finds addresses at which nothing lies.
+    // SAFETY: without MAP_FIXED, the kernel finds unused addresses.
     unsafe { mmap_anonymous(ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
 }
 
-/// Pages that nothing else of this process uses.
+/// Pages that no other code of this process uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pages {
     address: usize,
@@ -80,7 +80,7 @@ impl Pages {
     }
 }
 
-/// Why there are no pages. All pages taken before the error were given back.
+/// The reason why there are no pages. All pages taken before the error were given back.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum NoPages {
     #[error("the machine has no more than {available} bytes left")]
@@ -169,14 +169,14 @@ impl HostPages {
         if size == 0 {
             return Ok(());
         }
-        // SAFETY: these addresses came from mmap, were not given back, and nobody uses what lies there.
+        // SAFETY: these addresses came from mmap, were not given back, and nobody uses the pages there.
         unsafe { (self.system.unmap)(ptr::with_exposed_provenance_mut(address), size) }
     }
 
     /// Populates every page of a range, as the driver needs them.
     fn make(&self, pages: Pages, size: usize) -> Result<(), NoPages> {
-        // A child would get a copy of each locked page, for which a fork takes 0.6 s a GiB; before Linux 5.9 a write of this process
-        // would leave the device the old page. No child can use CUDA, so it needs none.
+        // A child would get a copy of each locked page, for which a fork takes 0.6 s a GiB; before Linux 5.9 a write of
+        // this process would leave the device the old page. No child process can use CUDA, so no child needs the pages.
         self.advise(pages, pages.mapped, Advice::LinuxDontFork).map_err(NoPages::Inherited)?;
         if size >= HUGE_PAGE {
             let asked = self.advise(pages, pages.mapped, Advice::LinuxHugepage);

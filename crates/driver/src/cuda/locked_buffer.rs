@@ -7,7 +7,7 @@ use std::ptr;
 use super::host_pages::Pages;
 use crate::{Call, DriverError, DriverResult, EventId, Status};
 
-/// Where the memory of a buffer came from.
+/// The source of a buffer's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Origin {
     /// Pages of the system, which are registered with the driver.
@@ -33,7 +33,7 @@ pub(super) struct LockedBuffer {
     pub(super) size: usize,
     pub(super) origin: Origin,
     pub(super) event: EventId,
-    /// Whether a copy was issued that nobody has waited for.
+    /// Whether a copy was issued for which no wait was made yet.
     pub(super) busy: bool,
     pub(super) freed: bool,
 }

@@ -26,8 +26,8 @@ impl MemoryPools for CudaDriver {
                 api.mem_pool_set_attribute(raw, ffi::POOL_RELEASE_THRESHOLD, ptr::from_mut(&mut threshold).cast())
             };
             if set != Ok(Status::SUCCESS) {
-                // SAFETY: the pool was just made, and nothing of it is allocated. A failure of this call would add
-                // nothing to the first error.
+                // SAFETY: the pool was just made, and has no allocations. A failure of this call would add nothing to
+                // the first error.
                 let _ = unsafe { api.mem_pool_destroy(raw) };
             }
             set
@@ -39,7 +39,7 @@ impl MemoryPools for CudaDriver {
     }
 
     fn pool_destroy(&self, pool: MemoryPool) -> DriverResult<()> {
-        // Removed from the table first, so that no other call can use it any more.
+        // The pool leaves the table first, so that no other call can use it any more.
         if !self.pools.lock().remove(&pool) {
             return Err(unknown_pool(Call::PoolDestroy, pool));
         }

@@ -3,26 +3,27 @@
 //! ```text
 //! calls.rs            the driver's traits: which entry point serves which call
 //! streams.rs          which streams are accepted, and streams made for programs that have none
-//! stream_gate.rs      streams that stand at a gate           gate.rs     by a kernel each (gate.ptx)
+//! stream_gate.rs      the calls of a gate on streams          gate.rs     the gate: a kernel in each stream (gate.ptx)
 //! contents.rs         the bytes in memory: fills, and copies to the CPU
-//! peer_access.rs      other devices' access to its memory       access.rs   the peers, and the ranges with access
-//! reopening.rs        their access to what is mapped already
+//! peer_access.rs      other devices' access to this device's memory      access.rs   the peers, and the mapped ranges
+//! reopening.rs        other devices' access to memory that is mapped already
 //! process_sharing.rs  memory that processes share
-//! memory_pools.rs     stream-ordered memory: pools, and what is allocated of them
-//! open.rs             opening a GPU: what it and its driver can do; closing it
+//! memory_pools.rs     stream-ordered memory: pools, and allocations from them
+//! open.rs             opening a GPU, with the features of the GPU and its driver; closing it
 //! page_locked.rs      page-locked host memory, and its copies
-//! registration.rs     how it is had: pages of the system (host_pages.rs) that the driver locks, or the driver's memory
-//! place.rs            where its memory lies: on the GPU, or page-locked in the machine
+//! registration.rs     the sources of this memory: locked pages of the system (host_pages.rs), or the driver's memory
+//! place.rs            the place of a device's memory: on the GPU, or page-locked in the machine
 //! query.rs            queries of a device that need no context
 //! device.rs           CudaDriver: one open GPU, its live events and handles
-//! context.rs          its context, current during a call
+//! context.rs          the GPU's context, current during a call
 //! api.rs              CudaApi: libcuda's entry points, each one optional
 //! error.rs            errors before a device is open
 //! ffi.rs              CUDA's types and constants as plain integers
 //! fake_libcuda/       a libcuda for tests on machines without a GPU
 //! ```
 //!
-//! Owns: every call of libcuda. All `unsafe` code for it is in this folder. It does not know blocks or pools.
+//! Owns: every call of libcuda. All `unsafe` code for libcuda is in this folder. This code does not know blocks or
+//! pools.
 
 #![allow(unsafe_code)]
 

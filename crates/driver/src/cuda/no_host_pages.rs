@@ -15,7 +15,7 @@ impl Pages {
     }
 }
 
-/// Why there are no pages.
+/// The reason why there are no pages.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("only Linux has pages for it")]
 pub(super) struct NoPages;

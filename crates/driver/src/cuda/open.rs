@@ -1,7 +1,7 @@
-//! Opening a device: its properties, and what it and its driver support. Closing it.
+//! Opening a device: its properties, the features of the device and its driver, and its closing.
 //!
-//! Owns: the order of queries before the context is retained, which missing entry points a device can do without, and what a device that is
-//! closed gives back.
+//! Owns: the order of queries before the context is retained, which missing entry points a device can do without, and
+//! the parts that a device gives back when it is closed.
 
 use std::ffi::c_int;
 use std::sync::atomic::AtomicBool;
@@ -64,8 +64,8 @@ const VIRTUAL_MEMORY_CALLS: [&str; 8] = [
 ];
 
 impl CudaDriver {
-    /// Opens the device with this ordinal. libcuda counts the devices that `CUDA_VISIBLE_DEVICES` lets the process see, in
-    /// that order: ordinal 0 is the first one named there.
+    /// Opens the device with this ordinal. libcuda counts the devices that `CUDA_VISIBLE_DEVICES` lets the process see,
+    /// in that order: ordinal 0 is the first device named there.
     ///
     /// A device without virtual memory opens too, and so does one whose driver lacks the calls: see
     /// [`DeviceProperties::virtual_memory`].
@@ -76,10 +76,10 @@ impl CudaDriver {
         Self::open_with(CudaApi::load()?, ordinal)
     }
 
-    /// Opens page-locked host memory, on one NUMA node, which the CPU and the device with this
-    /// ordinal use at the same addresses. Without a node, the memory is on the node nearest to the device. Copies
-    /// between it and the device are asynchronous and as fast as those of `cudaHostAlloc`'s memory (CUDA 12.2's virtual
-    /// memory on `CU_MEM_LOCATION_TYPE_HOST_NUMA`).
+    /// Opens page-locked host memory, on one NUMA node, which the CPU and the device with this ordinal use at the same
+    /// addresses. Without a node, the memory is on the node nearest to the device. Copies between this memory and the
+    /// device are asynchronous, and as fast as copies of `cudaHostAlloc`'s memory (CUDA 12.2's virtual memory on
+    /// `CU_MEM_LOCATION_TYPE_HOST_NUMA`).
     ///
     /// An allocator of this memory must know which streams use an allocation, and the CPU is in no stream's order:
     /// `seamalloc::HostPool` handles that. The device's calls for contents ([`Contents`](crate::Contents)) cannot fill
@@ -103,7 +103,7 @@ impl CudaDriver {
         opened.properties.set_virtual_memory(found);
         opened.properties.memory_pools = false;
         opened.properties.stream_gates = false;
-        // Its memory is the machine's, of which each process takes what the system gives.
+        // The memory is the machine's memory, which the system divides among processes.
         opened.properties.identity = String::new();
         opened.properties.name = format!("{PINNED}:{ordinal}");
         opened.properties.total_memory = memory().ok_or(CudaOpenError::UnknownMemory)?.total;
@@ -112,8 +112,8 @@ impl CudaDriver {
         Ok(opened)
     }
 
-    /// Returns the device's ordinal and the node in a name of page-locked memory: `pinned:1,node=0` is 1 and 0, `pinned:1` is 1 on
-    /// the node nearest to the device, `pinned` alone is that of device 0.
+    /// Returns the device's ordinal and the node in a name of page-locked memory: `pinned:1,node=0` is 1 and 0,
+    /// `pinned:1` is 1 on the node nearest to the device, `pinned` alone is device 0.
     ///
     /// # Errors
     /// [`CudaOpenError::BadPinnedName`] for anything else.
@@ -126,7 +126,7 @@ impl CudaDriver {
         Ok((ordinal.ok_or_else(bad)?, node))
     }
 
-    /// Opens a device, with its gate: once memory is short, there may be none left for one.
+    /// Opens a device and makes its gate, since later too little memory may be left for a gate.
     pub(super) fn open_with(api: CudaApi, ordinal: u32) -> Result<Self, CudaOpenError> {
         let mut opened = Self::open_without_gate(api, ordinal)?;
         opened.properties.stream_gates &= opened.make_gate();
@@ -206,7 +206,7 @@ impl CudaDriver {
 }
 
 impl DeviceProperties {
-    /// Notes the least and the recommended granularity of virtual memory, if there is any.
+    /// Records the least and the recommended granularity of virtual memory, if there is any.
     fn set_virtual_memory(&mut self, granularities: Option<(u64, u64)>) {
         self.virtual_memory = granularities.is_some();
         if let Some((least, recommended)) = granularities {

@@ -1,6 +1,7 @@
 //! Page-locked host memory, and copies that run by themselves.
 //!
-//! Owns: the calls of [`PageLocked`], and the live buffers. Each has an event behind its last copy. `registration.rs` has the memory.
+//! Owns: the calls of [`PageLocked`], and the live buffers. Each buffer has an event behind its last copy.
+//! `registration.rs` takes the memory.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -51,16 +52,17 @@ impl CudaDriver {
         answer
     }
 
-    /// Lets the CPU wait for the copies of a buffer, under its lock.
+    /// Waits on the CPU for the copies of a buffer, under its lock.
     fn wait_for_buffer(&self, call: Call, of: &mut LockedBuffer) -> DriverResult<()> {
         let event = raw_event(of.event);
-        // SAFETY: the event is alive, since the buffer's lock is held and it was not freed. One that was never recorded has passed.
+        // SAFETY: the event is alive, since the buffer's lock is held and it was not freed. An event that was never
+        // recorded has passed.
         self.demand(call, || format!("buffer {:#x}", of.address), |api| unsafe { api.event_synchronize(event) })?;
         of.busy = false;
         Ok(())
     }
 
-    /// Gives the memory of a buffer back, under its lock. If the driver refuses, the buffer is as before.
+    /// Gives the memory of a buffer back, under its lock. If the driver refuses, the buffer is unchanged.
     fn free_buffer(&self, of: &mut LockedBuffer) -> DriverResult<()> {
         self.wait_for_buffer(Call::HostFree, of)?;
         let detail = || format!("{} of buffer {:#x}", of.origin.given_back_by(), of.address);

@@ -1,11 +1,11 @@
-//! Where the memory of an opened device lies: on the GPU, or page-locked in the machine.
+//! The place of the memory of an opened device: on the GPU, or page-locked in the machine.
 //!
 //! Owns: how each place is described to the driver.
 
 use super::ffi::{CUdevice, MemAccessDesc, MemAllocationProp, MemLocation};
 use std::ffi::c_int;
 
-/// Where the memory lies.
+/// The place of a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// On the GPU. Its memory can be exported to other processes, and accessed by network cards, where the device

@@ -32,7 +32,7 @@ pub(super) fn has_attribute(api: &CudaApi, number: u32, device: CUdevice) -> Res
     Ok(attribute(api, number, device)? != 0)
 }
 
-/// Returns the value of an attribute, 0 if the driver is older than it.
+/// Returns the value of an attribute, 0 if the driver is older than the attribute.
 pub(super) fn attribute(api: &CudaApi, number: u32, device: CUdevice) -> Result<c_int, CudaOpenError> {
     let mut value = 0;
     // SAFETY: the pointer is to a live integer.
@@ -43,7 +43,8 @@ pub(super) fn attribute(api: &CudaApi, number: u32, device: CUdevice) -> Result<
     }
 }
 
-/// Returns the device's place on the PCI bus, which is the same whatever `CUDA_VISIBLE_DEVICES` shows. `None` if the driver does not tell.
+/// Returns the device's place on the PCI bus, which is the same whatever `CUDA_VISIBLE_DEVICES` shows. Returns `None`
+/// if the driver does not report it.
 pub(super) fn identity(api: &CudaApi, device: CUdevice) -> Option<String> {
     let of = |number| attribute(api, number, device).ok();
     let (domain, bus, slot) = (of(ATTRIBUTE_PCI_DOMAIN)?, of(ATTRIBUTE_PCI_BUS)?, of(ATTRIBUTE_PCI_DEVICE)?);

@@ -1,7 +1,7 @@
-//! How memory is page-locked: pages of the system that the driver locks, or memory of the driver's own.
+//! The sources of page-locked memory: pages of the system that the driver locks, or memory of the driver's own.
 //!
-//! Owns: the order of the two, what is given back when one of them is refused, and when the first is not tried any
-//! more.
+//! Owns: the order of the two sources, the memory that is given back if a source fails, and when the first source is
+//! not tried any more.
 //!
 //! ```text
 //! host_pages.rs -> cuMemHostRegister     0.147 s a GiB, 0.018 to give it back
@@ -23,7 +23,7 @@ use super::host_pages::{NoPages, Pages};
 use super::locked_buffer::Origin;
 use crate::Status;
 
-/// Why pages of the system were not locked. All of the pages were given back.
+/// The reason why pages of the system were not locked. All of the pages were given back.
 #[derive(Debug, thiserror::Error)]
 enum NotRegistered {
     #[error("{0}")]
@@ -50,7 +50,7 @@ impl NotRegistered {
 }
 
 impl CudaDriver {
-    /// Page-locks `bytes` bytes of the host, for all contexts. Returns the driver's error if there are none.
+    /// Page-locks `bytes` bytes of the host, for all contexts. Returns the driver's error if no memory could be locked.
     pub(super) fn lock_memory(
         &self,
         api: &CudaApi,
@@ -82,10 +82,10 @@ impl CudaDriver {
         Ok(if made == Status::SUCCESS { Ok((pointer, Origin::Driver)) } else { Err(made) })
     }
 
-    /// Gives memory back that [`Self::lock_memory`] has locked. If the driver refuses, all is as before.
+    /// Gives memory back that [`Self::lock_memory`] has locked. If the driver refuses, the memory stays locked.
     ///
     /// # Safety
-    /// Nobody uses the memory, now or later, unless this is refused.
+    /// Nobody uses the memory, now or later, unless the call fails.
     pub(super) unsafe fn unlock_memory(
         &self,
         api: &CudaApi,
@@ -110,7 +110,7 @@ impl CudaDriver {
         api.need("cuMemHostRegister_v2")?;
         api.need("cuMemHostUnregister")?;
         let pages = self.host_pages.take(bytes)?;
-        // SAFETY: the pages are there, so many bytes of them, and stay until they are registered no more.
+        // SAFETY: the pages are there, so many bytes of them, and stay until they are unregistered.
         let answer = unsafe { api.mem_host_register(pages.pointer(), bytes, ffi::HOST_REGISTER_PORTABLE) };
         if answer == Ok(Status::SUCCESS) {
             return Ok(pages);

@@ -8,7 +8,7 @@
 //! ```text
 //! first     |chunk|  unmapped
 //! second    |chunk|  in use: no other device gets access ...
-//! third     |chunk|  ... until this mapping is made, which goes at once
+//! third     |chunk|  ... until this mapping is made, which is removed at once
 //! ```
 
 use std::ffi::c_void;
@@ -45,7 +45,8 @@ impl CudaDriver {
         self.issue_access(range.start, range.size, list, text)
     }
 
-    /// Returns the one mapping that begins at an address, and ends in the range; `None` if the driver knows none.
+    /// Returns the one mapping that begins at an address, and ends in the range; `None` if the driver knows no such
+    /// mapping.
     fn mapping_at(&self, address: u64, end: u64) -> Option<Span> {
         let (mut start, mut bytes) = (0, 0);
         // SAFETY: both pointers are to live integers.

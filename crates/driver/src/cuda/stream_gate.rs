@@ -92,14 +92,14 @@ impl CudaDriver {
         Ok((held.len() <= MOST_STREAMS).then_some(held))
     }
 
-    /// Lets the CPU wait for a stream of the gate's own.
+    /// Waits on the CPU for a stream of the gate's own.
     fn wait_for_own(&self, stream: CUstream) -> DriverResult<()> {
         // SAFETY: the stream was made here, and lives as long as the gate.
         self.demand(Call::CloseGate, String::new, |api| unsafe { api.stream_synchronize(stream) })
     }
 
-    /// Makes the gate, and runs each kernel once: the first launch of a kernel may load it, which waits for the device. Returns
-    /// whether the device has one.
+    /// Makes the gate, and runs each kernel once: the first launch of a kernel may load it, which waits for the device.
+    /// Returns whether the device has a gate.
     pub(super) fn make_gate(&self) -> bool {
         if !self.properties.stream_gates {
             return false;
@@ -209,8 +209,8 @@ impl CudaDriver {
     }
 }
 
-/// Runs `run`, and `give_up` on another thread if `run` takes longer than `patience`. Returns the result, and whether it was
-/// late; `None` if there is no thread for that, and then nothing was run.
+/// Runs `run`, and `give_up` on another thread if `run` takes longer than `patience`. Returns the result, and whether
+/// it was late; Returns `None` without calling `run` if the other thread could not be started.
 fn unless_late<T>(patience: Duration, give_up: impl FnOnce() + Send, run: impl FnOnce() -> T) -> Option<(T, bool)> {
     thread::scope(|scope| {
         let (done, is_done) = channel::<()>();

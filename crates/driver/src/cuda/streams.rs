@@ -1,7 +1,7 @@
 //! Which streams reach libcuda, and streams made for programs that have none, such as a replay.
 //!
-//! Owns: the calls of [`Streams`], and which streams were made here; only those can be destroyed. Creating and
-//! destroying them are not calls of an allocator, and are not counted.
+//! Owns: the calls of [`Streams`], and which streams were made here; only these streams can be destroyed. Creating and
+//! destroying streams are not calls of an allocator, and are not counted.
 
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -49,6 +49,7 @@ impl Streams for CudaDriver {
 impl CudaDriver {
     /// Creates a stream by `cuStreamCreate`, which does not wait for the default stream.
     ///
+    /// # Errors
     /// The error of the driver.
     pub fn create_stream(&self) -> Result<StreamId, CudaOpenError> {
         let mut stream = ptr::null_mut();
@@ -63,15 +64,15 @@ impl CudaDriver {
     ///
     /// # Safety
     /// The program vouches for every [`StreamId`] that reaches this driver from now on, through an allocator or
-    /// directly, except the default stream and those of [`Self::create_stream`]: it is the handle of a stream of this
-    /// device's primary context, and the stream lives until the last call that names it has returned. An allocator may
-    /// name a stream until `allocator.streams().forget`, or until it is dropped.
+    /// directly, except the default stream and streams of [`Self::create_stream`]: each is the handle of a stream of
+    /// this device's primary context, and the stream lives until the last call that names it has returned. An allocator
+    /// may name a stream until `allocator.streams().forget`, or until it is dropped.
     pub unsafe fn trust_streams(&self) {
         self.trusts_streams.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the handle for libcuda, if it is that of the default stream, of a live stream made here, or of a stream
-    /// for which the program vouches.
+    /// Returns the handle for libcuda, if the stream is the default stream, a live stream made here, or a stream for
+    /// which the program vouches.
     pub(super) fn raw_stream(&self, call: Call, stream: StreamId) -> DriverResult<CUstream> {
         let canonical = self.canonical_stream(stream)?;
         let known = canonical == StreamId::DEFAULT
@@ -100,18 +101,18 @@ impl CudaDriver {
     /// forget it before (`allocator.streams().forget`).
     ///
     /// # Errors
-    /// [`Status::INVALID_HANDLE`] for any other stream; the driver's.
+    /// [`Status::INVALID_HANDLE`] for any other stream; the driver's error.
     pub fn destroy_stream(&self, stream: StreamId) -> Result<(), CudaOpenError> {
         const CALL: &str = "cuStreamDestroy";
         if !self.streams.lock().remove(&stream) {
             return Err(self.api().failed(CALL, Status::INVALID_HANDLE));
         }
-        // SAFETY: it came from cuStreamCreate and is destroyed for the first time.
+        // SAFETY: the stream came from cuStreamCreate and is destroyed for the first time.
         self.make(CALL, |api| unsafe { api.stream_destroy(ptr::with_exposed_provenance_mut(stream.0 as usize)) })
     }
 
     /// Makes a driver call for the program, such as destroying a stream. Only an allocator's calls are counted, so this
-    /// one is not.
+    /// call is not.
     pub(super) fn make(
         &self,
         call: &'static str,

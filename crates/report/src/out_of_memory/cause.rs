@@ -1,12 +1,12 @@
-//! Why free memory did not serve a request, and which change would have helped.
+//! The reasons why free memory did not serve a request, and the changes that would have helped.
 //!
-//! Owns: [`Cause`], [`Limit`] and [`Advice`]. `diagnose` decides when each is true.
+//! Owns: [`Cause`], [`Limit`] and [`Advice`]. `diagnose` decides which of their values are true.
 
 use seamalloc_config::{Split, StreamSharing};
 use seamalloc_driver::units::{format_bytes, format_bytes_exactly};
 use std::fmt;
 
-/// Why the free memory did not serve the request.
+/// The reason why the free memory did not serve the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -16,34 +16,35 @@ pub enum Cause {
     /// would help.
     #[default]
     TooLittle,
-    /// The request alone is more than the device has, or than the limit allows: it would not fit if everything were
-    /// freed.
+    /// The request alone is more than the device has, or than the limit allows: the request would not fit even if all
+    /// memory were freed.
     RequestTooLarge,
-    /// Enough memory was freed, but work on the GPU still uses it, for longer than the request may wait.
+    /// Enough memory was freed, but work on the GPU still uses this memory, for longer than the request may wait.
     StillUsed {
         /// The option `wait_ms`, in milliseconds.
         most_ms: u64,
     },
     /// A stream capture is under way: until its end, the CPU cannot wait and no memory is given back.
     Capture,
-    /// The rest is free in private pools, which keep it until they are released.
+    /// The missing memory is free in private pools, which keep it until they are released.
     PrivatePools,
-    /// The strategy serves a request from one contiguous free range of its stream (`gmlake`: from several, if it is
-    /// large enough), or from new memory, and neither is available.
+    /// The strategy serves a request from one contiguous free range of its stream (`gmlake`: a large request also from
+    /// several ranges), or from new memory, and neither is available.
     OneRange,
-    /// The request is for a private pool with segments of its own: none has a free range that is large enough, and no
-    /// new segment could be had.
+    /// The request is for a private pool with segments of its own: none of these segments has a free range that is
+    /// large enough, and no new segment was available.
     OwnSegments,
-    /// The rest is free on other streams, from which this one may not take it, or not yet.
+    /// The missing memory is free on other streams, from which this stream may not take it, or not yet.
     OtherStreams {
-        /// When the stream may take it.
+        /// The rule by which the stream may take memory of others.
         sharing: StreamSharing,
     },
     /// A view for the request would exceed `max_views`, `max_view_mappings` or `max_view_address_space`.
     ViewBounds,
-    /// The rest lies in parts of chunks that are partly in use, more than the two that a view can have at its ends.
+    /// The missing memory lies in the free parts of chunks that are partly in use. A view can have only two such
+    /// chunks, one at each end.
     PartsOfChunks,
-    /// By these figures there was enough memory: the driver refused a call for another reason, or had no contiguous
+    /// The figures of the report show enough memory: the driver refused a call for another reason, or had no contiguous
     /// addresses.
     Refused,
 }
@@ -74,12 +75,13 @@ pub enum Advice {
         /// Bytes that lie free on other streams.
         free: u64,
     },
-    /// A longer wait, by the option `wait_ms`, or one without a bound.
+    /// A longer wait, by the option `wait_ms`, or a wait without a bound.
     WaitLonger {
         /// Bytes that were freed and are still used.
         pending: u64,
     },
-    /// Higher bounds on views. All the named ones are needed together, since another bound would be reached next.
+    /// Higher bounds on views. All named bounds must be raised together, since otherwise another bound would be reached
+    /// next.
     MoreViews {
         /// The option `max_views`: at least this many.
         views: Option<usize>,
@@ -101,7 +103,8 @@ pub enum Advice {
         /// usual to join them.
         chunk_size: Option<u64>,
     },
-    /// The option `strategy:caching`, whose memory needs no ranges of virtual addresses: the driver has refused them.
+    /// The option `strategy:caching`, whose memory needs no ranges of virtual addresses. The driver has refused such
+    /// ranges.
     PlainMemory,
     /// A higher limit.
     RaiseLimit {
@@ -121,13 +124,14 @@ pub enum Advice {
     FreeDevice {
         /// At least this many bytes must become free.
         missing: u64,
-        /// How many bytes are held outside of this allocator, including the driver's own context.
+        /// The bytes that are held outside of this allocator, including the driver's own context.
         elsewhere: u64,
     },
     /// A smaller request, or less live memory: a smaller batch, recomputation.
     AskLess {
-        /// How many live bytes must be freed at least: with less freed, the request fits in no arrangement of memory. 0
-        /// if that is not the cause, or if freeing all live memory would not be enough. Never more than the live bytes.
+        /// The least number of live bytes that must be freed: with less freed, the request fits in no arrangement of
+        /// memory. The figure is 0 if too much live memory is not the cause, or if freeing all live memory would not be
+        /// enough. The figure never exceeds the live bytes.
         missing: u64,
         /// A request of up to this many bytes could be served at present; 0 if none could.
         at_most: u64,
@@ -215,7 +219,7 @@ impl fmt::Display for Advice {
                 format_bytes(elsewhere),
             ),
             Self::AskLess { missing, at_most } => {
-                // Where too much memory is live, the next request would fail in the place of a smaller one.
+                // If too much memory is live, a smaller request would succeed, and the next request would fail.
                 if missing > 0 {
                     let missing = format_bytes(missing);
                     write!(f, "at least {missing} less that is live at this point, by a smaller batch for example")

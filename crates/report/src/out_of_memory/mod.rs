@@ -1,5 +1,5 @@
-//! The report of a refused request: the request, the free memory, why that memory did not serve it, and which change
-//! would have helped.
+//! The report of a refused request: the request, the free memory, the reason why that memory did not serve the request,
+//! and the changes that would have helped.
 
 mod cause;
 mod report;

@@ -13,12 +13,12 @@ use seamalloc_driver::units::format_bytes;
 use std::fmt;
 use std::ops::Deref;
 
-/// The most other streams that the text names; the figures have all of them.
+/// The most streams beside the request's own that the text names; the figures have all streams.
 const STREAMS_NAMED: usize = 4;
 
-/// A job is near its limit where less than this part of the memory, in percent, stays free: holes and rounding take 0.5
-/// to 4.8% beyond live memory, and a CUDA context and libraries about 1 GiB. Memory of others below this part of a
-/// device counts as such contexts and libraries, which stay.
+/// A job is near its limit if less than this part of the memory, in percent, stays free: holes and rounding take 0.5 to
+/// 4.8% beyond live memory, and a CUDA context and libraries about 1 GiB. Memory of others below this part of a device
+/// counts as such contexts and libraries, which stay.
 pub const NEAR_PERCENT: u64 = 5;
 
 /// The state of memory when a request was refused. All sizes are bytes.
@@ -35,7 +35,7 @@ pub struct OutOfMemory {
     pub instead_of: Option<StrategyKind>,
     /// The stream of the request.
     pub stream: StreamId,
-    /// The private pool that the request named or was routed to; [`PoolId::NONE`] if it was for none.
+    /// The private pool that the request named or was routed to; [`PoolId::NONE`] if there is none.
     pub pool: PoolId,
     /// The size that the program asked for.
     pub requested: u64,
@@ -45,11 +45,12 @@ pub struct OutOfMemory {
     pub segment: u64,
     /// The device's memory.
     pub device_total: u64,
-    /// The free memory of the device, after everything that could be was given back; 0 if the driver did not tell.
+    /// The free memory of the device, after all memory that could go back was given back; 0 if the driver did not
+    /// report it.
     pub device_free: u64,
     /// The most that this allocator may hold, if it is limited.
     pub limit: Option<u64>,
-    /// The bytes of the device that are to stay free for others (the option `headroom`); 0 for none.
+    /// The bytes of the device that must stay free for others (the option `headroom`); 0 for none.
     pub headroom: u64,
     /// The bytes that the allocator holds.
     pub reserved: u64,
@@ -59,14 +60,15 @@ pub struct OutOfMemory {
     pub pending: u64,
     /// The largest free block that this request might have taken, of its stream or pool, or idle.
     pub largest_free: u64,
-    /// The largest request of this kind that free memory could have served: by stitching, if the strategy does that,
+    /// The largest request of this kind that free memory could have served: by stitching, if the strategy stitches,
     /// within the bounds on views.
     pub reachable: u64,
-    /// The figure `reachable` without the bounds on views. Never less than `reachable`.
+    /// The figure `reachable` without the bounds on views, which is never less than `reachable`.
     pub joinable: u64,
     /// Free bytes in pools of other streams, small and large.
     pub free_on_other_streams: u64,
-    /// Free bytes in other private pools, small and large: they serve only those pools until these are released.
+    /// Free bytes in other private pools, small and large: these bytes serve only their own pools until these are
+    /// released.
     pub free_in_private_pools: u64,
     /// Bytes of live memory that are spilled to host memory, and no part of `reserved` and `allocated`.
     pub spilled: u64,
@@ -74,23 +76,23 @@ pub struct OutOfMemory {
     pub spill_budget: Option<u64>,
     /// The name of the policy that chose the spilled memory; empty if none may be spilled.
     pub spill_policy: &'static str,
-    /// The division of all the memory.
+    /// The division of all memory of the allocator.
     pub memory: Fragmentation,
-    /// Why the free memory did not serve the request.
+    /// The reason why the free memory did not serve the request.
     pub cause: Cause,
-    /// Changes that would have helped, the least effort first. Each is true by the figures of this report: with it
-    /// alone, the request would have been served.
+    /// Changes that would have helped, the least effort first. By the figures of this report, each change alone would
+    /// have been enough to serve the request.
     pub advice: Vec<Advice>,
     /// The requests to other processes before the refusal; `None` if no process could be asked.
     pub lending: Option<Lending>,
 }
 
-/// A report behind a pointer, so that errors stay small. An infallible `Box` would end the process where the host is
-/// out of memory.
+/// A report behind a pointer, so that errors stay small. An infallible `Box` would end the process if the host is out
+/// of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemoryReport(Box<[OutOfMemory; 1]>);
 
-/// Serializes the report that it points to.
+/// Serializes the report behind the pointer.
 #[cfg(feature = "serde")]
 impl serde::Serialize for OutOfMemoryReport {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -99,7 +101,7 @@ impl serde::Serialize for OutOfMemoryReport {
 }
 
 impl OutOfMemoryReport {
-    /// Puts a report behind a pointer, or returns an error where the host has no memory for it.
+    /// Puts a report behind a pointer, or returns an error if the host has no memory for the report.
     #[doc(hidden)]
     pub fn new(report: OutOfMemory) -> Grown<Self> {
         let mut one = with_room(1)?;
@@ -241,7 +243,7 @@ impl OutOfMemory {
     }
 
     /// Returns by how many bytes live memory must fall for a part of the memory to stay free, if memory is fragmented
-    /// and no other change helps: a smaller request would be served, but the next one refused.
+    /// and no other change helps: a smaller request would be served, but the next request would be refused.
     fn nearly_too_much(&self) -> Option<u64> {
         let is_fragmented = matches!(self.cause, Cause::OneRange | Cause::PartsOfChunks | Cause::ViewBounds);
         let is_alone = matches!(self.advice[..], [Advice::AskLess { missing: 0, .. }]);
@@ -254,7 +256,7 @@ impl OutOfMemory {
         self.demand().saturating_sub(most.saturating_sub(near(most)))
     }
 
-    /// Returns in words how much memory is free, and where; empty if none is free.
+    /// Returns in words how much memory is free, and where. The text is empty if no memory is free.
     #[must_use]
     pub fn whereabouts(&self) -> String {
         let memory = &self.memory;
@@ -324,7 +326,7 @@ impl OutOfMemory {
     }
 }
 
-/// Returns the part of the memory that is to stay free.
+/// Returns the part of the memory that must stay free.
 fn near(bytes: u64) -> u64 {
     bytes / 100 * NEAR_PERCENT
 }

@@ -1,4 +1,5 @@
-//! Tests of gates for streams: which kernels are launched, in which order, and what becomes of a gate that cannot be closed.
+//! Tests of gates for streams: which kernels are launched, in which order, and the state of a gate that cannot be
+//! closed.
 //!
 //! The fake runs each kernel at once as far as its mark.
 

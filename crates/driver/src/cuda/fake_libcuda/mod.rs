@@ -45,7 +45,7 @@ const NEWER_STATUS: RawStatus = 222;
 struct State {
     contexts: Vec<usize>,
     releases: u32,
-    /// How many calls were made with another context than they need.
+    /// The number of calls that were made with another context than they need.
     misplaced: u32,
     events: Vec<usize>,
     streams: Vec<usize>,
@@ -74,7 +74,7 @@ struct State {
     host_alloc: RawStatus,
     /// The bytes of the live page-locked allocations.
     host: Vec<Box<[u8]>>,
-    /// How often events were recorded, and waited for.
+    /// The numbers of event records and of waits for events.
     behind: (u32, u32),
     /// The address from which set-access is refused.
     access_fails_from: Option<CUdeviceptr>,

@@ -21,10 +21,10 @@ struct Asked {
     /// The taken address ranges, and how many bytes of each were not given back.
     taken: Vec<(usize, usize)>,
     left: usize,
-    /// How often address ranges were taken.
+    /// The number of address ranges that were taken.
     times: usize,
     refused: Option<(Advice, Errno)>,
-    /// How many more give-backs succeed before one is refused.
+    /// The number of further give-backs that succeed before the next is refused.
     keeps: Option<usize>,
 }
 
@@ -38,7 +38,7 @@ fn asked<T>(change: impl FnOnce(&mut Asked) -> T) -> T {
     ASKED.with_borrow_mut(change)
 }
 
-/// Takes addresses that begin with no large page, so that there is something to trim before and behind.
+/// Takes addresses that begin with no large page, so that pages before and behind must be trimmed.
 fn map(size: usize) -> rustix::io::Result<*mut c_void> {
     const PAGE: usize = 4096;
     let start = (System::default().map)(size + PAGE)?;
@@ -117,7 +117,7 @@ fn flags_at(address: usize) -> Vec<String> {
 }
 
 /// Returns whether every page is present, according to the kernel; `true` where pages have another size than 4 KiB, or
-/// the kernel does not tell.
+/// the kernel does not report it.
 fn is_made(address: usize, size: usize) -> bool {
     const PAGE: usize = 4096;
     let Ok(file) = std::fs::File::open("/proc/self/pagemap") else { return true };

@@ -1,4 +1,4 @@
-//! Tests of streams: which ones reach libcuda, and how they are told apart.
+//! Tests of streams: which streams reach libcuda, and how streams are told apart.
 
 use super::*;
 use crate::cuda::CudaOpenError;
