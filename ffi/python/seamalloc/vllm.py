@@ -3,9 +3,8 @@
     import seamalloc; seamalloc.enable()      # before PyTorch uses CUDA, in each worker: SEAMALLOC_CONF and `seamalloc run` do that
     vllm serve MODEL --enable-sleep-mode --sleep-mode-backend seamalloc
 
-vLLM finds the backend by the entry point `vllm.general_plugins`. Without the entry point, call
-`seamalloc.vllm.register()` before the engine is made. A tag contains all memory that is allocated in vLLM's context of
-the tag. Free memory of a tag is reused by later requests of the tag, and stitched.
+vLLM finds the backend by the entry point `vllm.general_plugins`; without it, call `seamalloc.vllm.register()` before the engine is made.
+A tag contains all memory that is allocated in vLLM's context of the tag. Later requests of the tag reuse its free memory, stitched.
 """
 
 from __future__ import annotations
@@ -79,12 +78,10 @@ allocator = Allocator()
 
 def _make() -> Any:
     class SeamallocBackend(_contract().SleepModeBackend):  # type: ignore[misc]
-        """A backend that lets tags sleep. Addresses stay valid, and with them graphs, compiled kernels and
-        communicators."""
+        """A backend that lets tags sleep. Addresses stay, and with them graphs, compiled kernels and communicators."""
 
         def suspend(self, level: int = 1) -> None:
-            """Lets all tags sleep. Level 1 keeps the weights in page-locked host memory; level 2 keeps no
-            contents. On an error all tags are awake again."""
+            """Lets all tags sleep: level 1 keeps the weights in host memory, 2 nothing. On an error all are awake."""
             allocator.sleep(("weights",) if level == 1 else ())
             self._state = "SUSPENDED"
 
@@ -121,8 +118,7 @@ _class: Any = None
 
 
 def __getattr__(name: str) -> Any:
-    """Returns `SeamallocBackend`, which vLLM requests by name. The class is made on demand because its base class
-    belongs to vLLM."""
+    """Returns `SeamallocBackend`, which vLLM requests by name. The class is made on demand: its base class is vLLM's."""
     global _class
     if name != "SeamallocBackend":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -338,7 +338,9 @@ put(get(32 * MIB))
 assert seamalloc.stats()["spills"]["reused_bytes"] == 16 * MIB
 seamalloc.trim()
 put(old)
-assert seamalloc.stats()["spills"]["kept_bytes"] == 0 and seamalloc.keep_headroom() == 0
+assert seamalloc.stats()["spills"]["kept_bytes"] == 0
+# The device has less than the soft headroom: all that is free goes back.
+assert seamalloc.keep_headroom() == seamalloc.stats()["headroom"]["yielded_bytes"] and seamalloc.keep_headroom() == 0
 """,
             device="sim:h200,capacity=64MiB",
             conf="spill:host=1GiB,chunk_size_mb:8",
