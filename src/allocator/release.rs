@@ -20,7 +20,8 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::Driver`]; memory given back before the failed call stays given back, and is accounted.
-    /// [`Error::Source`] if a segment source failed to free its memory; all other memory was given back.
+    /// [`Error::Source`] if a segment source failed to free its memory. Other free memory of the device was given back;
+    /// freed memory of guard mode, and host memory that is kept for the next spill, goes back in the next call.
     pub fn empty_cache(&self) -> Result<u64> {
         let core = &mut *self.core.lock();
         if core.capturing() {
