@@ -1,16 +1,17 @@
-//! The events that were recorded when streams were named for blocks.
+//! The events that were recorded when `record_stream` named a stream as a user of a block or, for external streams,
+//! when the block was held.
 //!
 //! Owns: the table of these events. `named_at_once.rs` records them.
 
 use crate::ids::{BlockId, EventId, StreamId};
 use rustc_hash::FxHashMap;
 
-/// The events of live and held blocks that were recorded when streams were named. Dropped events can be reused.
+/// The events of the streams that use live and held blocks, by block. Dropped events can be reused.
 #[derive(Debug, Default)]
 pub(super) struct NamedEvents(pub(super) FxHashMap<BlockId, Vec<(StreamId, EventId)>>);
 
 impl NamedEvents {
-    /// Returns the event that was recorded when the stream was named for a live or held block; `None` if there is none.
+    /// Returns the event of a stream for a live or held block; `None` if there is none.
     pub(super) fn event_of(&self, id: BlockId, stream: StreamId) -> Option<EventId> {
         self.0.get(&id)?.iter().find(|(of, _)| *of == stream).map(|(_, event)| *event)
     }

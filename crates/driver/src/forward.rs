@@ -12,8 +12,9 @@ use super::contract::{
 use super::error::{Call, DriverResult};
 use crate::ids::{EventId, Handle, HostBuffer, MemoryPool, StreamId};
 
-/// Defines [`ForwardingDriver`], and implements the traits for it, from a list of methods by trait. `calls` make a
-/// driver call, each given with its [`Call`] and the type that it returns in a [`DriverResult`]; `answers` make none.
+/// Defines the trait [`ForwardingDriver`], and implements the driver's traits for every type that implements
+/// [`ForwardingDriver`], from a list of methods by trait. Each method in `calls` makes a driver call, and stands there
+/// with its [`Call`] and the type that it returns in a [`DriverResult`]. Methods in `answers` make no driver call.
 macro_rules! forward {
     ($(
         $contract:ident {

@@ -1,7 +1,7 @@
 //! The protocol that both ends of the socket share.
 //!
 //! ```text
-//! client   password: 8 | then any number of questions: how many numbers follow: 1 | the numbers: 8 each
+//! client   password: 8 bytes | then any number of questions: a count, 1 byte | that many descriptor numbers, 8 bytes each
 //! server   to each question one byte: FOUND, with as many descriptors in the message, or GONE
 //! ```
 //! Owns: the sizes and times of this protocol, and which users either end talks to.

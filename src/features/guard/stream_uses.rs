@@ -4,8 +4,8 @@
 //! that tell whether a stream waits for a use.
 //!
 //! The uses of a stream are numbered 1, 2, 3, …. An event is recorded behind each use. A use has ended when its event,
-//! or a later event of the stream, is complete. The clock of a stream holds, for every other stream, the last use for
-//! which it waits.
+//! or a later event of the stream, is complete. The clock of a stream holds, for every other stream, the last use that
+//! precedes the next work of the clock's stream.
 
 use crate::driver::{Driver, DriverResult};
 use crate::ids::{EventId, StreamId};
@@ -23,7 +23,7 @@ const OUTSTANDING: usize = 1 << 10;
 /// these events are unknown.
 const EVENTS: usize = 1 << 16;
 
-/// For each other stream, the number of the last use that precedes the stream's next work.
+/// For each stream, the number of its last use that precedes the clock's owner: the next work of a stream, or an event.
 type Clock = FxHashMap<StreamId, u64>;
 
 #[derive(Debug, Default)]

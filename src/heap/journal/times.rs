@@ -4,8 +4,8 @@
 
 use crate::report::stats::{PendingWaits, STALL_BUCKETS, Stalls, Waits};
 
-/// Adds an operation that spent `ns` nanoseconds in the driver. An operation with 0 has made no driver call, as some
-/// misses do, and is not counted.
+/// Adds an operation that spent `ns` nanoseconds in the driver. 0 ns means that the operation made no
+/// driver call, which is also possible for a miss; such an operation is not counted.
 pub(super) fn add_stall(stalls: &mut Stalls, ns: u64) {
     if ns == 0 {
         return;

@@ -1,6 +1,6 @@
 //! Computes layouts from a snapshot.
 //!
-//! Owns: the sums, within the memory limit of the reader.
+//! Owns: the sums. Their tables are charged to the memory limit of the file's reader (`memory.rs`).
 
 use super::largest::PartsCounter;
 use super::{Held, Layout, LayoutPool};

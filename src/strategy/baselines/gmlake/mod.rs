@@ -28,13 +28,13 @@
 //!
 //! | lines | rule |
 //! |---|---|
-//! | 118 to 126, 2249 to 2257 | up to 1 MiB is small; below 10 MiB requests share 20 MiB; above, and in all chunks, multiples of 2 MiB |
+//! | 118 to 126, 2249 to 2257 | requests of up to 1 MiB are small; larger ones below 10 MiB share segments of 20 MiB; from 10 MiB on, and for all memory made of chunks, sizes are multiples of 2 MiB |
 //! | 2289 to 2303 | the smallest inactive sBlock of up to `reuseLimit` times the size serves with its head |
-//! | 1088 to 1114, 2738 | the moments at which stitching is tried, and which of them `defragLevel` skips |
+//! | 1088 to 1114, 2738 | the points of a request at which stitching is tried, and which of these points `defragLevel` skips |
 //! | 2743, 2766 to 2771, 2820 | `fragLimit` is compared with the rounded request; the largest pBlocks first; the last one is split |
-//! | 2975 to 2986 | an sBlock is made first; if all together then exceed `autoGC`, inactive ones are dropped |
-//! | 2892 to 2918, 2611 | where the driver refuses a stitch: 4, then 16 times the request, then all inactive sBlocks go, and it is tried again |
-//! | 3152 to 3188 | the same for a new pBlock, if the device has the memory |
+//! | 2975 to 2986 | a new sBlock is made first; if all sBlocks together then exceed `autoGC`, inactive ones are dropped |
+//! | 2892 to 2918, 2611 | if the driver refuses a stitch, inactive sBlocks are dropped: 4 times the request's size, then 16 times, then all; after each drop the stitch is tried again |
+//! | 3152 to 3188 | the same if the driver refuses a new pBlock although the device has the memory |
 //!
 //! If the paper and its release differ, or the release has an error, the strategy follows the rule that helps GMLake.
 //! docs/decisions/0023-gmlake-differences.md lists these points. pBlocks lie at home and sBlocks are views, so tables,
