@@ -915,12 +915,12 @@ seam_status seam_pool_get_stats(seam_allocator allocator, seam_pool pool, seam_p
 // reads (pytorch.org/memory_viz): a pickle. The file appears only when it is complete.
 seam_status seam_snapshot(seam_allocator allocator, const char *path);
 
-// Records what happens from now on, of which it keeps the last `max_entries` events (56 bytes of memory each, every
-// allocation and every free being one or two). What was recorded before is forgotten.
+// Records events from now on, and keeps the last `max_entries`. An event takes 56 bytes of memory. An allocation or a
+// free makes one or two events. Earlier records are forgotten.
 seam_status seam_record_start(seam_allocator allocator, size_t max_entries);
 
-// Allocators that are made from now on record from their beginning, each as by `seam_record_start`; with 0 they do not. For
-// a program that does not know yet which devices it will use, and must not use one before it does.
+// Makes every allocator that is created from now on record from its beginning, as by `seam_record_start`; 0 ends this. For
+// a program that does not know yet which devices it will use, and must not touch a device before.
 seam_status seam_record_new(size_t max_entries);
 
 // Stops recording, and forgets what was recorded.

@@ -30,8 +30,8 @@ pub unsafe extern "C" fn seam_snapshot(allocator: AllocatorId, path: *const c_ch
     })
 }
 
-/// Records what happens from now on, of which it keeps the last `max_entries` events (56 bytes of memory each, every
-/// allocation and every free being one or two). What was recorded before is forgotten.
+/// Records events from now on, and keeps the last `max_entries`. An event takes 56 bytes of memory. An allocation or a
+/// free makes one or two events. Earlier records are forgotten.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) -> Status {
     call(|| {
@@ -45,8 +45,8 @@ pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) 
     })
 }
 
-/// Allocators that are made from now on record from their beginning, each as by `seam_record_start`; with 0 they do not. For
-/// a program that does not know yet which devices it will use, and must not use one before it does.
+/// Makes every allocator that is created from now on record from its beginning, as by `seam_record_start`; 0 ends this. For
+/// a program that does not know yet which devices it will use, and must not touch a device before.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_record_new(max_entries: usize) -> Status {
     call(|| {
