@@ -185,9 +185,10 @@ typedef enum {
 typedef uint64_t seam_allocator;
 
 // A CUDA stream, `cudaStream_t` or `CUstream`. NULL and `cudaStreamLegacy` are the default stream.
-// `cudaStreamPerThread` is refused: it is a different stream in each thread, and memory is reused in the order of one.
-// Any other must be a live stream of the allocator's device, which nobody can check: alive until `seam_forget_stream`, or
-// until the allocator is destroyed. On a simulated device every value is a stream.
+// `cudaStreamPerThread` is refused: the handle means a different stream in each thread, and the allocator orders the
+// reuse of memory by stream. Any other value must be a live stream of the allocator's device. The library cannot check
+// this. The stream must stay alive until `seam_forget_stream`, or until the allocator is destroyed. On a simulated
+// device every value is a stream.
 typedef void *seam_stream;
 
 // A request for which there is too little memory, as a callback is told of it. Bytes.

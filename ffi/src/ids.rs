@@ -8,9 +8,10 @@ use std::ffi::c_void;
 pub type AllocatorId = u64;
 
 /// A CUDA stream, `cudaStream_t` or `CUstream`. NULL and `cudaStreamLegacy` are the default stream.
-/// `cudaStreamPerThread` is refused: it is a different stream in each thread, and memory is reused in the order of one.
-/// Any other must be a live stream of the allocator's device, which nobody can check: alive until `seam_forget_stream`, or
-/// until the allocator is destroyed. On a simulated device every value is a stream.
+/// `cudaStreamPerThread` is refused: the handle means a different stream in each thread, and the allocator orders the
+/// reuse of memory by stream. Any other value must be a live stream of the allocator's device. The library cannot check
+/// this. The stream must stay alive until `seam_forget_stream`, or until the allocator is destroyed. On a simulated
+/// device every value is a stream.
 pub type Stream = *mut c_void;
 
 /// A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.

@@ -120,7 +120,8 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     }
 
     /// Shrinks to `size` bytes; a size above the present size has no effect. Whole chunks of memory behind these bytes
-    /// serve other requests, in the order of the allocation's streams, including the stream of [`Self::set_last_use`].
+    /// become free for other requests once the GPU has passed the work queued so far on the allocation's streams,
+    /// including the stream of [`Self::set_last_use`], or once the requests wait for this work.
     ///
     /// # Errors
     /// The errors of [`GrowingAllocations::shrink`](crate::operations::GrowingAllocations::shrink). [`Self::mapped`]

@@ -372,7 +372,8 @@ impl<'a> Checker<'a> {
                 history.note(*memory, at, written.contains(memory), &mut after);
             }
             uses.iter().for_each(|memory| memories[*memory].users.push(at));
-            // The maker of a view's memory precedes it, since the view's own operator uses that memory.
+            // The operator that makes a memory runs before each operator that uses this memory, also through a view
+            // alone.
             after.extend(uses.iter().filter_map(|memory| memories[*memory].maker));
             after.sort_unstable();
             after.dedup();

@@ -22,8 +22,8 @@ use seamalloc::driver::StreamId;
 /// Reads a trace from plain text. `name` is the trace's name; errors name `file`.
 ///
 /// # Errors
-/// Every error names the line: a field that is wrong, too few or too many, an event that breaks a rule, text that ends
-/// early, no allocation at all.
+/// A malformed field, a wrong number of fields, an event that breaks a rule, or text that ends early: the error names
+/// the line. A text that is too long or has no allocation: the error names only the file.
 pub fn read_csv(name: &str, file: &str, text: impl BufRead) -> Result<Trace, TraceError> {
     read_events(name, file, text, read_line)
 }

@@ -114,9 +114,10 @@ impl Heap {
         Ok(found)
     }
 
-    /// Cuts a block that is in no index into at most `most` blocks of `size` bytes. The rest stays behind them as one
-    /// block. Fewer blocks are cut if this rest would otherwise have a size to which the layout rounds requests, or if
-    /// the host has no memory to note another block. Returns the first block. The others are free.
+    /// Cuts a block into at most `most` blocks of `size` bytes. The block must be in no index. The rest stays behind
+    /// these blocks as one block. Fewer blocks are cut if this rest would otherwise have a size to which the layout
+    /// rounds requests, or if the host has no memory to note another block. Returns the first block. The others are
+    /// free.
     pub(crate) fn cut_equally(&mut self, id: BlockId, size: u64, most: u64) -> BlockId {
         let block = self.blocks[id];
         let rest = |count: u64| block.size - count * size;

@@ -111,8 +111,9 @@ impl Heap {
         Ok(large)
     }
 
-    /// Returns a pair for memory of the same stream that is free in stream order only. Adds a pair if there is no such
-    /// pair. Returns `None` if the host has no memory for a new pair.
+    /// Returns a second pair of pools for the stream of `large`. Its free memory may be reused only by later work of
+    /// that stream, and by no capture. Adds a pair if there is no such pair. Returns `None` if the host has no memory
+    /// for a new pair.
     fn pair_beside(&mut self, large: PoolIndex) -> Option<PoolIndex> {
         let at = self.pools.pairs.iter().position(|pair| pair.large == large)?;
         let PrivatePair { owner, stream, .. } = self.pools.pairs[at];

@@ -13,7 +13,7 @@
 //! `FLAGS_use_stream_safe_cuda_allocator` they follow Paddle to the letter (`streams/named_at_once.rs`). The release of
 //! everything and one more try (`StreamSafeCUDAAllocator::AllocateImpl`) are the steps of `malloc_fallback.rs`. The
 //! wait for frees of other threads (`RetryAllocator`) and an allocator for each thread (`ThreadLocalCUDAAllocator`) are
-//! layers (`resource/`). No memory is released in a capture.
+//! layers (`crates/layers/`). No memory is released in a capture.
 //!
 //! Addresses are multiples of 512 here, of 256 in Paddle (`GpuMinChunkSize`).
 
