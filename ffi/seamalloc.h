@@ -855,8 +855,8 @@ seam_status seam_pool_open(seam_allocator allocator, seam_pool pool);
 seam_status seam_pool_retain(seam_allocator allocator, seam_pool pool);
 
 // Ends one use of a private pool. With the last use the pool's memory goes back to all; memory that a graph may use
-// goes back once the device has passed everything. Live allocations stay valid. No graph that was captured with the pool may be launched
-// afterwards.
+// goes back once the device has passed everything. Live allocations stay valid. No graph that was captured with the
+// pool may be launched afterwards.
 seam_status seam_pool_release(seam_allocator allocator, seam_pool pool);
 
 // As `seam_malloc`, from a private pool, whatever is routed where. `seam_free` takes it back.

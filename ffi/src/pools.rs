@@ -43,8 +43,8 @@ pub extern "C" fn seam_pool_retain(allocator: AllocatorId, pool: Pool) -> Status
 }
 
 /// Ends one use of a private pool. With the last use the pool's memory goes back to all; memory that a graph may use
-/// goes back once the device has passed everything. Live allocations stay valid. No graph that was captured with the pool may be launched
-/// afterwards.
+/// goes back once the device has passed everything. Live allocations stay valid. No graph that was captured with the
+/// pool may be launched afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_release(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.pools().release(pool.id())?))
