@@ -593,9 +593,10 @@ seam_status seam_empty_cache(seam_allocator allocator, uint64_t *given);
 // only where that is needed. `given` gets the bytes given back, fewer only where not as much is free; it may be NULL.
 seam_status seam_trim(seam_allocator allocator, uint64_t bytes, uint64_t *given);
 
-// Gives free memory back to the device until the bytes of the option `headroom` are free again, or nothing more can go without a
-// wait. `given` gets the bytes given back; it may be NULL. Requests that find no free block look now and then; a program that makes
-// none calls this before others need memory. Without the option, and during a stream capture, nothing is done.
+// Gives free memory back to the device until the bytes of the option `headroom` (1 GiB by default) are free again, or
+// nothing more can go without a wait. `given` gets the bytes given back; it may be NULL. Requests that find no free block
+// look now and then. A program without such requests calls this function before others need memory. With `headroom:0B`,
+// and during a stream capture, the call does nothing.
 seam_status seam_keep_headroom(seam_allocator allocator,
                                uint64_t *given);
 

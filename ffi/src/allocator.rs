@@ -198,9 +198,10 @@ pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *m
     unsafe { bytes_of(allocator, given, |allocator| allocator.trim(bytes)) }
 }
 
-/// Gives free memory back to the device until the bytes of the option `headroom` are free again, or nothing more can go without a
-/// wait. `given` gets the bytes given back; it may be NULL. Requests that find no free block look now and then; a program that makes
-/// none calls this before others need memory. Without the option, and during a stream capture, nothing is done.
+/// Gives free memory back to the device until the bytes of the option `headroom` (1 GiB by default) are free again, or
+/// nothing more can go without a wait. `given` gets the bytes given back; it may be NULL. Requests that find no free block
+/// look now and then. A program without such requests calls this function before others need memory. With `headroom:0B`,
+/// and during a stream capture, the call does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_keep_headroom(allocator: AllocatorId, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).

@@ -34,7 +34,8 @@ use crate::error::Result;
 use crate::strategy::Goal;
 use std::sync::Arc;
 
-/// The part (1/n) of the memory held that may be unused because it is fragmented: steps of recorded jobs use 99.3% and more.
+/// The part (1/n) of the memory held that may be unused because it is fragmented. Steps of recorded jobs use 99.3% and
+/// more.
 const FRAGMENTED: u64 = 128;
 
 impl DeviceLending<'_> {
@@ -67,20 +68,16 @@ impl DeviceLending<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn enforce_headroom(self) -> Result<u64> {
-        let core = &mut *self.0.core.lock();
-        if core.config.headroom.bytes == 0 || core.capturing() {
-            return Ok(0);
-        }
-        core.keep_headroom(u64::MAX)
+        self.0.core.lock().enforce_headroom()
     }
 
     /// Gives memory back for the headroom, if a look is due; without a soft headroom, a look is always due. Returns the
     /// bytes given back.
     pub(super) fn tick_headroom(self) -> Result<u64> {
-        if !self.0.core.lock().config.headroom.is_soft {
-            return self.enforce_headroom();
-        }
         let core = &mut *self.0.core.lock();
+        if !core.config.headroom.is_soft {
+            return core.enforce_headroom();
+        }
         let before = core.heap.reserved();
         core.yield_at_miss();
         Ok(before.saturating_sub(core.heap.reserved()))
@@ -88,6 +85,11 @@ impl DeviceLending<'_> {
 }
 
 impl Core {
+    /// Gives memory back until the headroom is free, as far as memory can go. Returns the bytes given back.
+    fn enforce_headroom(&mut self) -> Result<u64> {
+        if self.config.headroom.bytes == 0 || self.capturing() { Ok(0) } else { self.keep_headroom(u64::MAX) }
+    }
+
     /// Gives memory back after a miss, if a look is due. A failure is only logged, since the request itself is over.
     #[cold]
     pub(super) fn yield_at_miss(&mut self) {

@@ -143,8 +143,8 @@ def trim(size: int | None = None, device: Device = None) -> int:
 
 
 def keep_headroom(device: Device = None) -> int:
-    """Gives free memory back to the device until the bytes of the option `headroom` are free on the device. Returns the
-    bytes given back. Requests that find no free block check the headroom from time to time. A program that makes no
+    """Gives free memory back to the device until the bytes of the option `headroom` (1 GiB by default) are free on the
+    device. Returns the bytes given back. Requests that find no free block check the headroom from time to time. A program that makes no
     requests calls this function before other programs need memory."""
     given = c_uint64()
     number = current_device(device)

@@ -17,10 +17,10 @@
 //! view  |1 --##|3 ####|4 #---|             a block of seven: the tail of chunk 1, chunk 3, the head of chunk 4
 //! ```
 //! A miss tries, in this order: memory that every stream has passed; one range at home; a view that served the same
-//! plan before; another view that fits; a range or a view that includes memory of other streams, behind a wait on the
+//! choice of ranges before; another view that fits; a range or a view that includes memory of other streams, behind a wait on the
 //! GPU; a new view; more memory of other streams behind waits; growth by the missing bytes. The last resort waits for
-//! the device. The last resort releases free chunks that the request cannot use where they lie, and takes as much new
-//! memory. If the program allows it, chunks that are partly in use are split. A freed block returns to its ranges, and
+//! the device, releases free chunks that the request cannot use where they lie, and takes as much new memory. Unless
+//! `split:off` is set, it also splits chunks that are partly in use. A freed block returns to its ranges, and
 //! its view stays for the next such request. So a program that repeats itself makes the same choices again, and maps
 //! hardly any memory from its third step on.
 //!

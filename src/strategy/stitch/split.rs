@@ -155,11 +155,14 @@ impl Batch {
 
 /// Takes new memory for the free parts of split chunks, at the same addresses, as far as there is room.
 fn renew(context: &mut StrategyContext<'_>, lost: &[Span]) -> MissResult<()> {
-    let mut added = Vec::new();
+    let (mut added, mut left) = (Vec::new(), if lost.is_empty() { 0 } else { context.room() });
     for span in lost {
-        let Some(room) = context.heap().block_around(*span).filter(|_| context.room() >= span.size) else { continue };
+        let Some(room) = context.heap().block_around(*span).filter(|_| left >= span.size) else { continue };
         let memory = NewMemory { room, span: *span, pool: context.heap().idle() };
-        add_chunks(context, ChunkPlace { memory, chunk: span.size, mapped: false, slab: false }, &mut added).found()?;
+        let place = ChunkPlace { memory, chunk: span.size, mapped: false, slab: false };
+        if add_chunks(context, place, &mut added).found()?.is_some() {
+            left -= span.size;
+        }
     }
     Ok(())
 }
