@@ -153,7 +153,7 @@ impl Core {
         let mut context = AllocatorContext::new(tables, &*self.driver, rules, exchanges, spill);
         let result = step(&mut self.strategy, &mut context);
         self.features.fallback.no_addresses |= context.has_no_addresses();
-        self.features.fallback.no_gate |= context.has_no_gate();
+        self.features.fallback.no_splits |= context.has_no_splits();
         if !context.is_whole()
             && let Err(error) = context.retry_rollback()
         {
@@ -200,7 +200,7 @@ impl Core {
     /// Returns the present state of memory for estimates, if the device has `free` bytes free.
     pub(super) fn present(&self, free: u64) -> Present<'_> {
         let room = self.limits.room(self.heap.reserved(), free);
-        let gate = || !self.features.fallback.no_gate && self.streams.known.may_be_held(&self.heap);
+        let gate = || !self.features.fallback.no_splits && self.streams.known.may_be_held(&self.heap);
         let splits = match self.exchanges() {
             Exchanges::Never => false,
             Exchanges::Gated => gate(),

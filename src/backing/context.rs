@@ -32,8 +32,8 @@ pub(crate) struct StrategyContext<'a> {
     pub(super) spill: Option<Spill<'a>>,
     /// Whether the driver has refused to reserve addresses.
     pub(super) no_addresses: bool,
-    /// Whether the streams could not be held by a gate.
-    pub(super) no_gate: bool,
+    /// Whether a split needed a gate or host memory that could not be had. No chunk is split for this request any more.
+    pub(super) no_splits: bool,
 }
 
 /// The tables that a step may change.
@@ -65,7 +65,7 @@ impl<'a> AllocatorContext<'a> {
         exchanges: Exchanges,
         spill: Option<Spill<'a>>,
     ) -> Self {
-        let (no_addresses, no_gate) = (false, false);
+        let (no_addresses, no_splits) = (false, false);
         Self(StrategyContext {
             heap,
             streams,
@@ -76,7 +76,7 @@ impl<'a> AllocatorContext<'a> {
             exchanges,
             spill,
             no_addresses,
-            no_gate,
+            no_splits,
         })
     }
 
@@ -103,9 +103,9 @@ impl<'a> AllocatorContext<'a> {
         self.0.rollback.is_whole()
     }
 
-    /// Returns whether an exchange of memory needed a gate, and no gate could be closed.
-    pub(crate) fn has_no_gate(&self) -> bool {
-        self.0.no_gate
+    /// Returns whether a split needed a gate or host memory that could not be had.
+    pub(crate) fn has_no_splits(&self) -> bool {
+        self.0.no_splits
     }
 
     /// Returns whether the driver has refused addresses during the step.
@@ -223,6 +223,11 @@ impl StrategyContext<'_> {
     /// is forbidden.
     pub(crate) fn may_exchange(&self) -> bool {
         self.exchanges != Exchanges::Never && !self.capturing()
+    }
+
+    /// Notes that no chunk is split for this request any more.
+    pub(super) fn split_no_more(&mut self) {
+        (self.exchanges, self.no_splits) = (Exchanges::Never, true);
     }
 
     /// Returns whether live memory may be spilled at present. During a capture, spilling is forbidden.

@@ -301,9 +301,9 @@ fn copy_contents<'a>(
             Err(miss) => return Err(miss),
         }
     }
-    // Memory moves between the device and the host without a gate: the program has promised that no work uses the
-    // memory.
-    if exchanges.iter().any(Exchange::moves) {
+    // With the option `spill`, memory moves between the device and the host without a gate: the program has promised
+    // that no work uses the memory.
+    if context.spill.is_some() && exchanges.iter().any(Exchange::moves) {
         copies.iter().try_for_each(|copy| context.driver.copy(copy.from, copy.to, copy.size))?;
         return Ok(None);
     }

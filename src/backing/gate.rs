@@ -52,8 +52,7 @@ pub(super) fn copy_behind_gate<'a>(
             "the streams of other threads could not be held: no chunk is split for this request. `split:ungated` splits without \
              holding them, if no other thread launches work meanwhile"
         );
-        context.exchanges = Exchanges::Never;
-        context.no_gate = true;
+        context.split_no_more();
         return Err(Miss::OUT_OF_MEMORY);
     }
     copies.iter().try_for_each(|copy| context.driver.copy(copy.from, copy.to, copy.size))?;

@@ -5,10 +5,12 @@
 use super::context::{InTurn, Miss, MissResult, Spill, StrategyContext};
 use super::exchange::{Cut, Fate, Part, exchange};
 use crate::config::SpillCandidate;
-use crate::error::Result;
+use crate::driver::Call;
+use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryPush};
 use crate::heap::{Chunk, Heap};
 use crate::ids::{BlockId, ChunkId};
+use crate::span::Span;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
@@ -71,6 +73,57 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult
         context.heap.has_spilled();
     }
     Ok(any)
+}
+
+/// Splits a chunk without room on the device for copies of its live parts: these go to host memory, the device gets the
+/// whole chunk back, and the parts return at once. `parts` are the parts of the split. Returns whether the chunk was
+/// split; if not, nothing has changed.
+///
+/// If the device has no room for the parts after all, because another process was faster, they stay in host memory, as
+/// spilled memory does, and the next such split returns them.
+///
+/// # Errors
+/// The errors of [`exchange`], except that a host without such memory counts as no split.
+pub(crate) fn split_through_host(context: &mut StrategyContext<'_>, id: ChunkId, parts: Vec<Part>) -> MissResult<bool> {
+    if context.spill.is_none() && context.heap.spilled() > 0 {
+        return_split(context, Span::between(0, u64::MAX))?;
+    }
+    let Some(chunk) = context.heap.home().and_then(|home| home.chunk(id)) else { return Ok(false) };
+    let owners = context.heap.owners_of_pieces()?;
+    if context.heap.spill_candidate(&chunk, &owners).is_none() {
+        return Ok(false);
+    }
+    let mut cut = Cut { id, parts };
+    cut.parts.iter_mut().filter(|part| part.fate == Fate::Copied).for_each(|part| part.fate = Fate::Spilled);
+    let copied = cut.parts.iter().filter(|part| part.fate == Fate::Spilled).map(|part| part.size).sum();
+    let count = cut.parts.len() as u64;
+    match exchange(context, &[cut]) {
+        Ok(_) => {}
+        Err(Miss::Failed(Error::Driver(error))) if error.call == Call::CreateOnHost => {
+            tracing::debug!(%error, "no chunk is split: the device has no room for copies, and the host has none either");
+            context.split_no_more();
+            return Ok(false);
+        }
+        Err(Miss::OutOfMemory { .. }) => return Ok(false),
+        Err(miss) => return Err(miss),
+    }
+    context.heap.journal_mut().chunk_split(count, copied);
+    context.heap.watch_spilled(chunk.span(), &owners);
+    return_split(context, chunk.span())?;
+    Ok(true)
+}
+
+/// Returns the spilled chunks in a span of home to the device, after [`split_through_host`].
+fn return_split(context: &mut StrategyContext<'_>, span: Span) -> MissResult<()> {
+    let mut cuts = Vec::new();
+    for (id, chunk) in context.heap.spilled_chunks().filter(|(_, chunk)| span.contains(chunk.address)) {
+        cuts.try_push(Cut::whole(id, chunk.size, Fate::Copied)?)?;
+    }
+    if exchange(context, &cuts).found()?.is_none_or(|returned| returned < cuts.len()) {
+        let bytes = context.heap.spilled();
+        tracing::warn!(bytes, "parts of a split chunk lie in host memory, and are slower, until the next such split");
+    }
+    Ok(())
 }
 
 /// Returns the parts into which a chunk is cut when spilled. Free parts lose their memory. Live parts are cut into the

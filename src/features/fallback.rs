@@ -1,6 +1,6 @@
 //! The strategy that replaces one that the device does not support.
 //!
-//! Owns: the requested strategy, and whether the driver has refused addresses or a gate.
+//! Owns: the requested strategy, and whether the driver has refused addresses or splits.
 
 use crate::config::StrategyKind;
 
@@ -10,13 +10,13 @@ pub(crate) struct Fallback {
     pub(crate) instead_of: Option<StrategyKind>,
     /// Whether the driver has refused addresses since the last miss began.
     pub(crate) no_addresses: bool,
-    /// Whether no gate could be closed since the last miss began, so that no chunk was split.
-    pub(crate) no_gate: bool,
+    /// Whether a split needed a gate or host memory that could not be had, since the last miss began.
+    pub(crate) no_splits: bool,
 }
 
 impl Fallback {
     /// Forgets the refusals of the driver so far.
     pub(crate) fn begin_miss(&mut self) {
-        (self.no_addresses, self.no_gate) = (false, false);
+        (self.no_addresses, self.no_splits) = (false, false);
     }
 }

@@ -25,7 +25,7 @@ const ROUNDS: u64 = 6;
 /// Bytes of a chunk, and of the blocks that it is filled with. Of these the second one is freed.
 const CHUNK: u64 = 20 * MIB;
 const IN_CHUNK: [u64; 3] = [6 * MIB, 8 * MIB, 6 * MIB];
-/// The device has room for so many chunks, and for the copy of one.
+/// The device has room for so many chunks, and perhaps for the copy of one.
 const CHUNKS: u64 = 5;
 
 struct Block {
@@ -160,7 +160,17 @@ impl Owner<'_> {
 
 #[test]
 fn every_word_is_right_while_other_threads_launch_work() {
-    let host = Arc::new(HostDriver::new(HostConfig { capacity: (CHUNKS + 1) * CHUNK }).unwrap());
+    every_word_is_right(CHUNK);
+}
+
+/// The first chunk of each request is split through host memory.
+#[test]
+fn every_word_is_right_without_room_for_copies() {
+    every_word_is_right(0);
+}
+
+fn every_word_is_right(room: u64) {
+    let host = Arc::new(HostDriver::new(HostConfig { capacity: CHUNKS * CHUNK + room }).unwrap());
     let device = Device { host, keys: AtomicU64::new(0), wrong: Arc::default(), looked_at: Arc::default() };
     let blocks: Vec<Blocks> = (0..THREADS).map(|_| Mutex::default()).collect();
     let is_over = AtomicBool::new(false);

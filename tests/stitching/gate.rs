@@ -38,12 +38,13 @@ fn nearly_all(blocks: usize, size: u64) -> u64 {
     blocks as u64 * (size / (2 * MIB) - 1) * 2 * MIB - 24 * MIB
 }
 
+fn fill(allocator: &Allocator, size: u64) -> Vec<u64> {
+    std::iter::from_fn(|| allocator.allocate(size, MAIN).ok()).collect()
+}
+
 /// Fills the device with blocks of this size, and frees every other one. Returns the blocks that stay.
 fn comb(allocator: &Allocator, size: u64) -> Vec<u64> {
-    let mut blocks = Vec::new();
-    while let Ok(address) = allocator.allocate(size, MAIN) {
-        blocks.push(address);
-    }
+    let blocks = fill(allocator, size);
     blocks.iter().skip(1).step_by(2).for_each(|address| allocator.free(*address).unwrap());
     blocks.into_iter().step_by(2).collect()
 }
@@ -69,6 +70,33 @@ fn a_comb_serves_what_is_free_by_default() {
             end(&device, allocator, live);
         }
     }
+}
+
+/// A comb that leaves the device no byte free: there is no room for a copy, so the first chunk is split through host
+/// memory. The estimate counts on it.
+#[test]
+fn a_comb_on_a_full_device_serves_what_is_free() {
+    let mut through_host = 0;
+    for size in (4..40).map(|megabytes| megabytes * 1_000_000) {
+        let (device, allocator) = device("memory_limit:1000MiB");
+        let blocks = fill(&allocator, size);
+        let mut live = fill(&allocator, 2 * MIB);
+        let freed = blocks.len() as u64 / 2;
+        for (at, block) in blocks.into_iter().enumerate() {
+            if at % 2 == 1 { allocator.free(block).unwrap() } else { live.push(block) }
+        }
+        let most = allocator.reports().largest_request().unwrap();
+        let all = (freed * (size / (2 * MIB) - 1) * 2 * MIB).saturating_sub(24 * MIB);
+        assert!(most >= all, "{size}: {most} of {all}");
+        let served = allocator.allocate(most, MAIN);
+        assert!(served.is_ok(), "{size}: {served:?}");
+        live.extend(served);
+        let stats = allocator.stats();
+        assert_eq!(stats.spilled_bytes.current, 0, "{size}");
+        through_host += usize::from(stats.spilled_bytes.allocated > 0);
+        end(&device, allocator, live);
+    }
+    assert!(through_host >= 5, "{through_host}: too tame");
 }
 
 /// Each gate waits for all work that the streams were given, so a request that needs many splits closes few gates.

@@ -7,7 +7,6 @@ use super::choose;
 use super::grow::{Growth, HOME_MULTIPLE, grow_slab, release_added};
 use super::others;
 use super::remembered::{Choice, Key};
-use super::split::splittable;
 use super::{Joined, Stitch};
 use crate::backing::{
     InTurn, Miss, MissResult, Served, StrategyContext, ViewPlan, build_view, make_room, map_home, reserve_home,
@@ -25,10 +24,6 @@ const MAX_GROWTHS: u32 = 8;
 /// that no view can join. After these waits, each wait asks for twice as much as the one before. Otherwise the request
 /// would wait, and call the driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
-
-/// The bytes of room into which memory grows only after chunks were split, if they may be split. A split needs room for
-/// copies. Without room, free memory inside chunks could not be used.
-const SPLIT_RESERVE: u64 = 20 << 20;
 
 impl Stitch {
     /// Runs the steps of cheap means.
@@ -77,8 +72,7 @@ impl Stitch {
                 return Ok(id);
             }
         }
-        let grown = self.keep_split_reserve(context, GRANULE);
-        if let Some(id) = grown.and_then(|()| grow_slab(context, request.pool, &mut self.added)).found()? {
+        if let Some(id) = grow_slab(context, request.pool, &mut self.added).found()? {
             return Ok(context.take_block(id));
         }
         let own = request.pool.large();
@@ -144,7 +138,6 @@ impl Stitch {
     pub(super) fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request, mut missing: u64) -> Served {
         for _ in 0..MAX_GROWTHS {
             let growth = Growth::new(context, request, missing);
-            self.keep_split_reserve(context, growth.bytes())?;
             growth.run(context, &mut self.added)?;
             missing = match self.join(context, request)? {
                 Joined::Block(id) => return Ok(id),
@@ -152,22 +145,6 @@ impl Stitch {
             };
         }
         Err(Miss::OUT_OF_MEMORY)
-    }
-
-    /// Refuses a growth that would leave too little room for splitting chunks, as long as splits may gain as many
-    /// bytes.
-    fn keep_split_reserve(&self, context: &StrategyContext<'_>, bytes: u64) -> MissResult<()> {
-        let reserve = self.split_reserve(context);
-        // If fewer bytes are free, no split gains enough, and the driver need not be asked for its room.
-        let reserve = if context.heap().not_allocated() >= bytes { reserve } else { 0 };
-        let reserved = reserve > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(reserve));
-        if reserved && splittable(context.heap())? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
-    }
-
-    /// Returns the bytes of room into which memory may not grow yet. During a capture no chunk is split, so the result
-    /// is 0.
-    pub(super) fn split_reserve(&self, context: &StrategyContext<'_>) -> u64 {
-        if context.may_exchange() && !self.spends_reserve { SPLIT_RESERVE } else { 0 }
     }
 
     /// Serves the request from free memory: in one range, in an existing view, or in a new view. Returns the missing

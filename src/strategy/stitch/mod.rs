@@ -68,8 +68,6 @@ pub(crate) struct Stitch {
     refused: Option<ViewUsage>,
     /// Choices of earlier requests.
     remembered: Remembered,
-    /// Whether a growth may take the room that is reserved for splitting chunks (`SPLIT_RESERVE`).
-    spends_reserve: bool,
     /// The work for which the request may wait on the GPU.
     until: Until,
     /// Whether views leave wholly free slabs to small requests.

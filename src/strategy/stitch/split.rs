@@ -14,6 +14,7 @@
 use super::release::ReleasableChunks;
 use crate::backing::{
     ChunkPlace, Cut, Fate, InTurn, MissResult, Part, StrategyContext, add_chunks, exchange, lost_spans,
+    split_through_host,
 };
 use crate::error::Result;
 use crate::fallible::{Grown, TryPush};
@@ -33,6 +34,9 @@ const MAX_PASSES: u32 = 8;
 /// copies.
 const MOST_CHUNKS: usize = 16;
 const MOST_COPIED: u64 = 64 << 20;
+
+/// The most chunks that are tried when there is no room for a copy.
+const MAX_THROUGH_HOST: usize = 16;
 
 /// The most chunks that one search tries in vain because bounds or the driver forbid the exchange.
 const MAX_REFUSED: u32 = 64;
@@ -69,19 +73,22 @@ pub(super) struct Splits {
     pub(super) mappings: u64,
 }
 
-/// Returns the effect of splitting all candidates that there is room to copy, if memory can grow by `room` bytes and
-/// free chunks are given back. Each split makes room for others. Only parts whose blocks are all `usable` count.
+/// Returns the effect of all splits, if memory can grow by `room` bytes and free chunks are given back. Each split makes
+/// room for the copies of others. If there is no room for any copy, one chunk is split through host memory. Only parts
+/// whose blocks are all `usable` count.
 pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> bool) -> Result<Splits> {
     let Some(home) = heap.home() else { return Ok(Splits::default()) };
     let mut candidates = candidates(heap)?;
     let mut free = room.saturating_add(ReleasableChunks::of(heap)?.bytes());
     let mut splits = Splits::default();
+    let owners = heap.owners_of_pieces()?;
+    let mut through_host = None;
     for _ in 0..MAX_PASSES {
         let before = candidates.len();
         let mut left = Vec::new();
         for candidate in candidates {
             let Candidate { id, size, gain, parts, views, .. } = candidate;
-            if size - gain > free {
+            if size - gain > free && through_host != Some(id) {
                 left.try_push(candidate)?;
                 continue;
             }
@@ -98,7 +105,12 @@ pub(super) fn all_splits(heap: &Heap, room: u64, usable: impl Fn(BlockId) -> boo
         }
         candidates = left;
         if candidates.len() == before {
-            break;
+            let mut tried = candidates.iter().take(MAX_THROUGH_HOST).map(|candidate| candidate.id);
+            let may_go = |id: &ChunkId| home.chunk(*id).is_some_and(|of| heap.spill_candidate(&of, &owners).is_some());
+            through_host = tried.find(may_go);
+            if through_host.is_none() {
+                break;
+            }
         }
     }
     Ok(splits)
@@ -167,26 +179,40 @@ fn renew(context: &mut StrategyContext<'_>, lost: &[Span]) -> MissResult<()> {
     Ok(())
 }
 
-/// Splits some of these chunks, which [`StrategyContext::may_exchange`] must allow, until about `bytes` more bytes lie
-/// in wholly free chunks or the device has room for them. Returns whether any chunk was split.
-pub(super) fn split(context: &mut StrategyContext<'_>, candidates: Vec<Candidate>, bytes: u64) -> MissResult<bool> {
+/// Splits some of the chunks, which [`StrategyContext::may_exchange`] must allow, until about `bytes` more bytes lie in
+/// wholly free chunks or the device has room for them. Returns whether any chunk was split.
+pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> MissResult<bool> {
+    let candidates = candidates(context.heap())?;
     if candidates.iter().map(|candidate| candidate.gain).sum::<u64>().saturating_add(context.room()) < bytes {
         return Ok(false);
     }
     let mut splitting =
         Splitting { batch: Batch::default(), lost: Vec::new(), gained: 0, refused: 0, too_many: u64::MAX };
-    for candidate in candidates {
-        if splitting.is_over(bytes) {
-            splitting.split(context)?;
-        }
-        if splitting.is_over(bytes) || !context.may_exchange() {
-            break;
-        }
-        splitting.add(context, &candidate)?;
+    splitting.run(context, candidates, bytes)?;
+    if splitting.gained == 0 && split_without_room(context)? {
+        splitting.too_many = u64::MAX;
+        splitting.run(context, self::candidates(context.heap())?, bytes)?;
+        renew(context, &splitting.lost)?;
+        return Ok(true);
     }
-    splitting.split(context)?;
     renew(context, &splitting.lost)?;
     Ok(splitting.gained > 0)
+}
+
+/// Splits one chunk although there is no room for a copy of its live parts, through host memory. The memory of the
+/// free parts is then room for copies of other chunks. Returns whether a chunk was split.
+fn split_without_room(context: &mut StrategyContext<'_>) -> MissResult<bool> {
+    for candidate in candidates(context.heap())?.iter().take(MAX_THROUGH_HOST) {
+        let Some(chunk) = context.heap().home().and_then(|home| home.chunk(candidate.id)) else { continue };
+        if !context.may_exchange() {
+            break;
+        }
+        let parts = parts(context.heap(), &chunk)?;
+        if split_through_host(context, candidate.id, parts)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The state of one call of [`split`].
@@ -204,6 +230,20 @@ impl Splitting {
     /// Returns whether the search ends: enough bytes are gained, or too many chunks were refused.
     fn is_over(&self, bytes: u64) -> bool {
         self.gained + self.batch.gain >= bytes || self.refused >= MAX_REFUSED
+    }
+
+    /// Splits these chunks until about `bytes` bytes are gained.
+    fn run(&mut self, context: &mut StrategyContext<'_>, candidates: Vec<Candidate>, bytes: u64) -> MissResult<()> {
+        for candidate in candidates {
+            if self.is_over(bytes) {
+                self.split(context)?;
+            }
+            if self.is_over(bytes) || !context.may_exchange() {
+                break;
+            }
+            self.add(context, &candidate)?;
+        }
+        self.split(context)
     }
 
     /// Adds a chunk to the batch if there is room for its new memory. Splits the chunks of the batch first if the batch
