@@ -1,8 +1,8 @@
 // Threads launch kernels and graphs at random on streams that the allocator knows, while it splits chunks under the addresses of
 // their blocks. Every word of every block is counted. A further stream does nothing but write the time, so its gaps are the times
 // for which a stream that has no other work stands still or cannot be launched to. Prints lines of JSON.
-// nvcc -O2 -std=c++17 -arch=sm_90 -I FOLDER_OF_seamalloc.h exchange_stress.cu -o exchange_stress -L FOLDER_OF_LIBRARY -lseamalloc -lcuda -lpthread
-// ./exchange_stress SPLITS THREADS STREAMS PAUSE_US SECONDS [OPTIONS]
+// nvcc -O2 -std=c++17 -arch=sm_90 -I FOLDER_OF_seamalloc.h exchange_stress.cu -o stress -L FOLDER_OF_LIBRARY -lseamalloc -lcuda -lpthread
+// ./stress SPLITS THREADS STREAMS PAUSE_US SECONDS [OPTIONS]; FULL=1 fills what the blocks leave with blocks of 2 MiB
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <seamalloc.h>
@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
   while (splits < goal && ms(begin) < seconds * 1000) {
     std::vector<Block> all; size_t size = (5 + roll(33)) * 1000000ull; void* p;
     for (int i = 0; seam_malloc(a, size, s[i / 2 % streams_n], &p) == SEAM_STATUS_OK; i++) all.push_back({(unsigned*)p, size / 4, i / 2 % streams_n, 0});
+    std::vector<void*> rest; if (getenv("FULL")) while (seam_malloc(a, 2 << 20, s[0], &p) == SEAM_STATUS_OK) rest.push_back(p);
     std::vector<Block> kept; for (size_t i = 0; i < all.size(); i++) if (i % 2) { ok(seam_free(a, all[i].at), "free"); } else kept.push_back(all[i]);
     for (auto& b : kept) cudaMemsetAsync(b.at, 0, b.words * 4, s[b.stream]); cudaDeviceSynchronize();
     // A graph that adds to the first block of each thread.
@@ -59,12 +60,12 @@ int main(int argc, char** argv) {
     for (size_t big : {400, 900, 1400, 1600}) { auto t = Clock::now(); double from = realtime_ms(); bool is_served = seam_malloc(a, big << 20, s[0], &p) == SEAM_STATUS_OK; requests.push_back({from, realtime_ms()}); if (is_served) { double d = ms(t); took.push_back(d); worst = std::max(worst, d); served++; cudaMemsetAsync(p, 0xff, big << 20, s[0]); cudaStreamSynchronize(s[0]); ok(seam_free(a, p), "free"); } else refused++; }
     stop = true; for (auto& t : threads) t.join(); cudaDeviceSynchronize();
     for (auto& b : kept) check<<<64, 256>>>(b.at, b.words, b.count, bad); cudaDeviceSynchronize(); cudaGraphExecDestroy(graph); cudaGraphDestroy(g);
-    for (auto& b : kept) ok(seam_free(a, b.at), "free"); seam_empty_cache(a, nullptr); ok(seam_get_stats(a, &stats), "stats"); splits = stats.splits; rounds++;
+    for (auto& b : kept) ok(seam_free(a, b.at), "free"); for (void* r : rest) ok(seam_free(a, r), "free"); seam_empty_cache(a, nullptr); ok(seam_get_stats(a, &stats), "stats"); splits = stats.splits; rounds++;
     if (cudaPeekAtLastError() != cudaSuccess) break;
   }
   probe.stop = true; probe.thread.join(); std::vector<double> within, outside; for (auto& g : probe.gaps) { bool in = false; for (auto& r : requests) in |= g.to > r.from - 0.1 && g.from < r.to + 0.1; (in ? within : outside).push_back(g.to - g.from); }
   auto at = [](std::vector<double>& v, double q) { std::sort(v.begin(), v.end()); return v.empty() ? 0.0 : v[(size_t)(q * (v.size() - 1))]; }; auto sum = [](std::vector<double>& v) { double n = 0; for (double x : v) n += x; return n; };
   unsigned long long b = 0; cudaMemcpy(&b, bad, 8, cudaMemcpyDeviceToHost); std::sort(took.begin(), took.end()); auto error = cudaGetLastError();
-  printf("{\"case\":\"exchange_stress\",\"options\":\"%s\",\"threads\":%d,\"streams\":%d,\"pause_us\":%d,\"rounds\":%llu,\"splits\":%llu,\"parts\":%llu,\"copied_gib\":%.1f,\"served\":%llu,\"refused\":%llu,\"launches\":%ld,\"request_ms\":{\"median\":%.1f,\"max\":%.1f},\"request_p90_ms\":%.1f,\"probe\":{\"kernels\":%ld,\"gaps_in_requests\":%zu,\"ms\":{\"sum\":%.0f,\"median\":%.2f,\"p90\":%.2f,\"p99\":%.2f,\"max\":%.1f},\"gaps_elsewhere\":%zu,\"elsewhere_ms\":{\"sum\":%.0f,\"p99\":%.2f,\"max\":%.1f}},\"seconds\":%.1f,\"wrong_words\":%llu,\"error\":\"%s\"}\n", options.c_str(), threads_n, streams_n, pause, (unsigned long long)rounds, (unsigned long long)splits, (unsigned long long)stats.split_parts, stats.split_copied_bytes / 1073741824.0, (unsigned long long)served, (unsigned long long)refused, launches.load(), took.empty() ? 0 : took[took.size() / 2], worst, at(took, .9), probe.kernels, within.size(), sum(within), at(within, .5), at(within, .9), at(within, .99), at(within, 1), outside.size(), sum(outside), at(outside, .99), at(outside, 1), ms(begin) / 1000, b, cudaGetErrorName(error)); fflush(stdout);
+  printf("{\"case\":\"exchange_stress\",\"options\":\"%s\",\"threads\":%d,\"streams\":%d,\"pause_us\":%d,\"rounds\":%llu,\"splits\":%llu,\"parts\":%llu,\"through_host_mib\":%llu,\"left_on_host\":%llu,\"copied_gib\":%.1f,\"served\":%llu,\"refused\":%llu,\"launches\":%ld,\"request_ms\":{\"median\":%.1f,\"max\":%.1f},\"request_p90_ms\":%.1f,\"probe\":{\"kernels\":%ld,\"gaps_in_requests\":%zu,\"ms\":{\"sum\":%.0f,\"median\":%.2f,\"p90\":%.2f,\"p99\":%.2f,\"max\":%.1f},\"gaps_elsewhere\":%zu,\"elsewhere_ms\":{\"sum\":%.0f,\"p99\":%.2f,\"max\":%.1f}},\"seconds\":%.1f,\"wrong_words\":%llu,\"error\":\"%s\"}\n", options.c_str(), threads_n, streams_n, pause, (unsigned long long)rounds, (unsigned long long)splits, (unsigned long long)stats.split_parts, (unsigned long long)(stats.spilled_bytes.allocated >> 20), (unsigned long long)stats.spilled_bytes.current, stats.split_copied_bytes / 1073741824.0, (unsigned long long)served, (unsigned long long)refused, launches.load(), took.empty() ? 0 : took[took.size() / 2], worst, at(took, .9), probe.kernels, within.size(), sum(within), at(within, .5), at(within, .9), at(within, .99), at(within, 1), outside.size(), sum(outside), at(outside, .99), at(outside, 1), ms(begin) / 1000, b, cudaGetErrorName(error)); fflush(stdout);
   ok(seam_destroy(a), "destroy"); return b != 0 || error != cudaSuccess;
 }
