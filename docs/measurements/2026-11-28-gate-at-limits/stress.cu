@@ -1,7 +1,7 @@
 // Threads launch kernels and graphs at random on streams that the allocator knows, while it splits chunks under the addresses of
 // their blocks. Every word of every block is counted. A further stream does nothing but write the time, so its gaps are the times
 // for which a stream that has no other work stands still or cannot be launched to. Prints lines of JSON.
-// nvcc -O2 -std=c++17 -arch=sm_90 -I FOLDER_OF_seamalloc.h exchange_stress.cu -o stress -L FOLDER_OF_LIBRARY -lseamalloc -lcuda -lpthread
+// nvcc -O2 -std=c++17 -arch=sm_90 -I FOLDER_OF_seamalloc.h stress.cu -o stress -L FOLDER_OF_LIBRARY -lseamalloc -lcuda -lpthread
 // ./stress SPLITS THREADS STREAMS PAUSE_US SECONDS [OPTIONS]; FULL=1 fills what the blocks leave with blocks of 2 MiB
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -32,7 +32,7 @@ struct Probe {
 };
 struct Block { unsigned* at; size_t words; int stream; unsigned count; };
 int main(int argc, char** argv) {
-  if (argc < 6) { fprintf(stderr, "exchange_stress SPLITS THREADS STREAMS PAUSE_US SECONDS [OPTIONS]\n"); return 2; }
+  if (argc < 6) { fprintf(stderr, "stress SPLITS THREADS STREAMS PAUSE_US SECONDS [OPTIONS]\n"); return 2; }
   const uint64_t goal = strtoull(argv[1], 0, 10); const int threads_n = atoi(argv[2]), streams_n = atoi(argv[3]), pause = atoi(argv[4]); const double seconds = atof(argv[5]);
   std::string options = std::string("memory_limit:4GiB") + (argc > 6 && *argv[6] ? std::string(",") + argv[6] : "");
   cudaSetDevice(0); cudaFree(0); CUcontext context; cuCtxGetCurrent(&context);
@@ -66,6 +66,6 @@ int main(int argc, char** argv) {
   probe.stop = true; probe.thread.join(); std::vector<double> within, outside; for (auto& g : probe.gaps) { bool in = false; for (auto& r : requests) in |= g.to > r.from - 0.1 && g.from < r.to + 0.1; (in ? within : outside).push_back(g.to - g.from); }
   auto at = [](std::vector<double>& v, double q) { std::sort(v.begin(), v.end()); return v.empty() ? 0.0 : v[(size_t)(q * (v.size() - 1))]; }; auto sum = [](std::vector<double>& v) { double n = 0; for (double x : v) n += x; return n; };
   unsigned long long b = 0; cudaMemcpy(&b, bad, 8, cudaMemcpyDeviceToHost); std::sort(took.begin(), took.end()); auto error = cudaGetLastError();
-  printf("{\"case\":\"exchange_stress\",\"options\":\"%s\",\"threads\":%d,\"streams\":%d,\"pause_us\":%d,\"rounds\":%llu,\"splits\":%llu,\"parts\":%llu,\"through_host_mib\":%llu,\"left_on_host\":%llu,\"copied_gib\":%.1f,\"served\":%llu,\"refused\":%llu,\"launches\":%ld,\"request_ms\":{\"median\":%.1f,\"max\":%.1f},\"request_p90_ms\":%.1f,\"probe\":{\"kernels\":%ld,\"gaps_in_requests\":%zu,\"ms\":{\"sum\":%.0f,\"median\":%.2f,\"p90\":%.2f,\"p99\":%.2f,\"max\":%.1f},\"gaps_elsewhere\":%zu,\"elsewhere_ms\":{\"sum\":%.0f,\"p99\":%.2f,\"max\":%.1f}},\"seconds\":%.1f,\"wrong_words\":%llu,\"error\":\"%s\"}\n", options.c_str(), threads_n, streams_n, pause, (unsigned long long)rounds, (unsigned long long)splits, (unsigned long long)stats.split_parts, (unsigned long long)(stats.spilled_bytes.allocated >> 20), (unsigned long long)stats.spilled_bytes.current, stats.split_copied_bytes / 1073741824.0, (unsigned long long)served, (unsigned long long)refused, launches.load(), took.empty() ? 0 : took[took.size() / 2], worst, at(took, .9), probe.kernels, within.size(), sum(within), at(within, .5), at(within, .9), at(within, .99), at(within, 1), outside.size(), sum(outside), at(outside, .99), at(outside, 1), ms(begin) / 1000, b, cudaGetErrorName(error)); fflush(stdout);
+  printf("{\"case\":\"stress\",\"options\":\"%s\",\"threads\":%d,\"streams\":%d,\"pause_us\":%d,\"rounds\":%llu,\"splits\":%llu,\"parts\":%llu,\"through_host_mib\":%llu,\"left_on_host\":%llu,\"copied_gib\":%.1f,\"served\":%llu,\"refused\":%llu,\"launches\":%ld,\"request_ms\":{\"median\":%.1f,\"max\":%.1f},\"request_p90_ms\":%.1f,\"probe\":{\"kernels\":%ld,\"gaps_in_requests\":%zu,\"ms\":{\"sum\":%.0f,\"median\":%.2f,\"p90\":%.2f,\"p99\":%.2f,\"max\":%.1f},\"gaps_elsewhere\":%zu,\"elsewhere_ms\":{\"sum\":%.0f,\"p99\":%.2f,\"max\":%.1f}},\"seconds\":%.1f,\"wrong_words\":%llu,\"error\":\"%s\"}\n", options.c_str(), threads_n, streams_n, pause, (unsigned long long)rounds, (unsigned long long)splits, (unsigned long long)stats.split_parts, (unsigned long long)(stats.spilled_bytes.allocated >> 20), (unsigned long long)stats.spilled_bytes.current, stats.split_copied_bytes / 1073741824.0, (unsigned long long)served, (unsigned long long)refused, launches.load(), took.empty() ? 0 : took[took.size() / 2], worst, at(took, .9), probe.kernels, within.size(), sum(within), at(within, .5), at(within, .9), at(within, .99), at(within, 1), outside.size(), sum(outside), at(outside, .99), at(outside, 1), ms(begin) / 1000, b, cudaGetErrorName(error)); fflush(stdout);
   ok(seam_destroy(a), "destroy"); return b != 0 || error != cudaSuccess;
 }
