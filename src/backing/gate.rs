@@ -8,16 +8,17 @@
 
 use super::context::{Exchanges, Miss, MissResult, StrategyContext};
 use crate::driver::{Driver, GateCopy};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::thread;
+use std::time::{Duration, Instant};
 
-/// How long the CPU waits for held streams and for copies, in nanoseconds, plus 1 ns for each `BYTES_PER_NS` bytes to
-/// copy. A program whose threads run ahead has given its streams work for many milliseconds. Work that takes longer may
-/// wait for other ranks, which may wait for a held stream.
-const PATIENCE_NS: u64 = 200_000_000;
+/// How long the CPU waits for held streams and for copies in each try to close the gate, in nanoseconds, plus 1 ns for
+/// each `BYTES_PER_NS` bytes to copy. Another thread may launch work between the kernels of the streams, and then a
+/// gate never closes, so the first tries are short. A program whose threads run ahead has given its streams work for
+/// many milliseconds, so the last try is long. Work that takes longer may wait for other ranks, which may wait for a
+/// held stream.
+const PATIENCE_NS: [u64; 5] = [5_000_000, 10_000_000, 20_000_000, 50_000_000, 200_000_000];
 const BYTES_PER_NS: u64 = 8;
-
-/// How often closing is tried. If another thread launches work between the kernels of the streams, the gate is not
-/// closed.
-const TRIES: u32 = 3;
 
 /// A closed gate, which opens when it is dropped.
 pub(super) struct ClosedGate<'a>(&'a dyn Driver);
@@ -66,15 +67,26 @@ fn close<'a>(context: &mut StrategyContext<'a>, copies: &[GateCopy]) -> MissResu
     }
     let (streams, on) = context.on_streams();
     let Some(held) = streams.known.held_streams(&on)? else { return Ok(None) };
-    let patience = PATIENCE_NS + copies.iter().map(|copy| copy.size).sum::<u64>() / BYTES_PER_NS;
-    for _ in 0..TRIES {
+    let copying = copies.iter().map(|copy| copy.size).sum::<u64>() / BYTES_PER_NS;
+    for patience in PATIENCE_NS.map(|patience| patience + copying) {
+        let begin = Instant::now();
         match driver.close_gate(&held, copies, patience) {
             Ok(true) => return Ok(Some(ClosedGate(driver))),
-            Ok(false) => {}
+            Ok(false) => pause(begin.elapsed(), patience),
             // A stream was destroyed meanwhile, so no gate is closed.
             Err(error) if error.status.may_name_no_stream() => return Ok(None),
             Err(error) => return Err(error.into()),
         }
     }
     Ok(None)
+}
+
+/// Waits before the next try if this try took its whole time. The wait has a random length, up to that of the try. Two
+/// ranks that hold their streams at the same time wait for each other's collectives, until one of them holds its
+/// streams alone.
+fn pause(took: Duration, patience_ns: u64) {
+    if took >= Duration::from_nanos(patience_ns) {
+        let random = RandomState::new().build_hasher().finish();
+        thread::sleep(Duration::from_nanos(random % patience_ns));
+    }
 }

@@ -156,6 +156,7 @@ entry_points! {
     stream_create = "cuStreamCreate", "2.0", (stream: *mut CUstream, flags: c_uint);
     stream_destroy = "cuStreamDestroy_v2", "4.0", (stream: CUstream);
     stream_synchronize = "cuStreamSynchronize", "2.0", (stream: CUstream);
+    stream_query = "cuStreamQuery", "2.0", (stream: CUstream);
     stream_get_flags = "cuStreamGetFlags", "5.5", (stream: CUstream, flags: *mut c_uint);
     stream_get_id = "cuStreamGetId", "12.0", (stream: CUstream, id: *mut c_ulonglong);
     stream_is_capturing = "cuStreamIsCapturing", "10.0", (stream: CUstream, status: *mut u32);

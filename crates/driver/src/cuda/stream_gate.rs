@@ -70,9 +70,12 @@ impl StreamGate for CudaDriver {
 impl CudaDriver {
     /// Returns the streams that need a kernel, or `None` if not all can be held. The default stream's kernel holds all streams
     /// that wait for the default stream.
+    ///
+    /// Streams without work come first. Work that other threads launch behind a kernel blocks a hardware channel, and with
+    /// it the kernels that come later in this channel. So the streams that threads use get their kernels last.
     fn streams_to_hold(&self, streams: &[StreamId]) -> DriverResult<Option<Vec<CUstream>>> {
-        let mut held = Vec::new();
-        if held.try_reserve_exact(streams.len() + 1).is_err() {
+        let (mut held, mut busy) = (Vec::new(), Vec::new());
+        if held.try_reserve_exact(streams.len() + 1).and_then(|()| busy.try_reserve_exact(streams.len())).is_err() {
             return Ok(None);
         }
         for &stream in streams.iter().filter(|stream| **stream != StreamId::DEFAULT) {
@@ -84,10 +87,14 @@ impl CudaDriver {
             // SAFETY: the pointer is to a live integer; the stream is alive (`raw_stream`).
             let ask = |api: &CudaApi| unsafe { api.stream_get_flags(raw, &mut flags) };
             self.demand(Call::CloseGate, || format!("flags of stream {stream}"), ask)?;
-            if flags & ffi::STREAM_NON_BLOCKING != 0 {
-                held.push(raw);
+            if flags & ffi::STREAM_NON_BLOCKING == 0 {
+                continue;
             }
+            // SAFETY: the stream is alive (`raw_stream`).
+            let state = self.ask(Call::CloseGate, String::new, |api| unsafe { api.stream_query(raw) })?;
+            if state == Status::SUCCESS { held.push(raw) } else { busy.push(raw) }
         }
+        held.append(&mut busy);
         held.push(ptr::null_mut());
         Ok((held.len() <= MOST_STREAMS).then_some(held))
     }

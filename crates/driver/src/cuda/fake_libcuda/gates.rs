@@ -183,10 +183,22 @@ fn the_relay_comes_first_then_every_stream_and_then_the_copies() {
     driver.open_gate();
     assert_eq!(driver.close_gate(&[], &[], PATIENCE), Ok(true));
     driver.open_gate();
-    assert_eq!(driver.call_stats().get(Call::CloseGate).count, 5, "two closings, and the flags of three streams");
+    let calls = driver.call_stats().get(Call::CloseGate).count;
+    assert_eq!(calls, 7, "two closings, the flags of three streams, and whether two of them have work");
     drop(driver);
     assert_eq!(gates(|gates| (gates.modules, gates.unloaded)), (1, 1));
     with(|state| assert!(state.streams.is_empty() && state.host.is_empty() && state.misplaced == 0));
+}
+
+#[test]
+fn streams_with_work_are_held_last() {
+    let driver = with_gates();
+    launches();
+    with(|state| state.busy = 0xa);
+    assert_eq!(driver.close_gate(&STREAMS, &[], PATIENCE), Ok(true));
+    assert_eq!(launches()[1..4], [Launch::Hold(0xc, 1), Launch::Hold(0xa, 1), Launch::Hold(0, 1)]);
+    driver.open_gate();
+    with(|state| state.busy = 0);
 }
 
 #[test]

@@ -55,6 +55,8 @@ struct State {
     /// The capture mode of the thread.
     mode: u32,
     synchronized: u32,
+    /// The handle of a stream that has work; 0 for none.
+    busy: usize,
     /// Descriptors that were imported.
     imported: Vec<usize>,
     properties: Option<MemAllocationProp>,
@@ -428,6 +430,9 @@ unsafe extern "C" fn stream_synchronize(_: CUstream) -> RawStatus {
         Status::SUCCESS.0
     })
 }
+unsafe extern "C" fn stream_query(stream: CUstream) -> RawStatus {
+    in_context(|state| if state.busy == stream.addr() { Status::NOT_READY.0 } else { Status::SUCCESS.0 })
+}
 unsafe extern "C" fn stream_get_id(stream: CUstream, id: *mut c_ulonglong) -> RawStatus {
     in_context(|state| put(id, 1000 * state.generation + stream.addr() as u64))
 }
@@ -493,6 +498,7 @@ fn entry_points() -> EntryPoints {
         event_record: Some(event_record),
         event_synchronize: Some(event_synchronize),
         stream_synchronize: Some(stream_synchronize),
+        stream_query: Some(stream_query),
         stream_get_id: Some(stream_get_id),
         mem_unmap: Some(mappings::mem_unmap),
         mem_set_access: Some(mappings::mem_set_access),
