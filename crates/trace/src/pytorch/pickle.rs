@@ -101,6 +101,7 @@ impl<'a> Pickle<'a> {
 
     /// Counts the items of a list or dict that is about to be followed.
     ///
+    /// # Errors
     /// More items are followed than the pickle has, because lists or dicts are shared. No snapshot shares them.
     pub(super) fn follow(&self, item: Item, place: Place) -> Result<(), TraceError> {
         let list = item.list().or(item.dict()).and_then(|list| self.lists.get(list as usize));

@@ -4,8 +4,8 @@
 //!
 //! Every item that takes time is a node with a link to the node that it waited for last. A kernel begins when three
 //! conditions hold: its stream is free, the kernel has been launched, and the work for which its stream waits is done.
-//! The last of the three to end is the node before the kernel. The critical path of a step is found by walking back
-//! from its end over these nodes.
+//! The kernel's link is to the node whose end fulfilled the last of these conditions. The critical path of a step is
+//! found by walking back from its end over these nodes.
 //!
 //! ```text
 //! CPU        launch A   launch B               the step is over <-

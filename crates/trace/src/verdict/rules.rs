@@ -54,8 +54,8 @@ fn pytorch_has_room(figures: &Figures) -> Option<Verdict> {
     figures.has_room(allocator).then_some(Verdict::PyTorchIsEnough { allocator, has_room: true })
 }
 
-/// 4. Streams keep apart at least half of the memory that PyTorch's allocator holds notably beyond seamalloc's need, or
-///    else beyond live memory.
+/// 4. Streams keep apart at least half of the memory that PyTorch's allocator holds beyond seamalloc's need or, if that
+///    is too little to matter, beyond live memory.
 fn streams(figures: &Figures) -> Option<Verdict> {
     let is_most = |apart: u64, of: u64| apart > 0 && apart.saturating_mul(APART_PART) >= of;
     let (choice, live) = (figures.recommended()?, Some(figures.live));
