@@ -26,7 +26,7 @@ struct Entry {
 /// Reads a list.
 ///
 /// # Errors
-/// [`ReadError`]; for a cycle, its tensors.
+/// [`ReadError`]. For a cycle, the error names the tensors of the cycle.
 pub fn read_list(name: &str, input: &str, text: &str) -> Result<Graph, ReadError> {
     let value: Value = serde_json::from_str(text).map_err(|error| ReadError::Line {
         input: input.to_owned(),

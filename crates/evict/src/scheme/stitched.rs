@@ -85,7 +85,8 @@ fn usable(pieces: &[Piece], granule: u64, bytes: u64) -> FxHashMap<u64, u64> {
 mod tests {
     use super::*;
 
-    /// Two granules of ten bytes: free from 0 to 4, a block to 12, free to 14, a block to 20. Another segment follows.
+    /// Two granules of ten bytes each. Bytes 0 to 4 are free, a block ends at 12, free bytes end at 14, and a block
+    /// ends at 20. A free granule of another segment comes next.
     const PIECES: [Piece; 5] = [
         Piece { address: 0, bytes: 4, segment: 0, is_free: true },
         Piece { address: 4, bytes: 8, segment: 0, is_free: false },
