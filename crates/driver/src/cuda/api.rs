@@ -1,7 +1,7 @@
 //! libcuda's entry points, looked up at run time.
 //!
 //! Owns: the loaded library and its function pointers. The caller makes the right context current. An old driver lacks
-//! newer entry points, so each is optional, and a missing one is an error where it is used.
+//! newer entry points, so each entry point is optional, and a call of a missing entry point is an error.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use std::fmt;
@@ -55,8 +55,8 @@ macro_rules! entry_points {
                 }
             )*
 
-            /// Returns an error if the driver lacks this entry point. An entry point that this crate never calls
-            /// passes.
+            /// Returns an error if the driver lacks this entry point. Returns no error for an entry point that this
+            /// crate never calls.
             pub(super) fn need(&self, entry_point: &'static str) -> Result<(), MissingEntryPoint> {
                 match entry_point {
                     $($symbol if self.entry_points.$method.is_none() => {

@@ -84,7 +84,8 @@ fn devices_that_cannot_be_peers_are_refused() {
     assert_eq!(driver.enable_peer_access(0, false), Ok(()), "mapped memory needs no such call");
 }
 
-/// Maps two chunks one behind the other at `G`, the second of which was mapped and unmapped at another address before.
+/// Maps two chunks at adjacent addresses from `G` on. The second chunk was mapped at another address first, and
+/// unmapped there.
 fn open_with_a_closed_chunk() -> CudaDriver {
     let driver = open();
     let chunks = [driver.create(2 * G).unwrap(), driver.create(2 * G).unwrap()];
