@@ -26,7 +26,7 @@ const ROUNDS: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// The demand waits behind another demand of the same device.
+    /// The demand waits for another demand of the same device.
     Queued,
     Looking,
     Giving,

@@ -100,7 +100,7 @@ impl Room {
         self.entered
     }
 
-    /// Takes received bytes of a connection, in any pieces. Returns whether the connection stays open. Bytes behind a
+    /// Takes received bytes of a connection, in any pieces. Returns whether the connection stays open. Bytes after a
     /// question are dropped.
     pub fn hear(&mut self, id: u64, bytes: &[u8], now: Instant) -> bool {
         if let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.speaks()) {
