@@ -31,9 +31,9 @@ pub struct IpcHandle {
 /// The memory that an allocation lies in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Chunks one behind the other.
+    /// Chunks at adjacent addresses.
     Chunks {
-        /// The process that holds them.
+        /// The process that holds the chunks.
         endpoint: Endpoint,
         /// The chunks, in the order of their addresses.
         chunks: Vec<SharedChunk>,
@@ -92,7 +92,7 @@ impl Place {
     /// Returns the bytes of a handle ([`IpcHandle::handle`]).
     ///
     /// # Errors
-    /// The host has too little memory for them.
+    /// The host has too little memory for the bytes.
     pub fn to_bytes(&self) -> Grown<Vec<u8>> {
         let length = match self {
             Self::Chunks { chunks, .. } => Self::len_of_chunks(chunks.len()),
