@@ -59,7 +59,7 @@ impl Stop {
         self.owner.is_here()
     }
 
-    /// Ends the thread, as dropping it does.
+    /// Ends the thread, as dropping this object does.
     pub fn stop(&self) {
         if self.is_owned() {
             // The thread may have ended already. A plain close would leave a forked child's copy open, and the thread
