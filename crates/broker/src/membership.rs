@@ -1,7 +1,7 @@
 //! The membership of a process at the broker.
 //!
-//! Owns: the thread that answers the broker, and the lender that asks it. The thread sleeps until a message of the
-//! broker arrives. Without a broker, the thread tries to connect every half second.
+//! Owns: the thread that answers the broker, and the lender that asks the broker. The thread sleeps until a message of
+//! the broker arrives. Without a broker, the thread tries to connect every half second.
 
 use crate::error::BrokerError;
 use crate::protocol::{Answer, Ask, First, Has, Join, LentSaid, MAX_COMMAND, MAX_LINE, Said, VERSION, line};

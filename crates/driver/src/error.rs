@@ -196,8 +196,8 @@ impl Call {
         )
     }
 
-    /// Returns whether the call reserves addresses, takes or gives back a chunk, or maps one: the calls of virtual memory
-    /// management that a device without it refuses, and that wait for no stream.
+    /// Returns whether the call reserves addresses, takes or gives back a chunk, or maps a chunk: the calls of virtual
+    /// memory management, which a device without this feature refuses, and that wait for no stream.
     #[must_use]
     pub const fn is_of_virtual_memory(self) -> bool {
         matches!(

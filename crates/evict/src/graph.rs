@@ -1,7 +1,7 @@
 //! Graphs with costs: operators, the tensors that they read and make, and the program's order.
 //!
 //! Owns: the checked graph, its builder, and its errors. A storage is memory that one tensor made. Other tensors may be
-//! views of it (aliases), as in simrd, the simulator of DTR's authors (`simrd/simrd/tensor.py` of
+//! views of this storage (aliases), as in simrd, the simulator of DTR's authors (`simrd/simrd/tensor.py` of
 //! uwsampl/dtr-prototype).
 
 use std::fmt;

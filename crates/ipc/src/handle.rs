@@ -22,7 +22,7 @@ const PLAIN: [u8; 4] = [2, 0, 0, 0];
 pub struct IpcHandle {
     /// The bytes that name the memory of the allocation, to be sent unchanged: some dozens of bytes, and 16 more for
     /// each chunk. The same memory has the same bytes every time while one of its allocations stays shared, so that a
-    /// receiver can recognize it.
+    /// receiver can recognize the memory.
     pub handle: Vec<u8>,
     /// The offset of the allocation in that memory, in bytes.
     pub offset: u64,

@@ -73,7 +73,7 @@ pub struct Operator {
     /// The memories that the operator reads, writes, or makes views of. Each memory appears once. The list has no
     /// memory that the operator makes.
     pub uses: Vec<usize>,
-    /// The operators that must run before this one, by their indexes: the makers of its inputs; for a write, all
+    /// The operators that must run before this operator, by their indexes: the makers of its inputs; for a write, all
     /// earlier users of the memory; for a use after a write, the writer.
     pub after: Vec<usize>,
 }

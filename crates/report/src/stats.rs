@@ -184,7 +184,8 @@ macro_rules! statistics {
                 stalls: Stalls,
             }
             since_the_beginning {
-                /// Mappings of physical chunks that exist at present: at their own places, and in views.
+                /// Mappings of physical chunks that exist at present: at their permanent addresses (home), and in
+                /// views.
                 mappings: u64,
                 /// Views built by stitching; 0 with strategies that do not stitch.
                 views_built: u64,
@@ -223,7 +224,7 @@ macro_rules! statistics {
                 /// The figures of tags that sleep.
                 sleep: SleepStats,
                 /// Bytes of host memory that are kept for the next spill, beside `spilled_bytes`. The sum of both never
-                /// exceeds the peak of spilled bytes; `Allocator::empty_cache` gives them back.
+                /// exceeds the peak of spilled bytes; `Allocator::empty_cache` gives the kept bytes back.
                 spill_kept_bytes: u64,
                 /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
                 /// memory yet.

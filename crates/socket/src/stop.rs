@@ -44,7 +44,7 @@ pub struct Stop {
 pub struct Stopped(UnixStream);
 
 impl Stop {
-    /// Makes both sides.
+    /// Makes a [`Stop`], and the [`Stopped`] of its thread.
     ///
     /// # Errors
     /// The system's error, such as too many open files.

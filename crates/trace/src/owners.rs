@@ -3,9 +3,9 @@
 //! Owns: the choice of one line for each stack, and the sums. `pytorch/origins.rs` reads the stacks.
 //!
 //! A stack is named by its innermost line of the user's own Python code, outside of PyTorch, of installed packages and
-//! of the standard library. Without such a line, the innermost line of a package names it, and then the innermost line
-//! of any Python. Without Python, the operator of the backward pass names it, and then the innermost function that
-//! neither records the stack nor allocates.
+//! of the standard library. Without such a line, the innermost line of a package names the stack, and then the
+//! innermost line of any Python. Without Python, the operator of the backward pass names the stack, and then the
+//! innermost function that neither records the stack nor allocates.
 
 use crate::pytorch::{Frame, Origins};
 use crate::summary::fullest;

@@ -60,7 +60,7 @@ impl Exported {
     }
 }
 
-/// A weak reference to an [`Exported`], by which a driver returns the same export again while it is open.
+/// A weak reference to an [`Exported`], by which a driver returns the same export again while that export is open.
 #[derive(Clone, Debug)]
 pub struct WeakExported {
     #[cfg(unix)]

@@ -261,7 +261,7 @@ impl CudaApi {
         status.name().map_or_else(|| format!("CUDA error {}", status.0), str::to_owned)
     }
 
-    /// Returns the error of an uncounted call, unless it succeeded.
+    /// Returns the error of an uncounted call, unless the call succeeded.
     pub(super) fn check(&self, call: &'static str, status: Status) -> Result<(), CudaOpenError> {
         if status == Status::SUCCESS { Ok(()) } else { Err(self.failed(call, status)) }
     }

@@ -31,9 +31,9 @@ use crate::{
 
 /// An NVIDIA GPU.
 ///
-/// Uses the device's primary context, as the CUDA runtime and frameworks do. A calling thread needs no current context,
-/// and keeps its own current context. Dropping a `CudaDriver` releases the context, but no event, handle or memory that
-/// is still live.
+/// Uses the device's primary context, as the CUDA runtime and frameworks do. A calling thread needs no current context.
+/// If it has one, this context is current again after the call. Dropping a `CudaDriver` releases the context, but no
+/// event, handle or memory that is still live.
 ///
 /// The driver accepts the default stream and streams of [`Self::create_stream`], until they are destroyed. libcuda
 /// follows a stream's handle as a pointer, which cannot be checked. So handles of other libraries are refused with

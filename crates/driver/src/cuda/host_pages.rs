@@ -112,8 +112,8 @@ pub(super) struct HostPages {
 }
 
 impl HostPages {
-    /// Returns an error if the host has no room for `size` bytes, whoever takes them. The system overcommits: it does
-    /// not refuse pages when memory is short, but kills a process.
+    /// Returns an error if the host has no room for `size` bytes, whether this process or the driver takes them. The
+    /// system overcommits: it does not refuse pages when memory is short, but kills a process.
     pub(super) fn has_room(&self, size: usize) -> Result<(), NoPages> {
         match (self.system.available)() {
             Some(available) if available < (size as u64).saturating_add(SPARE) => Err(NoPages::Short { available }),

@@ -83,7 +83,7 @@ impl CudaDriver {
     ///
     /// An allocator of this memory must know which streams use an allocation, and the CPU is in no stream's order:
     /// `seamalloc::HostPool` handles that. The device's calls for contents ([`Contents`](crate::Contents)) cannot fill
-    /// or copy this memory, and it cannot be exported to other processes.
+    /// or copy this memory, and this memory cannot be exported to other processes.
     ///
     /// # Errors
     /// The errors of [`Self::open`]; [`CudaOpenError::UnknownMemory`].

@@ -1,7 +1,7 @@
 //! seamalloc's own scheme, for memory in which free bytes can be joined wherever they are. The scheme evicts the tensor
 //! with the least cost per byte that becomes usable, and searches for no window.
 //!
-//! - **Cost**: the tensor's own cost and the cost of its evicted ancestors, which must be recomputed before it. DTR
+//! - **Cost**: the tensor's own cost and the cost of its evicted ancestors, which must be recomputed first. DTR
 //!   also adds evicted descendants. Evicted descendants need the tensor only if they are needed themselves, so they do
 //!   not count here.
 //! - **Bytes**: joined memory is mapped in granules of 2 MiB, so a byte is usable once its granule is free. A tensor

@@ -110,8 +110,8 @@ impl<'a> State<'a> {
         self.to_come[within.0 as usize..within.1 as usize].iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns whether an identical buffer must be placed before this one. Identical buffers can change places, so one
-    /// order of them is enough (`sym_predecessor` in omnimalloc's `supermalloc.cpp`).
+    /// Returns whether an identical buffer must be placed before this buffer. Identical buffers can change places, so
+    /// one order of them is enough (`sym_predecessor` in omnimalloc's `supermalloc.cpp`).
     pub(super) fn is_behind_its_twin(&self, buffer: u32) -> bool {
         self.instance.twins[buffer as usize].is_some_and(|twin| self.offsets[twin as usize] == NOWHERE)
     }

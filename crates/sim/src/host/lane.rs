@@ -159,8 +159,8 @@ impl Lane {
         self.items.push_back(Item::WaitFor(Arc::clone(mark)));
     }
 
-    /// Adds work that lasts until [`Self::finish`]. Returns its number. With `stays`, the work lasts even while the CPU
-    /// waits for it.
+    /// Adds work that lasts until [`Self::finish`]. Returns the number of this work. With `stays`, the work lasts even
+    /// while the CPU waits for it.
     pub(super) fn hold(&mut self, lane: LaneNumber, stays: bool) -> u64 {
         let number = self.next_hold;
         self.next_hold += 1;

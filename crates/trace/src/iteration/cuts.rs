@@ -1,8 +1,8 @@
 //! The beginnings of iterations, and the choice of the repeating part that counts as an iteration.
 //!
 //! Owns: the rule that an iteration contains the peak of live memory. A model's layers and the tensors of an optimizer
-//! repeat too, and more often than steps do. But either none of them contains the peak, or the memory that they keep
-//! adds up.
+//! repeat too, and more often than steps do. But either none of these repetitions contains the peak, or the memory that
+//! they keep adds up from one to the next.
 
 use super::blocks::Blocks;
 use super::period::{self, Period};

@@ -1,4 +1,4 @@
-//! Whole replays. Each makes a device and an allocator, and replays a trace on them in several passes.
+//! Whole replays. Each replay makes a device and an allocator, and replays a trace on them in several passes.
 
 use super::device::{CudaReplayDevice, ReplayDevice};
 use super::replayer::Replayer;

@@ -121,7 +121,7 @@ impl<'t> Replayer<'t> {
         let mut report = self.report(pass, &before, &calls);
         report.idle_waits -= idle_waits;
         if oom.is_some() {
-            // Events behind the end of the pass do not count.
+            // Events after the end of the pass do not count.
             report.peak_live = Summary::of(self.trace.events.get(..event).unwrap_or_default()).peak_live;
         }
         self.end_pass(event)?;

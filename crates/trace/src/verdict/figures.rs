@@ -69,7 +69,7 @@ pub struct Shortage {
     /// Whether one of the three allocators runs the job on the whole device, of which PyTorch could have only a part.
     pub runs_on_device: bool,
     /// The allocator that needs the smallest reduction of the batch. If an allocator runs the job on the whole device,
-    /// the allocator to take there.
+    /// the value is the allocator to take there.
     pub choice: Choice,
     /// The bytes that native, expandable segments and `stitch` hold on the device if one of them runs the job there,
     /// else with plenty of memory.

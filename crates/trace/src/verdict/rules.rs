@@ -37,8 +37,8 @@ fn too_much_live(figures: &Figures) -> Option<Verdict> {
     is_short.then(|| Verdict::TooMuchLive { by: figures.live.saturating_sub(figures.capacity.unwrap_or(u64::MAX)) })
 }
 
-/// 2. An allocator runs the job on the device, and none in the part that PyTorch could have of it. A limit or others
-///    keep the rest.
+/// 2. An allocator runs the job on the device, but none runs it with the part of the memory that PyTorch could have. A
+///    limit or others keep the rest.
 fn kept_from_it(figures: &Figures) -> Option<Verdict> {
     let shortage = figures.shortage.as_ref().filter(|shortage| shortage.runs_on_device)?;
     let missing = shortage.needs.saturating_sub(figures.capacity?);

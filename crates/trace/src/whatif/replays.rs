@@ -38,8 +38,8 @@ pub(crate) struct Replayed {
 
 impl<'t> Replays<'t> {
     /// Makes the replays of a job on the device of `options`. `device_from` says how the capacity is known. If the
-    /// recording shows the memory that a CUDA context and libraries held on its device, the same memory is subtracted
-    /// from this device. An unknown device is made so large that no strategy runs out of memory.
+    /// recording shows the memory that a CUDA context and libraries held on the recorded device, the same memory is
+    /// subtracted from this device. An unknown device is made so large that no strategy runs out of memory.
     #[must_use]
     pub fn new(trace: &'t Trace, options: &ReplayOptions, device_from: DeviceFrom) -> Self {
         let mut device = SimConfig { calls_advance_clock: false, ..options.device.clone() };

@@ -59,7 +59,8 @@ fn plain_memory_is_for_contexts() {
     assert_eq!(with(|state| state.peers.clone()), [context_of(1)]);
     drop(driver);
     assert_eq!(with(|state| state.releases), 2, "the device's context and its peer's");
-    // Another library has enabled it already, and a peer with access to mapped memory gets access to plain memory too.
+    // Another library has enabled peer access already, and a peer with access to mapped memory gets access to plain
+    // memory too.
     let driver = open();
     driver.enable_peer_access(0, false).unwrap();
     driver.enable_peer_access(0, true).unwrap();

@@ -114,8 +114,8 @@ fn fills_set_their_bytes_and_no_others_in_their_stream() {
         device.read(start + 64, &mut behind).unwrap();
         assert_eq!(behind, [0; 3]);
     }
-    // The fill spans several work steps (`STEP`, 256 KiB) and waits behind a hold: no byte is written before the hold
-    // ends.
+    // The fill spans several work steps (`STEP`, 256 KiB) and waits for the end of a hold: no byte is written before
+    // the hold ends.
     let hold = device.hold(S).unwrap();
     device.fill(own.1 + 1, CHUNK - 2, 7, S).unwrap();
     let mut word = [0; 2];
