@@ -54,8 +54,9 @@ pub trait MemoryPools {
 
     /// `cuMemFreeAsync`: gives memory back to its pool after all work given to `stream` so far. The CPU does not wait.
     ///
-    /// pre: `address` came from `pool_malloc`, and was not freed. pre: `stream` is not being captured, and reaches the
-    /// free after all work that uses the memory (both unchecked on a real GPU).
+    /// pre: `address` came from `pool_malloc`, and was not freed.
+    /// pre: `stream` is not being captured, and reaches the free after all work that uses the memory (both unchecked on
+    /// a real GPU).
     fn pool_free(&self, address: u64, stream: StreamId) -> DriverResult<()>;
 
     /// `cuMemPoolTrimTo`: gives free memory back to the device, until the pool holds `keep` bytes or no more can go.

@@ -92,8 +92,8 @@ struct Reserved {
     before: u64,
     /// The most bytes held during the history.
     peak: u64,
-    /// The most bytes that the allocator held, or that the device had free, when memory ran out; `None` if memory did
-    /// not run out.
+    /// The sum of the bytes that the allocator held and the bytes that the device had free when memory ran out, the
+    /// largest if it ran out several times; `None` if memory did not run out.
     available: Option<u64>,
     /// The most bytes that the device had free when a limit refused a request; `None` if no limit refused one.
     free_beyond_limit: Option<u64>,
